@@ -1,0 +1,104 @@
+"""Every expected failure, with its exit code and what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator
+
+
+class ExitCode(enum.IntEnum):
+    """The exit codes that callers may rely on. The README's table is tested against this."""
+
+    DONE = 0
+    BUG = 1
+    USAGE = 2
+    BAD_CONFIGURATION = 3
+    ALREADY_RUNNING = 4
+    ENGINE_REJECTED = 5
+    ENGINE_DOWN = 6
+    PAYLOAD_INCOMPLETE = 7
+    DRIVER_NOT_READY = 8
+
+
+class InstallerError(Exception):
+    """Root of all expected failures.
+
+    `reason` says what happened, `path` and `line` (1-based) to which file, `hint` what to do next.
+    """
+
+    exit_code = ExitCode.BUG
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        path: str | None = None,
+        line: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = path
+        self.line = line
+        self.hint = hint
+
+    def __str__(self) -> str:
+        place = ""
+        if self.path is not None:
+            place = f"{self.path}:{self.line}: " if self.line is not None else f"{self.path}: "
+        remedy = f" ({self.hint})" if self.hint else ""
+        return f"{place}{self.reason}{remedy}"
+
+
+class UsageError(InstallerError):
+    """Flags or variables that make no sense, or a feature that is not built yet."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ConfigurationError(InstallerError):
+    """Something on the node that is broken, unsupported or unsafe; nothing was changed."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
+
+
+class AlreadyRunningError(InstallerError):
+    """Another instance holds the lock."""
+
+    exit_code = ExitCode.ALREADY_RUNNING
+
+
+class EngineRejectedError(InstallerError):
+    """The engine did not take the change over; the old configuration is back and the engine is healthy."""
+
+    exit_code = ExitCode.ENGINE_REJECTED
+
+
+class EngineDownError(InstallerError):
+    """The engine does not answer, even with its old configuration."""
+
+    exit_code = ExitCode.ENGINE_DOWN
+
+
+class PayloadError(InstallerError):
+    """The image's toolkit lacks files that it must have."""
+
+    exit_code = ExitCode.PAYLOAD_INCOMPLETE
+
+
+class DriverNotReadyError(InstallerError):
+    """The driver did not become usable in time."""
+
+    exit_code = ExitCode.DRIVER_NOT_READY
+
+
+@contextlib.contextmanager
+def located(path: str) -> Iterator[None]:
+    """Name the file in errors of pure code, which sees only its content."""
+    try:
+        yield
+    except InstallerError as error:
+        if error.path is None:
+            error.path = path
+        raise

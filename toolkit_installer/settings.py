@@ -1,0 +1,140 @@
+"""What the user asked for: one frozen, validated value."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Program(enum.StrEnum):
+    """The names that the program is installed under; each speaks its generation's defaults."""
+
+    TOOLKIT_INSTALLER = "toolkit-installer"
+    NVIDIA_TOOLKIT = "nvidia-toolkit"
+    NVIDIA_CTK_INSTALLER = "nvidia-ctk-installer"
+
+
+class EngineName(enum.StrEnum):
+    """The container engines."""
+
+    DOCKER = "docker"
+    CONTAINERD = "containerd"
+    CRIO = "crio"
+
+
+class ReloadMode(enum.StrEnum):
+    """How an engine is made to take its configuration over (`--restart-mode`)."""
+
+    SIGNAL = "signal"
+    SYSTEMD = "systemd"
+    NONE = "none"
+
+
+class Cleanup(enum.StrEnum):
+    """When the changes are taken back on exit (`--cleanup`)."""
+
+    ALWAYS = "always"
+    NEVER = "never"
+    AUTO = "auto"
+
+
+class OnDrift(enum.StrEnum):
+    """What a waiting run does when somebody changed a managed file (`--on-drift`)."""
+
+    REPORT = "report"
+    REPAIR = "repair"
+    IGNORE = "ignore"
+
+
+class LogFormat(enum.StrEnum):
+    """How log lines look."""
+
+    CONSOLE = "console"
+    LOGFMT = "logfmt"
+    JSON = "json"
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolkitSettings:
+    """The install step. Paths are the node's, but for `source_root`, which is the installer's own."""
+
+    install_dir: str = "/usr/local/nvidia"
+    source_root: str | None = None
+    package_type: str = "auto"
+    driver_root: str = "/run/nvidia/driver"
+    driver_root_ctr_path: str = "/run/nvidia/driver"
+    """Where the driver root is mounted in the installer's container; the installer's own path."""
+    dev_root: str = "/run/nvidia/driver"
+    dev_root_ctr_path: str = "/run/nvidia/driver"
+    """Where the device root is mounted in the installer's container; the installer's own path."""
+    runtime_debug: str | None = None
+    runtime_log_level: str | None = None
+    runtime_mode: str | None = None
+    cdi_default_kind: str | None = None
+    cdi_annotation_prefixes: tuple[str, ...] = ()
+    low_level_runtimes: tuple[str, ...] = ()
+    hook_skip_mode_detection: bool = True
+    cli_debug: str | None = None
+    accept_envvar_when_unprivileged: bool = True
+    accept_volume_mounts: bool = False
+    opt_in_features: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """The toolkit's folder on the node."""
+        return f"{self.install_dir.rstrip('/')}/toolkit"
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineSettings:
+    """The engine step. None means: the engine's own default, looked up on the node."""
+
+    config: str | None = None
+    drop_in: str | None = None
+    drop_in_host_path: str | None = None
+    socket: str | None = None
+    executable: str | None = None
+    reload_mode: ReloadMode | None = None
+    runtime_name: str = "nvidia"
+    set_as_default: bool = True
+    runtime_type: str | None = None
+    runtime_config_override: str = "{}"
+    allow_restart: bool = False
+    """systemd may restart docker although its running containers would die."""
+    container_annotations: tuple[str, ...] = ()
+    """Globs of the annotations that containerd lets through to the handlers."""
+    config_sources: tuple[str, ...] = ()
+    """Any of command, file and file=/path; empty: the engine's own default."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything that was asked for, checked as far as it can be without looking at the node."""
+
+    program: Program = Program.TOOLKIT_INSTALLER
+    runtime: EngineName | None = None
+    """None: recognised on the node (`--runtime auto`)."""
+    node_root: str | None = None
+    """None: paths are those of the installer's mount namespace, used as they are."""
+    host_root: str = "/host"
+    toolkit: ToolkitSettings = ToolkitSettings()
+    engine: EngineSettings = EngineSettings()
+    daemon: bool = True
+    configure_engine: bool = True
+    pid_file: str = "/run/nvidia/toolkit.pid"
+    debug: bool = False
+    log_format: LogFormat | None = None
+    """None: console on a terminal, logfmt otherwise."""
+    cleanup: Cleanup = Cleanup.ALWAYS
+    keep_toolkit: bool = False
+    """Leave the toolkit's files on the node after cleanup."""
+    on_drift: OnDrift = OnDrift.REPORT
+    reload_timeout: float = 60.0
+    """Seconds that the engine gets to serve a change."""
+    engine_of: tuple[tuple[EngineName, EngineSettings], ...] = ()
+    """While `runtime` is None: for engines of which something else was asked than `engine` says. They differ by the
+    variables that speak of one engine only, such as DOCKER_CONFIG; `engine` itself is then containerd's."""
+
+    def for_engine(self, name: EngineName) -> Settings:
+        """Return the same, once the engine of the node is known."""
+        return dataclasses.replace(self, runtime=name, engine=dict(self.engine_of).get(name, self.engine), engine_of=())
