@@ -1,0 +1,148 @@
+"""Unified diffs of configuration files, for people: secrets masked, safe for a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import TYPE_CHECKING, Final
+
+from toolkit_installer.documents.secrets import mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+CONTEXT: Final = 3
+"""Unchanged lines that are shown around a change."""
+
+_RESET: Final = "\x1b[0m"
+_COLORS: Final = {"---": "\x1b[1m", "+++": "\x1b[1m", "@@ ": "\x1b[36m", "-": "\x1b[31m", "+": "\x1b[32m"}
+_DELETE: Final = 0x7F
+_SPACE: Final = 0x20
+
+
+@dataclasses.dataclass(frozen=True)
+class _Side:
+    """One version of a file, line by line: its bytes, which are compared, and what is shown of them."""
+
+    lines: Sequence[bytes]
+    shown: Sequence[str]
+
+
+_Code = tuple[str, int, int, int, int]
+"""What became of a stretch of lines, as difflib says it: the kind, from and to in the old file and in the new one."""
+
+
+def unified(path: str, before: bytes | None, after: bytes | None, *, color: bool = False) -> str:
+    """Return the diff of two versions of the file at `path`, or nothing if they are the same; None is an absent file.
+
+    Secrets are masked, in context lines too. Where a line changed only in what is not shown, the new one is followed
+    by `(changed)`. Bytes that are not UTF-8 and control characters are shown escaped. `color` adds ANSI colours.
+    """
+    if before == after:
+        return ""
+    old, new = _side(before), _side(after)
+    lines = [
+        f"--- {'/dev/null' if before is None else _safe(path)}",
+        f"+++ {'/dev/null' if after is None else _safe(path)}",
+    ]
+    for group in _hunks(_codes(old.lines, new.lines)):
+        _, old_start, _, new_start, _ = group[0]
+        _, _, old_stop, _, new_stop = group[-1]
+        lines.append(f"@@ -{_span(old_start, old_stop)} +{_span(new_start, new_stop)} @@")
+        for tag, a, b, c, d in group:
+            lines += _block(tag, _part(old, a, b), _part(new, c, d))
+    return "".join(f"{_colored(line) if color else line}\n" for line in lines)
+
+
+def _codes(old: Sequence[bytes], new: Sequence[bytes]) -> list[_Code]:
+    """Return how `old` becomes `new`.
+
+    difflib compares only what lies between the equal lines at both ends: a small edit of a large file is quick to show.
+    """
+    short = min(len(old), len(new))
+    head = next((n for n in range(short) if old[n] != new[n]), short)
+    tail = next((n for n in range(short - head) if old[-1 - n] != new[-1 - n]), short - head)
+    matcher = difflib.SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail])
+    codes: list[_Code] = [("equal", 0, head, 0, head)]
+    codes += [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in matcher.get_opcodes()]
+    codes.append(("equal", len(old) - tail, len(old), len(new) - tail, len(new)))
+    return codes
+
+
+def _hunks(codes: list[_Code]) -> Iterator[list[_Code]]:
+    """Yield the changes in groups, with CONTEXT equal lines around; `codes` begins and ends with equal lines."""
+    hunk: list[_Code] = []
+    for index, (tag, a, b, c, d) in enumerate(codes):
+        if tag != "equal":
+            hunk.append((tag, a, b, c, d))
+            continue
+        last = index == len(codes) - 1
+        if index and not last and b - a <= 2 * CONTEXT:
+            hunk.append((tag, a, b, c, d))
+            continue
+        if index:
+            hunk.append((tag, a, min(b, a + CONTEXT), c, min(d, c + CONTEXT)))
+            if any(code[0] != "equal" for code in hunk):
+                yield hunk
+        hunk = [(tag, max(a, b - CONTEXT), b, max(c, d - CONTEXT), d)]
+
+
+def _block(tag: str, old: _Side, new: _Side) -> Iterator[str]:
+    """Yield the lines of one stretch that is equal or that was replaced."""
+    for line, shown in zip(old.lines, old.shown, strict=True):
+        yield from _line(" " if tag == "equal" else "-", shown, line)
+    if tag == "equal":
+        return
+    taken, there = set(old.shown), set(old.lines)
+    for line, shown in zip(new.lines, new.shown, strict=True):
+        yield from _line("+", f"{shown}  (changed)" if shown in taken and line not in there else shown, line)
+
+
+def _line(sign: str, shown: str, line: bytes) -> Iterator[str]:
+    yield sign + shown
+    if not line.endswith(b"\n"):
+        yield r"\ No newline at end of file"
+
+
+def _side(content: bytes | None) -> _Side:
+    """Return a file's lines; masked as a whole, since a line does not show what it stands under."""
+    if not content:
+        return _Side((), ())
+    lines = [line + b"\n" for line in content.split(b"\n")]
+    shown = [_safe(line) for line in mask(content.decode(errors="backslashreplace")).split("\n")]
+    lines[-1] = lines[-1][:-1]
+    if not lines[-1]:
+        del lines[-1], shown[-1]
+    return _Side(lines, shown)
+
+
+def _part(side: _Side, start: int, stop: int) -> _Side:
+    return _Side(side.lines[start:stop], side.shown[start:stop])
+
+
+def _span(start: int, stop: int) -> str:
+    """Return a range of lines as unified diffs number them: an empty one stands after the line before it."""
+    count = stop - start
+    if count == 1:
+        return str(start + 1)
+    return f"{start + 1 if count else start},{count}"
+
+
+def _safe(text: str) -> str:
+    """Return text without anything that a terminal would obey or hide: `^M` for CR, an escape for what is not ASCII."""
+    if text.isprintable():
+        return text
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    if character == "\t" or character.isprintable():
+        return character
+    if ord(character) < _SPACE or ord(character) == _DELETE:
+        return f"^{chr(ord(character) ^ 0x40)}"
+    return character.encode("ascii", "backslashreplace").decode()
+
+
+def _colored(line: str) -> str:
+    color = next((color for start, color in _COLORS.items() if line.startswith(start)), "")
+    return f"{color}{line}{_RESET}" if color else line
