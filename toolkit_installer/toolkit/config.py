@@ -1,0 +1,152 @@
+"""The toolkit's own config.toml: the payload's, comments kept, with what this installation must say."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+import tomlkit
+import tomlkit.exceptions
+
+from toolkit_installer.documents.changes import ABSENT, EditMismatchError, Set, Table, apply, lookup, same
+from toolkit_installer.errors import PayloadError, UsageError
+from toolkit_installer.toolkit.payload import CLI, CTK, HOOK, RUNTIMES
+from toolkit_installer.toolkit.toml_put import put
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from toolkit_installer.settings import ToolkitSettings
+    from toolkit_installer.toolkit.payload import Payload
+
+DEFAULTS: Final = b"""\
+# The NVIDIA container toolkit's configuration.
+disable-require = false
+
+[nvidia-container-cli]
+environment = []
+load-kmods = true
+
+[nvidia-container-runtime]
+log-level = "info"
+mode = "auto"
+
+[nvidia-container-runtime.modes.cdi]
+annotation-prefixes = ["cdi.k8s.io/"]
+default-kind = "nvidia.com/gpu"
+spec-dirs = ["/etc/cdi", "/var/run/cdi"]
+
+[nvidia-container-runtime.modes.csv]
+mount-spec-path = "/etc/nvidia-container-runtime/host-files-for-container.d"
+"""
+"""Where the payload brings no config.toml: the toolkit's built-in defaults, those that every release understands."""
+
+_FEATURE = re.compile(r"[A-Za-z0-9_-]+")
+_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+
+
+def text(payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_level: Sequence[str]) -> bytes:
+    """Return the config.toml for an installation of `payload` in `toolkit_folder` on the node.
+
+    `low_level` are the low-level runtimes to use, best first (`low_level.choose`). The same
+    arguments give the same bytes.
+
+    Raises PayloadError if the payload's config.toml is broken, naming file and line; UsageError for settings that
+    cannot be written into it.
+    """
+    template = payload.config if payload.config and payload.config.strip() else DEFAULTS
+    source = _decoded(template, payload.config_path)
+    before = _parsed(source, payload.config_path)
+    changes = _changes(payload, settings, toolkit_folder, low_level, _ldconfig_name(before))
+    _check_tables(before, changes, payload.config_path)
+    wanted = apply(before, changes)
+    try:
+        after = put(source, [change for change in changes if not _is_so(before, change)])
+    except tomlkit.exceptions.TOMLKitError as error:
+        raise PayloadError(f"cannot be edited: {error}", path=payload.config_path) from error
+    if not same(tomllib.loads(after), wanted):
+        raise EditMismatchError("the edited config.toml does not say what it should", path=payload.config_path)
+    return after.encode()
+
+
+def _changes(
+    payload: Payload, settings: ToolkitSettings, folder: str, low_level: Sequence[str], ldconfig: str
+) -> tuple[Set, ...]:
+    """Return what the config.toml must say, in the order in which new keys are written."""
+    driver_root = posixpath.normpath(settings.driver_root)
+    runtime, cli, hook = RUNTIMES[0], CLI, HOOK
+    cdi = (runtime, "modes", "cdi")
+    always: list[tuple[tuple[str, ...], Any]] = [
+        (("accept-nvidia-visible-devices-envvar-when-unprivileged",), settings.accept_envvar_when_unprivileged),
+        (("accept-nvidia-visible-devices-as-volume-mounts",), settings.accept_volume_mounts),
+        ((cli, "root"), driver_root),
+        ((cli, "path"), f"{folder}/{CLI}"),
+        ((cli, "ldconfig"), "@" + posixpath.join(driver_root, "sbin", ldconfig)),
+        ((runtime, "runtimes"), list(low_level)),
+        ((hook, "path"), f"{folder}/{HOOK}"),
+        ((hook, "skip-mode-detection"), settings.hook_skip_mode_detection),
+    ]
+    if CTK in payload.executables:
+        always.append(((CTK, "path"), f"{folder}/{CTK}"))
+    asked: list[tuple[tuple[str, ...], Any]] = [
+        ((cli, "debug"), settings.cli_debug),
+        ((runtime, "debug"), settings.runtime_debug),
+        ((runtime, "log-level"), settings.runtime_log_level),
+        ((runtime, "mode"), settings.runtime_mode),
+        ((*cdi, "default-kind"), settings.cdi_default_kind),
+        ((*cdi, "annotation-prefixes"), list(settings.cdi_annotation_prefixes)),
+    ]
+    features = [(("features", _feature(name)), True) for name in settings.opt_in_features]
+    return tuple(Set(path, value) for path, value in (*always, *((p, v) for p, v in asked if v), *features))
+
+
+def _feature(name: str) -> str:
+    if not _FEATURE.fullmatch(name):
+        raise UsageError(
+            f"--opt-in-features {name!r} is not a feature's name", hint="such as disable-cuda-compat-lib-hook"
+        )
+    return name
+
+
+def _ldconfig_name(before: Table) -> str:
+    """Return the template's name for ldconfig: Ubuntu's /sbin/ldconfig is a script around ldconfig.real."""
+    value = lookup(before, (CLI, "ldconfig"))
+    return "ldconfig.real" if isinstance(value, str) and posixpath.basename(value) == "ldconfig.real" else "ldconfig"
+
+
+def _is_so(before: Table, change: Set) -> bool:
+    return same(lookup(before, change.path), change.value)
+
+
+def _decoded(template: bytes, path: str) -> str:
+    try:
+        decoded = template.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = template.count(b"\n", 0, error.start) + 1
+        raise PayloadError("is not UTF-8", path=path, line=line) from error
+    decoded = decoded.replace("\r\n", "\n")  # the file is ours: one kind of line end
+    return decoded if decoded.endswith("\n") else f"{decoded}\n"
+
+
+def _parsed(source: str, path: str) -> Table:
+    try:
+        return tomllib.loads(source)
+    except tomllib.TOMLDecodeError as error:
+        place = _LINE.search(str(error))
+        line = int(place[1]) if place else source.count("\n") + 1  # otherwise: at the end of the document
+        raise PayloadError(f"is not TOML: {error}", path=path, line=line) from error
+    except RecursionError as error:
+        raise PayloadError("is nested too deeply", path=path) from error
+
+
+def _check_tables(before: Table, changes: Sequence[Set], path: str) -> None:
+    """Refuse a template that has something else where a table belongs, or a table where a value belongs."""
+    for change in changes:
+        for depth in range(1, len(change.path) + 1):
+            value = lookup(before, change.path[:depth])
+            expected = depth < len(change.path)
+            if value is not ABSENT and isinstance(value, dict) is not expected:
+                name = ".".join(change.path[:depth])
+                raise PayloadError(f"{name} must {'' if expected else 'not '}be a table", path=path)

@@ -1,0 +1,79 @@
+"""The files of an installed toolkit, in the order in which they are put in place."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from toolkit_installer.toolkit import config, wrappers
+from toolkit_installer.toolkit.low_level import choose
+from toolkit_installer.toolkit.payload import CDI_HOOK, CLI, CTK, HOOK, HOOK_2021, RUNTIMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from toolkit_installer.settings import ToolkitSettings
+    from toolkit_installer.toolkit.payload import Payload
+
+_EXECUTABLE, _PLAIN = 0o755, 0o644
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolkitFile:
+    """One file of the toolkit's folder. Exactly one of `source`, `content` and `target` is given."""
+
+    name: str
+    """Relative to the toolkit's folder."""
+    mode: int
+    """Permission bits; of no meaning for a symlink."""
+    source: str | None = None
+    """Copy this file of the payload: a path beneath the payload's root, free of symlinks."""
+    content: bytes | None = None
+    """A regular file with these bytes."""
+    target: str | None = None
+    """A symlink that says this: the name of another file of the same folder."""
+
+    def __post_init__(self) -> None:
+        """Refuse a file that is two things at once, or nothing."""
+        if [self.source, self.content, self.target].count(None) != 2:  # noqa: PLR2004 - all but one
+            raise ValueError(f"{self.name} must have one of source, content and target")
+
+
+def desired(
+    payload: Payload, settings: ToolkitSettings, low_level: tuple[str, ...], toolkit_folder: str
+) -> tuple[ToolkitFile, ...]:
+    """Return the files that the toolkit's folder is to have, in the order in which they must be put in place.
+
+    `low_level` are the engine's own low-level runtimes, by path; `toolkit_folder` is the node's path. If each file is
+    replaced by rename in this order, over nothing or over another version, then at every instant what a wrapper runs
+    is there: its libraries and configuration, its .real, and the programs that it calls in turn.
+
+    Raises PayloadError for a broken config.toml, UsageError for a folder or runtimes that cannot be used.
+    """
+    runtimes = choose(settings, low_level, toolkit_folder)
+    sources = dict(payload.programs)
+    files = [file for library in payload.libraries for file in _library(library.name, library.soname, library.source)]
+    files.append(
+        ToolkitFile(wrappers.CONFIG_NAME, _PLAIN, content=config.text(payload, settings, toolkit_folder, runtimes))
+    )
+    if CDI_HOOK in sources:
+        files.append(ToolkitFile(CDI_HOOK, _EXECUTABLE, source=sources[CDI_HOOK]))
+    # What calls comes after what is called: the runtime runs the hook, the hook runs the CLI.
+    for name in (CLI, CTK, payload.hook, *RUNTIMES):
+        if name in sources:
+            files.extend(_wrapped(name, sources[name], toolkit_folder, runtimes))
+        if name == payload.hook:
+            other = HOOK if name == HOOK_2021 else HOOK_2021
+            files.append(ToolkitFile(other, _EXECUTABLE, target=name))
+    return tuple(files)
+
+
+def _library(name: str, soname: str, source: str) -> Iterator[ToolkitFile]:
+    yield ToolkitFile(name, _PLAIN, source=source)
+    if name != soname:
+        yield ToolkitFile(soname, _PLAIN, target=name)
+
+
+def _wrapped(name: str, source: str, folder: str, low_level: Sequence[str]) -> Iterator[ToolkitFile]:
+    yield ToolkitFile(f"{name}.real", _EXECUTABLE, source=source)
+    yield ToolkitFile(name, _EXECUTABLE, content=wrappers.text(name, folder=folder, low_level=low_level).encode())

@@ -1,0 +1,204 @@
+"""What a payload holds, found by the names and folders that the toolkit's packages use."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+from typing import TYPE_CHECKING
+
+from toolkit_installer.errors import PayloadError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from toolkit_installer.toolkit.source import SourceTree
+
+RUNTIMES = ("nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy")
+HOOK = "nvidia-container-runtime-hook"
+HOOK_2021 = "nvidia-container-toolkit"
+"""The hook's own name before 1.10; a symlink to HOOK since."""
+CLI = "nvidia-container-cli"
+CTK = "nvidia-ctk"
+CDI_HOOK = "nvidia-cdi-hook"
+LIBRARIES = ("libnvidia-container.so.1", "libnvidia-container-go.so.1")
+CONFIG = "/etc/nvidia-container-runtime/config.toml"
+
+PROGRAM_FOLDERS = ("/usr/bin",)
+LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
+
+_REQUIRED = frozenset({RUNTIMES[0], CLI, LIBRARIES[0]})
+_HINT = "give --toolkit-source-root the folder that has usr/bin/nvidia-container-runtime below it"
+
+_ELF_MAGIC = b"\x7fELF"
+_ELF_HEAD = 20
+"""Bytes of a file that tell its architecture: e_machine is at offset 18 (ELF specification, "ELF Header")."""
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """A shared library: `soname` is what programs ask for, `name` the (versioned) file's own, `source` its path."""
+
+    soname: str
+    name: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Payload:
+    """The files of a payload by role. Sources are paths beneath the payload's root, free of symlinks."""
+
+    root: str
+    """Where the payload is, as the installer sees it; for messages."""
+    programs: tuple[tuple[str, str], ...]
+    """(installed name, source) of each program, the hook under its own name only."""
+    libraries: tuple[Library, ...]
+    hook: str
+    """The name under which the hook is installed: HOOK, or HOOK_2021. The other one becomes a symlink to it."""
+    config: bytes | None = None
+    """The content of the payload's config.toml."""
+
+    @property
+    def executables(self) -> frozenset[str]:
+        """The names that can be run once this is installed, the hook's both names among them."""
+        return frozenset({name for name, _ in self.programs} | {HOOK, HOOK_2021})
+
+    @property
+    def config_path(self) -> str:
+        """Where the config.toml came from, as the installer sees it; for messages."""
+        return _shown(self.root, CONFIG)
+
+
+def source_root(given: str | None, package_type: str, node_has_rpm: bool, exists: Callable[[str], bool]) -> str:  # noqa: FBT001 - an observation, not a switch
+    """Return the folder that the payload is taken from, as the installer sees it.
+
+    `given` (--toolkit-source-root) is used as it is. Otherwise `package_type` says which of the image's two: "auto"
+    prefers rpm where the node has /usr/bin/rpm, and takes the other one if the image has only that.
+
+    Raises UsageError for an unknown package type, PayloadError if the image has no such folder.
+    """
+    if given:
+        return given
+    preferred = "rpm" if node_has_rpm else "deb"
+    wanted = {
+        "": (preferred, "deb", "rpm"),
+        "auto": (preferred, "deb", "rpm"),
+        "deb": ("deb",),
+        "rpm": ("rpm",),
+    }.get(package_type)
+    if wanted is None:
+        raise UsageError(f"--toolkit-package-type {package_type!r} is none of deb, rpm, auto")
+    candidates = tuple(dict.fromkeys(f"/artifacts/{kind}" for kind in wanted))
+    for candidate in candidates:
+        if exists(candidate):
+            return candidate
+    raise PayloadError(f"there is no payload: {' and '.join(candidates)} not found", hint=_HINT)
+
+
+def find(tree: SourceTree, root: str, machine: str | None = None) -> Payload:
+    """Return what the payload below `root` holds.
+
+    `machine` is the node's architecture as uname says it ("x86_64", "aarch64"); ELF files for another one are
+    refused. None: not checked.
+
+    Raises PayloadError that lists every required file that is missing and every file that is damaged.
+    """
+    search = _Search(tree, root, machine)
+    programs = [(name, search.program(name)) for name in (CLI, CTK, CDI_HOOK, *RUNTIMES)]
+    hook, hook_source = search.hook()
+    libraries = [search.library(soname) for soname in LIBRARIES]
+    config = search.config()
+    if search.problems:
+        reason = "the payload is incomplete: " + "; ".join(search.problems)
+        raise PayloadError(reason, path=root, hint=_HINT)
+    found = [(name, source) for name, source in [(hook, hook_source), *programs] if source is not None]
+    return Payload(
+        root=root,
+        programs=tuple(found),
+        libraries=tuple(library for library in libraries if library is not None),
+        hook=hook,
+        config=config,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """One look through a payload; what is wrong is collected, so that one message can tell it all."""
+
+    tree: SourceTree
+    root: str
+    machine: str | None
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+    def program(self, name: str) -> str | None:
+        """Return a program's source; None if it is absent (noted if required) or damaged (noted always)."""
+        return self._located(name, PROGRAM_FOLDERS, required=name in _REQUIRED, program=True)
+
+    def hook(self) -> tuple[str, str | None]:
+        """Return the hook's own name and source: one of the two names may be missing, or a symlink to the other."""
+        current, old = (self._present(name, PROGRAM_FOLDERS) for name in (HOOK, HOOK_2021))
+        if not current and not old:
+            self._missing(f"{HOOK} (or {HOOK_2021})", PROGRAM_FOLDERS)
+            return HOOK, None
+        name = HOOK if current else HOOK_2021
+        source = self._located(name, PROGRAM_FOLDERS, required=True, program=True)
+        if source is not None and posixpath.basename(source) == HOOK_2021:
+            name = HOOK_2021
+        return name, source
+
+    def library(self, soname: str) -> Library | None:
+        source = self._located(soname, LIBRARY_FOLDERS, required=soname in _REQUIRED, program=False)
+        if source is None:
+            return None
+        name = posixpath.basename(source)
+        return Library(soname, name if name.startswith(f"{soname}.") else soname, source)
+
+    def config(self) -> bytes | None:
+        if not self._present(posixpath.basename(CONFIG), (posixpath.dirname(CONFIG),)):
+            return None
+        if not self.tree.is_file(CONFIG):
+            self.problems.append(f"{CONFIG} is not a regular file")
+            return None
+        return self.tree.read(CONFIG)
+
+    def _located(self, name: str, folders: Iterable[str], *, required: bool, program: bool) -> str | None:
+        """Return the source of the first sound file of that name, symlinks followed."""
+        present = self._present(name, folders)
+        faults = []
+        for path in present:
+            fault = self._fault(path, program=program)
+            if fault is None:
+                return self.tree.resolve(path)
+            faults.append(f"{path} {fault}")
+        if faults:
+            self.problems.append(faults[0])
+        elif required:
+            self._missing(name, folders)
+        return None
+
+    def _present(self, name: str, folders: Iterable[str]) -> list[str]:
+        return [f"{folder}/{name}" for folder in folders if name in self.tree.list(folder)]
+
+    def _missing(self, name: str, folders: Iterable[str]) -> None:
+        self.problems.append(f"{name} is missing (looked in {', '.join(_shown(self.root, f) for f in folders)})")
+
+    def _fault(self, path: str, *, program: bool) -> str | None:
+        """Return what is wrong with a file that is there, or None."""
+        if not self.tree.is_file(path):
+            return "is not a regular file, or a symlink to nothing"
+        if program and not self.tree.is_executable(path):
+            return "is not executable"
+        head = self.tree.read(path, _ELF_HEAD)
+        if not head:
+            return "is empty"
+        if self.machine is None or not head.startswith(_ELF_MAGIC):
+            return None
+        if len(head) < _ELF_HEAD:
+            return "is cut off"
+        number = int.from_bytes(head[18:20], "little")
+        built_for = _ELF_MACHINES.get(number, f"ELF machine {number}")
+        return None if built_for == self.machine else f"is built for {built_for}, this node is {self.machine}"
+
+
+def _shown(root: str, path: str) -> str:
+    return root.rstrip("/") + path

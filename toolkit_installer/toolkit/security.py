@@ -1,0 +1,97 @@
+"""What the user should know about the safety of what is being installed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Final
+
+from toolkit_installer.documents.changes import lookup
+from toolkit_installer.toolkit.payload import CLI
+
+if TYPE_CHECKING:
+    from toolkit_installer.settings import ToolkitSettings
+
+Version = tuple[int, int, int]
+
+FIXES: Final[tuple[tuple[Version, str], ...]] = (
+    ((1, 16, 2), "CVE-2024-0132"),
+    ((1, 17, 1), "CVE-2024-0136 and CVE-2024-0137"),
+    ((1, 17, 4), "CVE-2025-23359"),
+    ((1, 17, 8), "CVE-2025-23266"),
+)
+"""The releases that closed ways out of a container (NVIDIA's security bulletins)."""
+
+_VERSION_LINE = re.compile(r"^(?P<program>.*?)version:?\s+v?(?P<numbers>\d+\.\d+\.\d+)(?P<rest>\S*)", re.MULTILINE)
+_OTHERS = re.compile(r"\b(runc|crun|lib-)", re.IGNORECASE)
+
+_DANGEROUS_FEATURES: Final = {
+    "allow-ldconfig-from-container": "a program of the container is run with the node's privileges",
+    "allow-cuda-compat-libs-from-container": "libraries of the container take the place of the driver's",
+}
+
+
+def notes(settings: ToolkitSettings, config: bytes, version_output: str | None) -> tuple[str, ...]:
+    """Return warnings, one sentence each, for the log.
+
+    `config` is the config.toml as it will be installed; `version_output` what `nvidia-container-runtime --version`
+    or `nvidia-container-cli --version` of the payload printed, None if nobody asked.
+    """
+    document = tomllib.loads(config.decode())
+    found = [] if version_output is None else _version_notes(version_output)
+    features = lookup(document, ("features",))
+    if isinstance(features, dict):
+        found += [
+            f"features.{name} is on: {danger}"
+            for name, danger in _DANGEROUS_FEATURES.items()
+            if features.get(name) is True
+        ]
+    ldconfig = lookup(document, (CLI, "ldconfig"))
+    if isinstance(ldconfig, str) and not ldconfig.startswith("@"):
+        found.append(f"{CLI}.ldconfig = {ldconfig!r} names the container's ldconfig, not the node's: it needs a '@'")
+    return (*found, *_device_request_notes(settings))
+
+
+def payload_version(version_output: str) -> Version | None:
+    """Return the toolkit's release from what one of its programs printed, None if it does not say.
+
+    A pre-release counts as the release before. The runtime's output has the low-level runtime's version too, and in
+    2021 had only that: it is not mistaken for the toolkit's.
+    """
+    for line in _VERSION_LINE.finditer(version_output):
+        if not _OTHERS.search(line["program"]):
+            major, minor, patch = map(int, line["numbers"].split("."))
+            return (major, minor, patch - 1) if re.match(r"[-~]?rc", line["rest"]) else (major, minor, patch)
+    return None
+
+
+def _version_notes(version_output: str) -> list[str]:
+    version = payload_version(version_output)
+    newest = FIXES[-1][0]
+    if version is None:
+        return [f"the payload does not say which release it is; before {_dotted(newest)} containers can break out"]
+    if version >= newest:
+        return []
+    open_holes = ", ".join(names for fixed, names in FIXES if version < fixed)
+    return [f"the payload is older than {_dotted(newest)}: containers can break out of it ({open_holes})"]
+
+
+def _device_request_notes(settings: ToolkitSettings) -> list[str]:
+    """Return what is wrong with the two accept-… keys: one of them is to be true, by default the variable's.
+
+    The keys say whether an unprivileged pod may ask for GPUs by a variable, or by volume mounts.
+    """
+    variable, mounts = (
+        "accept-nvidia-visible-devices-envvar-when-unprivileged",
+        "accept-nvidia-visible-devices-as-volume-mounts",
+    )
+    if settings.accept_envvar_when_unprivileged != settings.accept_volume_mounts:
+        return []
+    if settings.accept_volume_mounts:
+        return [f"{mounts} protects nothing while {variable} is true: any pod can still ask for every GPU"]
+    advice = "set the latter to true and the device plugin's strategy to volume-mounts"
+    return [f"{variable} and {mounts} are both false: unprivileged pods get no GPU; {advice}"]
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
