@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+
+from toolkit_installer.documents.toml_scan import Kind, comments, items, scan, split_key
+
+DOCUMENT = """# top
+version = 2 # two
+[ plugins . 'io.x' . "a\\u002eb" ]  # [no.header]
+  text = \"\"\"
+[no.header]
+key = 1\"\"\"\"\"
+  list = [ # [
+    "]", ']', # ]
+    { "}" = '}' }]
+[[many.times]]
+a.b."c.d" = 1979-05-27 07:32:00 # then
+"""
+
+
+def test_statements_have_their_keys_values_and_lines() -> None:
+    found = [
+        (statement.kind, statement.path, DOCUMENT[statement.value_start : statement.value_end])
+        for statement in scan(DOCUMENT)
+    ]
+    table = ("plugins", "io.x", "a.b")
+    assert found == [
+        (Kind.KEY_VALUE, ("version",), "2"),
+        (Kind.TABLE, table, ""),
+        (Kind.KEY_VALUE, (*table, "text"), '"""\n[no.header]\nkey = 1"""""'),
+        (Kind.KEY_VALUE, (*table, "list"), "[ # [\n    \"]\", ']', # ]\n    { \"}\" = '}' }]"),
+        (Kind.ARRAY_TABLE, ("many", "times"), ""),
+        (Kind.KEY_VALUE, ("many", "times", "a", "b", "c.d"), "1979-05-27 07:32:00"),
+    ]
+    assert [DOCUMENT[each.start : each.end].count("\n") for each in scan(DOCUMENT)] == [1, 1, 3, 3, 1, 1]
+
+
+@pytest.mark.parametrize("text", ["", "\n", " \t", "# only", "\r\n# a\r\n  # b"])
+def test_a_text_without_statements_has_none(text: str) -> None:
+    assert list(scan(text)) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '""',
+        '""""""',
+        '""""quotes""""',
+        '"""a"""""',
+        "''''x'''''",
+        '"\\"#\\\\"',
+        "'\\'",
+        "2000-01-01",
+        "-nan",
+        "0x_f",
+        "[[],[{}]]",
+        '{ a = "}", b.c = [1] }',
+    ],
+)
+@pytest.mark.parametrize("rest", ["", " # c", "\n", "\r\nb = 1\n"])
+def test_a_value_ends_where_it_ends(value: str, rest: str) -> None:
+    text = f"a = {value}{rest}"
+    statement = next(iter(scan(text)))
+    assert text[statement.value_start : statement.value_end] == value
+
+
+def test_thousands_of_brackets_are_no_trouble() -> None:
+    nested = "[" * 50_000 + "]" * 50_000
+    assert [statement.value_end for statement in scan(f"a = {nested}")] == [100_004]
+
+
+@pytest.mark.parametrize(
+    "value,texts,commas",
+    [
+        ("[]", [], 0),
+        ("[ # none\n]", [], 0),
+        ('["a", "b" , [1, 2],]', ['"a"', '"b"', "[1, 2]"], 3),
+        ("[ 1 # ,\n , 2 ]", ["1", "2"], 1),
+        ("{ a = 1, b.'c d' = { e = 2 } }", ["a = 1", "b.'c d' = { e = 2 }"], 1),
+    ],
+)
+def test_the_items_of_a_value_have_spans_and_commas(value: str, texts: list[str], commas: int) -> None:
+    found = items(value)
+    assert [value[item.start : item.end] for item in found] == texts
+    assert [value[item.comma] for item in found if item.comma is not None] == [","] * commas
+
+
+def test_the_keys_of_members_are_decoded() -> None:
+    assert [item.path for item in items("{ a . \"b\\n\" = 1, 'c.d' = 2 }")] == [("a", "b\n"), ("c.d",)]
+
+
+def test_a_number_sign_in_a_string_is_no_comment() -> None:
+    assert comments('["#", # one\n\'#\', """\n# in\n""", # two #\r\n]') == ["# one", "# two #"]
+
+
+def test_a_key_is_split_at_dots_outside_of_quotes_only() -> None:
+    assert split_key("""a . "b.c" .'d.e'.1""") == (("a", '"b.c"', "'d.e'", "1"), ("a", "b.c", "d.e", "1"))

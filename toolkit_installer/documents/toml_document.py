@@ -1,0 +1,151 @@
+"""TOML documents: what they mean, and edits of their text.
+
+Whatever the edit makes is parsed again by tomllib, which shares no code with it, and compared with what was intended.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+from toolkit_installer.documents import toml_edit, toml_tree
+from toolkit_installer.documents.changes import (
+    ABSENT,
+    Change,
+    DocumentError,
+    EditMismatchError,
+    Path,
+    Table,
+    apply,
+    lookup,
+    same,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAXIMUM_DEPTH: Final = 100
+"""Tables and arrays within each other. Real configurations have ten; Python's stack ends at some hundreds."""
+
+_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_TEMPLATE: Final = re.compile(r"^[^#\n]*?\{\{", re.MULTILINE)
+_NESTING: Final = re.compile(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
+_LONG_NUMBER: Final = re.compile(r"[0-9_]{4000}")
+_BARE_CARRIAGE_RETURN: Final = re.compile(r"\r(?!\n)")
+_HINT: Final = "correct the file, or restore it"
+
+
+def parse(content: bytes) -> Table:
+    """Return what a TOML document means; a byte order mark at its start is no part of it.
+
+    Raises DocumentError, with the 1-based line where there is one, for anything that is no TOML of a sane depth.
+    """
+    text = _text(content)
+    try:
+        document = tomllib.loads(text)
+    except RecursionError as error:
+        raise _too_deep(text) from error
+    except ValueError as error:
+        raise _syntax_error(text, str(error)) from error
+    if _is_too_deep(document):
+        raise _too_deep(text)
+    return document
+
+
+def edit(content: bytes, changes: Sequence[Change], *, marker: str) -> bytes:
+    """Return `content` with `changes` made; every byte of a line that they do not concern stays.
+
+    New tables are appended as a block under the comment `# marker`. Changes that are true already give the same bytes.
+    Raises DocumentError for a bad `content`, EditMismatchError when the result would not mean what was asked for, and
+    TypeError or ValueError for a value that TOML cannot hold.
+    """
+    old = parse(content)
+    new = apply(old, tuple(changes))
+    text = _text(content)
+    edited = toml_edit.edit_text(text, old, new, marker)
+    if edited == text:
+        if not same(old, new):
+            raise EditMismatchError("a change of the TOML document left its text as it was")
+        return content
+    result = _byte_order_mark(content) + edited.encode()
+    try:
+        meaning = parse(result)
+    except DocumentError as error:
+        raise EditMismatchError(f"the edited TOML document would be broken: {error.reason}", line=error.line) from error
+    if not same(meaning, new):
+        raise EditMismatchError("the edited TOML document would not mean what was intended")
+    return result
+
+
+def line_of(content: bytes, path: Path) -> int | None:
+    """Return the 1-based line on which `path` first appears, None if it does not.
+
+    A member of an inline table is on the line of the key that holds the table. Raises DocumentError.
+    """
+    if lookup(parse(content), path) is ABSENT:
+        return None
+    return toml_tree.first_line(_text(content), path)
+
+
+def _byte_order_mark(content: bytes) -> bytes:
+    """Return the UTF-8 byte order mark that `content` starts with, or nothing."""
+    return codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+
+
+def _text(content: bytes) -> str:
+    """Return the document's characters without byte order mark; raises DocumentError where bytes are no text."""
+    body = content.removeprefix(codecs.BOM_UTF8)
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        line = body.count(b"\n", 0, error.start) + 1
+        raise DocumentError("not valid UTF-8", line=line, hint="save the file as UTF-8") from error
+    if "\0" in text:
+        line = _line(text, text.index("\0"))
+        raise DocumentError("a NUL byte", line=line, hint="the file is damaged: write it anew")
+    if stray := _BARE_CARRIAGE_RETURN.search(text):
+        line = _line(text, stray.start())
+        raise DocumentError("a carriage return that ends no line", line=line, hint="use LF or CRLF line ends")
+    return text
+
+
+def _line(text: str, offset: int) -> int:
+    """Return the 1-based line of an offset."""
+    return text.count("\n", 0, offset) + 1
+
+
+def _syntax_error(text: str, message: str) -> DocumentError:
+    """Return the error for what tomllib says, which ends with the place; a template is called one."""
+    if template := _TEMPLATE.search(text):
+        hint = "edit the template, or name the file that is generated from it"
+        return DocumentError("a Go template, not TOML", line=_line(text, template.end()), hint=hint)
+    place = _PLACE.search(message)
+    if place is None:  # Python itself refuses to convert a number of thousands of digits: no place is told
+        number = _LONG_NUMBER.search(text)
+        line = _line(text, number.start()) if number else None
+        return DocumentError("not valid TOML: a number with too many digits", line=line, hint=_HINT)
+    reason = message[: place.start()]
+    if place[1]:
+        return DocumentError(f"not valid TOML: {reason} (column {place[2]})", line=int(place[1]), hint=_HINT)
+    last_line = _line(text, len(text.rstrip("\r\n")))
+    return DocumentError(f"not valid TOML: {reason} at the end of the file", line=last_line, hint=_HINT)
+
+
+def _is_too_deep(document: Table) -> bool:
+    """Tell whether tables and arrays lie deeper within each other than MAXIMUM_DEPTH."""
+    level: list[Any] = [document]
+    for _ in range(MAXIMUM_DEPTH):
+        members = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [member for group in members for member in group if isinstance(member, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _too_deep(text: str) -> DocumentError:
+    """Return the error for too many brackets within brackets, or too long dotted keys."""
+    nesting = _NESTING.search(text)
+    line = _line(text, nesting.start()) if nesting else None
+    return DocumentError("tables or arrays are nested too deeply", line=line, hint=_HINT)
