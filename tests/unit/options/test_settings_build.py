@@ -1,0 +1,449 @@
+"""From flags and variables to Settings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit_installer.errors import ExitCode, UsageError
+from toolkit_installer.options.build import DESTINATION, build, log_format, wants_debug
+from toolkit_installer.settings import (
+    Cleanup,
+    EngineName,
+    EngineSettings,
+    LogFormat,
+    OnDrift,
+    Program,
+    ReloadMode,
+    Settings,
+    ToolkitSettings,
+)
+
+OURS = Program.TOOLKIT_INSTALLER
+OLD = Program.NVIDIA_TOOLKIT
+CTK = Program.NVIDIA_CTK_INSTALLER
+
+
+def of_variables(**environment: str) -> Settings:
+    return build({}, environment, OURS)
+
+
+def refusal(values: dict[str, tuple[str, ...]], environment: dict[str, str], program: Program = OURS) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        build(values, environment, program)
+    assert caught.value.exit_code is ExitCode.USAGE
+    return caught.value
+
+
+# --- defaults ---
+
+
+def test_with_nothing_given_the_settings_are_the_defaults_of_the_dataclass() -> None:
+    assert build({}, {}, OURS) == Settings()
+
+
+def test_nvidia_toolkit_has_its_generations_defaults() -> None:
+    assert build({}, {}, OLD) == Settings(program=OLD, runtime=EngineName.DOCKER, keep_toolkit=True)
+
+
+def test_nvidia_ctk_installer_has_its_own_pid_file() -> None:
+    assert build({}, {}, CTK) == Settings(
+        program=CTK, runtime=EngineName.DOCKER, keep_toolkit=True, pid_file="/run/nvidia/toolkit/toolkit.pid"
+    )
+
+
+# --- what the field's DaemonSets say ---
+
+OPERATOR = {
+    "ROOT": "/usr/local/nvidia",
+    "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND": "management.nvidia.com/gpu",
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    "TOOLKIT_PID_FILE": "/run/nvidia/toolkit/toolkit.pid",
+    "NRI_NAMESPACE": "gpu-operator",
+    "RUNTIME": "containerd",
+    "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+    "CONTAINERD_CONFIG": "/runtime/config-dir/config.toml",
+    "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
+    "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/containerd/conf.d/99-nvidia.toml",
+    "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
+    "CONTAINERD_SOCKET": "/runtime/sock-dir/containerd.sock",
+    "CONTAINERD_RUNTIME_CLASS": "nvidia",
+    "IS_HOST_DRIVER": "true",
+    "NVIDIA_DRIVER_ROOT": "/",
+    "DRIVER_ROOT_CTR_PATH": "/host",
+    "NVIDIA_DEV_ROOT": "/",
+    "DEV_ROOT_CTR_PATH": "/host",
+}
+OPERATOR_WITH_CDI = {
+    "CDI_ENABLED": "true",
+    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false",
+    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
+    "CRIO_CONFIG_MODE": "config",
+}
+
+
+def test_the_gpu_operators_environment_is_understood_without_arguments() -> None:
+    assert build({}, OPERATOR, OLD) == Settings(
+        program=OLD,
+        runtime=EngineName.CONTAINERD,
+        toolkit=ToolkitSettings(
+            install_dir="/usr/local/nvidia",
+            driver_root="/",
+            driver_root_ctr_path="/host",
+            dev_root="/",
+            dev_root_ctr_path="/host",
+            cdi_default_kind="management.nvidia.com/gpu",
+        ),
+        engine=EngineSettings(
+            config="/runtime/config-dir/config.toml",
+            drop_in="/runtime/config-dir.d/99-nvidia.toml",
+            drop_in_host_path="/etc/containerd/conf.d/99-nvidia.toml",
+            socket="/runtime/sock-dir/containerd.sock",
+        ),
+        pid_file="/run/nvidia/toolkit/toolkit.pid",
+        keep_toolkit=True,
+    )
+
+
+def test_the_gpu_operator_with_cdi_is_told_that_it_is_not_built_yet() -> None:
+    error = refusal({}, OPERATOR | OPERATOR_WITH_CDI, OLD)
+    assert "CDI_ENABLED" in error.reason
+    assert "not built yet" in error.reason
+
+
+def test_a_daemonset_of_2020_is_understood() -> None:
+    environment = {
+        "RUNTIME": "containerd",
+        "RUNTIME_ARGS": "-s /run/k3s/containerd/containerd.sock -r gpu -d=false --restart-mode NONE",
+        "TOOLKIT_ARGS": "--nvidia-container-runtime-debug /var/log/nvidia.log",
+        "NO_DAEMON": "1",
+    }
+    settings = build({DESTINATION: ("/opt/nvidia",)}, environment, OLD)
+    assert settings.toolkit == ToolkitSettings(install_dir="/opt/nvidia", runtime_debug="/var/log/nvidia.log")
+    assert settings.engine == EngineSettings(
+        socket="/run/k3s/containerd/containerd.sock",
+        runtime_name="gpu",
+        set_as_default=False,
+        reload_mode=ReloadMode.NONE,
+    )
+    assert not settings.daemon
+
+
+# --- who wins ---
+
+
+def test_the_command_line_wins_over_the_string_and_that_over_the_variable() -> None:
+    values = {"socket": ("/line",), "runtime_args": ("--socket /string -c /string",)}
+    environment = {"RUNTIME_SOCKET": "/variable", "RUNTIME_CONFIG": "/variable", "RUNTIME_RESTART_MODE": "none"}
+    engine = build(values, environment, OURS).engine
+    assert (engine.socket, engine.config, engine.reload_mode) == ("/line", "/string", ReloadMode.NONE)
+
+
+def test_the_flag_for_the_string_wins_over_the_variable_for_it() -> None:
+    values = {"runtime_args": ("--socket /flag",)}
+    engine = build(values, {"RUNTIME_ARGS": "--socket /variable --config /variable"}, OURS).engine
+    assert (engine.socket, engine.config) == ("/flag", None)
+
+
+def test_of_two_variables_the_first_that_is_set_counts() -> None:
+    assert of_variables(NVIDIA_DRIVER_ROOT="/a", DRIVER_ROOT="/b").toolkit.driver_root == "/a"
+    assert of_variables(NVIDIA_DRIVER_ROOT="", DRIVER_ROOT="/b").toolkit.driver_root == "/b"
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    names = ("RUNTIME", "RUNTIME_ARGS", "NO_DAEMON", "ROOT", "PID_FILE", "CDI_ENABLED", "RUNTIME_CONFIG_SOURCES")
+    assert of_variables(**dict.fromkeys(names, "")) == Settings()
+
+
+def test_an_empty_output_folder_is_the_one_empty_variable_that_counts() -> None:
+    assert of_variables(CDI_OUTPUT_DIR="") == Settings()
+    assert "CDI_ENABLED" in refusal({}, {"CDI_OUTPUT_DIR": "", "CDI_ENABLED": "true"}).reason
+
+
+@given(
+    st.sampled_from(["", "/a"]), st.sampled_from(["", "/b"]), st.sampled_from(["", "/c"]), st.sampled_from(["", "/d"])
+)
+def test_precedence_is_the_same_in_every_combination(line: str, string: str, first: str, second: str) -> None:
+    values = {name: (text,) for name, text in (("driver_root", line),) if text}
+    environment = {
+        "TOOLKIT_ARGS": f"--driver-root {string}" if string else "",
+        "NVIDIA_DRIVER_ROOT": first,
+        "DRIVER_ROOT": second,
+    }
+    expected = line or string or first or second or "/run/nvidia/driver"
+    assert build(values, environment, OURS).toolkit.driver_root == expected
+
+
+def test_the_device_root_follows_the_driver_root() -> None:
+    toolkit = of_variables(DRIVER_ROOT="/", DRIVER_ROOT_CTR_PATH="/host").toolkit
+    assert (toolkit.dev_root, toolkit.dev_root_ctr_path) == ("/", "/host")
+
+
+# --- variables of one engine ---
+
+PER_ENGINE = {
+    "CONTAINERD_CONFIG": "/containerd",
+    "DOCKER_CONFIG": "/docker",
+    "CONTAINERD_SOCKET": "/containerd.sock",
+    "DOCKER_RUNTIME_NAME": "docker-nvidia",
+    "CONTAINERD_RESTART_MODE": "systemd",
+    "RUNTIME_DROP_IN_CONFIG": "/drop-in",
+}
+
+
+def test_docker_does_not_take_containerds_variables() -> None:
+    assert of_variables(RUNTIME="docker", **PER_ENGINE).engine == EngineSettings(
+        config="/docker", runtime_name="docker-nvidia"
+    )
+
+
+def test_containerd_does_not_take_dockers_variables() -> None:
+    assert of_variables(RUNTIME="containerd", **PER_ENGINE).engine == EngineSettings(
+        config="/containerd", socket="/containerd.sock", drop_in="/drop-in", reload_mode=ReloadMode.SYSTEMD
+    )
+
+
+def test_a_bad_variable_of_another_engine_does_not_matter() -> None:
+    assert of_variables(RUNTIME="containerd", DOCKER_CONFIG="relative").engine == EngineSettings()
+
+
+def test_auto_knows_what_to_ask_of_whichever_engine_is_found() -> None:
+    settings = of_variables(**PER_ENGINE)
+    assert settings.runtime is None
+    assert settings.engine == of_variables(RUNTIME="containerd", **PER_ENGINE).engine
+    for name in ("docker", "containerd"):
+        found = settings.for_engine(EngineName(name))
+        assert found == of_variables(RUNTIME=name, **PER_ENGINE), name
+
+
+def test_auto_leaves_crio_without_containerds_socket() -> None:
+    crio = of_variables(**PER_ENGINE, CRIO_CONFIG="/crio").for_engine(EngineName.CRIO)
+    assert crio.runtime is EngineName.CRIO
+    assert crio.engine == EngineSettings(config="/crio", drop_in="/drop-in")
+
+
+# --- every other field ---
+
+
+def test_every_flag_reaches_its_field() -> None:
+    values = {
+        "runtime": ("containerd",),
+        "node_root": ("/host",),
+        "host_root": ("/h",),
+        "no_daemon": ("true",),
+        "no_runtime_config": ("true",),
+        "pid_file": ("/p/toolkit.pid",),
+        "debug": ("true",),
+        "log_format": ("json",),
+        "cleanup": ("never",),
+        "keep_toolkit": ("true",),
+        "on_drift": ("repair",),
+        "reload_timeout": ("2.5",),
+        "allow_restart": ("true",),
+        "install_dir": ("/i",),
+        "source_root": ("/s",),
+        "package_type": ("rpm",),
+        "runtime_debug": ("/d",),
+        "runtime_log_level": ("debug",),
+        "runtime_mode": ("cdi",),
+        "cdi_default_kind": ("nvidia.com/gpu",),
+        "cdi_annotation_prefixes": ("a.io/",),
+        "engine_annotation_prefixes": ("b.io/", "a.io/"),
+        "low_level_runtimes": ("crun",),
+        "hook_skip_mode_detection": ("false",),
+        "cli_debug": ("/e",),
+        "accept_envvar_when_unprivileged": ("false",),
+        "accept_volume_mounts": ("true",),
+        "opt_in_features": ("x,y",),
+        "executable": ("/bin/containerd",),
+        "runtime_type": ("t",),
+        "config_sources": ("file",),
+    }
+    assert build(values, {}, OURS) == Settings(
+        runtime=EngineName.CONTAINERD,
+        node_root="/host",
+        host_root="/h",
+        toolkit=ToolkitSettings(
+            install_dir="/i",
+            source_root="/s",
+            package_type="rpm",
+            runtime_debug="/d",
+            runtime_log_level="debug",
+            runtime_mode="cdi",
+            cdi_default_kind="nvidia.com/gpu",
+            cdi_annotation_prefixes=("a.io/", "b.io/"),
+            low_level_runtimes=("crun",),
+            hook_skip_mode_detection=False,
+            cli_debug="/e",
+            accept_envvar_when_unprivileged=False,
+            accept_volume_mounts=True,
+            opt_in_features=("x", "y"),
+        ),
+        engine=EngineSettings(
+            executable="/bin/containerd",
+            runtime_type="t",
+            allow_restart=True,
+            container_annotations=("b.io/*", "a.io/*"),
+            config_sources=("file",),
+        ),
+        daemon=False,
+        configure_engine=False,
+        pid_file="/p/toolkit.pid",
+        debug=True,
+        log_format=LogFormat.JSON,
+        cleanup=Cleanup.NEVER,
+        keep_toolkit=True,
+        on_drift=OnDrift.REPAIR,
+        reload_timeout=2.5,
+    )
+
+
+def test_annotation_prefixes_by_variable_reach_the_engine_too() -> None:
+    settings = of_variables(NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES="cdi.k8s.io/")
+    assert settings.toolkit.cdi_annotation_prefixes == ("cdi.k8s.io/",)
+    assert settings.engine.container_annotations == ("cdi.k8s.io/*",)
+
+
+def test_the_engines_name_as_its_executable_means_the_running_one() -> None:
+    assert of_variables(RUNTIME_EXECUTABLE_PATH="containerd").engine.executable is None
+
+
+@pytest.mark.parametrize(
+    "program, values, environment, kept",
+    [
+        (OURS, {}, {}, False),
+        (OLD, {}, {}, True),
+        (OURS, {}, {"KEEP_TOOLKIT": "true"}, True),
+        (OURS, {"remove_toolkit": ("true",)}, {"KEEP_TOOLKIT": "true"}, False),
+        (OLD, {"remove_toolkit": ("true",)}, {}, False),
+        (OURS, {"remove_toolkit": ("false",)}, {}, True),
+        (OLD, {"keep_toolkit": ("false",)}, {}, False),
+        (OLD, {"keep_toolkit": ("false",), "remove_toolkit": ("true",)}, {}, False),
+    ],
+)
+def test_whether_the_toolkit_stays(
+    program: Program, values: dict[str, tuple[str, ...]], environment: dict[str, str], *, kept: bool
+) -> None:
+    assert build(values, environment, program).keep_toolkit is kept
+
+
+# --- refusals ---
+
+
+def test_keeping_and_removing_the_toolkit_at_once_is_refused() -> None:
+    error = refusal({"keep_toolkit": ("true",), "remove_toolkit": ("true",)}, {})
+    assert "--keep-toolkit and --remove-toolkit contradict each other" in error.reason
+
+
+def test_two_install_folders_are_refused_and_one_said_twice_is_not() -> None:
+    assert "DESTINATION '/a'" in refusal({DESTINATION: ("/a",), "install_dir": ("/b",)}, {}, OLD).reason
+    assert "INSTALL_DIR '/a'" in refusal({DESTINATION: ("/a",), "install_dir": ("/b",)}, {}, OURS).reason
+    assert build({DESTINATION: ("/a/",), "install_dir": ("/a",)}, {}, OURS).toolkit.install_dir == "/a"
+
+
+def test_the_positional_argument_wins_over_the_variable() -> None:
+    assert build({DESTINATION: ("/a",)}, {"ROOT": "/b"}, OLD).toolkit.install_dir == "/a"
+
+
+@pytest.mark.parametrize(
+    "values, environment, words",
+    [
+        ({DESTINATION: ("",)}, {}, ("INSTALL_DIR", "''")),
+        ({DESTINATION: ("uninstall",)}, {}, ("INSTALL_DIR", "'uninstall'")),
+        ({}, {"ROOT": "/proc/x"}, ("ROOT", "'/proc/x'")),
+        ({"install_dir": ("/",)}, {}, ("--toolkit-install-dir", "'/'")),
+        ({"runtime": ("podman",)}, {}, ("--runtime", "'podman'", "containerd")),
+        ({}, {"RUNTIME": "lxc"}, ("RUNTIME", "'lxc'", "docker")),
+        ({}, {"NO_DAEMON": "maybe"}, ("NO_DAEMON", "'maybe'", "true or false")),
+        ({"socket": ("",)}, {}, ("--socket", "''")),
+        ({}, {"RUNTIME": "containerd", "CONTAINERD_SOCKET": "run/x"}, ("CONTAINERD_SOCKET", "'run/x'")),
+        ({}, {"RUNTIME_ARGS": "--socket run/x"}, ("--socket in RUNTIME_ARGS", "'run/x'")),
+        ({"runtime_args": ("-s run/x",)}, {}, ("--socket in --runtime-args", "'run/x'")),
+        ({}, {"TOOLKIT_ARGS": "--runtime-class x"}, ("TOOLKIT_ARGS", "'--runtime-class'")),
+        ({}, {"CDI_KIND": "gpu", "CDI_ENABLED": "true"}, ("CDI_KIND", "'gpu'", "vendor/class")),
+        ({}, {"NRI_PLUGIN_INDEX": "100", "ENABLE_NRI_PLUGIN": "true"}, ("NRI_PLUGIN_INDEX", "'100'", "0 to 99")),
+        ({}, {"RUNTIME_CONFIG_OVERRIDE": "{"}, ("RUNTIME_CONFIG_OVERRIDE", "'{'", "a JSON object")),
+        ({}, {"TOOLKIT_PID_FILE": "/run/x.pid"}, ("TOOLKIT_PID_FILE", "'/run/x.pid'", "toolkit.pid")),
+        ({}, {"RUNTIME": "crio", "CRIO_CONFIG_MODE": "both"}, ("CRIO_CONFIG_MODE", "'both'", "hook, config")),
+        ({}, {"DOCKER_CONFIG": "relative"}, ("DOCKER_CONFIG", "'relative'")),
+        ({}, {"ROOT": "/a\nb"}, ("ROOT", r"'/a\nb'")),
+    ],
+)
+def test_a_refusal_names_who_said_it_what_was_said_and_what_is_allowed(
+    values: dict[str, tuple[str, ...]], environment: dict[str, str], words: tuple[str, ...]
+) -> None:
+    error = refusal(values, environment)
+    assert error.reason.startswith(words[0])
+    for word in words[1:]:
+        assert word in str(error)
+    assert error.hint
+    assert "\n" not in str(error)
+
+
+def test_a_very_long_bad_value_does_not_fill_the_log() -> None:
+    assert len(str(refusal({}, {"ROOT": "x" * 100_000}))) < 500
+
+
+UNBUILT = [
+    ({"cdi_enabled": ("true",)}, {}, "--cdi-enabled: 'true'"),
+    ({}, {"ENABLE_CDI": "yes"}, "ENABLE_CDI: 'yes'"),
+    ({}, {"TOOLKIT_ARGS": "--enable-cdi"}, "--cdi-enabled in TOOLKIT_ARGS: 'true'"),
+    ({}, {"RUNTIME_ENABLE_CDI": "true"}, "RUNTIME_ENABLE_CDI: 'true'"),
+    ({"enable_nri_plugin": ("true",)}, {}, "--enable-nri-plugin: 'true'"),
+    ({}, {"RUNTIME": "crio"}, "RUNTIME: 'crio'"),
+    ({"use_legacy_config": ("true",)}, {}, "--use-legacy-config: 'true'"),
+    ({}, {"CONTAINERD_RUNTIME_CONFIG_OVERRIDE": '{"a": 1}'}, "CONTAINERD_RUNTIME_CONFIG_OVERRIDE: '{\"a\": 1}'"),
+    ({"config_mode": ("hook",)}, {}, "--config-mode: 'hook'"),
+    ({}, {"CLEANUP": "auto"}, "CLEANUP: 'auto'"),
+]
+
+
+@pytest.mark.parametrize("values, environment, start", UNBUILT)
+def test_a_feature_that_is_not_built_is_refused_by_the_name_that_asked_for_it(
+    values: dict[str, tuple[str, ...]], environment: dict[str, str], start: str
+) -> None:
+    error = refusal(values, environment)
+    assert error.reason.startswith(f"{start} asks for ")
+    assert error.reason.endswith(", which is not built yet")
+
+
+@pytest.mark.parametrize("values, environment, start", UNBUILT)
+def test_a_node_can_be_given_back_whatever_its_pod_asks_for(
+    values: dict[str, tuple[str, ...]], environment: dict[str, str], start: str
+) -> None:
+    assert build(values, environment, OURS, installing=False).toolkit == ToolkitSettings(), start
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"CDI_ENABLED": "false", "CREATE_DEVICE_NODES": "none", "CDI_OUTPUT_DIR": "/x", "CDI_KIND": "a/b"},
+        {"RUNTIME_ENABLE_CDI": "off"},
+        {"ENABLE_NRI_PLUGIN": "0", "NRI_PLUGIN_INDEX": "20", "NRI_NAMESPACE": "gpu"},
+        {"RUNTIME_CONFIG_OVERRIDE": " {} "},
+        {"CONTAINERD_USE_LEGACY_CONFIG": "F"},
+        {"CRIO_CONFIG_MODE": "hook"},
+    ],
+)
+def test_turning_an_unbuilt_feature_off_is_no_use_of_it(environment: dict[str, str]) -> None:
+    built = build({}, environment, OURS)
+    assert dataclasses.replace(built, engine_of=()) == Settings()
+
+
+# --- when nothing else makes sense ---
+
+
+def test_an_error_is_logged_as_asked_even_when_the_rest_is_nonsense() -> None:
+    assert log_format({}, {"LOG_FORMAT": "json", "RUNTIME": "?"}) is LogFormat.JSON
+    assert log_format({"log_format": ("console",)}, {"LOG_FORMAT": "json"}) is LogFormat.CONSOLE
+    assert log_format({}, {"LOG_FORMAT": "xml"}) is None
+    assert log_format({}, {}) is None
+
+
+def test_a_traceback_is_shown_only_if_somebody_asked() -> None:
+    assert wants_debug({}, {"TOOLKIT_DEBUG": "1"})
+    assert not wants_debug({}, {})
+    assert not wants_debug({}, {"TOOLKIT_DEBUG": "?"})

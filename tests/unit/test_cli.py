@@ -1,0 +1,293 @@
+"""The commands: what reaches the lifecycle, and how errors leave."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+import toolkit_installer
+from toolkit_installer import cli
+from toolkit_installer.errors import ConfigurationError, EngineDownError, ExitCode
+from toolkit_installer.settings import EngineName, Program, Settings
+
+OURS = Program.TOOLKIT_INSTALLER
+OLD = Program.NVIDIA_TOOLKIT
+CTK = Program.NVIDIA_CTK_INSTALLER
+
+Call = tuple[str, Settings, bool | None]
+Main = Callable[..., int]
+
+
+class Lifecycle(types.ModuleType):
+    """Stands in for the real one, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__("toolkit_installer.lifecycle")
+        self.calls: list[Call] = []
+        self.answer: int | BaseException = 0
+        self.prints = ""
+
+    def _do(self, name: str, settings: Settings, *, as_json: bool | None = None) -> int:
+        self.calls.append((name, settings, as_json))
+        if self.prints:
+            print(self.prints)  # noqa: T201  # as the real one does
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+    def run(self, settings: Settings) -> int:
+        return self._do("run", settings)
+
+    def plan(self, settings: Settings) -> int:
+        return self._do("plan", settings)
+
+    def uninstall(self, settings: Settings) -> int:
+        return self._do("uninstall", settings)
+
+    def status(self, settings: Settings, *, as_json: bool) -> int:
+        return self._do("status", settings, as_json=as_json)
+
+    @property
+    def asked(self) -> Settings:
+        ((_, settings, _),) = self.calls
+        return settings
+
+
+@pytest.fixture
+def lifecycle(monkeypatch: pytest.MonkeyPatch) -> Lifecycle:
+    fake = Lifecycle()
+    monkeypatch.setitem(sys.modules, "toolkit_installer.lifecycle", fake)
+    monkeypatch.setattr(toolkit_installer, "lifecycle", fake, raising=False)
+    return fake
+
+
+def start(program: Program, *arguments: str, **environment: str) -> int:
+    return cli.main(program, arguments, {"LOG_FORMAT": "json", **environment})
+
+
+def error_of(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    """The one line that was logged."""
+    output = capsys.readouterr()
+    assert output.out == ""
+    (line,) = output.err.splitlines()
+    event = json.loads(line)
+    assert event["level"] == "error"
+    assert isinstance(event, dict)
+    return event
+
+
+# --- commands ---
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "uninstall", "status"])
+def test_each_command_reaches_its_part_of_the_lifecycle_and_returns_its_exit_code(
+    lifecycle: Lifecycle, command: str
+) -> None:
+    lifecycle.answer = 6
+    assert start(OURS, command, "/opt/nvidia", "--node-root", "/host") == 6
+    ((name, settings, as_json),) = lifecycle.calls
+    assert name == command
+    assert settings.toolkit.install_dir == "/opt/nvidia"
+    assert settings.node_root == "/host"
+    assert as_json is (False if command == "status" else None)
+
+
+@pytest.mark.parametrize(
+    "arguments, as_json", [(["--json"], True), (["--json=false"], False), (["-json"], True), (["--json", "/a"], True)]
+)
+def test_status_speaks_json_when_asked(lifecycle: Lifecycle, arguments: Sequence[str], *, as_json: bool) -> None:
+    assert start(OURS, "status", *arguments) == 0
+    assert lifecycle.calls[0][2] is as_json
+
+
+@pytest.mark.parametrize("program", [OLD, CTK])
+def test_the_old_names_are_one_command(lifecycle: Lifecycle, program: Program) -> None:
+    assert start(program, "-n", "/opt/nvidia", "-r", "containerd") == 0
+    ((name, settings, _),) = lifecycle.calls
+    assert name == "run"
+    assert settings.program is program
+    assert (settings.daemon, settings.runtime) == (False, EngineName.CONTAINERD)
+    assert settings.toolkit.install_dir == "/opt/nvidia"
+
+
+def test_an_old_name_without_arguments_lives_on_variables(lifecycle: Lifecycle) -> None:
+    assert start(OLD, RUNTIME="containerd", ROOT="/opt/nvidia", RUNTIME_ARGS="") == 0
+    assert lifecycle.asked.toolkit.install_dir == "/opt/nvidia"
+
+
+def test_a_string_of_flags_may_begin_with_a_dash(lifecycle: Lifecycle) -> None:
+    assert start(OLD, "-u", "--socket /x", "-t", "--driver-root /y") == 0
+    assert lifecycle.asked.engine.socket == "/x"
+    assert lifecycle.asked.toolkit.driver_root == "/y"
+
+
+def test_lists_may_be_repeated_and_comma_separated(lifecycle: Lifecycle) -> None:
+    flag = "--nvidia-container-runtime.runtimes"
+    assert start(OURS, "run", flag, "runc,crun", f"{flag}=youki") == 0
+    assert lifecycle.asked.toolkit.low_level_runtimes == ("runc", "crun", "youki")
+
+
+def test_of_a_repeated_flag_the_last_one_counts(lifecycle: Lifecycle) -> None:
+    assert start(OURS, "run", "--no-daemon", "--no-daemon=false", "--root", "/a", "--toolkit-install-dir=/b") == 0
+    assert lifecycle.asked.daemon
+    assert lifecycle.asked.toolkit.install_dir == "/b"
+
+
+@pytest.mark.parametrize("command", ["uninstall", "status"])
+def test_a_pod_that_asks_for_unbuilt_features_can_still_be_cleaned_up(lifecycle: Lifecycle, command: str) -> None:
+    assert start(OURS, command, CDI_ENABLED="true", RUNTIME="crio") == 0
+    assert lifecycle.asked.runtime is EngineName.CRIO
+
+
+# --- version ---
+
+
+@pytest.mark.parametrize("program", list(Program))
+@pytest.mark.parametrize("flag", ["-v", "--version"])
+def test_the_version(program: Program, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert start(program, flag) == 0
+    assert capsys.readouterr().out == f"toolkit-installer {toolkit_installer.__version__}\n"
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], ["Missing command"]),
+        (["install"], ["install"]),
+        (["run", "--runtme", "docker"], ["--runtme", "--runtime"]),
+        (["run", "-x"], ["-x"]),
+        (["run", "--socket"], ["--socket", "argument"]),
+        (["run", "/a", "/b"], ["/b"]),
+        (["run", ""], ["INSTALL_DIR", "''"]),
+        (["run", "relative"], ["INSTALL_DIR", "'relative'"]),
+        (["run", "--no-daemon=perhaps"], ["--no-daemon", "'perhaps'"]),
+        (["run", "--socket="], ["--socket", "''"]),
+        (["run", "--cdi-enabled"], ["--cdi-enabled", "not built yet"]),
+        (["plan", "--runtime", "crio"], ["--runtime", "not built yet"]),
+        (["status", "--json=perhaps"], ["--json", "'perhaps'"]),
+        (["run", "--json"], ["--json"]),
+    ],
+)
+def test_a_usage_error_is_one_line_and_exit_code_2(
+    lifecycle: Lifecycle, arguments: Sequence[str], words: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start(OURS, *arguments) == ExitCode.USAGE
+    event = error_of(capsys)
+    for word in words:
+        assert word in str(event["msg"])
+    assert event["hint"]
+    assert lifecycle.calls == []
+
+
+def test_an_expected_failure_names_the_file_and_the_line_and_has_its_own_exit_code(
+    lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lifecycle.answer = ConfigurationError("is cut off", path="/etc/docker/daemon.json", line=7, hint="restore it")
+    assert start(OURS, "run") == ExitCode.BAD_CONFIGURATION
+    event = error_of(capsys)
+    assert {key: event[key] for key in ("msg", "file", "line", "hint")} == {
+        "msg": "is cut off",
+        "file": "/etc/docker/daemon.json",
+        "line": 7,
+        "hint": "restore it",
+    }
+
+
+def test_the_worst_failure_keeps_its_exit_code(lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str]) -> None:
+    lifecycle.answer = EngineDownError("containerd does not answer")
+    assert start(OLD) == ExitCode.ENGINE_DOWN
+    assert error_of(capsys)["msg"] == "containerd does not answer"
+
+
+def test_a_bug_is_one_line_without_a_traceback(lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str]) -> None:
+    lifecycle.answer = KeyError("surprise")
+    assert start(OURS, "run") == ExitCode.BUG
+    event = error_of(capsys)
+    assert event["msg"] == "this is a bug: KeyError: 'surprise'"
+    assert "--debug" in str(event["hint"])
+
+
+@pytest.mark.parametrize("arguments, environment", [(["--debug"], {}), ([], {"TOOLKIT_DEBUG": "true"})])
+def test_a_bug_shows_its_traceback_with_debug(
+    lifecycle: Lifecycle,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lifecycle.answer = KeyError("surprise")
+    assert start(OURS, "run", *arguments, **environment) == ExitCode.BUG
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert "test_cli.py" in error
+
+
+def test_an_interrupted_plan_leaves_no_traceback(lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str]) -> None:
+    lifecycle.answer = KeyboardInterrupt()
+    assert start(OURS, "plan") == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_broken_pipe_that_is_not_the_readers_is_a_bug(
+    lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lifecycle.answer = BrokenPipeError(32, "Broken pipe")
+    assert start(OURS, "plan") == ExitCode.BUG
+    assert "this is a bug" in str(error_of(capsys)["msg"])
+
+
+PRINTING_A_LOT = """
+import sys, types
+from toolkit_installer import cli
+from toolkit_installer.settings import Program
+lifecycle = types.ModuleType("toolkit_installer.lifecycle")
+lifecycle.plan = lifecycle.run = lambda settings: print("x" * 1_000_000) or 0
+sys.modules["toolkit_installer.lifecycle"] = lifecycle
+sys.exit(cli.main(Program.TOOLKIT_INSTALLER, sys.argv[1:], {"LOG_FORMAT": "json"}))
+"""
+
+
+def outcome_when_nobody_reads(command: str) -> tuple[int, str]:
+    """The exit code and the stderr of a command whose stdout was closed before it said a word."""
+    started = [sys.executable, "-c", PRINTING_A_LOT, command]
+    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        error = process.stderr.read()
+    return process.returncode, error
+
+
+def test_a_plan_that_nobody_reads_to_the_end_is_no_error() -> None:
+    assert outcome_when_nobody_reads("plan") == (ExitCode.DONE, "")
+
+
+def test_a_run_that_stopped_at_a_broken_pipe_does_not_claim_success() -> None:
+    code, error = outcome_when_nobody_reads("run")
+    assert code == ExitCode.BUG
+    assert json.loads(error.splitlines()[0])["msg"].startswith("this is a bug: BrokenPipeError")
+
+
+# --- speed ---
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_brings_in_nothing_heavy(arguments: Sequence[str]) -> None:
+    script = (
+        "import sys\n"
+        "from toolkit_installer import cli\n"
+        "from toolkit_installer.settings import Program\n"
+        "code = cli.main(Program.TOOLKIT_INSTALLER, sys.argv[1:])\n"
+        "heavy = {'grpc', 'docker', 'psutil', 'tomlkit', 'structlog', 'google.protobuf'} & set(sys.modules)\n"
+        "sys.exit(f'{code} {heavy}' if code or heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout

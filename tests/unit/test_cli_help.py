@@ -1,0 +1,121 @@
+"""The help, as people read it. `HELP_FILES=write pytest …` writes the expected texts anew, to be read before use."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+import sys
+import types
+
+import pytest
+
+import toolkit_installer
+from toolkit_installer import cli
+from toolkit_installer.errors import ExitCode
+from toolkit_installer.options import help as cli_help
+from toolkit_installer.options.table import OPTIONS
+from toolkit_installer.settings import Program, Settings
+
+DATA = pathlib.Path(__file__).parent.parent / "data" / "help"
+CASES = [
+    ("toolkit-installer", Program.TOOLKIT_INSTALLER, ["--help"]),
+    ("toolkit-installer-run", Program.TOOLKIT_INSTALLER, ["run", "--help"]),
+    ("toolkit-installer-plan", Program.TOOLKIT_INSTALLER, ["plan", "--help"]),
+    ("toolkit-installer-uninstall", Program.TOOLKIT_INSTALLER, ["uninstall", "--help"]),
+    ("toolkit-installer-status", Program.TOOLKIT_INSTALLER, ["status", "--help"]),
+    ("nvidia-toolkit", Program.NVIDIA_TOOLKIT, ["-h"]),
+    ("nvidia-ctk-installer", Program.NVIDIA_CTK_INSTALLER, ["-help"]),
+]
+WIDE = {"toolkit-installer", "toolkit-installer-run"}
+FILES = [
+    (f"{name}-{width}.txt", program, arguments, width)
+    for name, program, arguments in CASES
+    for width in (80, 120)
+    if width == 80 or name in WIDE
+]
+PAGES = [*cli_help.COMMANDS.values(), *cli_help.OLD_NAMES.values()]
+
+
+def shown(
+    program: Program,
+    arguments: list[str],
+    width: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert cli.main(program, arguments, {}) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name, program, arguments, width", FILES, ids=[case[0] for case in FILES])
+def test_the_help_is_what_was_read_and_found_good(
+    name: str,
+    program: Program,
+    arguments: list[str],
+    width: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = shown(program, arguments, width, capsys, monkeypatch)
+    if os.environ.get("HELP_FILES") == "write":
+        (DATA / name).write_text(text)
+    assert text == (DATA / name).read_text()
+
+
+@pytest.mark.parametrize("width, used", [(20, 80), (80, 80), (100, 100), (120, 120), (400, 120)])
+def test_no_line_is_wider_than_the_terminal_or_than_one_can_read(
+    width: int, used: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _, program, arguments in CASES:
+        lines = shown(program, arguments, width, capsys, monkeypatch).splitlines()
+        assert max(len(line) for line in lines) <= used
+        assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_the_help_of_run_shows_every_option_with_its_variables() -> None:
+    words = set(cli_help.render(cli_help.RUN, "", Program.TOOLKIT_INSTALLER, width=120).replace(";", " ").split())
+    words = {word.strip("[],") for word in words}
+    for option in OPTIONS:
+        expected = set(option.flags) | set(option.variables)
+        if option.hidden:
+            assert not set(option.variables) & words
+        else:
+            assert expected <= words, option.name
+
+
+def test_every_exit_code_is_explained() -> None:
+    assert set(cli_help.EXIT_CODES) == set(ExitCode)
+    text = cli_help.render(cli_help.RUN, "", Program.TOOLKIT_INSTALLER, width=80)
+    for code, meaning in cli_help.EXIT_CODES.items():
+        assert f"  {code.value}  {meaning}\n" in text
+
+
+def test_emphasis_changes_nothing_but_the_looks() -> None:
+    def marked(text: str) -> str:
+        return f"*{text}*"
+
+    for page in PAGES:
+        plain = cli_help.render(page, "x", Program.NVIDIA_TOOLKIT, width=80)
+        loud = cli_help.render(page, "x", Program.NVIDIA_TOOLKIT, width=80, emphasise=marked)
+        assert loud.replace("*", "") == plain
+        assert "*Exit codes:*" in loud
+
+
+def test_every_example_can_be_run_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Settings] = []
+
+    def remember(settings: Settings, **_: bool) -> int:
+        asked.append(settings)
+        return 0
+
+    fake = types.ModuleType("toolkit_installer.lifecycle")
+    for name in cli_help.COMMANDS:
+        monkeypatch.setattr(fake, name, remember, raising=False)
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    monkeypatch.setattr(toolkit_installer, "lifecycle", fake, raising=False)
+    examples = [shlex.split(example) for page in PAGES for example in page.examples]
+    for program, *arguments in examples:
+        assert cli.main(Program(program), arguments, {}) == 0
+    assert len(asked) == len(examples) >= len(PAGES)

@@ -1,0 +1,1 @@
+"""Every flag, alias, variable and default, and how they become Settings. Pure."""

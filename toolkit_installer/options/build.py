@@ -1,0 +1,180 @@
+"""From flags and variables to one frozen, validated Settings. Pure: looks at nothing but its arguments."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+
+from toolkit_installer.errors import UsageError
+from toolkit_installer.options.resolve import Answers, Sources, answer_of
+from toolkit_installer.options.table import BY_NAME
+from toolkit_installer.settings import (
+    Cleanup,
+    EngineName,
+    EngineSettings,
+    LogFormat,
+    OnDrift,
+    Program,
+    ReloadMode,
+    Settings,
+    ToolkitSettings,
+)
+
+DESTINATION = "destination"
+"""The positional argument's key among the values."""
+
+
+def build(
+    values: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str],
+    program: Program,
+    *,
+    installing: bool = True,
+) -> Settings:
+    """Return what was asked for.
+
+    `values` are the texts given on the command line by option name, in their order; the positional argument is under
+    `DESTINATION`. With `installing` false, features that do not exist yet are no reason to refuse: a node can always
+    be looked at and given back.
+
+    Raises UsageError: a bad value, a contradiction, or a feature that is not built yet.
+    """
+    sources = Sources(_with_destination(values, program), environment, program)
+    runtime = _engine_name(sources)
+    answers = sources.answers(runtime, runtime)
+    engine = _engine(answers, runtime)
+    each = () if runtime else tuple((name, _engine(sources.answers(name, None), name)) for name in EngineName)
+    if installing:
+        _refuse_what_is_not_built(answers)
+    log_format = answers.text_or_none("log_format")
+    return Settings(
+        program=program,
+        runtime=runtime,
+        node_root=answers.text_or_none("node_root"),
+        host_root=answers.text("host_root"),
+        toolkit=_toolkit(answers),
+        engine=engine,
+        daemon=not answers.flag("no_daemon"),
+        configure_engine=not answers.flag("no_runtime_config"),
+        pid_file=answers.text("pid_file"),
+        debug=answers.flag("debug"),
+        log_format=None if log_format is None else LogFormat(log_format),
+        cleanup=Cleanup(answers.text("cleanup")),
+        keep_toolkit=_keep_toolkit(answers, values),
+        on_drift=OnDrift(answers.text("on_drift")),
+        reload_timeout=answers.seconds("reload_timeout"),
+        engine_of=tuple((name, other) for name, other in each if other != engine),
+    )
+
+
+def log_format(values: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> LogFormat | None:
+    """How to log when the rest makes no sense; None where this does not either. Raises nothing."""
+    try:
+        word = Sources(values, environment, Program.TOOLKIT_INSTALLER).answer(BY_NAME["log_format"]).value
+    except UsageError:
+        return None
+    return LogFormat(word) if isinstance(word, str) else None
+
+
+def wants_debug(values: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> bool:
+    """Whether to show a traceback when the rest makes no sense. Raises nothing."""
+    try:
+        return Sources(values, environment, Program.TOOLKIT_INSTALLER).answer(BY_NAME["debug"]).value is True
+    except UsageError:
+        return False
+
+
+def destination_name(program: Program) -> str:
+    """Return what the positional argument is called."""
+    return "INSTALL_DIR" if program is Program.TOOLKIT_INSTALLER else "DESTINATION"
+
+
+def _with_destination(values: Mapping[str, Sequence[str]], program: Program) -> dict[str, Sequence[str]]:
+    """Take the positional argument as the install folder; a flag beside it must say the same."""
+    flags = {name: texts for name, texts in values.items() if name != DESTINATION}
+    if DESTINATION not in values:
+        return flags
+    option = BY_NAME["install_dir"]
+    label = destination_name(program)
+    destination = answer_of(option, tuple(values[DESTINATION]), label)
+    if option.name in flags:
+        other = answer_of(option, tuple(flags[option.name]), option.flags[0])
+        if other.value != destination.value:
+            raise UsageError(
+                f"{label} {destination.text!r} and {option.flags[0]} {other.text!r} contradict each other",
+                hint="give one of them",
+            )
+    return {**flags, option.name: (destination.text,)}
+
+
+def _engine_name(sources: Sources) -> EngineName | None:
+    word = sources.answer(BY_NAME["runtime"]).value
+    return None if word == "auto" else EngineName(str(word))
+
+
+def _toolkit(answers: Answers) -> ToolkitSettings:
+    driver_root, mounted_at = answers.text("driver_root"), answers.text("driver_root_ctr_path")
+    prefixes = (*answers.words("cdi_annotation_prefixes"), *answers.words("engine_annotation_prefixes"))
+    return ToolkitSettings(
+        install_dir=answers.text("install_dir"),
+        source_root=answers.text_or_none("source_root"),
+        package_type=answers.text("package_type"),
+        driver_root=driver_root,
+        driver_root_ctr_path=mounted_at,
+        dev_root=answers.text_or_none("dev_root") or driver_root,
+        dev_root_ctr_path=answers.text_or_none("dev_root_ctr_path") or mounted_at,
+        runtime_debug=answers.text_or_none("runtime_debug"),
+        runtime_log_level=answers.text_or_none("runtime_log_level"),
+        runtime_mode=answers.text_or_none("runtime_mode"),
+        cdi_default_kind=answers.text_or_none("cdi_default_kind"),
+        cdi_annotation_prefixes=tuple(dict.fromkeys(prefixes)),
+        low_level_runtimes=answers.words("low_level_runtimes"),
+        hook_skip_mode_detection=answers.flag("hook_skip_mode_detection"),
+        cli_debug=answers.text_or_none("cli_debug"),
+        accept_envvar_when_unprivileged=answers.flag("accept_envvar_when_unprivileged"),
+        accept_volume_mounts=answers.flag("accept_volume_mounts"),
+        opt_in_features=answers.words("opt_in_features"),
+    )
+
+
+def _engine(answers: Answers, name: EngineName | None) -> EngineSettings:
+    reload_mode = answers.text_or_none("restart_mode")
+    executable = answers.text_or_none("executable")
+    has_drop_ins = name is not EngineName.DOCKER
+    return EngineSettings(
+        config=answers.text_or_none("config"),
+        drop_in=answers.text_or_none("drop_in") if has_drop_ins else None,
+        drop_in_host_path=answers.text_or_none("drop_in_host_path") if has_drop_ins else None,
+        socket=answers.text_or_none("socket"),
+        executable=executable if executable and posixpath.isabs(executable) else None,
+        reload_mode=None if reload_mode is None else ReloadMode(reload_mode),
+        runtime_name=answers.text("runtime_name"),
+        set_as_default=answers.flag("set_as_default"),
+        runtime_type=answers.text_or_none("runtime_type"),
+        runtime_config_override=answers.text("runtime_config_override"),
+        allow_restart=answers.flag("allow_restart"),
+        container_annotations=tuple(f"{prefix}*" for prefix in answers.words("engine_annotation_prefixes")),
+        config_sources=answers.words("config_sources"),
+    )
+
+
+def _keep_toolkit(answers: Answers, values: Mapping[str, Sequence[str]]) -> bool:
+    """--remove-toolkit is the other word for --keep-toolkit=false, and wins over a variable as that would."""
+    keep = answers.flag("keep_toolkit")
+    if not answers.given("remove_toolkit"):
+        return keep
+    remove = bool(answers.by_name["remove_toolkit"].value)
+    if "keep_toolkit" in values and keep == remove:
+        raise UsageError("--keep-toolkit and --remove-toolkit contradict each other", hint="give one of them")
+    return not remove
+
+
+def _refuse_what_is_not_built(answers: Answers) -> None:
+    for name, answer in answers.by_name.items():
+        unbuilt = BY_NAME[name].unbuilt
+        if unbuilt is None or answer.label is None or answer.value is None or not unbuilt.asked_for(answer.value):
+            continue
+        raise UsageError(
+            f"{answer.label}: {answer.text!r} asks for {unbuilt.feature}, which is not built yet",
+            hint="nothing was changed",
+        )

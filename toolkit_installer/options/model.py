@@ -1,0 +1,141 @@
+"""What one row of the option table says."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import typing
+from collections.abc import Callable, Mapping
+
+from toolkit_installer.settings import EngineName, Program
+
+Value: typing.TypeAlias = bool | int | float | str | tuple[str, ...]
+"""An option's value, once its text was read and found to be allowed."""
+
+
+class Kind(enum.StrEnum):
+    """How an option's text is read and what is allowed in it. The member's value is its placeholder in the help."""
+
+    FLAG = ""
+    CHOICE = "WORD"
+    PATH = "PATH"
+    EXECUTABLE = "FILE"
+    INSTALL_DIR = "DIR"
+    PID_FILE = "PIDFILE"
+    FILE_NAME = "NAME"
+    HANDLER = "HANDLER"
+    RUNTIME_TYPE = "TYPE"
+    CDI_KIND = "VENDOR/CLASS"
+    NAMESPACE = "NAMESPACE"
+    INDEX = "0..99"
+    SECONDS = "SECONDS"
+    JSON_OBJECT = "JSON"
+    ARGUMENTS = "'FLAGS'"
+    PREFIXES = "PREFIX,..."
+    FEATURES = "FEATURE,..."
+    RUNTIMES = "RUNTIME,..."
+    SOURCES = "SOURCE,..."
+    NAMESPACES = "NAMESPACE,..."
+
+    @property
+    def is_list(self) -> bool:
+        """Repeatable, and each time a comma list."""
+        return self.value.endswith(",...")
+
+
+class Step(enum.StrEnum):
+    """The part of the job that an option belongs to: decides which `*_ARGS` string may hold it."""
+
+    INSTALL = "install"
+    RUNTIME = "runtime"
+    INSTALLER = "installer"
+
+
+class Group(enum.StrEnum):
+    """The titles of the help, in its order."""
+
+    JOB = "What is done"
+    INSTALLER = "This installer"
+    TOOLKIT = "The toolkit"
+    TOOLKIT_CONFIG = "The toolkit's own config.toml"
+    ENGINE = "The container engine"
+    CRIO = "CRI-O"
+    CDI = "CDI specifications"
+    NRI = "NRI plugin"
+
+
+@dataclasses.dataclass(frozen=True)
+class Unbuilt:
+    """A feature that an option may ask for and that does not exist yet."""
+
+    feature: str
+    asked_for: Callable[[Value], bool]
+    word: str | None = None
+    """The one value that asks for it, if the option has others that do not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option: how it is spelt, read, explained and, if nobody gives it, defaulted.
+
+    `flags` begins with the name that messages use. `variables` are looked at in order; one that is named after an
+    engine (`DOCKER_CONFIG`) counts for that engine only. `default` is written as a user would write it.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    kind: Kind
+    group: Group
+    step: Step
+    help: str
+    variables: tuple[str, ...] = ()
+    default: str | None = None
+    default_of: Mapping[Program, str] = dataclasses.field(default_factory=dict)
+    """Where a program's default differs from `default`."""
+    default_note: str | None = None
+    """What the help says in place of `default`."""
+    choices: tuple[str, ...] = ()
+    may_be_empty: bool = False
+    empty_variable_counts: bool = False
+    hidden: bool = False
+    in_short_help: bool = False
+    """Shown also by the commands that install nothing."""
+    unbuilt: Unbuilt | None = None
+
+    @property
+    def long_names(self) -> tuple[str, ...]:
+        """The flags of more than one letter, without their dashes."""
+        return tuple(flag[2:] for flag in self.flags if flag.startswith("--"))
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """The flags of one letter, without their dash."""
+        return tuple(flag[1:] for flag in self.flags if not flag.startswith("--"))
+
+    def default_under(self, program: Program) -> str | None:
+        """Return the default's text when the program was started under this name."""
+        return self.default_of.get(program, self.default)
+
+    def variables_for(self, engine: EngineName | None) -> tuple[str, ...]:
+        """Return the variables that count when this engine is configured.
+
+        None (the engine is not known yet) counts containerd's, as by far the most nodes run it.
+        """
+        wanted = engine or EngineName.CONTAINERD
+        return tuple(name for name in self.variables if engine_of(name) in {None, wanted})
+
+
+def engine_of(variable: str) -> EngineName | None:
+    """Return the only engine that a variable speaks of, None if it speaks of all."""
+    prefix = variable.partition("_")[0].lower()
+    return EngineName(prefix) if prefix in set(EngineName) else None
+
+
+def turned_on(feature: str) -> Unbuilt:
+    """Mark a boolean option whose `true` asks for a feature that does not exist yet."""
+    return Unbuilt(feature, lambda value: value is True)
+
+
+def chosen(feature: str, word: str) -> Unbuilt:
+    """Mark an option one of whose words asks for a feature that does not exist yet."""
+    return Unbuilt(feature, lambda value: value == word, word)
