@@ -10,12 +10,18 @@ from toolkit_installer.toolkit.low_level import choose
 from toolkit_installer.toolkit.payload import CDI_HOOK, CLI, CTK, HOOK, HOOK_2021, RUNTIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from toolkit_installer.settings import ToolkitSettings
     from toolkit_installer.toolkit.payload import Payload
 
 _EXECUTABLE, _PLAIN = 0o755, 0o644
+
+FOLDERS = (".config", ".config/nvidia-container-runtime")
+"""The folders within the toolkit's folder, outermost first."""
+
+_PROGRAMS = frozenset({CLI, CTK, CDI_HOOK, HOOK, HOOK_2021, *RUNTIMES, "nvidia-container-runtime.experimental"})
+"""Every program that an installer has put there since 2019."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,3 +83,12 @@ def _library(name: str, soname: str, source: str) -> Iterator[ToolkitFile]:
 def _wrapped(name: str, source: str, folder: str, low_level: Sequence[str]) -> Iterator[ToolkitFile]:
     yield ToolkitFile(f"{name}.real", _EXECUTABLE, source=source)
     yield ToolkitFile(name, _EXECUTABLE, content=wrappers.text(name, folder=folder, low_level=low_level).encode())
+
+
+def known(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the names in a toolkit's folder that an installer put there, any installer since 2019."""
+    return tuple(name for name in names if name.removesuffix(".real") in _PROGRAMS or _is_library(name))
+
+
+def _is_library(name: str) -> bool:
+    return name.startswith("libnvidia-container") and ".so" in name

@@ -1,0 +1,46 @@
+"""What an installer left that kept no receipt, or lost it: recognised by what its entries run."""
+
+from __future__ import annotations
+
+import posixpath
+
+from toolkit_installer import __version__
+from toolkit_installer.engines.base import Engine, Memory
+from toolkit_installer.engines.rooms import ROOMS
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.settings import Settings
+from toolkit_installer.toolkit import layout, wrappers
+
+
+def leftovers(node: Node, settings: Settings) -> Receipt | None:
+    """Return a receipt for what is found, or None if nothing is: entries and files in the toolkit folder are ours.
+
+    Looks at the engine that is named, else at all of them. Raises ConfigurationError for files it cannot read.
+    """
+    folder = settings.toolkit.folder
+    rooms = [ROOMS[settings.runtime]] if settings.runtime is not None else list(ROOMS.values())
+    records = [_engine(node, settings.for_engine(room.name), room) for room in rooms]
+    engines = tuple(record for record in records if record is not None)
+    names = layout.known(node.files.list(folder))
+    inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
+    if not engines and not names and not inner:
+        return None
+    folders = (folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
+    present = tuple(place for place in folders if node.files.status(place) is not None)
+    return Receipt(State.REVERTING, __version__, folder, (*inner, *names), present, (), engines)
+
+
+def _engine(node: Node, settings: Settings, room: Engine) -> EngineRecord | None:
+    """Return a record of the engine's files that name something of ours, or None."""
+    survey = room.survey(node, settings.engine)
+    files = []
+    for file in survey.files:
+        if settings.toolkit.folder.encode() not in (file.content or b""):
+            continue  # it may be any engine's, and of any kind: it is not read for nothing
+        goal = room.without_us(file, Memory(), settings.toolkit.folder)
+        if goal.base != file.content:
+            files.append(FileRecord(file.role, file.path, None, ()))
+    if not files:
+        return None
+    return EngineRecord(room.name, survey.socket, settings.engine.reload_mode, (), None, tuple(files))

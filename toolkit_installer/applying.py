@@ -1,0 +1,228 @@
+"""Carrying a plan out: receipt before change, toolkit before handlers, handlers before what is no longer needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from toolkit_installer import __version__, log, memory, plan, toolkit_files
+from toolkit_installer.engines.base import Engine, Goal, Live
+from toolkit_installer.engines.rooms import room
+from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.observation import Observation, engine_record
+from toolkit_installer.plan import EngineWork
+from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.settings import ReloadMode, Settings
+from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
+
+
+class Applier:
+    """Brings the node to where the plan wants it, or back to where it was."""
+
+    def __init__(  # what it works with
+        self,
+        node: Node,
+        store: ReceiptStore,
+        pid_file: PidFile,
+        attention: Attention,
+        settings: Settings,
+        *,
+        interruptible: bool,
+    ) -> None:
+        self.node = node
+        self.pid_file = pid_file
+        self.store = store
+        self.attention = attention
+        self.interruptible = interruptible
+        self.switcher = Switcher(node, attention, settings.reload_timeout)
+        self._asked = settings.engine.reload_mode
+
+    def apply(self, seen: Observation) -> None:
+        """Carry the plan out. When anything fails, the engine's files go back first, then the error goes on.
+
+        Raises EngineRejectedError, EngineDownError, NodeError, ChangedMeanwhileError; Stopped after a signal.
+        """
+        created = self.store.prepare()
+        receipt = self._receipt(seen, created)
+        try:
+            self.store.save(receipt, self._originals(seen))
+            self._change(seen, receipt)
+        except (InstallerError, Stopped) as error:
+            self._put_back(seen, receipt, error)
+            raise
+        # the engines have been seen to serve it: from here on the record is what stands
+        settled = dataclasses.replace(receipt, state=State.INSTALLED, engines=self._settled(seen, receipt))
+        self.store.save(settled, {})
+        self.store.tidy(settled)
+
+    def _change(self, seen: Observation, receipt: Receipt) -> None:
+        work = seen.plan.toolkit
+        self._make_folders(receipt)
+        for file in work.write:
+            self._safe_point()
+            toolkit_files.put(self.node, work.folder, seen.payload.root, file)
+        if work.write:
+            log.get().info("Installed the toolkit", folder=work.folder, files=len(work.write))
+        for engine in seen.plan.engines:
+            self._safe_point()
+            self._switch_engine(engine)
+        for name in work.remove:
+            toolkit_files.remove(self.node, work.folder, name)
+
+    def _make_folders(self, receipt: Receipt) -> None:
+        for folder in receipt.folders:
+            self.node.files.make_folders(folder)
+
+    def _safe_point(self) -> None:
+        if self.interruptible:
+            self.attention.check()
+
+    def _switch_engine(self, work: EngineWork) -> None:
+        engine = room(work.name)
+        steps = [Step(work.survey.file(goal.role), goal.target) for goal in work.goals.files]
+        reload = work.reload if work.reload_why else dataclasses.replace(work.reload, mode=ReloadMode.NONE)
+        if work.reload_why:
+            log.get().info("The engine is to be reloaded", engine=work.name, why=work.reload_why)
+
+        def wrong(live: Live) -> list[str]:
+            return plan.mismatches(live, work.goals.served, work.goals.default)
+
+        switch = Switch(engine, work.survey.socket, work.survey.live, steps, reload, wrong)
+        self.switcher.make(switch, interruptible=self.interruptible)
+        if work.changes and work.reload.mode is ReloadMode.NONE:
+            log.get().warning(
+                "The engine was not reloaded: it serves the handlers after its next restart", engine=work.name
+            )
+
+    def _put_back(self, seen: Observation, receipt: Receipt, error: InstallerError | Stopped) -> None:
+        """Give the engines' files their old bytes back, reload where they may have been read, and check.
+
+        Raises EngineRejectedError or EngineDownError in place of an error that came from the engine.
+        """
+        if isinstance(error, InstallerError):
+            log.get().error("The change failed and is taken back", reason=str(error))
+        for work in reversed(seen.plan.engines):
+            self._switch_back(work, error)
+        previous = seen.receipt
+        if previous is not None:
+            self._keep_record(previous, receipt)
+        else:
+            toolkit_files.remove_all(self.node, receipt)
+            self.store.clear()
+            toolkit_files.remove_folders(self.node, receipt)
+        if isinstance(error, NotServedError):
+            raise EngineRejectedError(
+                f"the engine did not take the change over: {error.reason}; "
+                "its old configuration is back, and it answers",
+                hint="look at the engine's own log for its reason",
+            ) from error
+
+    def _keep_record(self, previous: Receipt, receipt: Receipt) -> None:
+        """Make the record of before the change stand again; files of the toolkit that are new belong to it."""
+        names = dict.fromkeys([*previous.toolkit_files, *receipt.toolkit_files])
+        try:
+            self.store.save(dataclasses.replace(previous, toolkit_files=tuple(names)), {})
+        except NodeError as error:
+            # the one on the node says that a change is under way: the next run finishes it
+            log.get().warning("The receipt could not be written back; the next run repairs it", reason=str(error))
+
+    def _switch_back(self, work: EngineWork, error: InstallerError | Stopped) -> None:
+        engine = room(work.name)
+        steps = [Step(work.survey.file(goal.role), work.survey.file(goal.role).content) for goal in work.goals.files]
+        # an engine that was not asked to read the new files has nothing to forget
+        mode = work.reload.mode if self.switcher.reloads else ReloadMode.NONE
+        switch = Switch(
+            engine,
+            work.survey.socket,
+            work.survey.live,
+            list(reversed(steps)),
+            dataclasses.replace(work.reload, mode=mode),
+            lambda _live: [],
+        )
+        try:
+            self.switcher.make(switch, interruptible=False)
+        except NotServedError as down:
+            raise EngineDownError(
+                f"{work.name} DOES NOT COME BACK, although its old configuration is in place: {down.reason}",
+                hint=f"look at its log and restart it; the change failed because of: {error}",
+            ) from error
+
+    # --- the record ------------------------------------------------------------------------------------------------
+
+    def _receipt(self, seen: Observation, created: tuple[str, ...]) -> Receipt:
+        previous = seen.receipt
+        work = seen.plan.toolkit
+        old = previous.toolkit_files if previous is not None else ()
+        old_pid_folders = previous.pid_folders if previous is not None else ()
+        names = dict.fromkeys([*old, *(file.name for file in work.files)])
+        folders = dict.fromkeys([*(previous.folders if previous is not None else ()), *created])
+        for path in self._places(seen):
+            folders.update(dict.fromkeys(self.node.files.missing_folders(os.path.dirname(path))))
+        # the receipt's own folder goes with the receipt, not with these
+        folders.pop(self.store.folder, None)
+        return Receipt(
+            state=State.APPLYING,
+            installer=__version__,
+            toolkit_folder=work.folder,
+            toolkit_files=tuple(names),
+            folders=tuple(folders),
+            pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self.pid_file.created_folders])),
+            engines=tuple(self._engine_record(seen, engine) for engine in seen.plan.engines),
+        )
+
+    def _places(self, seen: Observation) -> list[str]:
+        work = seen.plan.toolkit
+        paths = [f"{work.folder}/{file.name}" for file in work.files]
+        paths += [goal.path for engine in seen.plan.engines for goal in engine.goals.files if goal.target is not None]
+        return paths
+
+    def _engine_record(self, seen: Observation, work: EngineWork) -> EngineRecord:
+        engine = room(work.name)
+        previous = engine_record(seen.receipt, work.name)
+        old = {file.path: file for file in previous.files} if previous is not None else {}
+        files = [self._file_record(engine, work, goal, old.get(goal.path)) for goal in work.goals.files]
+        return EngineRecord(
+            name=work.name,
+            socket=work.survey.socket,
+            reload=self._asked,
+            handlers=tuple(work.goals.served.items()),
+            default=work.goals.default,
+            files=tuple(file for file in files if file is not None),
+            reload_due=bool(work.reload_why),
+        )
+
+    def _file_record(
+        self, engine: Engine, work: EngineWork, goal: Goal, previous: FileRecord | None
+    ) -> FileRecord | None:
+        if goal.target == goal.base and previous is None and goal.target == work.survey.file(goal.role).content:
+            return None  # not ours, and not touched
+        contents = [goal.target]
+        if work.reload.mode is ReloadMode.SIGNAL:
+            contents.append(engine.transitional(goal.target))
+        return memory.recorded(engine, goal, work.survey.file(goal.role).found, previous, contents)
+
+    def _settled(self, seen: Observation, receipt: Receipt) -> tuple[EngineRecord, ...]:
+        """Return the engines' records with only what stands there now."""
+        settled = []
+        for work, engine in zip(seen.plan.engines, receipt.engines, strict=True):
+            targets = {goal.path: goal.target for goal in work.goals.files}
+            files = []
+            for file in engine.files:
+                target = targets[file.path]
+                written = () if target is None else (memory.digest(target),)
+                files.append(dataclasses.replace(file, written=written))
+            settled.append(dataclasses.replace(engine, files=tuple(files), reload_due=False))
+        return tuple(settled)
+
+    def _originals(self, seen: Observation) -> dict[str, bytes]:
+        contents = dict(seen.originals)
+        for work in seen.plan.engines:
+            for goal in work.goals.files:
+                if goal.base is not None:
+                    contents[memory.digest(goal.base)] = goal.base
+        return contents

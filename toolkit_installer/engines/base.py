@@ -1,0 +1,154 @@
+"""What every engine's room offers, and the values that it works with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.node.reading import Found
+from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
+from toolkit_installer.toolkit.handlers import Handler
+
+
+class EngineSilentError(InstallerError):
+    """The engine does not answer (yet). The text is its own, or the connection's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Live:
+    """What the running engine says of itself.
+
+    `handlers` maps a handler's name to its executable, None where the engine does not tell the path.
+    """
+
+    version: str
+    handlers: Mapping[str, str | None]
+    default: str | None
+    process: Process | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reload:
+    """How this engine is made to take its configuration over. `unit` is set for systemd."""
+
+    mode: ReloadMode
+    unit: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineFile:
+    """One of the engine's files as it is now. `path` is canonical; `role` names it among the engine's files."""
+
+    role: str
+    path: str
+    found: Found | None
+
+    @property
+    def content(self) -> bytes | None:
+        """The bytes, None where there is no file."""
+        return None if self.found is None else self.found.content
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """An engine as it was found. `live` is None where nothing answers on its socket; `silence` says what was heard."""
+
+    socket: str
+    files: tuple[EngineFile, ...]
+    live: Live | None
+    silence: str = ""
+    imported: tuple[tuple[str, bytes], ...] = ()
+    """Files that the engine reads beside its own: path and content, in the order in which they are read."""
+
+    def file(self, role: str) -> EngineFile:
+        """Return the file of that role."""
+        return next(file for file in self.files if file.role == role)
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """What the receipt remembers of a file: what stood there before us, what we wrote, and what of it is ours.
+
+    `written` holds the SHA-256 of every content that we may have left there.
+    """
+
+    before: bytes | None = None
+    written: frozenset[str] = frozenset()
+    ownership: Ownership = Ownership()
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is to be registered."""
+
+    handlers: tuple[Handler, ...]
+    default: str | None
+    toolkit_folder: str
+    settings: EngineSettings = EngineSettings()
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """What a file is to be.
+
+    `base`: what cleanup leaves (None: no file). `target`: what stands there while we are installed.
+    `left`: what of ours is left alone because somebody changed it since, in words.
+    """
+
+    role: str
+    path: str
+    base: bytes | None
+    target: bytes | None
+    ownership: Ownership = Ownership()
+    left: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Goals:
+    """What all files of an engine are to be, in the order in which they are written; cleanup goes backwards."""
+
+    files: tuple[Goal, ...]
+    served: Mapping[str, str]
+    """Handlers, by name, and the executables that the live engine should show for them."""
+    default: str | None
+    notes: tuple[str, ...] = ()
+
+
+class Engine(Protocol):
+    """An engine's room."""
+
+    @property
+    def name(self) -> EngineName:
+        """The engine that this room is for."""
+
+    def survey(self, node: Node, settings: EngineSettings) -> Survey:
+        """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
+
+    def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+        """Return what the files should be; pure. Raises ConfigurationError for what it cannot work with."""
+
+    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+        """Return what a file should be once we are gone: its target is its base. Pure. Raises ConfigurationError."""
+
+    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+        """Decide how the engine is reloaded. Raises ConfigurationError where it cannot be as asked."""
+
+    def transitional(self, content: bytes | None) -> bytes | None:
+        """Return the text on which the engine may be signalled instead of `content`; None: on `content` itself."""
+
+    def ask(self, node: Node, socket: str, seconds: float) -> Live:
+        """Ask the live engine. Raises EngineSilentError."""
+
+    def signal(self, node: Node, process: Process) -> None:
+        """Signal the live engine's process to reload. Raises ConfigurationError."""
+
+    def write_value(self, value: Any) -> str:
+        """Return a value of the engine's files in their own syntax, for the receipt."""
+
+    def read_value(self, text: str) -> Any:
+        """Return the value that `write_value` wrote. Raises DocumentError."""

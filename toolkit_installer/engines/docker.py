@@ -1,0 +1,153 @@
+"""docker: one JSON file, reloaded by SIGHUP on explicit values."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit_installer.documents import json_document
+from toolkit_installer.documents.changes import Set, same
+from toolkit_installer.engines import docker_config, reloading
+from toolkit_installer.engines.base import (
+    EngineFile,
+    EngineSilentError,
+    Goal,
+    Goals,
+    Live,
+    Memory,
+    Reload,
+    Request,
+    Survey,
+)
+from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.node import docker_api, processes
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
+
+CONFIG = "/etc/docker/daemon.json"
+SOCKET = "/var/run/docker.sock"
+ROLE = "daemon.json"
+_GREETING = b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n"
+_ASK_SECONDS = 5.0
+_VALUE = "value"
+
+
+class Docker:
+    """docker's room."""
+
+    name = EngineName.DOCKER
+
+    def survey(self, node: Node, settings: EngineSettings) -> Survey:
+        """Read daemon.json and ask dockerd. Raises ConfigurationError."""
+        socket = settings.socket or SOCKET
+        try:
+            live = self.ask(node, socket, _ASK_SECONDS)
+            silence = ""
+        except EngineSilentError as error:
+            live, silence = None, error.reason
+        process = live.process if live is not None else None
+        config = settings.config or (_config_flag(process) if process is not None else None) or CONFIG
+        if process is not None:
+            _refuse_conflicts(process, config)
+        return Survey(socket, (EngineFile(ROLE, *node.find(config)),), live, silence)
+
+    def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+        """Return what daemon.json should be. Raises ConfigurationError."""
+        file = survey.file(ROLE)
+        without = self.without_us(file, memories.get(file.path, Memory()), request.toolkit_folder)
+        with located(file.path):
+            target, ownership = docker_config.with_us(without.base or b"", request.handlers, request.default)
+            if file.content is not None and same(json_document.parse(file.content), json_document.parse(target)):
+                target = file.content  # it says all this already, in somebody's own order
+        goal = Goal(ROLE, file.path, without.base, target, ownership, without.left)
+        paths, default = docker_config.served(target)
+        served = {handler.name: paths[handler.name] for handler in request.handlers}
+        return Goals((goal,), served, default if request.default is not None else None)
+
+    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+        """Return daemon.json without us. Raises ConfigurationError."""
+        with located(file.path):
+            base, left = _base(file.content, memory, toolkit_folder)
+        return Goal(ROLE, file.path, base, base, left=left)
+
+    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+        """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""
+        reload = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SIGNAL)
+        if reload.mode is ReloadMode.SYSTEMD and not settings.allow_restart:
+            raise ConfigurationError(
+                "docker is restarted only with --allow-restart: running containers die unless live-restore is set",
+                hint="--restart-mode signal needs no restart",
+            )
+        return reload
+
+    def transitional(self, content: bytes | None) -> bytes | None:
+        """Return daemon.json with both keys named, for the instant of a signal."""
+        if content is not None and docker_config.is_explicit(content):
+            return None
+        return docker_config.explicit(content or b"")
+
+    def ask(self, node: Node, socket: str, seconds: float) -> Live:
+        """Ask dockerd for its runtimes. Raises EngineSilentError."""
+        try:
+            info = docker_api.info(node.root, socket, seconds)
+        except docker_api.DockerApiError as error:
+            raise EngineSilentError(f"dockerd does not answer: {error.reason}", path=socket) from error
+        runtimes = info.get("Runtimes") or {}
+        handlers = {name: entry.get("path") for name, entry in runtimes.items() if isinstance(entry, dict)}
+        pid = processes.behind(node.root, socket, _GREETING)
+        process = processes.look(pid) if pid else None
+        return Live(str(info.get("ServerVersion", "")), handlers, info.get("DefaultRuntime"), process)
+
+    def signal(self, node: Node, process: Process) -> None:
+        """Send SIGHUP, which makes dockerd read daemon.json in place. Raises ConfigurationError."""
+        if process.name not in reloading.PROCESS_NAMES[self.name]:
+            raise ConfigurationError(
+                f"the process behind the socket is {process.name!r} (PID {process.pid}), not dockerd: not signalled",
+                hint="check --socket",
+            )
+        processes.send(node.calls, process, signal.SIGHUP)
+
+    def write_value(self, value: Any) -> str:
+        """Return a value as JSON."""
+        return json_document.edit(b"{}", [Set((_VALUE,), value)]).decode()
+
+    def read_value(self, text: str) -> Any:
+        """Return the value that was written. Raises DocumentError."""
+        return json_document.parse(text.encode())[_VALUE]
+
+
+def _base(content: bytes | None, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
+    """Return the file without us: the very bytes from before if nobody touched ours, else ours taken out."""
+    if content is None or content == memory.before:
+        return content, ()
+    if hashlib.sha256(content).hexdigest() in memory.written:
+        return memory.before, ()
+    base, left = docker_config.without_us(content, memory.ownership, toolkit_folder)
+    if memory.before is None and memory.written and docker_config.is_empty(base):
+        return None, left  # it was created for us, and nobody else put anything in
+    return base, left
+
+
+def _config_flag(process: Process) -> str | None:
+    """Return what dockerd was given as --config-file."""
+    words = process.arguments
+    for index, word in enumerate(words):
+        if word.startswith("--config-file="):
+            return word.partition("=")[2]
+        if word == "--config-file" and index + 1 < len(words):
+            return words[index + 1]
+    return None
+
+
+def _refuse_conflicts(process: Process, config: str) -> None:
+    flags = docker_config.flag_conflicts(process.arguments)
+    if flags:
+        raise ConfigurationError(
+            f"dockerd (PID {process.pid}) was started with {', '.join(flags)}; with the same directive in this file "
+            "its next start would fail",
+            path=config,
+            hint="move these flags from dockerd's command line into the file, and restart dockerd",
+        )

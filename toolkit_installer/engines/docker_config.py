@@ -1,0 +1,121 @@
+"""docker's daemon.json: what it says with us and without us. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from toolkit_installer.documents import json_document
+from toolkit_installer.documents.changes import Change, Path, Set, Table, lookup
+from toolkit_installer.engines.ownership import Ownership, Shape, beneath, record, strip
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.toolkit.handlers import Handler
+
+RUNTIMES: Path = ("runtimes",)
+DEFAULT: Path = ("default-runtime",)
+BUILT_IN_DEFAULT = "runc"
+"""dockerd's default runtime where nothing names one."""
+
+CONFLICTING_FLAGS = {"--add-runtime": "runtimes", "--default-runtime": "default-runtime"}
+"""dockerd refuses to start when one of these flags and its key in daemon.json are both given."""
+
+
+def _executable(entry: Any) -> str | None:
+    path = entry.get("path") if isinstance(entry, dict) else None
+    return path if isinstance(path, str) else None
+
+
+SHAPE = Shape(RUNTIMES, DEFAULT, _executable)
+
+
+def check(content: bytes) -> Table:
+    """Parse daemon.json and check the types of what we touch. Raises DocumentError, ConfigurationError with a line."""
+    document = json_document.parse(content)
+    runtimes = document.get("runtimes")
+    if runtimes is not None and not isinstance(runtimes, dict):
+        raise _wrong(content, RUNTIMES, "must be an object")
+    for name, entry in (runtimes or {}).items():
+        if not isinstance(entry, dict):
+            raise _wrong(content, (*RUNTIMES, name), "must be an object")
+        if "path" in entry and not isinstance(entry["path"], str):
+            raise _wrong(content, (*RUNTIMES, name, "path"), "must be a string")
+    default = document.get("default-runtime")
+    if default is not None and not isinstance(default, str):
+        raise _wrong(content, DEFAULT, "must be a string")
+    return document
+
+
+def _wrong(content: bytes, path: Path, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f'"{".".join(path)}" {what}',
+        line=json_document.line_of(content, path),
+        hint="correct the file; dockerd would refuse it too",
+    )
+
+
+def without_us(content: bytes, ownership: Ownership, toolkit_folder: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return the text without what is ours, and what of it was left there and why."""
+    document = check(content)
+    stripped = strip(document, SHAPE, ownership, toolkit_folder)
+    return json_document.edit(content, stripped.changes), stripped.left
+
+
+def with_us(base: bytes, handlers: Sequence[Handler], default: str | None) -> tuple[bytes, Ownership]:
+    """Return `base` with the handlers registered (and `default` as the default), and what of it is ours."""
+    document = check(base)
+    changes: list[Change] = [
+        Set((*RUNTIMES, handler.name), {"path": handler.executable, "args": []}) for handler in handlers
+    ]
+    if default is not None:
+        changes.append(Set(DEFAULT, default))
+    ownership = record(document, changes)
+    if lookup(document, RUNTIMES) is None:  # "runtimes": null
+        changes.insert(0, Set(RUNTIMES, {}))
+    return json_document.edit(base, changes), ownership
+
+
+def explicit(content: bytes) -> bytes:
+    """Return the text with `runtimes` and `default-runtime` named in any case.
+
+    A SIGHUP does not take back keys that are gone from the file, and one on a file with only one of the two has
+    crashed dockerd 20.10: it is only ever signalled on a file that names both.
+    """
+    document = check(content)
+    changes: list[Change] = []
+    if document.get("runtimes") is None:
+        changes.append(Set(RUNTIMES, {}))
+    if not document.get("default-runtime"):
+        changes.append(Set(DEFAULT, BUILT_IN_DEFAULT))
+    return json_document.edit(content, changes)
+
+
+def is_explicit(content: bytes) -> bool:
+    """Tell whether the text names both keys that a signal takes over."""
+    document = json_document.parse(content)
+    return document.get("runtimes") is not None and bool(document.get("default-runtime"))
+
+
+def served(content: bytes) -> tuple[dict[str, str], str]:
+    """Return the runtimes (name to path) and the default that a dockerd with this file should show."""
+    document = json_document.parse(content)
+    runtimes = document.get("runtimes") or {}
+    paths = {name: path for name, entry in runtimes.items() if (path := _executable(entry)) is not None}
+    return paths, document.get("default-runtime") or BUILT_IN_DEFAULT
+
+
+def is_empty(content: bytes) -> bool:
+    """Tell whether the file says nothing at all."""
+    return json_document.parse(content) == {}
+
+
+def flag_conflicts(arguments: Sequence[str]) -> list[str]:
+    """Return the flags on dockerd's command line that collide with the keys that we write."""
+    return [
+        flag for flag in CONFLICTING_FLAGS if any(word == flag or word.startswith(f"{flag}=") for word in arguments)
+    ]
+
+
+def ours(content: bytes, toolkit_folder: str) -> bool:
+    """Tell whether any runtime of the file lies in our toolkit folder."""
+    runtimes = json_document.parse(content).get("runtimes") or {}
+    return any(beneath(_executable(entry), toolkit_folder) for entry in runtimes.values())

@@ -1,0 +1,140 @@
+"""What is ours in an engine's file, and what stood there before: pure, and the same for every engine.
+
+An engine's file has a table of runtimes and the name of a default one. We own the entries that we wrote, and every
+entry whose executable lies in our toolkit folder, whoever wrote it. Taking ours out gives what the file would say
+without us: prior values return, what others changed meanwhile stays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
+
+
+@dataclasses.dataclass(frozen=True)
+class Owned:
+    """A value that we wrote at `path`, and the one that stood there before (ABSENT: none).
+
+    With `item`, `ours` is one element of the list at `path`.
+    """
+
+    path: Path
+    ours: Any
+    prior: Any = ABSENT
+    item: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Ownership:
+    """All that we own in one file; `created` are the tables that are there only because of us, outermost first."""
+
+    keys: tuple[Owned, ...] = ()
+    created: tuple[Owned, ...] = ()
+
+    def of(self, path: Path) -> Owned | None:
+        """Return our record for `path`, if there is one."""
+        return next((key for key in self.keys if key.path == path), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Where an engine keeps its runtimes; `executable` reads the path out of a runtime's entry (None: it has none)."""
+
+    runtimes: Path
+    default: Path
+    executable: Callable[[Any], str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stripped:
+    """The changes that take ours out of a document, and what was left there, in words, for the log."""
+
+    changes: tuple[Change, ...]
+    left: tuple[str, ...]
+
+
+def beneath(path: str | None, folder: str) -> bool:
+    """Tell whether `path` lies in `folder`."""
+    return path is not None and path.startswith(folder.rstrip("/") + "/")
+
+
+def record(base: Table, changes: Sequence[Change]) -> Ownership:
+    """Return what becomes ours when `changes` (all of them Set) are made to `base`."""
+    keys = tuple(
+        Owned(change.path, change.value, lookup(base, change.path)) for change in changes if isinstance(change, Set)
+    )
+    created: dict[Path, Owned] = {}
+    for key in keys:
+        for length in range(1, len(key.path)):
+            parent = key.path[:length]
+            prior = lookup(base, parent)
+            if not isinstance(prior, dict):
+                created.setdefault(parent, Owned(parent, {}, prior))
+    return Ownership(keys, tuple(created.values()))
+
+
+def strip(document: Table, shape: Shape, ownership: Ownership, toolkit_folder: str) -> Stripped:
+    """Return the changes that make `document` what it would be without us."""
+    changes: list[Change] = []
+    left: list[str] = []
+    runtimes = lookup(document, shape.runtimes)
+    entries = runtimes if isinstance(runtimes, dict) else {}
+    for name, entry in entries.items():
+        path = (*shape.runtimes, name)
+        owned = ownership.of(path)
+        if (owned is not None and same(entry, owned.ours)) or beneath(shape.executable(entry), toolkit_folder):
+            changes.append(_restored(path, owned))
+        elif owned is not None:
+            left.append(f"runtime {name!r}: somebody changed it since; it is theirs now")
+    left += _default(document, shape, ownership, changes)
+    _items(document, ownership, changes)
+    _prune(document, ownership, changes)
+    return Stripped(tuple(changes), tuple(left))
+
+
+def _restored(path: Path, owned: Owned | None) -> Change:
+    """Return the change that brings the prior value of an owned key back."""
+    if owned is None or owned.prior is ABSENT:
+        return Remove(path)
+    return Set(path, owned.prior)
+
+
+def _default(document: Table, shape: Shape, ownership: Ownership, changes: list[Change]) -> list[str]:
+    """Take our default back, and one that names a runtime which goes; return what is left alone."""
+    current = lookup(document, shape.default)
+    if current is ABSENT:
+        return []
+    gone = {change.path[-1] for change in changes if isinstance(change, Remove)}
+    owned = ownership.of(shape.default)
+    if current in gone or (owned is not None and same(current, owned.ours)):
+        changes.append(_restored(shape.default, owned))
+        return []
+    if owned is not None:
+        return [f"default runtime {current!r}: somebody set it since; it is theirs now"]
+    return []
+
+
+def _items(document: Table, ownership: Ownership, changes: list[Change]) -> None:
+    """Take our elements out of lists."""
+    for key in ownership.keys:
+        current = lookup(document, key.path)
+        if not key.item or not isinstance(current, list):
+            continue
+        rest = [element for element in current if not same(element, key.ours)]
+        if not rest and key.prior is ABSENT:
+            changes.append(Remove(key.path))
+        elif len(rest) != len(current):
+            changes.append(Set(key.path, rest))
+
+
+def _prune(document: Table, ownership: Ownership, changes: list[Change]) -> None:
+    """Remove the tables that exist only because of us and are empty without us, innermost first."""
+    without = apply(document, tuple(changes))
+    for table in reversed(ownership.created):
+        if lookup(without, table.path) == {}:
+            change = _restored(table.path, table)
+            changes.append(change)
+            without = apply(without, (change,))

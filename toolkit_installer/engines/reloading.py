@@ -1,0 +1,61 @@
+"""How an engine is reloaded: decided before anything is written, the same way for every engine."""
+
+from __future__ import annotations
+
+from toolkit_installer.engines.base import Reload, Survey
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import named
+from toolkit_installer.settings import EngineName, ReloadMode
+
+PROCESS_NAMES = {
+    EngineName.DOCKER: frozenset({"dockerd"}),
+    EngineName.CONTAINERD: frozenset({"containerd"}),
+    EngineName.CRIO: frozenset({"crio"}),
+}
+"""The names of the engines' processes, as /proc/PID/comm shows them."""
+
+
+def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | None, usual: ReloadMode) -> Reload:
+    """Return how to reload: as asked, else the engine's usual way.
+
+    Nothing is reloaded where no such engine runs: it reads its files when it starts.
+    Raises ConfigurationError where the engine should answer and does not, or cannot be reloaded as asked.
+    """
+    mode = asked or usual
+    if mode is ReloadMode.NONE:
+        return Reload(ReloadMode.NONE)
+    if survey.live is None:
+        running = [] if node.root.folder != "/" else named(PROCESS_NAMES[engine])
+        if asked is None and not running:
+            return Reload(ReloadMode.NONE)
+        detail = f", although {engine} runs with PID {running[0].pid}" if running else ""
+        raise ConfigurationError(
+            f"{engine} does not answer on its socket{detail}: {survey.silence}",
+            path=survey.socket,
+            hint=f"start {engine}, mount its socket's folder and name it with --socket, or use --restart-mode none",
+        )
+    process = survey.live.process
+    if process is None:
+        raise ConfigurationError(
+            f"the process of {engine} behind the socket cannot be seen from here",
+            path=survey.socket,
+            hint="run with `hostPID: true`, or use --restart-mode none",
+        )
+    if mode is ReloadMode.SIGNAL:
+        return Reload(ReloadMode.SIGNAL)
+    return Reload(ReloadMode.SYSTEMD, _unit(node, engine, process.unit))
+
+
+def _unit(node: Node, engine: EngineName, unit: str | None) -> str:
+    if unit is None:
+        raise ConfigurationError(
+            f"the process of {engine} belongs to no systemd service, so it cannot be restarted",
+            hint="use --restart-mode none and restart it yourself",
+        )
+    if not node.services.knows(unit):
+        raise ConfigurationError(
+            f"the node's systemd cannot be asked about {unit}, the unit of {engine}",
+            hint="mount the node's / at --host-root, or use --restart-mode none and restart it yourself",
+        )
+    return unit

@@ -1,0 +1,238 @@
+"""The whole way: lock, observe, plan, apply, reload, verify, wait, take back."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from toolkit_installer import adopting, log, observation, report, waiter, waiting
+from toolkit_installer.applying import Applier
+from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.node import locks, processes, signals
+from toolkit_installer.node.files import ChangedMeanwhileError
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.receipt import State
+from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.reverting import Reverter
+from toolkit_installer.settings import Cleanup, OnDrift, Settings
+
+_ATTEMPTS = 3
+"""How often a plan is made again because somebody else wrote the same file meanwhile."""
+
+ORDER_REMOVE = b"remove\n"
+ORDER_KEEP = b"keep\n"
+_PAUSE_SECONDS = 0.1
+_GRACE_SECONDS = 30.0
+
+
+class Run:
+    """One instance that holds the locks."""
+
+    def __init__(self, settings: Settings, node: Node, pid_file: PidFile) -> None:
+        self.settings = settings
+        self.node = node
+        self.pid_file = pid_file
+        self.store = ReceiptStore(node.files, settings.toolkit.install_dir)
+        self.attention = Attention()
+
+    def start(self) -> int:
+        """Converge for the first time, then wait; return the exit code if it is not to wait."""
+        if self.store.exists():
+            self.store.lock()
+        self._converge_or_stop()
+        return self._go_on()
+
+    def resume(self, event: str) -> int:
+        """Go on after the idle process was woken by `event`."""
+        if event == waiter.DRIFT:
+            self._drifted()
+        elif event == signal.SIGHUP.name:
+            log.get().info("Looking again", signal=event)
+            self.attention.again = True
+        else:
+            self.attention.stop = signal.Signals[event]
+        return self._go_on()
+
+    def _go_on(self) -> int:
+        """Do what the signals so far ask for, then wait for more."""
+        while self.attention.stop is None:
+            self.attention.look()
+            if self.attention.again:
+                self.attention.again = False
+                self._converge_again()
+            elif not self.settings.daemon:
+                return ExitCode.DONE
+            elif self.attention.stop is None:
+                self._wait()
+        return self._leave()
+
+    def _converge_or_stop(self) -> None:
+        try:
+            self.converge()
+        except Stopped as stopped:
+            log.get().info("Stopped before the work was done", signal=stopped.number.name)
+
+    def _converge_again(self) -> None:
+        """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on."""
+        try:
+            self._converge_or_stop()
+        except InstallerError as error:
+            log.get().error("Could not converge; the node is as it was", reason=str(error))
+
+    def converge(self) -> None:
+        """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
+        interruptible = self.settings.cleanup is Cleanup.ALWAYS
+        for attempt in range(1, _ATTEMPTS + 1):
+            seen = observation.observe(self.settings, self.node, self.store)
+            report.notes(seen)
+            if seen.plan.empty and (seen.receipt is not None and seen.receipt.state is State.INSTALLED):
+                log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
+                return
+            try:
+                applier = Applier(
+                    self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible
+                )
+                applier.apply(seen)
+            except ChangedMeanwhileError as error:
+                if attempt == _ATTEMPTS:
+                    raise ConfigurationError(
+                        f"somebody else changed it {_ATTEMPTS} times while it was edited",
+                        path=error.path,
+                        hint="find out who writes it; then start again",
+                    ) from error
+                log.get().warning("Somebody changed the file meanwhile: planning again", file=error.path)
+            else:
+                log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
+                return
+
+    def _drifted(self) -> None:
+        if self.settings.on_drift is OnDrift.REPAIR:
+            log.get().warning("A managed file was changed: looking again")
+            self.attention.again = True
+        else:
+            receipt = self.store.load()
+            for path in report.drifted(self.node, receipt):
+                log.get().warning(
+                    "Somebody changed the file; `--on-drift repair` or SIGHUP would put the handlers back", file=path
+                )
+
+    def _wait(self) -> None:
+        """Become the idle process. Does not return."""
+        receipt = self.store.load()
+        files = [file.path for engine in receipt.engines for file in engine.files] if receipt is not None else []
+        watched = [self.node.root.outside(path) for path in files]
+        log.get().info("Waiting for signal")
+        look = self.settings.on_drift is not OnDrift.IGNORE
+        waiting.wait(self.pid_file, self.store.lock_fd, watched, look=look)
+
+    def _leave(self) -> int:
+        """Clean up as the settings, or an order of `uninstall`, say."""
+        order = self.store.take_order() if self.store.exists() else None
+        receipt = self.store.load()
+        if order is None and self.settings.cleanup is Cleanup.NEVER:
+            log.get().info("Leaving the node configured, as --cleanup never says")
+        elif order is None and not self.settings.daemon:
+            log.get().info("Leaving: --no-daemon cleans nothing up")
+        elif receipt is None:
+            log.get().info("Nothing to clean up")
+        else:
+            log.get().info("Cleaning up", signal=self.attention.stop.name if self.attention.stop else None)
+            keep = self.settings.keep_toolkit if order is None else order == ORDER_KEEP
+            reverter = Reverter(self.node, self.store, self.attention, self.settings.reload_timeout)
+            reverter.revert(receipt, keep_toolkit=keep)
+            self.pid_file.adopt_folders(receipt.pid_folders)
+            log.get().info("The node is as it was")
+        return ExitCode.DONE
+
+
+def run(settings: Settings) -> int:
+    """Install, wait, clean up; return the exit code. Raises InstallerError."""
+    node = Node.open(settings.node_root, settings.host_root)
+    woken = waiting.resumed()
+    if woken is None:
+        log.get().info("Starting", program=settings.program, node_root=settings.node_root)
+        pid_file = PidFile.acquire(node.files, settings.pid_file)
+    else:
+        pid_file = PidFile(node.files, woken.pid_path, woken.pid_fd, woken.pid_folders)
+    try:
+        instance = Run(settings, node, pid_file)
+        if woken is None:
+            return instance.start()
+        if woken.lock_fd is not None:
+            instance.store.adopt_lock(woken.lock_fd)
+        return instance.resume(woken.event)
+    finally:
+        pid_file.release()
+
+
+def plan(settings: Settings) -> int:
+    """Show what `run` would do; write nothing. Raises InstallerError."""
+    signals.unblock()
+    node = Node.open(settings.node_root, settings.host_root)
+    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    report.show_plan(observation.observe(settings, node, store))
+    return ExitCode.DONE
+
+
+def status(settings: Settings, *, as_json: bool) -> int:
+    """Show whether and how the node is configured. Raises InstallerError."""
+    signals.unblock()
+    node = Node.open(settings.node_root, settings.host_root)
+    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    report.show_status(node, settings, store.load(), as_json=as_json)
+    return ExitCode.DONE
+
+
+def uninstall(settings: Settings) -> int:
+    """Take everything back, also what a running instance or a dead one did. Raises InstallerError."""
+    node = Node.open(settings.node_root, settings.host_root)
+    _ask_holder_to_leave(settings, node)
+    pid_file = PidFile.acquire(node.files, settings.pid_file)
+    try:
+        store = ReceiptStore(node.files, settings.toolkit.install_dir)
+        if store.exists():
+            store.lock()
+            store.take_order()
+        receipt = store.load() or adopting.leftovers(node, settings)
+        if receipt is None:
+            log.get().info("Nothing is installed", folder=settings.toolkit.folder)
+            return ExitCode.DONE
+        store.prepare()
+        reverter = Reverter(node, store, Attention(), settings.reload_timeout)
+        reverter.revert(receipt, keep_toolkit=settings.keep_toolkit)
+        pid_file.adopt_folders(receipt.pid_folders)
+        log.get().info("The node is as it was")
+        return ExitCode.DONE
+    finally:
+        pid_file.release()
+
+
+def _ask_holder_to_leave(settings: Settings, node: Node) -> None:
+    """Make a running instance clean up and end. Raises AlreadyRunningError if it does not."""
+    pid = locks.holder(node.files, settings.pid_file)
+    if pid is None:
+        return
+    process = processes.look(pid)
+    if process is None or not any("toolkit" in word or "waiter" in word for word in process.arguments):
+        raise AlreadyRunningError(
+            f"PID {pid} holds the PID file, and is not seen here as an installer",
+            path=settings.pid_file,
+            hint="run uninstall where it runs: in the same PID namespace (`hostPID: true`)",
+        )
+    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    if store.exists():
+        store.check()
+        store.give_order(ORDER_KEEP if settings.keep_toolkit else ORDER_REMOVE)
+    log.get().info("Asking the running instance to clean up and leave", pid=pid)
+    processes.send(node.calls, process, signal.SIGTERM)
+    deadline = time.monotonic() + settings.reload_timeout + _GRACE_SECONDS
+    while locks.holder(node.files, settings.pid_file) is not None:
+        if time.monotonic() > deadline:
+            raise AlreadyRunningError(
+                f"the running instance (PID {pid}) did not leave in time",
+                path=settings.pid_file,
+                hint="look at its log; a killed one is cleaned up by running uninstall again",
+            )
+        time.sleep(_PAUSE_SECONDS)

@@ -1,0 +1,86 @@
+"""The one seam: every system call that changes the node goes through `SystemCalls`.
+
+Tests replace it to record the order of calls, to make one fail, or to die before or after one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+
+FICLONE = 0x40049409
+"""ioctl request of linux/fs.h: make the destination share the source's blocks."""
+
+
+class SystemCalls:
+    """Thin wrappers: each method is one system call. All raise OSError."""
+
+    def mkdir(self, name: str, mode: int, folder: int) -> None:
+        """Create a folder beneath the folder descriptor."""
+        os.mkdir(name, mode, dir_fd=folder)
+
+    def rmdir(self, name: str, folder: int) -> None:
+        """Remove an empty folder."""
+        os.rmdir(name, dir_fd=folder)
+
+    def create(self, name: str, mode: int, folder: int) -> int:
+        """Create a file that must not exist, and return its descriptor."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, mode, dir_fd=folder)
+
+    def open_or_create(self, name: str, mode: int, folder: int) -> int:
+        """Open a file for reading and writing, created if absent, never through a symlink."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(name, flags, mode, dir_fd=folder)
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        """Write some of `data`; return how many bytes were taken."""
+        return os.write(fd, data)
+
+    def truncate(self, fd: int, length: int) -> None:
+        """Cut a file to `length` bytes."""
+        os.ftruncate(fd, length)
+
+    def clone(self, source: int, target: int) -> None:
+        """Let `target` share all blocks of `source` (reflink)."""
+        fcntl.ioctl(target, FICLONE, source)
+
+    def copy_range(self, source: int, target: int, count: int) -> int:
+        """Let the kernel copy up to `count` bytes between two files; return how many it copied."""
+        return os.copy_file_range(source, target, count)
+
+    def chmod(self, fd: int, mode: int) -> None:
+        """Set the permission bits."""
+        os.fchmod(fd, mode)
+
+    def chown(self, fd: int, uid: int, gid: int) -> None:
+        """Set owner and group."""
+        os.fchown(fd, uid, gid)
+
+    def setxattr(self, fd: int, name: str, value: bytes) -> None:
+        """Set one extended attribute."""
+        os.setxattr(fd, name, value)
+
+    def fsync(self, fd: int) -> None:
+        """Make a file's content, or a folder's entries, survive a power cut."""
+        os.fsync(fd)
+
+    def rename(self, source: str, target: str, folder: int) -> None:
+        """Rename within one folder, replacing the target."""
+        os.rename(source, target, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def unlink(self, name: str, folder: int) -> None:
+        """Remove a file or a symlink."""
+        os.unlink(name, dir_fd=folder)
+
+    def symlink(self, target: str, name: str, folder: int) -> None:
+        """Create a symlink."""
+        os.symlink(target, name, dir_fd=folder)
+
+    def signal(self, pidfd: int, number: signal.Signals) -> None:
+        """Send a signal to the process behind `pidfd`, and to no other that got its PID since."""
+        signal.pidfd_send_signal(pidfd, number)
+
+    def restart_unit(self, command: list[str]) -> None:
+        """Mark the instant at which one of the node's programs is asked to restart a unit."""

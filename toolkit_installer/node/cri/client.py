@@ -1,0 +1,62 @@
+"""Asks the CRI behind one of the node's sockets, in a short-lived child."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from typing import Any
+
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node.programs import run
+from toolkit_installer.node.root import Root
+
+_START_SECONDS = 20.0
+"""What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""
+
+
+class CriError(InstallerError):
+    """The CRI did not answer, or refused. The text is the engine's own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CriStatus:
+    """What the engine says of itself.
+
+    `version` is its own spelling ("v2.1.4", "1.6.20~ds1"); `handlers` is empty where it is too old to list them;
+    `config` is the CRI plugin's effective configuration, {} where it shows none.
+    """
+
+    name: str
+    version: str
+    conditions: dict[str, dict[str, Any]]
+    handlers: frozenset[str]
+    config: dict[str, Any]
+
+
+def status(root: Root, path: str, seconds: float) -> CriStatus:
+    """Ask the CRI on the node's socket `path`. Raises CriError."""
+    folder, name = os.path.split(root.outside(root.canonical(path)))
+    if not os.path.isdir(folder):
+        raise CriError("there is no such socket", path=path)
+    command = [sys.executable, "-I", "-m", "toolkit_installer.node.cri.ask", name, f"{seconds:g}"]
+    done = run(command, seconds=seconds * 2 + _START_SECONDS, folder=folder)
+    if done.status != 0:
+        raise CriError(done.errors.splitlines()[-1] if done.errors else f"no answer ({done.status})", path=path)
+    answer = json.loads(done.output)
+    return CriStatus(
+        name=answer["name"],
+        version=answer["version"],
+        conditions=answer["conditions"],
+        handlers=frozenset(answer["handlers"]),
+        config=_config(answer["info"].get("config", "")),
+    )
+
+
+def _config(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text) if text else {}
+    except ValueError:
+        return {}  # CRI-O shows TOML there: it is not asked for it
+    return config if isinstance(config, dict) else {}

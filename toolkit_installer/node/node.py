@@ -1,0 +1,66 @@
+"""The node as a whole: its files, its programs, its services, beneath one root."""
+
+from __future__ import annotations
+
+import os
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.files import Files
+from toolkit_installer.node.programs import Programs
+from toolkit_installer.node.reading import Found
+from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.services import Services
+
+
+class Node:
+    """What the installer works on.
+
+    `root` is where the node's `/` is seen from here. `programs_root` is where the node's own programs are run,
+    which differs when only single folders of the node are mounted into the container.
+    """
+
+    def __init__(
+        self, root: str, programs_root: str | None = None, calls: SystemCalls | None = None, *, whole: bool = True
+    ) -> None:
+        self.calls = calls or SystemCalls()
+        self.whole = whole
+        """All of the node is seen at `root`. If not, single folders of it are mounted here."""
+        self.root = Root(root)
+        self.files = Files(self.root, self.calls)
+        self.programs = Programs(Root(programs_root or root))
+        self.services = Services(self.programs, self.calls)
+        self.own_files = Files(Root("/"), self.calls)
+        """The installer's own file system: the payload."""
+
+    @classmethod
+    def open(cls, node_root: str | None, host_root: str, calls: SystemCalls | None = None) -> Node:
+        """Return the node as the flags name it: everything beneath `node_root`, or the paths as they are here."""
+        if node_root is not None:
+            return cls(node_root, calls=calls)
+        return cls("/", host_root if os.path.ismount(host_root) else "/", calls=calls, whole=False)
+
+    def find(self, path: str) -> tuple[str, Found | None]:
+        """Return the canonical path and the file there, None if absent. Raises ConfigurationError, NodeError.
+
+        Where only single folders of the node are mounted, a symlink that leads out of its mount leads to a file of
+        the container: that is refused.
+        """
+        canonical = self.files.canonical(path)
+        entry = self.files.in_folder(path)
+        if not self.whole and canonical != entry and self._mount(canonical) != self._mount(entry):
+            raise ConfigurationError(
+                f"is a symlink to {canonical}, which is on another mount: the node's file may not be what is seen here",
+                path=path,
+                hint=f"mount the node's {os.path.dirname(canonical)} as well and name the file itself, "
+                "or mount the node's / and use --node-root",
+            )
+        return canonical, self.files.find(path)
+
+    def _mount(self, path: str) -> int | None:
+        try:
+            return self.root.mount_of(path)
+        except FileNotFoundError:
+            return None  # it leads nowhere from here
+        except OSError as error:
+            raise NodeError.of(error, path, "find its mount") from error

@@ -1,0 +1,85 @@
+"""The node's own programs: by absolute path, with a time limit, a clean environment, and no shell."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node.root import Root
+from toolkit_installer.node.signals import unblock_all
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_OUTPUT_LIMIT = 16 * 1024 * 1024
+
+
+class ProgramError(InstallerError):
+    """A program could not be started, or did not end in time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Completed:
+    """What a program left: its exit status (negative: the signal it died of) and its output."""
+
+    status: int
+    output: bytes
+    errors: str
+
+
+class Programs:
+    """Programs beneath `root`; where that is not `/`, they run in a chroot there."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+
+    def find(self, name: str) -> str | None:
+        """Return the node's path of the program `name`, or None."""
+        for folder in PATH.split(":"):
+            path = f"{folder}/{name}"
+            if os.access(self.root.outside(self.root.canonical(path)), os.X_OK):
+                return path
+        return None
+
+    def run(self, command: Sequence[str], *, seconds: float) -> Completed:
+        """Run `command`, its first word an absolute path on the node. Raises ProgramError."""
+        return run(command, seconds=seconds, enter=self._enter if self.root.folder != "/" else None)
+
+    def _enter(self) -> None:
+        os.chroot(self.root.folder)
+        os.chdir("/")
+
+
+def run(
+    command: Sequence[str], *, seconds: float, enter: Callable[[], None] | None = None, folder: str = "/"
+) -> Completed:
+    """Run a program of the installer's own namespace, or of where `enter` leads. Raises ProgramError."""
+
+    def prepare() -> None:
+        unblock_all()
+        if enter is not None:
+            enter()
+
+    try:
+        # prepare runs between fork and exec: this process has no threads
+        child = subprocess.Popen(  # noqa: S603  # an argument list, by absolute path
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env={"PATH": PATH, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"},
+            start_new_session=True,
+            preexec_fn=prepare,  # noqa: PLW1509  # see above
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ProgramError(f"cannot start {command[0]}: {error}", path=command[0]) from error
+    try:
+        output, errors = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        raise ProgramError(f"{' '.join(command)} did not end within {seconds:g} s", path=command[0]) from error
+    return Completed(child.returncode, output[:_OUTPUT_LIMIT], errors.decode(errors="replace").strip())

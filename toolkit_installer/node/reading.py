@@ -1,0 +1,216 @@
+"""Files of the node as they are: content, metadata, identity. Reads, never writes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.root import NodeError, Root
+
+CONFIG_LIMIT = 16 * 1024 * 1024
+"""Bytes. A configuration file larger than this is not one."""
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a symlink",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """What a file carries beside its content: permission bits, owner, group, extended attributes."""
+
+    mode: int
+    uid: int
+    gid: int
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Tells one state of a file from another: any write or replacement changes it."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Identity:
+        """Return the identity that a stat call shows."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A regular file as it was read. `path` is canonical: no component of it is a symlink."""
+
+    path: str
+    content: bytes
+    metadata: Metadata
+    identity: Identity
+
+
+class Reader:
+    """Reads the files beneath one root."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+
+    def canonical(self, path: str) -> str:
+        """Return the node's path with every symlink resolved. Raises NodeError."""
+        return self.root.canonical(path)
+
+    def status(self, path: str) -> os.stat_result | None:
+        """Return the stat of what is at `path`, symlinks followed beneath the root, or None. Raises NodeError."""
+        try:
+            return os.lstat(self.root.outside(self.canonical(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise NodeError.of(error, path, "look at it") from error
+
+    def is_file(self, path: str) -> bool:
+        """Tell whether a regular file is at `path`."""
+        status = self.status(path)
+        return status is not None and stat.S_ISREG(status.st_mode)
+
+    def is_executable(self, path: str) -> bool:
+        """Tell whether an executable regular file is at `path`."""
+        status = self.status(path)
+        return status is not None and stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)
+
+    def resolve(self, path: str) -> str:
+        """Return the canonical path (the payload's name for it)."""
+        return self.canonical(path)
+
+    def list(self, path: str) -> list[str]:
+        """Return the sorted names in a folder; none if it is absent."""
+        try:
+            return sorted(os.listdir(self.root.outside(self.canonical(path))))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise NodeError.of(error, path, "list it") from error
+
+    def read(self, path: str) -> bytes:
+        """Return the content of the file at `path`, which must be there. Raises NodeError, ConfigurationError."""
+        found = self.find(path)
+        if found is None:
+            raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "read it")
+        return found.content
+
+    def find(self, path: str, limit: int = CONFIG_LIMIT) -> Found | None:
+        """Read the regular file that `path` leads to, or return None if nothing is there.
+
+        Raises ConfigurationError for anything else (a folder, a pipe, more than `limit` bytes), NodeError.
+        """
+        canonical = self.canonical(path)
+        try:
+            with self._opened(canonical) as fd:
+                status = os.fstat(fd)
+                self._require_regular(status, canonical)
+                if status.st_size > limit:
+                    raise ConfigurationError(f"is larger than {limit} bytes", path=path)
+                content = _read_all(fd, limit)
+                return Found(canonical, content, _metadata(fd, status), Identity.of(os.fstat(fd)))
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError as error:
+            raise NodeError.of(error, path, "reach it") from error
+        except OSError as error:
+            raise NodeError.of(error, path, "read it") from error
+
+    def missing_folders(self, path: str) -> tuple[str, ...]:
+        """Return which of the folder `path` and its parents are not there, outermost first. Raises NodeError."""
+        canonical = self.canonical(path)
+        missing: tuple[str, ...] = ()
+        while canonical != "/" and self.own_status(canonical) is None:
+            missing = (canonical, *missing)
+            canonical = os.path.dirname(canonical)
+        return missing
+
+    @contextlib.contextmanager
+    def _opened(self, canonical: str) -> Iterator[int]:
+        with self.root.parent(canonical) as (folder, name):
+            # O_NONBLOCK: opening a named pipe must not wait for its writer
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    @staticmethod
+    def _require_regular(status: os.stat_result, path: str) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
+            raise ConfigurationError(f"is {kind}, not a regular file", path=path, hint="move it out of the way")
+
+    def digest(self, path: str) -> str | None:
+        """Return the SHA-256 of the file at `path` in hex, or None if no regular file is there. Raises NodeError."""
+        if not self.is_file(path):
+            return None
+        try:
+            with self._opened(self.canonical(path)) as fd, open(fd, "rb", closefd=False) as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise NodeError.of(error, path, "read it") from error
+
+    def link_target(self, path: str) -> str | None:
+        """Return the target of the symlink at `path` itself, or None. Its folder is resolved. Raises NodeError."""
+        place = self.in_folder(path)
+        try:
+            return os.readlink(self.root.outside(place))
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
+                return None
+            raise NodeError.of(error, path, "look at it") from error
+
+    def own_status(self, path: str) -> os.stat_result | None:
+        """Return the stat of `path` itself (not of what a symlink there leads to), or None. Raises NodeError."""
+        try:
+            return os.lstat(self.root.outside(self.in_folder(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise NodeError.of(error, path, "look at it") from error
+
+    def in_folder(self, path: str) -> str:
+        """Return `path` with the symlinks of its folder resolved, and the last component as it is."""
+        folder, name = os.path.split(path)
+        return os.path.join(self.canonical(folder), name)
+
+
+def _read_all(fd: int, limit: int) -> bytes:
+    chunks = []
+    size = 0
+    while chunk := os.read(fd, 1 << 20):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > limit:  # it grows while it is read
+            break
+    return b"".join(chunks)
+
+
+def _metadata(fd: int, status: os.stat_result) -> Metadata:
+    return Metadata(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs(fd))
+
+
+def xattrs(fd: int) -> tuple[tuple[str, bytes], ...]:
+    """Return the extended attributes, none where the file system has none."""
+    try:
+        return tuple((name, os.getxattr(fd, name)) for name in sorted(os.listxattr(fd)))
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENODATA):
+            return ()
+        raise

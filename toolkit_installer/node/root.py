@@ -1,0 +1,138 @@
+"""Paths beneath the node root, resolved as a chroot would, with no way out of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from toolkit_installer.errors import ConfigurationError
+
+MAX_SYMLINKS = 40
+"""As many as the kernel follows (path_resolution(7))."""
+
+_HINTS = {
+    errno.EROFS: "the file system is mounted read-only: mount it writable, or choose a path on another one",
+    errno.ENOSPC: "the file system is full: free some space, then start again",
+    errno.EDQUOT: "the quota is used up: free some space, then start again",
+    errno.EACCES: "run as root, in a privileged container",
+    errno.EPERM: "run as root, in a privileged container; look for an immutable attribute (lsattr)",
+    errno.EBUSY: "it is a mount point of its own: mount the folder that it is in, not the file",
+    errno.ELOOP: "somebody replaced a folder by a symlink meanwhile: start again",
+    errno.EIO: "the disk reported an error: look at the kernel's log",
+}
+
+
+class NodeError(ConfigurationError):
+    """The kernel refused something on the node. `number` is its errno."""
+
+    number = 0
+
+    @classmethod
+    def of(cls, error: OSError, path: str, doing: str) -> NodeError:
+        """Say what the kernel refused, to which file, and what to do."""
+        number = error.errno or 0
+        made = cls(f"cannot {doing}: {os.strerror(number)}", path=path, hint=_HINTS.get(number))
+        made.number = number
+        return made
+
+
+class Root:
+    """A folder that is the node's `/`. Paths given to it, and symlinks in them, are the node's own."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.abspath(folder)
+
+    def outside(self, path: str) -> str:
+        """Return where the node's canonical `path` is in the installer's own mount namespace."""
+        return path if self.folder == "/" else self.folder + path
+
+    def canonical(self, path: str) -> str:
+        """Return the node's path with every symlink resolved; components that do not exist stay as they are.
+
+        Raises NodeError when there are too many symlinks or a component cannot be looked at.
+        """
+        pending = [part for part in reversed(path.split("/")) if part]
+        done: list[str] = []
+        links = 0
+        while pending:
+            part = pending.pop()
+            if part == ".":
+                continue
+            if part == "..":
+                del done[-1:]
+                continue
+            here = "/" + "/".join([*done, part])
+            target = self._link(here)
+            if target is None:
+                done.append(part)
+                continue
+            links += 1
+            if links > MAX_SYMLINKS:
+                raise NodeError.of(OSError(errno.ELOOP, ""), path, "follow its symlinks")
+            if target.startswith("/"):
+                done = []
+            pending += [piece for piece in reversed(target.split("/")) if piece]
+        return "/" + "/".join(done)
+
+    def _link(self, path: str) -> str | None:
+        """Return the target of the symlink at `path`, or None for anything else."""
+        try:
+            return os.readlink(self.outside(path))
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError as error:
+            raise NodeError.of(error, path, "reach it") from error
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None  # it is there, and no symlink
+            raise NodeError.of(error, path, "look at it") from error
+
+    @contextlib.contextmanager
+    def parent(self, path: str) -> Iterator[tuple[int, str]]:
+        """Open the folder of the canonical `path`; yield its descriptor and the last name.
+
+        The walk follows no symlink at all, so a folder that was swapped for one meanwhile is an error.
+        Raises OSError.
+        """
+        folder, name = os.path.split(path)
+        fd = self._open_folder(folder)
+        try:
+            yield fd, name
+        finally:
+            os.close(fd)
+
+    def _open_folder(self, path: str) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        fd = os.open(self.folder, flags)
+        for part in path.split("/"):
+            if not part:
+                continue
+            try:
+                deeper = os.open(part, flags | os.O_NOFOLLOW, dir_fd=fd)
+            finally:
+                os.close(fd)
+            fd = deeper
+        return fd
+
+    def mount_of(self, path: str) -> int:
+        """Return the id of the mount that the folder of the canonical `path` lies on. Raises OSError."""
+        with self.parent(path) as (folder, _), open(f"/proc/self/fdinfo/{folder}", encoding="ascii") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if key == "mnt_id":
+                    return int(value)
+        return -1
+
+
+def refuse_if_others_write(folder: int, path: str) -> None:
+    """Raise ConfigurationError when anybody on the node could swap files in the open folder of `path`."""
+    status = os.fstat(folder)
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise ConfigurationError(
+            "its folder is writable by everybody, who could then decide what runs as root",
+            path=path,
+            hint=f"chmod o-w {os.path.dirname(path)}",
+        )

@@ -1,0 +1,148 @@
+"""Looking at the node: the payload, the installed toolkit, the receipt, the engine. Reads, never writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import posixpath
+from collections.abc import Mapping
+
+from toolkit_installer import memory, plan
+from toolkit_installer.engines.base import Engine, Memory, Request
+from toolkit_installer.engines.rooms import room
+from toolkit_installer.errors import UsageError
+from toolkit_installer.node import tree
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.programs import ProgramError, run
+from toolkit_installer.node.tree import Tree
+from toolkit_installer.plan import EngineWork, Installed, Plan, ToolkitWork
+from toolkit_installer.receipt import EngineRecord, Receipt
+from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.settings import EngineName, Settings
+from toolkit_installer.toolkit import handlers, layout, payload, security, wrappers
+from toolkit_installer.toolkit.layout import ToolkitFile
+from toolkit_installer.toolkit.payload import Payload
+
+_VERSION_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """The node as it was found, and what is to be done about it."""
+
+    receipt: Receipt | None
+    originals: Mapping[str, bytes]
+    """The kept copies that the receipt names, by SHA-256."""
+    payload: Payload
+    plan: Plan
+    warnings: tuple[str, ...] = ()
+    """What an engineer should know about the security of what is about to be installed."""
+
+
+def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
+    """Look at everything and plan. Raises PayloadError, ConfigurationError, UsageError; nothing was changed then."""
+    receipt = store.load()
+    source = payload.source_root(
+        settings.toolkit.source_root, settings.toolkit.package_type, node.programs.find("rpm") is not None, tree.exists
+    )
+    found = payload.find(Tree(source), source, os.uname().machine)
+    toolkit = _toolkit(settings, node, found, receipt)
+    originals: dict[str, bytes] = {}
+    engines: tuple[EngineWork, ...] = ()
+    if settings.configure_engine:
+        if settings.runtime is None:
+            raise UsageError("--runtime auto is not built yet", hint="say --runtime docker or --runtime containerd")
+        engines = (_engine(settings, node, store, receipt, found, originals),)
+    warnings = _warnings(settings, toolkit, found) if toolkit.write else ()
+    return Observation(receipt, originals, found, Plan(toolkit, engines), warnings)
+
+
+def _warnings(settings: Settings, toolkit: ToolkitWork, found: Payload) -> tuple[str, ...]:
+    """Return the security notes on a toolkit that is about to change."""
+    config = next(file.content for file in toolkit.files if file.name == wrappers.CONFIG_NAME)
+    assert config is not None  # noqa: S101  # it is always written, never copied
+    runtime = dict(found.programs)[payload.RUNTIMES[0]]
+    try:
+        version = run([Tree(found.root).outside(runtime), "--version"], seconds=_VERSION_SECONDS)
+    except ProgramError:
+        return security.notes(settings.toolkit, config, None)  # built for another node: it cannot be asked here
+    return security.notes(settings.toolkit, config, version.output.decode(errors="replace"))
+
+
+def memories(
+    engine: Engine, recorded: EngineRecord | None, store: ReceiptStore, originals: dict[str, bytes]
+) -> dict[str, Memory]:
+    """Return what the receipt remembers of an engine's files, by path; the kept copies go into `originals`."""
+    result = {}
+    for file in recorded.files if recorded is not None else ():
+        before = None
+        if file.before is not None:
+            before = store.original(file.before)
+            originals[file.before.sha256] = before
+        result[file.path] = memory.remembered(engine, file, before)
+    return result
+
+
+def engine_record(receipt: Receipt | None, name: EngineName) -> EngineRecord | None:
+    """Return the receipt's record of an engine, if it has one."""
+    return next((engine for engine in receipt.engines if engine.name == name), None) if receipt is not None else None
+
+
+def _engine(  # all that an engine's plan depends on
+    settings: Settings,
+    node: Node,
+    store: ReceiptStore,
+    receipt: Receipt | None,
+    found: Payload,
+    originals: dict[str, bytes],
+) -> EngineWork:
+    assert settings.runtime is not None  # noqa: S101  # the caller chose it
+    engine = room(settings.runtime)
+    folder = settings.toolkit.folder
+    registered = handlers.handlers(settings.engine.runtime_name, found.executables, folder)
+    default = settings.engine.runtime_name if settings.engine.set_as_default else None
+    if default is not None and all(handler.name != default for handler in registered):
+        raise UsageError(
+            f"--runtime-name {default} cannot be the default: the payload has no executable for it",
+            hint="choose another name, or a payload that has it",
+        )
+    request = Request(registered, default, folder, settings.engine)
+    recorded = engine_record(receipt, engine.name)
+    survey = engine.survey(node, settings.engine)
+    goals = engine.goals(survey, request, memories(engine, recorded, store, originals))
+    reload = engine.reload(node, survey, settings.engine)
+    due = recorded is not None and recorded.reload_due
+    return plan.engine_work(engine.name, survey, goals, reload, reload_due=due)
+
+
+def _toolkit(settings: Settings, node: Node, found: Payload, receipt: Receipt | None) -> ToolkitWork:
+    folder = settings.toolkit.folder
+    files = layout.desired(found, settings.toolkit, (), folder)
+    source = Tree(found.root)
+    wanted = {file.name: _wanted(file, source) for file in files}
+    recorded = receipt.toolkit_files if receipt is not None else ()
+    names = dict.fromkeys([*wanted, *recorded])
+    present = {name: state for name in names if (state := installed(node, folder, name)) is not None}
+    return plan.toolkit_work(folder, files, wanted, present, recorded)
+
+
+def _wanted(file: ToolkitFile, source: Tree) -> Installed:
+    if file.target is not None:
+        return Installed(link=file.target)
+    if file.content is not None:
+        return Installed(digest=hashlib.sha256(file.content).hexdigest(), mode=file.mode)
+    assert file.source is not None  # noqa: S101  # one of the three is set
+    return Installed(digest=source.digest(file.source), mode=file.mode)
+
+
+def installed(node: Node, folder: str, name: str) -> Installed | None:
+    """Return one of the toolkit's files as it is on the node, None where there is nothing."""
+    path = posixpath.join(folder, name)
+    link = node.files.link_target(path)
+    if link is not None:
+        return Installed(link=link)
+    status = node.files.own_status(path)
+    if status is None:
+        return None
+    return Installed(digest=node.files.digest(path), mode=status.st_mode & 0o7777)

@@ -1,0 +1,102 @@
+"""What is to be changed on the node, and in which order. Pure: from what is and what should be."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from toolkit_installer.engines.base import Goals, Live, Reload, Survey
+from toolkit_installer.settings import EngineName, ReloadMode
+from toolkit_installer.toolkit.layout import ToolkitFile
+
+
+@dataclasses.dataclass(frozen=True)
+class Installed:
+    """A file of the toolkit as it is on the node, or as it should be: SHA-256 or symlink target, and mode."""
+
+    digest: str | None = None
+    link: str | None = None
+    mode: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolkitWork:
+    """The toolkit's part: `write` in this order, `remove` last of all."""
+
+    folder: str
+    files: tuple[ToolkitFile, ...]
+    write: tuple[ToolkitFile, ...]
+    remove: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineWork:
+    """An engine's part. `reload_why` says in words why it is to be reloaded; empty: it is not."""
+
+    name: EngineName
+    survey: Survey
+    goals: Goals
+    reload: Reload
+    reload_why: str
+
+    @property
+    def changes(self) -> bool:
+        """Whether any of the engine's files is to be changed."""
+        return any(goal.target != self.survey.file(goal.role).content for goal in self.goals.files)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that a run would do."""
+
+    toolkit: ToolkitWork
+    engines: tuple[EngineWork, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether the node is as it should be."""
+        return (
+            not self.toolkit.write
+            and not self.toolkit.remove
+            and not any(engine.changes or engine.reload_why for engine in self.engines)
+        )
+
+
+def toolkit_work(
+    folder: str,
+    files: Sequence[ToolkitFile],
+    wanted: Mapping[str, Installed],
+    present: Mapping[str, Installed],
+    recorded: Sequence[str],
+) -> ToolkitWork:
+    """Return which of `files` differ on the node, and which recorded ones no longer belong."""
+    write = tuple(file for file in files if present.get(file.name) != wanted[file.name])
+    remove = tuple(name for name in recorded if name not in wanted and name in present)
+    return ToolkitWork(folder, tuple(files), write, remove)
+
+
+def engine_work(name: EngineName, survey: Survey, goals: Goals, reload: Reload, *, reload_due: bool) -> EngineWork:
+    """Return an engine's part of the plan."""
+    changed = any(goal.target != survey.file(goal.role).content for goal in goals.files)
+    why = ""
+    if reload.mode is not ReloadMode.NONE:
+        if changed:
+            why = "its configuration changes"
+        elif reload_due:
+            why = "it was not reloaded after the last change"
+        elif survey.live is not None:
+            why = "; ".join(mismatches(survey.live, goals.served, goals.default))
+    return EngineWork(name, survey, goals, reload, why)
+
+
+def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> list[str]:
+    """Return in words how the live engine differs from what it should serve; nothing if it serves all."""
+    wrong = []
+    for name, path in served.items():
+        if name not in live.handlers:
+            wrong.append(f"it does not list the handler {name}")
+        elif live.handlers[name] not in (None, path):
+            wrong.append(f"its handler {name} runs {live.handlers[name]}, not {path}")
+    if default is not None and live.default not in (None, default):
+        wrong.append(f"its default runtime is {live.default}, not {default}")
+    return wrong

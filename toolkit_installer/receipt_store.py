@@ -1,0 +1,141 @@
+"""Where the receipt lives on the node, and the copies of what stood there before."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+
+from toolkit_installer import receipt as receipts
+from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.node.files import Files, own_metadata
+from toolkit_installer.node.locks import lock_folder
+from toolkit_installer.node.reading import Identity
+from toolkit_installer.receipt import Before, Receipt
+
+_RECEIPT = "receipt.json"
+_ORIGINALS = "originals"
+_ORDER = "order.json"
+_PRIVATE_FOLDER = 0o700
+_PRIVATE_FILE = 0o600
+
+
+class ReceiptStore:
+    """The folder `<install dir>/.toolkit-installer`: mode 0700, its files 0600."""
+
+    def __init__(self, files: Files, install_dir: str) -> None:
+        self.files = files
+        self.folder = f"{files.canonical(install_dir)}/{receipts.FOLDER}"
+        self._lock: int | None = None
+
+    @property
+    def lock_fd(self) -> int | None:
+        """The descriptor that holds the folder's lock, None while it is not locked."""
+        return self._lock
+
+    def adopt_lock(self, fd: int) -> None:
+        """Take over a lock that was held before this program was executed."""
+        self._lock = fd
+
+    def exists(self) -> bool:
+        """Tell whether the folder is there."""
+        return self.files.own_status(self.folder) is not None
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the folder is ours alone: its content decides what root writes."""
+        status = self.files.own_status(self.folder)
+        if status is None:
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            raise ConfigurationError("is not a folder", path=self.folder, hint="remove it")
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+            raise ConfigurationError(
+                "others can write to the receipt's folder, so the receipt cannot be trusted",
+                path=self.folder,
+                hint="look at who made it; remove it if it is not this installer's",
+            )
+
+    def lock(self) -> None:
+        """Lock the folder, which must exist. Raises AlreadyRunningError, ConfigurationError."""
+        if self._lock is None:
+            self.check()
+            self._lock = lock_folder(self.files, self.folder)
+
+    def prepare(self) -> tuple[str, ...]:
+        """Create the folder where it is missing, and lock it; return the folders created, outermost first."""
+        parents = self.files.make_folders(os.path.dirname(self.folder))
+        own = self.files.make_folders(self.folder, _PRIVATE_FOLDER)
+        self.lock()
+        return (*parents, *own)
+
+    def load(self) -> Receipt | None:
+        """Return the receipt, or None where there is none. Raises ConfigurationError for one that cannot be used."""
+        self.check()
+        path = f"{self.folder}/{_RECEIPT}"
+        found = self.files.find(path)
+        if found is None:
+            return None
+        with located(path):
+            return receipts.decode(found.content)
+
+    def save(self, receipt: Receipt, originals: Mapping[str, bytes]) -> None:
+        """Make the receipt durable, after the copies that it names."""
+        wanted = {file.before.sha256 for engine in receipt.engines for file in engine.files if file.before}
+        for digest in sorted(wanted & originals.keys()):
+            path = f"{self.folder}/{_ORIGINALS}/{digest}"
+            if self.files.digest(path) != digest:
+                self.files.make_folders(os.path.dirname(path), _PRIVATE_FOLDER)
+                self._write(path, originals[digest])
+        self._write(f"{self.folder}/{_RECEIPT}", receipts.encode(receipt))
+
+    def tidy(self, receipt: Receipt) -> None:
+        """Remove the copies that the receipt no longer names."""
+        wanted = {file.before.sha256 for engine in receipt.engines for file in engine.files if file.before}
+        folder = f"{self.folder}/{_ORIGINALS}"
+        for name in self.files.list(folder):
+            if name not in wanted:
+                self.files.remove(f"{folder}/{name}")
+
+    def original(self, before: Before) -> bytes:
+        """Return the copy of what stood there before. Raises ConfigurationError if it is missing or damaged."""
+        path = f"{self.folder}/{_ORIGINALS}/{before.sha256}"
+        found = self.files.find(path)
+        if found is None or hashlib.sha256(found.content).hexdigest() != before.sha256:
+            raise ConfigurationError(
+                "the copy of the original file is missing or damaged",
+                path=path,
+                hint="move the receipt's folder away and run `uninstall`: what is ours is recognised without it",
+            )
+        return found.content
+
+    def give_order(self, text: bytes) -> None:
+        """Leave an order for the run that holds the lock."""
+        self._write(f"{self.folder}/{_ORDER}", text)
+
+    def take_order(self) -> bytes | None:
+        """Return the order that was left, and remove it."""
+        path = f"{self.folder}/{_ORDER}"
+        found = self.files.find(path)
+        if found is not None:
+            self.files.remove(path)
+            return found.content
+        return None
+
+    def clear(self) -> None:
+        """Remove the receipt first, then its copies, then the folder."""
+        self.files.remove(f"{self.folder}/{_RECEIPT}")
+        for name in self.files.list(f"{self.folder}/{_ORIGINALS}"):
+            self.files.remove(f"{self.folder}/{_ORIGINALS}/{name}")
+        self.files.remove_folder(f"{self.folder}/{_ORIGINALS}")
+        for name in self.files.list(self.folder):
+            self.files.remove(f"{self.folder}/{name}")
+        self.files.remove_folder(self.folder)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _write(self, path: str, content: bytes) -> None:
+        found = self.files.find(path)
+        expected: Identity | None = found.identity if found is not None else None
+        self.files.replace(path, content, own_metadata(_PRIVATE_FILE), expected)

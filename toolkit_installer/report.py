@@ -1,0 +1,168 @@
+"""What is shown to people and machines: plans, states, notes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from toolkit_installer import __version__, log, memory
+from toolkit_installer.documents import diff
+from toolkit_installer.engines.base import EngineSilentError
+from toolkit_installer.engines.rooms import room
+from toolkit_installer.node import locks
+from toolkit_installer.node.node import Node
+from toolkit_installer.observation import Observation, installed
+from toolkit_installer.plan import EngineWork, mismatches
+from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.settings import ReloadMode, Settings
+from toolkit_installer.toolkit.layout import ToolkitFile
+
+_ASK_SECONDS = 5.0
+
+
+def notes(seen: Observation) -> None:
+    """Log what was noticed while planning."""
+    if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
+        log.get().warning("An earlier run was interrupted: finishing what it began", state=seen.receipt.state)
+    for warning in seen.warnings:
+        log.get().warning(warning)
+    for engine in seen.plan.engines:
+        for note in engine.goals.notes:
+            log.get().info(note, engine=engine.name)
+        for goal in engine.goals.files:
+            for left in goal.left:
+                log.get().warning("Somebody changed what was ours", file=goal.path, engine=engine.name, what=left)
+
+
+# --- plan ----------------------------------------------------------------------------------------------------------
+
+
+def show_plan(seen: Observation) -> None:
+    """Print what `run` would do, as unified diffs with secrets masked."""
+    print("\n".join(_plan_lines(seen, color=_colored())))  # noqa: T201  # the command's own output
+
+
+def _plan_lines(seen: Observation, *, color: bool) -> list[str]:
+    if seen.plan.empty:
+        return ["Nothing to do: the node is as it should be."]
+    work = seen.plan.toolkit
+    lines = [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]
+    lines += [f"  {_described(file)}" for file in work.write]
+    lines += [f"  remove {name}" for name in work.remove]
+    for engine in seen.plan.engines:
+        lines += ["", f"Engine {engine.name}:", *_engine_lines(engine, color=color)]
+    return lines
+
+
+def _described(file: ToolkitFile) -> str:
+    if file.target is not None:
+        return f"link   {file.name} -> {file.target}"
+    if file.source is not None:
+        return f"copy   {file.name} from {file.source}"
+    return f"write  {file.name}"
+
+
+def _engine_lines(engine: EngineWork, *, color: bool) -> list[str]:
+    lines = [f"  {note}" for note in engine.goals.notes]
+    for goal in engine.goals.files:
+        before = engine.survey.file(goal.role).content
+        if goal.target != before:
+            lines.append(diff.unified(goal.path, before, goal.target, color=color).rstrip("\n"))
+    if engine.reload_why:
+        unit = f" of {engine.reload.unit}" if engine.reload.unit else ""
+        lines.append(f"  Reload by {engine.reload.mode}{unit}: {engine.reload_why}.")
+    elif engine.reload.mode is ReloadMode.NONE:
+        lines.append("  No reload: the engine serves the change after its next restart.")
+    else:
+        lines.append("  No reload: the engine serves this already.")
+    return lines
+
+
+def _colored() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+# --- status --------------------------------------------------------------------------------------------------------
+
+
+def drifted(node: Node, receipt: Receipt | None) -> list[str]:
+    """Return the managed files of the engines that somebody else changed."""
+    engines = receipt.engines if receipt is not None else ()
+    files = [file for engine in engines for file in engine.files]
+    return [file.path for file in files if _file_state(node, file) != "as written"]
+
+
+def _file_state(node: Node, file: FileRecord) -> str:
+    found = node.files.find(file.path)
+    if found is None:
+        return "missing" if file.written else "as written"
+    return "as written" if memory.digest(found.content) in file.written else "changed by somebody else"
+
+
+def show_status(node: Node, settings: Settings, receipt: Receipt | None, *, as_json: bool) -> None:
+    """Print whether and how the node is configured."""
+    facts = _facts(node, settings, receipt)
+    text = json.dumps(facts, indent=2) if as_json else "\n".join(_status_lines(facts))
+    print(text)  # noqa: T201  # the command's own output
+
+
+def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "version": __version__,
+        "installed": receipt is not None and receipt.state is State.INSTALLED,
+        "state": receipt.state.value if receipt is not None else "absent",
+        "running_pid": locks.holder(node.files, settings.pid_file),
+        "toolkit": None,
+        "engines": [],
+    }
+    if receipt is not None:
+        missing = [name for name in receipt.toolkit_files if installed(node, receipt.toolkit_folder, name) is None]
+        facts["toolkit"] = {
+            "folder": receipt.toolkit_folder,
+            "files": len(receipt.toolkit_files),
+            "missing": missing,
+        }
+        facts["engines"] = [_engine_facts(node, engine) for engine in receipt.engines]
+    return facts
+
+
+def _engine_facts(node: Node, engine: EngineRecord) -> dict[str, Any]:
+    try:
+        live = room(engine.name).ask(node, engine.socket, _ASK_SECONDS)
+    except EngineSilentError as error:
+        answer: dict[str, Any] = {"answers": False, "served": None, "detail": [str(error)]}
+    else:
+        wrong = mismatches(live, dict(engine.handlers), engine.default)
+        answer = {"answers": True, "served": not wrong, "detail": wrong, "version": live.version}
+    return {
+        "name": engine.name.value,
+        "socket": engine.socket,
+        "handlers": dict(engine.handlers),
+        "default": engine.default,
+        "files": [{"path": file.path, "state": _file_state(node, file)} for file in engine.files],
+        "live": answer,
+    }
+
+
+def _status_lines(facts: dict[str, Any]) -> list[str]:
+    state = "installed" if facts["installed"] else {"absent": "not installed"}.get(facts["state"], facts["state"])
+    running = f"PID {facts['running_pid']}" if facts["running_pid"] else "nobody"
+    lines = [f"State:   {state}", f"Running: {running}"]
+    if facts["toolkit"] is not None:
+        missing = facts["toolkit"]["missing"]
+        lines.append(
+            f"Toolkit: {facts['toolkit']['folder']}, {facts['toolkit']['files']} files"
+            + (f", MISSING: {', '.join(missing)}" if missing else "")
+        )
+    for engine in facts["engines"]:
+        live = engine["live"]
+        served = "does not answer" if not live["answers"] else "serves them" if live["served"] else "SERVES THEM NOT"
+        lines.append(f"Engine:  {engine['name']} on {engine['socket']}: {served}")
+        lines += [f"         {detail}" for detail in live["detail"]]
+        for name, path in engine["handlers"].items():
+            default = " (default)" if name == engine["default"] else ""
+            lines.append(f"Handler: {name}{default} -> {path}")
+        lines += [f"File:    {file['path']}: {file['state']}" for file in engine["files"]]
+    return lines

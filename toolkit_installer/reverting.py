@@ -1,0 +1,148 @@
+"""Taking everything back: engines first, then the binaries that they no longer name, then the receipt."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from toolkit_installer import log, memory, toolkit_files
+from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.rooms import room
+from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Attention
+from toolkit_installer.observation import memories
+from toolkit_installer.receipt import Before, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.settings import EngineSettings, ReloadMode
+from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
+
+_ASK_SECONDS = 5.0
+
+
+class Reverter:
+    """Takes back what a receipt records."""
+
+    def __init__(self, node: Node, store: ReceiptStore, attention: Attention, seconds: float) -> None:
+        self.node = node
+        self.store = store
+        self.switcher = Switcher(node, attention, seconds)
+
+    def revert(self, receipt: Receipt, *, keep_toolkit: bool) -> None:
+        """Take back everything. What comes to an end here is never refused, and may be repeated after a crash.
+
+        Raises EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays then.
+        """
+        for record in reversed(receipt.engines):
+            receipt = self._revert_engine(receipt, record)
+        if keep_toolkit:
+            log.get().info("Left the toolkit in place", folder=receipt.toolkit_folder)
+        else:
+            toolkit_files.remove_all(self.node, receipt)
+            log.get().info("Removed the toolkit", folder=receipt.toolkit_folder)
+        self.store.clear()
+        toolkit_files.remove_folders(self.node, receipt)
+
+    def _revert_engine(self, receipt: Receipt, record: EngineRecord) -> Receipt:
+        """Give an engine's files back; return the receipt with what was learnt on the way."""
+        engine = room(record.name)
+        originals: dict[str, bytes] = {}
+        remembered = memories(engine, record, self.store, originals)
+        live = self._ask(engine, record)
+        reload = self._reload(engine, record, live)
+        goals = []
+        files = []
+        for file in reversed(record.files):
+            present = EngineFile(file.role, file.path, self.node.files.find(file.path))
+            goal = engine.without_us(present, remembered[file.path], receipt.toolkit_folder)
+            goals.append((present, goal))
+            files.append(self._record(engine, file, present, goal, reload))
+            for note in goal.left:
+                log.get().warning("Left in the file", file=file.path, engine=record.name, what=note)
+            if goal.base is not None:
+                originals[memory.digest(goal.base)] = goal.base
+        record = dataclasses.replace(record, files=tuple(reversed(files)))
+        engines = tuple(record if other.name == record.name else other for other in receipt.engines)
+        receipt = dataclasses.replace(receipt, state=State.REVERTING, engines=engines)
+        self.store.save(receipt, originals)
+        self._switch(engine, record, live, reload, goals, receipt.toolkit_folder)
+        return receipt
+
+    def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
+        if record.reload is ReloadMode.NONE:
+            return None
+        try:
+            return engine.ask(self.node, record.socket, _ASK_SECONDS)
+        except EngineSilentError as error:
+            log.get().warning(
+                "The engine does not answer: its files are given back, and it reads them when it starts",
+                engine=record.name,
+                reason=str(error),
+            )
+            return None
+
+    def _reload(self, engine: Engine, record: EngineRecord, live: Live | None) -> Reload:
+        """Decide how to reload; an engine that cannot be reloaded is no reason to refuse the cleanup."""
+        if live is None:
+            return Reload(ReloadMode.NONE)
+        asked = EngineSettings(reload_mode=record.reload, allow_restart=True)
+        try:
+            return engine.reload(self.node, Survey(record.socket, (), live), asked)
+        except ConfigurationError as error:
+            log.get().warning(
+                "The engine cannot be reloaded: restart it, so that it forgets the handlers",
+                engine=record.name,
+                reason=str(error),
+            )
+            return Reload(ReloadMode.NONE)
+
+    @staticmethod
+    def _record(engine: Engine, file: FileRecord, present: EngineFile, goal: Goal, reload: Reload) -> FileRecord:
+        """Return the record for the way back: a run that is killed on it must find the new original, not the old."""
+        before: Before | None = None
+        if goal.base is not None:
+            before = file.before
+            if present.found is not None:
+                meta = present.found.metadata
+                before = Before(memory.digest(goal.base), meta.mode, meta.uid, meta.gid, meta.xattrs)
+        written = set(file.written)
+        if reload.mode is ReloadMode.SIGNAL:
+            transitional = engine.transitional(goal.base)
+            if transitional is not None:
+                written.add(memory.digest(transitional))
+        return dataclasses.replace(file, before=before, written=tuple(sorted(written)))
+
+    def _switch(  # the parts of one switch
+        self,
+        engine: Engine,
+        record: EngineRecord,
+        live: Live | None,
+        reload: Reload,
+        goals: list[tuple[EngineFile, Goal]],
+        toolkit_folder: str,
+    ) -> None:
+        def wrong(now: Live) -> list[str]:
+            return [
+                f"it still lists the handler {name}, which runs {path}"
+                for name, path in now.handlers.items()
+                if beneath(path, toolkit_folder)
+            ]
+
+        changes = any(goal.base != present.content for present, goal in goals)
+        if not changes and (live is None or not wrong(live)):
+            reload = Reload(ReloadMode.NONE)
+        steps = [Step(present, goal.base) for present, goal in goals]
+        switch = Switch(engine, record.socket, live, steps, reload, wrong)
+        try:
+            self.switcher.make(switch, interruptible=False)
+        except NotServedError as error:
+            if error.answers:
+                raise EngineRejectedError(
+                    f"{record.name} has its old configuration back, but {error.reason}",
+                    hint="look for another file that names the handler; then run `toolkit-installer uninstall`",
+                ) from error
+            raise EngineDownError(
+                f"{record.name} DOES NOT COME BACK, although its old configuration is in place: {error.reason}",
+                hint="look at its log and restart it; then run `toolkit-installer uninstall`",
+            ) from error
+        log.get().info("Took the handlers back", engine=record.name)

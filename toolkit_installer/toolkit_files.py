@@ -1,0 +1,44 @@
+"""The toolkit's files on the node: put in place one by one, and removed again."""
+
+from __future__ import annotations
+
+import posixpath
+
+from toolkit_installer import log
+from toolkit_installer.node.files import own_metadata
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.tree import Tree
+from toolkit_installer.receipt import Receipt
+from toolkit_installer.toolkit.layout import ToolkitFile
+
+
+def put(node: Node, folder: str, source_root: str, file: ToolkitFile) -> None:
+    """Put one file in place, atomically, over whatever is there. Raises NodeError."""
+    path = node.files.in_folder(posixpath.join(folder, file.name))
+    if file.target is not None:
+        node.files.symlink(file.target, path)
+    elif file.source is not None:
+        node.files.copy(Tree(source_root).outside(file.source), path, own_metadata(file.mode))
+    elif file.content is not None:
+        node.files.overwrite(path, file.content, own_metadata(file.mode))
+    log.get().debug("Installed the file", file=path)
+
+
+def remove(node: Node, folder: str, name: str) -> None:
+    """Remove one file, and what a killed run left of it. Raises NodeError."""
+    path = node.files.in_folder(posixpath.join(folder, name))
+    node.files.sweep(path)
+    node.files.remove(path)
+
+
+def remove_all(node: Node, receipt: Receipt) -> None:
+    """Remove every file that the receipt names, users before what they use. Raises NodeError."""
+    for name in reversed(receipt.toolkit_files):
+        remove(node, receipt.toolkit_folder, name)
+
+
+def remove_folders(node: Node, receipt: Receipt) -> None:
+    """Remove the folders that were created, where nothing of anybody else's is in them. Raises NodeError."""
+    for folder in reversed(receipt.folders):
+        if not node.files.remove_folder(node.files.in_folder(folder)):
+            log.get().info("Left the folder: it is not empty", file=folder)
