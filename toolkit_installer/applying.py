@@ -17,6 +17,7 @@ from toolkit_installer.observation import Observation, engine_record
 from toolkit_installer.plan import EngineWork
 from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
 
@@ -40,6 +41,7 @@ class Applier:
         self.attention = attention
         self.interruptible = interruptible
         self.switcher = Switcher(node, attention, settings.reload_timeout)
+        self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
         self._asked = settings.engine.reload_mode
 
     def apply(self, seen: Observation) -> None:
@@ -47,6 +49,8 @@ class Applier:
 
         Raises EngineRejectedError, EngineDownError, NodeError, ChangedMeanwhileError; Stopped after a signal.
         """
+        if any(engine.reload_why for engine in seen.plan.engines):
+            self.budget.check()
         created = self.store.prepare()
         receipt = self._receipt(seen, created)
         try:
@@ -88,6 +92,7 @@ class Applier:
         reload = work.reload if work.reload_why else dataclasses.replace(work.reload, mode=ReloadMode.NONE)
         if work.reload_why:
             log.get().info("The engine is to be reloaded", engine=work.name, why=work.reload_why)
+            self.budget.spend()
 
         def wrong(live: Live) -> list[str]:
             return plan.mismatches(live, work.goals.served, work.goals.default)

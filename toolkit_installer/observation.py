@@ -112,6 +112,7 @@ def _engine(  # all that an engine's plan depends on
     survey = engine.survey(node, settings.engine)
     goals = engine.goals(survey, request, memories(engine, recorded, store, originals))
     reload = engine.reload(node, survey, settings.engine)
+    goals = dataclasses.replace(goals, dangers=engine.dangers(node, survey, reload))
     due = recorded is not None and recorded.reload_due
     return plan.engine_work(engine.name, survey, goals, reload, reload_due=due)
 

@@ -31,6 +31,8 @@ def notes(seen: Observation) -> None:
     for engine in seen.plan.engines:
         for note in engine.goals.notes:
             log.get().info(note, engine=engine.name)
+        for danger in engine.goals.dangers if engine.reload_why else ():
+            log.get().warning(danger, engine=engine.name)
         for goal in engine.goals.files:
             for left in goal.left:
                 log.get().warning("Somebody changed what was ours", file=goal.path, engine=engine.name, what=left)

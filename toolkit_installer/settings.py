@@ -131,6 +131,8 @@ class Settings:
     on_drift: OnDrift = OnDrift.REPORT
     reload_timeout: float = 60.0
     """Seconds that the engine gets to serve a change."""
+    reload_budget: tuple[int, float] = (3, 600.0)
+    """At most so many reloads for installing within so many seconds."""
     engine_of: tuple[tuple[EngineName, EngineSettings], ...] = ()
     """While `runtime` is None: for engines of which something else was asked than `engine` says. They differ by the
     variables that speak of one engine only, such as DOCKER_CONFIG; `engine` itself is then containerd's."""

@@ -123,7 +123,6 @@ class Switcher:
 
     def _wait(self, switch: Switch, heard: str, *, interruptible: bool) -> None:
         before = switch.live.process if switch.live is not None else None
-        restarted = switch.reload.mode is ReloadMode.SYSTEMD
         deadline = time.monotonic() + self.seconds
         while True:
             try:
@@ -131,7 +130,7 @@ class Switcher:
             except EngineSilentError as error:
                 last, answers = error.reason, False
             else:
-                stale = restarted and before is not None and live.process == before
+                stale = switch.reload.restarts and before is not None and live.process == before
                 wrong = ["it was not restarted", *switch.wrong(live)] if stale else switch.wrong(live)
                 if not wrong:
                     log.get().info("The engine serves its configuration", engine=switch.engine.name)

@@ -34,10 +34,14 @@ class Live:
 
 @dataclasses.dataclass(frozen=True)
 class Reload:
-    """How this engine is made to take its configuration over. `unit` is set for systemd."""
+    """How this engine is made to take its configuration over. `unit` is set for systemd.
+
+    `restarts`: another process serves afterwards, so the old one's answers prove nothing.
+    """
 
     mode: ReloadMode
     unit: str | None = None
+    restarts: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +121,8 @@ class Goals:
     """Handlers, by name, and the executables that the live engine should show for them."""
     default: str | None
     notes: tuple[str, ...] = ()
+    dangers: tuple[str, ...] = ()
+    """What may go wrong when the engine is reloaded, in words."""
 
 
 class Engine(Protocol):
@@ -137,6 +143,9 @@ class Engine(Protocol):
 
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
         """Decide how the engine is reloaded. Raises ConfigurationError where it cannot be as asked."""
+
+    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
+        """Return warnings about this way of reloading, one sentence each."""
 
     def transitional(self, content: bytes | None) -> bytes | None:
         """Return the text on which the engine may be signalled instead of `content`; None: on `content` itself."""

@@ -89,8 +89,25 @@ class Containerd:
         return Goal(file.role, file.path, base, base, left=left)
 
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
-        """Restart by systemd, unless asked otherwise."""
-        return reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
+        """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP."""
+        reload = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
+        if reload.mode is ReloadMode.SIGNAL:
+            return dataclasses.replace(reload, restarts=True)
+        return reload
+
+    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
+        """Warn of a signal after which nothing starts containerd again."""
+        process = survey.live.process if survey.live is not None else None
+        if reload.mode is not ReloadMode.SIGNAL or process is None:
+            return ()
+        policy = node.services.property(process.unit, "Restart") if process.unit is not None else None
+        if policy == "always":
+            return ()
+        warning = (
+            "containerd dies of SIGHUP, and its unit does not say Restart=always: it may stay down; "
+            "--restart-mode systemd is safer"
+        )
+        return (warning,)
 
     def transitional(self, content: bytes | None) -> bytes | None:  # noqa: ARG002  # what docker needs, not containerd
         """Return None: a restart reads whatever is there."""

@@ -83,6 +83,10 @@ class Docker:
             )
         return reload
 
+    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # containerd has some
+        """Return nothing: a signal reloads dockerd in place, and a restart is only ever explicitly allowed."""
+        return ()
+
     def transitional(self, content: bytes | None) -> bytes | None:
         """Return daemon.json with both keys named, for the instant of a signal."""
         if content is not None and docker_config.is_explicit(content):

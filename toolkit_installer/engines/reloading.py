@@ -44,7 +44,7 @@ def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | N
         )
     if mode is ReloadMode.SIGNAL:
         return Reload(ReloadMode.SIGNAL)
-    return Reload(ReloadMode.SYSTEMD, _unit(node, engine, process.unit))
+    return Reload(ReloadMode.SYSTEMD, _unit(node, engine, process.unit), restarts=True)
 
 
 def _unit(node: Node, engine: EngineName, unit: str | None) -> str:

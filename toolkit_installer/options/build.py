@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from toolkit_installer.errors import UsageError
 from toolkit_installer.options.resolve import Answers, Sources, answer_of
 from toolkit_installer.options.table import BY_NAME
+from toolkit_installer.options.values import budget
 from toolkit_installer.settings import (
     Cleanup,
     EngineName,
@@ -63,6 +64,7 @@ def build(
         keep_toolkit=_keep_toolkit(answers, values),
         on_drift=OnDrift(answers.text("on_drift")),
         reload_timeout=answers.seconds("reload_timeout"),
+        reload_budget=budget(answers.text("reload_budget")),
         engine_of=tuple((name, other) for name, other in each if other != engine),
     )
 

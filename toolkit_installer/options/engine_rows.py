@@ -109,7 +109,9 @@ _ENGINE = (
         variables=("RUNTIME_CONFIG_SOURCES", "RUNTIME_CONFIG_SOURCE"),
         default_note="command, file; docker: file",
         help="Where the engine's settings are read from: command, file or file=/path.",
-        unbuilt=Unbuilt("another file as the source of the settings", lambda value: "file=" in str(value), "file=/path"),
+        unbuilt=Unbuilt(
+            "another file as the source of the settings", lambda value: "file=" in str(value), "file=/path"
+        ),
     ),
     Option(
         name="runtime_type",

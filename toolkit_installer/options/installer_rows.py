@@ -169,6 +169,18 @@ _OURS = (
         help="How long the engine may take to serve a change before it is taken back.",
     ),
     Option(
+        name="reload_budget",
+        flags=("--reload-budget",),
+        kind=Kind.BUDGET,
+        group=Group.INSTALLER,
+        step=Step.INSTALLER,
+        variables=("RELOAD_BUDGET",),
+        default="3/600",
+        in_short_help=True,
+        help="How many reloads for installing are made within how many seconds, so that a crash-looping pod does not "
+        "take the engine down with it. Cleanup is never refused.",
+    ),
+    Option(
         name="allow_restart",
         flags=("--allow-restart",),
         kind=Kind.FLAG,

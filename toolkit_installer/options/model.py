@@ -29,6 +29,7 @@ class Kind(enum.StrEnum):
     NAMESPACE = "NAMESPACE"
     INDEX = "0..99"
     SECONDS = "SECONDS"
+    BUDGET = "N/SECONDS"
     JSON_OBJECT = "JSON"
     ARGUMENTS = "'FLAGS'"
     PREFIXES = "PREFIX,..."

@@ -30,6 +30,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INDEX = re.compile(r"[0-9]{1,2}")
+_BUDGET = re.compile(r"([0-9]{1,3})/([0-9]{1,6})")
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 
 
@@ -139,6 +140,20 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
+def _budget(text: str) -> str:
+    """Return the text as it was given; `budget` reads it."""
+    match = _BUDGET.fullmatch(text)
+    if match is None or not int(match[1]) or not int(match[2]):
+        raise NotAllowedError("a number of reloads and a number of seconds, such as 3/600")
+    return text
+
+
+def budget(text: str) -> tuple[int, float]:
+    """Return how many reloads are allowed within how many seconds; `text` was checked."""
+    count, _, seconds = text.partition("/")
+    return int(count), float(seconds)
+
+
 def _json_object(text: str) -> str:
     """Return the text as it was given, or {} if it says nothing."""
 
@@ -181,6 +196,7 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
         Kind.NAMESPACE: _matching(_NAMESPACE, "a Kubernetes namespace: small letters, digits and '-', 63 at most"),
         Kind.INDEX: _index,
         Kind.SECONDS: _seconds,
+        Kind.BUDGET: _budget,
         Kind.JSON_OBJECT: _json_object,
         Kind.ARGUMENTS: _arguments,
     }

@@ -76,6 +76,7 @@ OURS = {
     "--remove-toolkit": (),
     "--on-drift": ("ON_DRIFT",),
     "--reload-timeout": ("RELOAD_TIMEOUT",),
+    "--reload-budget": ("RELOAD_BUDGET",),
     "--allow-restart": ("ALLOW_RESTART",),
 }
 
