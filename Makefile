@@ -1,0 +1,65 @@
+# `make` alone lists the targets. Each makes .venv first where it is missing or older than the locks.
+
+SHELL := /bin/sh
+.SHELLFLAGS := -eu -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+SETUP := tests/support/setup
+LOCK := $(BIN)/uv --quiet pip compile --universal --generate-hashes --python-version 3.11 \
+	--no-emit-index-url --no-emit-find-links --no-header --no-annotate
+# Every file that a shell would run: those whose first line says so.
+SCRIPTS = $$(git ls-files --cached --others --exclude-standard | xargs grep -lszP '\A\#!\s?\S*/(env )?(ba|da)?sh\b')
+
+# The environment changes for the locks; the project's own entry points only for pyproject.toml, and that is quick.
+.venv/locked: locks/dev.txt $(SETUP)/make-venv
+	@PYTHON='$(PYTHON)' $(SETUP)/make-venv .venv locks/dev.txt
+	@touch $@
+
+.venv/installed: .venv/locked pyproject.toml
+	@$(BIN)/uv --quiet --offline pip install --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "make %-8s %s\n", $$1, $$2 }'
+
+.PHONY: demo
+demo: .venv/installed ## the whole job on a made-up node: install, do nothing the second time, take everything back
+	@$(BIN)/python tests/demo/demo.py
+
+.PHONY: check
+check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no registry named
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@command -v shellcheck >/dev/null || { echo 'make check: shellcheck is missing: install your package of that name' >&2; exit 1; }
+	shellcheck $(SCRIPTS)
+	$(SETUP)/no-registry-hosts
+
+.PHONY: test
+test: .venv/installed ## the tests that need no engine and no root
+	@$(BIN)/pytest $(ARGS)
+
+.PHONY: e2e
+e2e: .venv/installed ## the tests against real engines: root, and the packages docker.io and containerd
+	@$(BIN)/pytest tests/e2e $(ARGS)
+
+.PHONY: bench
+bench: .venv/installed ## the measurements
+	@set -- tests/bench/bench_*.py; [ -e "$$1" ] || { echo 'make bench: nothing to measure yet'; exit 0; }; \
+	for script; do $(BIN)/python "$$script"; done
+
+.PHONY: lock
+lock: .venv/locked ## the locks anew, with the newest versions that pyproject.toml allows
+	@grep -q '^ *"uv\b' pyproject.toml || { echo 'make lock: uv is not in the dev group, and every target needs it' >&2; exit 1; }
+	@$(LOCK) --upgrade pyproject.toml --output-file locks/runtime.txt
+	@$(LOCK) --upgrade pyproject.toml --group dev --output-file locks/dev.txt
+	@rm -f .venv/locked
+
+.PHONY: clean
+clean: ## everything made here, .venv too
+	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -path ./.git -prune -o -name __pycache__ -type d -print | xargs rm -rf

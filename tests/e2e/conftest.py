@@ -1,0 +1,100 @@
+"""Fixtures: live engines, the installed program, a payload. What is missing is said, and in CI it is a failure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.program import Installer, missing_programs
+from tests.support import payloads
+from tests.support.engines import ContainerdEngine, DockerEngine, Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+DATA = Path(__file__).parent / "data"
+
+
+def skips_are_failures() -> bool:
+    """Tell whether this run must not leave anything out."""
+    return os.environ.get("CI") == "true" or os.environ.get("E2E_NO_SKIP") == "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skipped test into a failed one where nothing may be skipped: a green CI would say more than it knows."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and skips_are_failures():
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and here a skip is a failure: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Turn a skipped file into a failure likewise."""
+    report = yield
+    if report.outcome == "skipped" and skips_are_failures():
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and here a skip is a failure: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("engines are started as root: run this as root")
+
+
+def _needs(engine: type[Engine]) -> None:
+    if missing := engine.missing():
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages docker.io, containerd, runc)")
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an empty folder with a short name: a socket's path has 107 bytes at most."""
+    return tmp_path_factory.mktemp("e")
+
+
+@pytest.fixture
+def docker(folder: Path) -> Iterator[DockerEngine]:
+    """Yield a live dockerd whose daemon.json has much to lose."""
+    _needs(DockerEngine)
+    with DockerEngine(folder / "engine") as engine:
+        engine.config.write_bytes((DATA / "daemon.json").read_bytes())
+        engine.start()
+        yield engine
+
+
+@pytest.fixture
+def containerd(folder: Path) -> Iterator[ContainerdEngine]:
+    """Yield a live containerd whose config.toml has much to lose."""
+    _needs(ContainerdEngine)
+    with ContainerdEngine(folder / "engine") as engine:
+        text = (DATA / "config.toml").read_text().replace("@FOLDER@", str(engine.folder))
+        engine.folder.mkdir(mode=0o700)
+        engine.config.write_text(text)
+        engine.start()
+        yield engine
+
+
+@pytest.fixture
+def installer(folder: Path) -> Iterator[Installer]:
+    """Yield the means to run the installed programs; what is left running is killed."""
+    if missing := missing_programs():
+        pytest.skip(f"not installed: {', '.join(missing)} (make .venv/installed)")
+    logs = folder / "logs"
+    logs.mkdir()
+    installer = Installer(logs)
+    yield installer
+    installer.close()
+
+
+@pytest.fixture
+def payload(folder: Path) -> Path:
+    """Return a payload's root."""
+    return payloads.build(folder / "payload")

@@ -1,0 +1,113 @@
+"""The whole job on a live containerd, restarted by the test: what the CRI says before, during and after."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.node import lost_lines, state_of, traces_of_writing
+from tests.e2e.program import WAITING, Installer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.engines import ContainerdEngine
+
+CRI = "io.containerd.grpc.v1.cri"
+HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+
+
+@pytest.fixture
+def install_dir(folder: Path) -> Path:
+    return folder / "nvidia"
+
+
+@pytest.fixture
+def flags(containerd: ContainerdEngine, folder: Path, install_dir: Path, payload: Path) -> list[object]:
+    """Return the peer's flags; the restart is this test's business."""
+    containerd.config.chmod(0o640)
+    return [
+        *("--runtime", "containerd", "--config", containerd.config, "--socket", containerd.socket),
+        *("--drop-in-config", containerd.folder / "conf.d" / "99-nvidia.toml", "--restart-mode", "none"),
+        *("--toolkit-install-dir", install_dir, "--toolkit-source-root", payload),
+        *("--pid-file", folder / "pid" / "toolkit.pid"),
+    ]
+
+
+def test_containerd_serves_the_handlers_until_the_installer_is_told_to_stop(
+    containerd: ContainerdEngine, installer: Installer, flags: list[object], install_dir: Path
+) -> None:
+    before, pid = state_of(containerd.config), containerd.pid
+    runc = containerd.runtimes()["runc"]
+
+    run = installer.start("nvidia-toolkit", *flags)
+    run.wait_for(WAITING)
+    assert containerd.alive()
+    assert containerd.pid == pid, "asked not to restart containerd, it did"
+    containerd.restart()
+
+    toolkit = install_dir / "toolkit"
+    runtimes = containerd.runtimes()
+    assert set(runtimes) == {"runc"} | HANDLERS
+    assert containerd.default_handler() == "nvidia"
+    assert containerd.handlers() == {
+        "runc": "",
+        "nvidia": str(toolkit / "nvidia-container-runtime"),
+        "nvidia-cdi": str(toolkit / "nvidia-container-runtime.cdi"),
+        "nvidia-legacy": str(toolkit / "nvidia-container-runtime.legacy"),
+    }
+    assert runtimes["runc"] == runc
+    for name in HANDLERS:
+        assert runtimes[name]["runtimeType"] == "io.containerd.runc.v2"
+        assert runtimes[name]["options"]["SystemdCgroup"] is True
+        assert runtimes[name]["options"]["NoPivotRoot"] is True
+
+    assert run.terminate() == 0, run.output
+    assert state_of(containerd.config) == before
+    containerd.restart()
+    assert containerd.runtimes() == {"runc": runc}
+    assert containerd.default_handler() == "runc"
+
+
+def test_what_the_operator_wrote_stays_in_config_toml_while_installed(
+    containerd: ContainerdEngine, installer: Installer, flags: list[object]
+) -> None:
+    before, settings_before = containerd.config.read_text(), containerd.info()["config"]
+    run = installer.start("nvidia-toolkit", *flags)
+    run.wait_for(WAITING)
+    containerd.restart()
+    after, settings_after = containerd.config.read_text(), containerd.info()["config"]
+    assert lost_lines(before, after) == []
+    was, now = (tomllib.loads(text)["plugins"][CRI]["containerd"] for text in (before, after))
+    assert was["runtimes"].items() <= now["runtimes"].items()
+    assert set(now) - set(was) <= {"default_runtime_name"}
+    for settings in (settings_before, settings_after):  # what the daemon has besides what we are here to change
+        settings["containerd"] = {
+            key: value
+            for key, value in settings["containerd"].items()
+            if key not in {"runtimes", "defaultRuntimeName", "defaultRuntime"}
+        }
+    assert settings_after == settings_before
+
+
+def test_a_second_run_on_a_configured_node_writes_nothing_and_uninstall_reverts(
+    containerd: ContainerdEngine, installer: Installer, flags: list[object], install_dir: Path
+) -> None:
+    before = state_of(containerd.config)
+    first = installer.start("nvidia-toolkit", *flags, "--no-daemon")
+    assert first.finish() == 0, first.output
+    containerd.restart()
+    assert set(containerd.handlers()) >= HANDLERS
+    traces = traces_of_writing(containerd.config, install_dir)
+
+    second = installer.start("nvidia-toolkit", *flags, "--no-daemon")
+    assert second.finish() == 0, second.output
+    assert traces_of_writing(containerd.config, install_dir) == traces
+
+    uninstall = installer.start("toolkit-installer", "uninstall", *flags)
+    assert uninstall.finish() == 0, uninstall.output
+    assert state_of(containerd.config) == before
+    containerd.restart()
+    assert set(containerd.handlers()) == {"runc"}
