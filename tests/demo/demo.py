@@ -1,0 +1,184 @@
+"""Shows the whole job on a fake node: install, second run, stop; with the tree, the diffs, and every byte back.
+
+No root privileges, no engine and no GPU are needed; the node is a folder that is thrown away at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # started as a script, from anywhere
+
+from tests.support import payloads
+from toolkit_installer.documents import diff
+from toolkit_installer.errors import ExitCode
+
+PROGRAM = Path(sys.executable).parent / "toolkit-installer"
+DEADLINE = 30.0
+
+DAEMON_JSON = """{
+\t"log-driver":   "json-file",
+\t"log-opts": {"max-size": "10m",   "max-file": "3"},
+
+\t"registry-mirrors": [ "https://mirror.example" ],   "max-concurrent-downloads": 1e1
+}
+"""
+
+CONFIG_TOML = """\
+# Managed by the platform team. Ask in #platform before you touch this.
+version = 2
+
+[plugins]
+  [plugins."io.containerd.grpc.v1.cri"]
+    sandbox_image = "registry.example/pause:3.9"   # pinned: see the runbook
+
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      # overlayfs only: the disks are xfs
+      snapshotter = "overlayfs"
+      default_runtime_name = "runc"  # nothing else, please
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+        runtime_type = "io.containerd.runc.v2"
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+          SystemdCgroup = true
+
+    [plugins."io.containerd.grpc.v1.cri".registry.configs."registry.example".auth]
+      password = "correct horse battery staple"
+"""
+
+CONFIGS = {
+    "docker": ("etc/docker/daemon.json", DAEMON_JSON),
+    "containerd": ("etc/containerd/config.toml", CONFIG_TOML),
+}
+
+COLOR = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def paint(text: str, code: str) -> str:
+    return f"\033[{code}m{text}\033[0m" if COLOR else text
+
+
+def title(text: str) -> None:
+    print(f"\n{paint(f'── {text} ', '1;36')}{paint('─' * max(0, 96 - len(text)), '36')}")
+
+
+def say(text: str) -> None:
+    print(paint(f"   {text}", "2"))
+
+
+def check(good: bool, text: str) -> None:  # noqa: FBT001  # what was found, not a switch
+    print(paint(f"   ✔ {text}", "32") if good else paint(f"   ✘ {text}", "1;31"))
+    if not good:
+        sys.exit(1)
+
+
+def snapshot(node: Path) -> dict[str, tuple[int, int, int, bytes | str | None]]:
+    """Return mode, owner and content of everything on the node."""
+    found = {}
+    for path in sorted(node.rglob("*")):
+        status = path.lstat()
+        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        found[str(path.relative_to(node))] = (status.st_mode, status.st_uid, status.st_gid, content)
+    return found
+
+
+def times(node: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.lstat().st_ino, path.lstat().st_ctime_ns) for path in node.rglob("*") if path.is_file()}
+
+
+def show_tree(folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        depth = len(path.relative_to(folder).parts) - 1
+        arrow = f" -> {os.readlink(path)}" if path.is_symlink() else ""
+        size = f"  {path.stat().st_size} B" if path.is_file() and not path.is_symlink() else ""
+        name = paint(path.name + "/", "34") if path.is_dir() else path.name
+        print(f"   {'   ' * depth}{name}{paint(arrow + size, '2')}")
+
+
+def show_log(line: str) -> None:
+    print(f"   {paint('log', '35')} {line}")
+
+
+def once(arguments: list[str]) -> int:
+    """Run the installer to its end, show its log, return its exit code."""
+    done = subprocess.run(  # our own program
+        [PROGRAM, "run", *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    for line in done.stderr.splitlines():
+        show_log(line)
+    return done.returncode
+
+
+class Running:
+    """The installer in the background."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(  # our own program
+            [PROGRAM, "run", *arguments], stderr=subprocess.PIPE, text=True
+        )
+
+    def until(self, text: str) -> None:
+        """Show its log up to the line with `text`."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            show_log(line.rstrip())
+            if text in line:
+                return
+        check(False, f"the log ends without {text!r}")  # noqa: FBT003
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            show_log(line.rstrip())
+        return self.process.wait(DEADLINE)
+
+
+def demonstrate(engine: str, node: Path, payload: Path) -> None:
+    place, text = CONFIGS[engine]
+    path = node / place
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    path.chmod(0o640)
+    before = snapshot(node)
+    arguments = ["--runtime", engine, "--node-root", str(node), "--toolkit-source-root", str(payload)]
+
+    title(f"{engine}: install")
+    say(f"toolkit-installer run --runtime {engine} --node-root NODE --toolkit-source-root PAYLOAD")
+    run = Running(*arguments)
+    run.until("Waiting for signal")
+    title(f"{engine}: what changed in /{place}")
+    print(diff.unified(f"/{place}", before[place][3], path.read_bytes(), color=COLOR), end="")  # type: ignore[arg-type]
+    title(f"{engine}: what is on the node now")
+    show_tree(node / "usr/local/nvidia/toolkit")
+
+    title(f"{engine}: a second instance is refused")
+    refused = once(arguments)
+    check(refused == ExitCode.ALREADY_RUNNING, "exit 4, and the first one's PID is named")
+
+    title(f"{engine}: killed, and started again")
+    run.process.kill()
+    run.process.wait(DEADLINE)
+    untouched = times(node / "etc") | times(node / "usr")
+    again = Running(*arguments)
+    again.until("Waiting for signal")
+    check(times(node / "etc") | times(node / "usr") == untouched, "the second run wrote nothing")
+
+    title(f"{engine}: stopped by SIGTERM")
+    check(again.stop() == ExitCode.DONE, "exit 0")
+    check(snapshot(node) == before, "every byte, mode and owner is back, and nothing is left over")
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="toolkit-installer-demo-") as scratch:
+        payload_root = payloads.build(Path(scratch, "payload"))
+        for name in CONFIGS:
+            demonstrate(name, Path(scratch, f"{name}-node"), payload_root)
+    title(f"done in {time.monotonic() - started:.1f} s")
