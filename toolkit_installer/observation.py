@@ -8,7 +8,7 @@ import os
 import posixpath
 from collections.abc import Mapping
 
-from toolkit_installer import memory, plan
+from toolkit_installer import detection, memory, plan
 from toolkit_installer.engines.base import Engine, Memory, Request
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import UsageError
@@ -52,7 +52,7 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
     engines: tuple[EngineWork, ...] = ()
     if settings.configure_engine:
         if settings.runtime is None:
-            raise UsageError("--runtime auto is not built yet", hint="say --runtime docker or --runtime containerd")
+            settings = settings.for_engine(detection.detect(node, settings))
         engines = (_engine(settings, node, store, receipt, found, originals),)
     warnings = _warnings(settings, toolkit, found) if toolkit.write else ()
     return Observation(receipt, originals, found, Plan(toolkit, engines), warnings)

@@ -100,7 +100,12 @@ def _file_state(node: Node, file: FileRecord) -> str:
     found = node.files.find(file.path)
     if found is None:
         return "missing" if file.written else "as written"
-    return "as written" if memory.digest(found.content) in file.written else "changed by somebody else"
+    digest = memory.digest(found.content)
+    if digest in file.written:
+        return "as written"
+    if file.before is not None and digest == file.before.sha256:
+        return "as it was before"
+    return "changed by somebody else"
 
 
 def show_status(node: Node, settings: Settings, receipt: Receipt | None, *, as_json: bool) -> None:

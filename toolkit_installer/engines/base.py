@@ -132,6 +132,14 @@ class Engine(Protocol):
     def name(self) -> EngineName:
         """The engine that this room is for."""
 
+    @property
+    def config(self) -> str:
+        """The usual path of the engine's file."""
+
+    @property
+    def socket(self) -> str:
+        """The usual path of the engine's socket."""
+
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
 

@@ -51,6 +51,8 @@ class Containerd:
     """containerd's room."""
 
     name = EngineName.CONTAINERD
+    config = CONFIG
+    socket = SOCKET
 
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Read config.toml, the drop-in and what they import, and ask the CRI. Raises ConfigurationError."""

@@ -39,6 +39,8 @@ class Docker:
     """docker's room."""
 
     name = EngineName.DOCKER
+    config = CONFIG
+    socket = SOCKET
 
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Read daemon.json and ask dockerd. Raises ConfigurationError."""
