@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from toolkit_installer import log, memory, toolkit_files
+from toolkit_installer import log, memory, references, toolkit_files
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.rooms import room
@@ -35,13 +35,20 @@ class Reverter:
         """
         for record in reversed(receipt.engines):
             receipt = self._revert_engine(receipt, record)
-        if keep_toolkit:
+        if keep_toolkit or self._held(receipt.toolkit_folder):
             log.get().info("Left the toolkit in place", folder=receipt.toolkit_folder)
         else:
             toolkit_files.remove_all(self.node, receipt)
             log.get().info("Removed the toolkit", folder=receipt.toolkit_folder)
         self.store.clear()
         toolkit_files.remove_folders(self.node, receipt)
+
+    def _held(self, folder: str) -> bool:
+        """Tell whether something still needs the binaries, and log what."""
+        holders = references.holders(self.node, folder)
+        for holder in holders:
+            log.get().warning("The toolkit is still needed; `uninstall` removes it later", folder=folder, why=holder)
+        return bool(holders)
 
     def _revert_engine(self, receipt: Receipt, record: EngineRecord) -> Receipt:
         """Give an engine's files back; return the receipt with what was learnt on the way."""
