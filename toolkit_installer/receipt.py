@@ -111,9 +111,9 @@ def decode(content: bytes) -> Receipt:
     """
     try:
         body = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(f"is no JSON ({error})") from error
-    if not isinstance(body, dict) or not isinstance(body.get("schema"), int):
+    if not isinstance(body, dict) or type(body.get("schema")) is not int or body["schema"] < 1:
         raise _damaged("has no schema number")
     if body["schema"] > SCHEMA:
         raise ConfigurationError(

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 
 from toolkit_installer import receipt as receipts
-from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.errors import ConfigurationError, InstallerError, located
 from toolkit_installer.node.files import Files, own_metadata
 from toolkit_installer.node.locks import lock_folder
 from toolkit_installer.node.reading import Identity
@@ -63,11 +63,24 @@ class ReceiptStore:
             self._lock = lock_folder(self.files, self.folder)
 
     def prepare(self) -> tuple[str, ...]:
-        """Create the folder where it is missing, and lock it; return the folders created, outermost first."""
-        parents = self.files.make_folders(os.path.dirname(self.folder))
-        own = self.files.make_folders(self.folder, _PRIVATE_FOLDER)
-        self.lock()
-        return (*parents, *own)
+        """Create the folder where it is missing, and lock it; return the folders created, outermost first.
+
+        A folder without a receipt is what a run left that was killed early: if nothing else is in the install folder,
+        that was created for it as well. Raises AlreadyRunningError, ConfigurationError, NodeError.
+        """
+        install_dir = os.path.dirname(self.folder)
+        unfinished = self.exists() and self.files.list(self.folder).count(_RECEIPT) == 0
+        alone = (install_dir,) if unfinished and len(self.files.list(install_dir)) == 1 else ()
+        missing = self.files.missing_folders(self.folder)
+        try:
+            self.files.make_folders(install_dir)
+            self.files.make_folders(self.folder, _PRIVATE_FOLDER)
+            self.lock()
+        except InstallerError:
+            for folder in reversed(missing):
+                self.files.remove_folder(folder)
+            raise
+        return (*alone, *missing)
 
     def load(self) -> Receipt | None:
         """Return the receipt, or None where there is none. Raises ConfigurationError for one that cannot be used."""

@@ -60,6 +60,7 @@ class Reverter:
         goals = []
         files = []
         for file in reversed(record.files):
+            self.node.files.sweep(file.path)
             present = EngineFile(file.role, file.path, self.node.files.find(file.path))
             goal = engine.without_us(present, remembered[file.path], receipt.toolkit_folder)
             goals.append((present, goal))

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from toolkit_installer import log
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node.files import own_metadata
+from toolkit_installer.node.files import ChangedMeanwhileError, own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import ProgramError
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import Found, Metadata
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.settings import ReloadMode
 
@@ -61,7 +61,7 @@ class Switcher:
         self.seconds = seconds
         self.reloads = 0
         """How often an engine was asked to reload."""
-        self._identities: dict[str, Identity | None] = {}
+        self._attempts: dict[str, list[bytes | None]] = {}
 
     def make(self, switch: Switch, *, interruptible: bool) -> None:
         """Write the files, reload, and wait until the engine serves them.
@@ -81,19 +81,30 @@ class Switcher:
             self._write(step.file, step.content)
 
     def _write(self, file: EngineFile, content: bytes | None) -> None:
-        found = file.found
-        expected = self._identities.get(file.path, found.identity if found is not None else None)
+        """Make the file hold `content`. Raises ChangedMeanwhileError if somebody else wrote it since it was read."""
+        expected = self._expected(file)
+        if content == (None if expected is None else expected.content):
+            return
+        # before the attempt: one that fails late, at its last fsync, has changed the file all the same
+        self._attempts.setdefault(file.path, []).append(content)
         if content is None:
-            if expected is not None:
-                self.node.files.remove(file.path, expected)
-                self._identities[file.path] = None
-                log.get().info("Removed the file", file=file.path)
+            assert expected is not None  # noqa: S101  # it differs from content
+            self.node.files.remove(file.path, expected.identity)
+            log.get().info("Removed the file", file=file.path)
             return
-        if file.path not in self._identities and found is not None and found.content == content:
-            return
-        metadata = _metadata(found)
-        self._identities[file.path] = self.node.files.replace(file.path, content, metadata, expected)
+        identity = None if expected is None else expected.identity
+        self.node.files.replace(file.path, content, _metadata(file.found), identity)
         log.get().info("Wrote the file", file=file.path)
+
+    def _expected(self, file: EngineFile) -> Found | None:
+        """Return the file as it must still be: as it was read, or as one of our own attempts left it."""
+        attempts = self._attempts.get(file.path)
+        if attempts is None:
+            return file.found
+        now = self.node.files.find(file.path)
+        if (None if now is None else now.content) not in (*attempts, file.content):
+            raise ChangedMeanwhileError("somebody else changed it meanwhile", path=file.path, hint="it is read again")
+        return now
 
     def _reload(self, switch: Switch, *, interruptible: bool) -> None:
         """Reload the engine and wait for it to serve. Raises NotServedError, Stopped."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, lookup, same
+from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, lookup, same
 from toolkit_installer.engines.ownership import Owned, Ownership, Shape, beneath, record, strip
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.toolkit.handlers import Handler
@@ -219,7 +219,8 @@ def _without_version(content: bytes, ownership: Ownership) -> bytes:
     document = toml_document.parse(content)
     if owned is None or not same(document, {"version": owned.ours}):
         return content
-    return b""
+    rest = toml_document.edit(content, [Remove(VERSION)], marker=MARKER)
+    return rest if rest.strip() else b""
 
 
 def ours(content: bytes, toolkit_folder: str) -> bool:

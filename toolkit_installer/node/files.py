@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable
 
 from toolkit_installer.errors import InstallerError
@@ -76,7 +77,11 @@ class Files(Reader):
                 temporary = temporary_name(name)
                 self._clear(temporary, folder)
                 self.calls.symlink(target, temporary, folder)
-                self.calls.rename(temporary, name, folder)
+                try:
+                    self.calls.rename(temporary, name, folder)
+                except OSError:
+                    self._discard(temporary, folder)
+                    raise
                 self.calls.fsync(folder)
         except OSError as error:
             raise NodeError.of(error, path, "create the symlink") from error
@@ -113,10 +118,20 @@ class Files(Reader):
                 with self.root.parent(folder_path) as (folder, name):
                     refuse_if_others_write(folder, folder_path)
                     self.calls.mkdir(name, mode, folder)
+                    self._open_to(name, mode, folder)
                     self.calls.fsync(folder)
             except OSError as error:
                 raise NodeError.of(error, folder_path, "create the folder") from error
         return missing
+
+    def _open_to(self, name: str, mode: int, folder: int) -> None:
+        """Give a new folder the bits that the umask took from it."""
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                self.calls.chmod(fd, mode)
+        finally:
+            os.close(fd)
 
     def remove_folder(self, path: str) -> bool:
         """Remove the folder at the canonical `path` if it is empty; tell whether it is gone. Raises NodeError."""
@@ -147,9 +162,7 @@ class Files(Reader):
                     self.calls.rename(temporary, name, folder)
                     identity = Identity.of(os.fstat(fd))
                 except (OSError, InstallerError):
-                    # best effort: what went wrong matters more, and the next run sweeps this name
-                    with contextlib.suppress(OSError):
-                        self.calls.unlink(temporary, folder)
+                    self._discard(temporary, folder)
                     raise
                 finally:
                     os.close(fd)
@@ -157,6 +170,11 @@ class Files(Reader):
                 return identity
         except OSError as error:
             raise NodeError.of(error, path, "write it") from error
+
+    def _discard(self, temporary: str, folder: int) -> None:
+        """Remove a temporary file after a failure, which matters more than this: the next run sweeps the name."""
+        with contextlib.suppress(OSError):
+            self.calls.unlink(temporary, folder)
 
     def _clear(self, temporary: str, folder: int) -> None:
         """Remove what a killed run, or somebody else, left under the temporary name."""

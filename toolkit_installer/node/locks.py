@@ -11,6 +11,9 @@ from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.root import NodeError, refuse_if_others_write
 
+_PID_LIMIT = 64
+"""Bytes; no PID is longer."""
+
 
 class PidFile:
     """The locked PID file. Locked before it is truncated, so that a loser never erases the winner's PID."""
@@ -60,22 +63,27 @@ class PidFile:
 
 
 def holder(files: Files, path: str) -> int | None:
-    """Return the PID of the instance that holds the PID file, or None if nobody does. Raises NodeError."""
-    if not files.is_file(path):
+    """Return the PID of the instance that holds the PID file, or None if nobody does. Raises NodeError.
+
+    Asks the kernel's list of locks: trying the lock would make an instance that starts just now believe in another.
+    """
+    found = files.find(path, _PID_LIMIT)
+    if found is None or not _locked(found.identity.inode):
         return None
+    return _pid(found.content)
+
+
+def _locked(inode: int) -> bool:
+    """Tell whether somebody holds a flock on the file with this inode (proc_locks(5))."""
     try:
-        fd = os.open(files.root.outside(files.canonical(path)), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
+        with open("/proc/locks", encoding="ascii") as lines:
+            return any(
+                words[1] == "FLOCK" and words[-3].endswith(f":{inode}")
+                for words in (line.split() for line in lines)
+                if "->" not in words
+            )
     except OSError as error:
-        raise NodeError.of(error, path, "read the PID file") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _written_pid(fd)
-    finally:
-        os.close(fd)
-    return None
+        raise NodeError.of(error, "/proc/locks", "read it") from error
 
 
 def lock_folder(files: Files, path: str) -> int:
@@ -123,9 +131,12 @@ def _lock(fd: int, path: str) -> None:
 
 
 def _written_pid(fd: int) -> int | None:
-    text = os.pread(fd, 32, 0).decode("ascii", errors="replace").strip()
+    return _pid(os.pread(fd, _PID_LIMIT, 0))
+
+
+def _pid(content: bytes) -> int | None:
     with contextlib.suppress(ValueError):
-        pid = int(text)
+        pid = int(content.decode("ascii", errors="replace").strip())
         return pid if pid > 0 else None
     return None
 
