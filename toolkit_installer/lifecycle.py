@@ -197,7 +197,7 @@ def uninstall(settings: Settings) -> int:
             store.take_order()
         receipt = store.load() or adopting.leftovers(node, settings)
         if receipt is None:
-            store.clear()  # what a run left that was killed before its receipt stood, or after it went
+            store.forget()  # what a run left that was killed before its receipt stood, or after it went
             log.get().info("Nothing is installed", folder=settings.toolkit.folder)
             return ExitCode.DONE
         store.prepare()

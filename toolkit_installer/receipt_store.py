@@ -135,6 +135,14 @@ class ReceiptStore:
             return found.content
         return None
 
+    def forget(self) -> None:
+        """Remove a folder without a receipt, and the install folder if that was made for it."""
+        install_dir = os.path.dirname(self.folder)
+        alone = self.exists() and len(self.files.list(install_dir)) == 1
+        self.clear()
+        if alone:
+            self.files.remove_folder(install_dir)
+
     def clear(self) -> None:
         """Remove the receipt first, then its copies, then the folder."""
         self.files.remove(f"{self.folder}/{_RECEIPT}")

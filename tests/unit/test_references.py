@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from toolkit_installer import references
 from toolkit_installer.node.node import Node
 
-TOOLKIT = "/usr/local/nvidia/toolkit"
+TOOLKIT = f"/usr/local/nvidia-{uuid.uuid4().hex}/toolkit"
+"""No other test's: processes are looked for on the whole machine."""
 
 
 @pytest.fixture
@@ -37,16 +39,16 @@ def shim(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_container_that_was_started_through_our_handler_holds_the_toolkit(node: Node, shim: Path) -> None:
     runtime = f"{TOOLKIT}/nvidia-container-runtime"
-    (shim / "runtime").write_text(runtime)
+    (shim / "runtime").write_text(runtime.format(TOOLKIT))
     # the runtime exists neither here nor there, so it cannot be told apart
     (held,) = references.holders(node, TOOLKIT)
     assert "c0ffee" in held
     assert runtime in held
 
 
-@pytest.mark.parametrize("runtime", ["runc", "/usr/bin/runc", f"{TOOLKIT}-of-another/nvidia-container-runtime"])
+@pytest.mark.parametrize("runtime", ["runc", "/usr/bin/runc", "{}-of-another/nvidia-container-runtime"])
 def test_an_ordinary_container_holds_nothing(node: Node, shim: Path, runtime: str) -> None:
-    (shim / "runtime").write_text(runtime)
+    (shim / "runtime").write_text(runtime.format(TOOLKIT))
     assert references.holders(node, TOOLKIT) == []
 
 

@@ -37,6 +37,9 @@ class _Absent:
     def __repr__(self) -> str:
         return "ABSENT"
 
+    def __bool__(self) -> bool:
+        return False
+
 
 ABSENT: Final = _Absent()
 """What `lookup` returns where a document has no such key."""

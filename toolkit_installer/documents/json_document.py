@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import decimal
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,23 @@ if TYPE_CHECKING:
     from toolkit_installer.documents.changes import Change
 
 
+_REMEMBERED = 8
+"""Documents: those of one engine, before and after."""
+
+
 def parse(content: bytes) -> Table:
     """Return what a JSON file means; an empty one means `{}`.
 
     Numbers keep their exact value: int, or decimal.Decimal for those with a fraction or an exponent. A UTF-8 byte
     order mark is allowed, as dockerd allows it. Raises DocumentError for everything that RFC 8259 does not allow, for
-    a top level that is no object, for duplicate keys, and for numbers and nesting beyond reason.
+    a top level that is no object, for duplicate keys, and for numbers and nesting beyond reason. The same bytes give
+    the same value again, without being read again: nobody changes it.
     """
+    return _parsed(content)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _parsed(content: bytes) -> Table:
     text = _decode(content)
     if _is_blank(text):
         return {}

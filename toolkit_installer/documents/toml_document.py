@@ -6,6 +6,7 @@ Whatever the edit makes is parsed again by tomllib, which shares no code with it
 from __future__ import annotations
 
 import codecs
+import functools
 import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final
@@ -32,17 +33,33 @@ MAXIMUM_DEPTH: Final = 100
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _TEMPLATE: Final = re.compile(r"^[^#\n]*?\{\{", re.MULTILINE)
 _NESTING: Final = re.compile(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
+_DOTTED: Final = re.compile(
+    rf"^[ \t]*\[{{0,2}}[ \t]*(?:[A-Za-z0-9_-]++[ \t]*\.[ \t]*){{{MAXIMUM_DEPTH}}}", re.MULTILINE
+)
+"""A key of so many parts. tomllib takes seconds for a hundred thousand, so it is not asked."""
 _LONG_NUMBER: Final = re.compile(r"[0-9_]{4000}")
 _BARE_CARRIAGE_RETURN: Final = re.compile(r"\r(?!\n)")
 _HINT: Final = "correct the file, or restore it"
 
 
+_REMEMBERED = 8
+"""Documents: those of one engine, before and after."""
+
+
 def parse(content: bytes) -> Table:
     """Return what a TOML document means; a byte order mark at its start is no part of it.
 
+    The same bytes give the same value again, without being read again: nobody changes it.
     Raises DocumentError, with the 1-based line where there is one, for anything that is no TOML of a sane depth.
     """
+    return _parsed(content)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _parsed(content: bytes) -> Table:
     text = _text(content)
+    if dotted := _DOTTED.search(text):
+        raise DocumentError("a key has too many parts", line=_line(text, dotted.end()), hint=_HINT)
     try:
         document = tomllib.loads(text)
     except RecursionError as error:

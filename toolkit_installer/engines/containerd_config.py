@@ -34,7 +34,12 @@ def containerd_table(version: int) -> Path:
 def shape(version: int) -> Shape:
     """Return where a file of this version keeps its runtimes."""
     table = containerd_table(version)
-    return Shape((*table, "runtimes"), (*table, "default_runtime_name"), _executable)
+    return Shape((*table, "runtimes"), (*table, "default_runtime_name"), _executable, (_legacy_type(version),))
+
+
+def _legacy_type(version: int) -> Path:
+    """Return the key that overrides `default_runtime_name` on containerd 1.x if it says anything."""
+    return (*containerd_table(version), "default_runtime", "runtime_type")
 
 
 def _executable(entry: Any) -> str | None:
@@ -62,6 +67,8 @@ def check(content: bytes, unset_version: int) -> tuple[Table, int]:
         _require(document, (*table, "runtimes", name, "options"), dict, "a table", content)
         _require(document, (*table, "runtimes", name, "options", "BinaryName"), str, "a string", content)
     _require(document, (*table, "default_runtime_name"), str, "a string", content)
+    _require(document, _legacy_type(version)[:-1], dict, "a table", content)
+    _require(document, _legacy_type(version), str, "a string", content)
     imports = _require(document, IMPORTS, list, "a list of paths", content)
     if any(not isinstance(element, str) for element in imports or []):
         raise _wrong(content, IMPORTS, "must be a list of paths")
@@ -131,7 +138,8 @@ def entries(
     runtimes = lookup(effective, place.runtimes)
     known = runtimes if isinstance(runtimes, dict) else {}
     default = lookup(effective, place.default)
-    candidates = (known.get(name) for name in (default, BUILT_IN_RUNTIME) if isinstance(name, str))
+    legacy = lookup(effective, _legacy_type(version)[:-1]) if lookup(effective, _legacy_type(version)) else None
+    candidates = (legacy, *(known.get(name) for name in (default, BUILT_IN_RUNTIME) if isinstance(name, str)))
     source = next((entry for entry in candidates if isinstance(entry, dict) and _is_runc(entry)), {})
     made = []
     for handler in handlers:
@@ -168,6 +176,8 @@ def with_us(
     changes += [Set((*place.runtimes, name), entry) for name, entry in made]
     if default is not None:
         changes.append(Set(place.default, default))
+        if lookup(document, _legacy_type(version)):
+            changes.append(Set(_legacy_type(version), ""))  # it would override the name
     return toml_document.edit(base, changes, marker=MARKER), record(document, changes)
 
 

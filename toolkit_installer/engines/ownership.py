@@ -41,11 +41,15 @@ class Ownership:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Where an engine keeps its runtimes; `executable` reads the path out of a runtime's entry (None: it has none)."""
+    """Where an engine keeps its runtimes; `executable` reads the path out of a runtime's entry (None: it has none).
+
+    `others` are single values that we may set beside them, and give back.
+    """
 
     runtimes: Path
     default: Path
     executable: Callable[[Any], str | None]
+    others: tuple[Path, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +94,10 @@ def strip(document: Table, shape: Shape, ownership: Ownership, toolkit_folder: s
         elif owned is not None:
             left.append(f"runtime {name!r}: somebody changed it since; it is theirs now")
     left += _default(document, shape, ownership, changes)
+    for path in shape.others:
+        owned = ownership.of(path)
+        if owned is not None and same(lookup(document, path), owned.ours):
+            changes.append(_restored(path, owned))
     _items(document, ownership, changes)
     _prune(document, ownership, changes)
     return Stripped(tuple(changes), tuple(left))

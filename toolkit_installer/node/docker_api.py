@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import docker
-import docker.errors
-import requests.exceptions
-
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.processes import reachable
 from toolkit_installer.node.root import Root
@@ -20,16 +16,19 @@ class DockerApiError(InstallerError):
 
 def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
     """Return the answer of `GET /info` on the node's socket. Raises DockerApiError."""
+    if not os.path.lexists(root.outside(root.canonical(path))):
+        raise DockerApiError("there is no such socket", path=path)
+    # the SDK and what it brings take longer to import than all the rest: only where there is something to ask
+    import docker.errors  # noqa: PLC0415
+    import requests.exceptions  # noqa: PLC0415
+
     try:
         with reachable(root, path) as name:
-            os.stat(name)  # said plainly here: the SDK wraps it in its own words
             client = docker.APIClient(base_url=f"unix://{name}", version="auto", timeout=max(1, round(seconds)))
             try:
                 answer: dict[str, Any] = client.info()
             finally:
                 client.close()
-    except FileNotFoundError as error:
-        raise DockerApiError("there is no such socket", path=path) from error
     except (OSError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
         raise DockerApiError(str(error), path=path) from error
     return answer

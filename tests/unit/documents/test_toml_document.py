@@ -45,7 +45,7 @@ def edit(text: str, *changes: Change) -> str:
         (b"a = 1\nb = " + b"[" * 5000 + b"]" * 5000, 2, "nested too deeply"),
         (b"a = 1\nb = " + b"{a=[" * 2000 + b"]}" * 2000, 2, "nested too deeply"),
         (b"a = 1\nb = " + b"[" * 150 + b"]" * 150, 2, "nested too deeply"),
-        (b"[" + b".".join([b"a"] * 5000) + b"]\n", None, "nested too deeply"),
+        (b"[" + b".".join([b"a"] * 5000) + b"]\n", 1, "too many parts"),
     ],
 )
 def test_bad_input_is_refused_with_its_line(content: bytes, line: int | None, reason: str) -> None:

@@ -37,8 +37,9 @@ class CriStatus:
 
 def status(root: Root, path: str, seconds: float) -> CriStatus:
     """Ask the CRI on the node's socket `path`. Raises CriError."""
-    folder, name = os.path.split(root.outside(root.canonical(path)))
-    if not os.path.isdir(folder):
+    place = root.outside(root.canonical(path))
+    folder, name = os.path.split(place)
+    if not os.path.lexists(place):
         raise CriError("there is no such socket", path=path)
     command = [sys.executable, "-I", "-m", "toolkit_installer.node.cri.ask", name, f"{seconds:g}"]
     done = run(command, seconds=seconds * 2 + _START_SECONDS, folder=folder)
