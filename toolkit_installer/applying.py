@@ -120,6 +120,7 @@ class Applier:
             self._keep_record(previous, receipt)
         else:
             toolkit_files.remove_all(self.node, receipt)
+            toolkit_files.remove_folders(self.node, receipt, but=self.store.folder)
             self.store.clear()
             toolkit_files.remove_folders(self.node, receipt)
         if isinstance(error, NotServedError):

@@ -17,6 +17,9 @@ SCHEMA = 1
 FOLDER = ".toolkit-installer"
 """The receipt's folder, beneath the install folder."""
 
+_NO_ID = 2**32 - 1
+"""The user id that means none (chown(2)): every real one is below it."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -188,13 +191,13 @@ def _key(body: dict[str, Any]) -> OwnedKey:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or "\0" in value:
+    if not isinstance(value, str) or "\0" in value or _SURROGATE.search(value):
         raise TypeError(f"{value!r} is no text")
     return value
 
 
 def _number(value: Any) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < _NO_ID:
         raise TypeError(f"{value!r} is no number")
     return value
 

@@ -40,6 +40,8 @@ class Reverter:
         else:
             toolkit_files.remove_all(self.node, receipt)
             log.get().info("Removed the toolkit", folder=receipt.toolkit_folder)
+        # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
+        toolkit_files.remove_folders(self.node, receipt, but=self.store.folder)
         self.store.clear()
         toolkit_files.remove_folders(self.node, receipt)
 

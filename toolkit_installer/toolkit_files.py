@@ -37,8 +37,14 @@ def remove_all(node: Node, receipt: Receipt) -> None:
         remove(node, receipt.toolkit_folder, name)
 
 
-def remove_folders(node: Node, receipt: Receipt) -> None:
-    """Remove the folders that were created, where nothing of anybody else's is in them. Raises NodeError."""
+def remove_folders(node: Node, receipt: Receipt, but: str | None = None) -> None:
+    """Remove the folders that were created, where nothing of anybody else's is in them; not those that hold `but`.
+
+    Raises NodeError.
+    """
     for folder in reversed(receipt.folders):
-        if not node.files.remove_folder(node.files.in_folder(folder)):
+        canonical = node.files.in_folder(folder)
+        if but is not None and but.startswith(canonical + "/"):
+            continue
+        if not node.files.remove_folder(canonical):
             log.get().info("Left the folder: it is not empty", file=folder)

@@ -84,31 +84,26 @@ def make(folder: Path, engine: str) -> Site:
 
 def start(site: Site, payload: Path) -> subprocess.Popen[bytes]:
     """Start an installation that does not wait."""
-    command = [str(SCRIPTS / "nvidia-toolkit"), *site.flags(payload), "--no-daemon"]
-    with (site.root.parent / "log").open("ab") as log:
+    command = [str(SCRIPTS / "nvidia-toolkit"), *site.flags(payload), "--no-daemon", "--debug"]
+    with log_of(site).open("ab") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
-@dataclasses.dataclass(frozen=True)
-class Duration:
-    """How long a run takes, and after how long the node begins to change: seconds after the start of the program."""
-
-    begin: float
-    end: float
-
-
-def install(site: Site, payload: Path) -> Duration:
-    """Run an installation to its end, which must be a good one."""
-    started = time.monotonic()
+def install(site: Site, payload: Path) -> int:
+    """Run an installation to its end, which must be a good one; return how many lines it logged."""
+    already = logged(site)
     process = start(site, payload)
-    begin = None
-    while process.poll() is None:
-        if begin is None and site.pid_file.exists():
-            begin = time.monotonic() - started
-        time.sleep(0.002)
-    assert process.returncode == 0, (site.root.parent / "log").read_text()
-    end = time.monotonic() - started
-    return Duration(begin or 0.0, end)
+    assert process.wait(60) == 0, log_of(site).read_text()
+    return logged(site) - already
+
+
+def log_of(site: Site) -> Path:
+    return site.root.parent / "log"
+
+
+def logged(site: Site) -> int:
+    """Return how many lines the runs on this node have logged so far."""
+    return log_of(site).read_bytes().count(b"\n") if log_of(site).exists() else 0
 
 
 def uninstall(site: Site) -> None:
@@ -154,21 +149,27 @@ def needed(site: Site) -> list[Path]:
     return [library.resolve(), site.toolkit / "nvidia-cdi-hook", *programs]
 
 
-def reference(folder: Path, engine: str, chain: tuple[Path, ...]) -> tuple[list[Stage], Duration]:
-    """Install one payload after the other on a node of its own; return what each makes, and how long the last takes."""
+def reference(folder: Path, engine: str, chain: tuple[Path, ...]) -> tuple[list[Stage], int]:
+    """Install one payload after the other on a node of its own; return what each makes, and the last one's lines."""
     site = make(folder, engine)
     stages = [Stage(site.root, snapshot(site.root))]
-    duration = Duration(0, 0)
+    lines = 0
     for payload in chain:
-        duration = install(site, payload)
+        lines = install(site, payload)
         stages.append(Stage(site.root, snapshot(site.root)))
-    return stages, duration
+    return stages, lines
 
 
-def kill_once(site: Site, payload: Path, after: float) -> bool:
-    """Start an installation and kill it after so many seconds; tell whether it was still at work."""
+def kill_once(site: Site, payload: Path, lines: int, delay: float) -> bool:
+    """Start an installation and kill it `delay` seconds after it logged so many lines; tell whether it was at work.
+
+    Its own progress is the clock: a slow machine is killed as far in as a fast one.
+    """
+    already = logged(site)
     process = start(site, payload)
-    time.sleep(after)
+    while process.poll() is None and logged(site) - already < lines:
+        time.sleep(0.0005)
+    time.sleep(delay)
     process.kill()
     return process.wait() != 0
 
@@ -186,7 +187,7 @@ def recover(site: Site, payload: Path, goal: Stage) -> None:
 
 def campaign(folder: Path, engine: str, chain: tuple[Path, ...], count: int) -> None:
     """Kill the installation of the last payload of the chain `count` times, each on a node of its own."""
-    stages, duration = reference(folder / "reference", engine, chain)
+    stages, lines = reference(folder / "reference", engine, chain)
     source = random.Random(f"{engine} {len(chain)} {count}")  # noqa: S311  # instants that a failure can repeat
     at_work = 0
     for number in range(count):
@@ -194,10 +195,10 @@ def campaign(folder: Path, engine: str, chain: tuple[Path, ...], count: int) -> 
         before = snapshot(site.root)
         for payload in chain[:-1]:
             install(site, payload)
-        # half of them over the whole run, half over the part in which it changes something
-        after = source.uniform(duration.begin if number % 2 else 0.0, duration.end)
-        at_work += kill_once(site, chain[-1], after)
-        assert broken(site, stages[-2:]) == [], f"killed {after:.3f} s after the start"
+        far = source.randrange(lines)
+        delay = source.uniform(0, 0.003)  # a line stands for several system calls
+        at_work += kill_once(site, chain[-1], far, delay)
+        assert broken(site, stages[-2:]) == [], f"killed {delay:.4f} s after line {far} of {lines}"
         if number % 4 != 3:  # every fourth is taken back at once, without a run that finishes
             recover(site, chain[-1], stages[-1])
         uninstall(site)

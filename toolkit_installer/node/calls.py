@@ -62,6 +62,10 @@ class SystemCalls:
         """Set one extended attribute."""
         os.setxattr(fd, name, value)
 
+    def removexattr(self, fd: int, name: str) -> None:
+        """Remove one extended attribute."""
+        os.removexattr(fd, name)
+
     def fsync(self, fd: int) -> None:
         """Make a file's content, or a folder's entries, survive a power cut."""
         os.fsync(fd)

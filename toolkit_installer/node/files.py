@@ -17,6 +17,10 @@ TEMPORARY_SUFFIX = ".toolkit-installer.tmp"
 """Ends the name of every file that is not yet in its place. No engine reads files with this ending in its folders."""
 
 
+_ACCESS_LIST = "system.posix_acl_access"
+"""The attribute that acl(5) lives in."""
+
+
 class ChangedMeanwhileError(InstallerError):
     """Somebody else changed the file between our reading it and our replacing it. Read and plan again."""
 
@@ -215,9 +219,12 @@ class Files(Reader):
         status = os.fstat(fd)
         if (status.st_uid, status.st_gid) != (metadata.uid, metadata.gid):
             self.calls.chown(fd, metadata.uid, metadata.gid)
-        self.calls.chmod(fd, metadata.mode)
         present = dict(xattrs(fd))
-        for name, value in metadata.xattrs:
+        wanted = dict(metadata.xattrs)
+        if _ACCESS_LIST in present and _ACCESS_LIST not in wanted:
+            self.calls.removexattr(fd, _ACCESS_LIST)  # the folder's default gave it, not the file that is replaced
+        self.calls.chmod(fd, metadata.mode)
+        for name, value in wanted.items():
             if present.get(name) != value:
                 self.calls.setxattr(fd, name, value)
 

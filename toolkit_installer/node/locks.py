@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 
-from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
+from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.root import NodeError, refuse_if_others_write
 
@@ -31,24 +31,13 @@ class PidFile:
         Raises AlreadyRunningError naming the holder, ConfigurationError if the path is no regular file, NodeError.
         """
         created = files.make_folders(os.path.dirname(path))
-        canonical = files.in_folder(path)
-        while True:
-            fd = _open(files, canonical)
-            try:
-                _lock(fd, canonical)
-                status = files.own_status(canonical)
-                # the holder before us unlinks it on exit: then this descriptor locks a file that nobody else sees
-                if status is not None and (status.st_dev, status.st_ino) == _identity(fd):
-                    files.calls.truncate(fd, 0)
-                    files.calls.write(fd, f"{os.getpid()}\n".encode())
-                    return cls(files, canonical, fd, created)
-            except OSError as error:
-                os.close(fd)
-                raise NodeError.of(error, path, "write the PID file") from error
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)
+        try:
+            canonical = files.in_folder(path)
+            return cls(files, canonical, _acquired(files, canonical), created)
+        except InstallerError:
+            for folder in reversed(created):
+                files.remove_folder(folder)
+            raise
 
     def adopt_folders(self, folders: tuple[str, ...]) -> None:
         """Let `release` also remove these folders, which an earlier run made for the file."""
@@ -60,6 +49,32 @@ class PidFile:
         for folder in reversed(self.created_folders):
             self.files.remove_folder(folder)
         os.close(self.fd)
+
+
+def _acquired(files: Files, path: str) -> int:
+    """Return the descriptor of the locked PID file with our PID in it. Raises as `PidFile.acquire` does."""
+    while True:
+        fd = _open(files, path)
+        try:
+            _lock(fd, path)
+            status = files.own_status(path)
+            # the holder before us unlinks it on exit: then this descriptor locks a file that nobody else sees
+            if status is not None and (status.st_dev, status.st_ino) == _identity(fd):
+                _write_pid(files, fd, path)
+                return fd
+        except InstallerError:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _write_pid(files: Files, fd: int, path: str) -> None:
+    try:
+        files.calls.truncate(fd, 0)
+        files.calls.write(fd, f"{os.getpid()}\n".encode())
+    except OSError as error:
+        files.remove(path)  # it is ours by now, and says nothing
+        raise NodeError.of(error, path, "write the PID file") from error
 
 
 def holder(files: Files, path: str) -> int | None:

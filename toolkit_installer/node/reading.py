@@ -38,17 +38,18 @@ class Metadata:
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Tells one state of a file from another: any write or replacement changes it."""
+    """Tells one state of a file from another: any write, replacement or change of mode or owner changes it."""
 
     device: int
     inode: int
     size: int
     mtime_ns: int
+    ctime_ns: int
 
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
         """Return the identity that a stat call shows."""
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @dataclasses.dataclass(frozen=True)

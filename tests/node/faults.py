@@ -1,0 +1,134 @@
+"""The program in a forked child: as another user, or with system calls that fail, or kill it, at a chosen instant."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import dataclasses
+import enum
+import errno
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.support.fake_node import FakeNode
+from toolkit_installer import cli, lifecycle
+from toolkit_installer.node import calls, signals
+from toolkit_installer.settings import Program
+
+NEVER = 1 << 30
+PRELOADED = (lifecycle, codecs.lookup("utf-8-sig"))
+"""What the program imports late is imported here: each fork would do it again, and another
+user might not be able to."""
+
+
+class Fault(enum.StrEnum):
+    """What happens at the instant."""
+
+    KILL = "SIGKILL before the call"
+    ONCE = "the call fails"
+    FULL = "the disk is full: this call and all later ones that need space fail"
+
+
+NEED_SPACE = frozenset({"mkdir", "create", "open_or_create", "write", "clone", "copy_range", "symlink", "setxattr"})
+
+
+@dataclasses.dataclass
+class Plan:
+    """Which of the calls, counted from 0, meets the fault; `happened` names them, with their paths."""
+
+    at: int = NEVER
+    fault: Fault = Fault.KILL
+    error: int = errno.EIO
+    happened: list[str] = dataclasses.field(default_factory=list)
+
+    def meet(self, name: str, paths: list[str]) -> None:
+        """Count a call, and let it meet the fault if it is its turn."""
+        number = len(self.happened)
+        self.happened.append(" ".join([name, *paths]))
+        if number == self.at and self.fault is Fault.KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number == self.at and self.fault is Fault.ONCE:
+            raise OSError(self.error, os.strerror(self.error))
+        if number >= self.at and self.fault is Fault.FULL and name in NEED_SPACE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def faulty(plan: Plan) -> type[calls.SystemCalls]:
+    """Return system calls that meet the plan's fault. fsync does nothing else: it only costs time here."""
+
+    def wrapped(name: str) -> Callable[..., Any]:
+        real = getattr(calls.SystemCalls, name)
+
+        def call(self: calls.SystemCalls, *arguments: Any) -> Any:
+            plan.meet(name, [argument for argument in arguments if isinstance(argument, str)])
+            return None if name == "fsync" else real(self, *arguments)
+
+        return call
+
+    names = [name for name in vars(calls.SystemCalls) if not name.startswith("_")]
+    return type("Faulty", (calls.SystemCalls,), {name: wrapped(name) for name in names})
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The exit code (negative: the signal it died of), the calls it made with their paths, and what it said."""
+
+    code: int
+    calls: tuple[str, ...]
+    output: str
+
+    def index(self, call: str) -> int:
+        """Return when this call happened first."""
+        return self.calls.index(call)
+
+
+def run(
+    node: FakeNode,
+    folder: Path,
+    command: str,
+    *more: str,
+    engine: str = "docker",
+    plan: Plan | None = None,
+    user: int | None = None,
+) -> Outcome:
+    """Run a command of the program to its end, in a fork, with the faults of `plan`, as `user` (None: as the test)."""
+    plan = plan or Plan()
+    said, counted = folder / "said", folder / "counted"
+    counted.write_text("")
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        with contextlib.suppress(BaseException):
+            if user is not None:
+                os.setgroups([])
+                os.setresgid(user, user, user)
+                os.setresuid(user, user, user)
+            code = _child(node.arguments(command, *more, engine=engine), plan, said)
+            counted.write_text("\n".join(plan.happened))
+        os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return Outcome(status, tuple(counted.read_text().splitlines()), said.read_text(errors="replace"))
+
+
+def _child(arguments: list[str], plan: Plan, said: Path) -> int:
+    output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    signals.block()
+    environment: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
+    with mock.patch("toolkit_installer.node.node.SystemCalls", faulty(plan)):
+        try:
+            with (
+                open(1, "w", closefd=False, encoding="utf-8") as out,
+                mock.patch("sys.stdout", out),
+                mock.patch("sys.stderr", out),
+            ):
+                return cli.main(Program.TOOLKIT_INSTALLER, arguments, environment)
+        except BaseException:  # noqa: BLE001  # a fork must not go on as the test
+            os.write(2, traceback.format_exc().encode())
+            return 98

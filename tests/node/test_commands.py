@@ -1,0 +1,281 @@
+"""plan, status and uninstall on a fake node, and what a run refuses or adapts to."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.faults import run
+from tests.support import payloads
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, PID_FILE, STORE, TOOLKIT, Entry, FakeNode
+
+DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+NOBODY = 65534
+
+
+def lasting(node: FakeNode) -> dict[str, Entry]:
+    """Return the snapshot without /run."""
+    return {path: entry for path, entry in node.snapshot().items() if not path.startswith("/run/")}
+
+
+def status(node: FakeNode) -> dict[str, Any]:
+    shown = node.do("status", "--json")
+    assert shown.process.returncode == 0, shown.output
+    facts: dict[str, Any] = json.loads(shown.output)
+    return facts
+
+
+def test_uninstall_makes_a_waiting_run_clean_up_and_leave(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+    before = node.snapshot()
+    waiting = node.waiting("--cleanup", "never")  # the order to clean up counts for more
+    asked = node.do("uninstall")
+    assert asked.process.returncode == 0, asked.output
+    assert waiting.finish() == 0
+    assert node.snapshot() == before
+
+
+def test_uninstall_after_a_killed_wait_gives_everything_back(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+    before = node.snapshot()
+    waiting = node.waiting()
+    assert waiting.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert node.read(PID_FILE) == f"{waiting.pid}\n".encode()
+    done = node.do("uninstall")
+    assert done.process.returncode == 0, done.output
+    assert not node.exists(PID_FILE)
+    assert lasting(node) == {path: entry for path, entry in before.items() if not path.startswith("/run/")}
+
+
+def test_uninstall_after_a_run_was_killed_while_it_installs_gives_everything_back(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+    before = lasting(node)
+    waiting = node.start("--debug")
+    waiting.wait_for("nvidia-container-cli.real")
+    waiting.stop(signal.SIGKILL)
+    assert node.exists(TOOLKIT)
+    done = node.do("uninstall")
+    assert done.process.returncode == 0, done.output
+    assert lasting(node) == before
+
+
+def test_uninstall_of_nothing_changes_nothing(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER)
+    before = node.snapshot()
+    done = node.do("uninstall")
+    assert done.process.returncode == 0
+    assert "Nothing is installed" in done.output
+    assert node.snapshot() == before
+
+
+def test_uninstall_can_leave_the_toolkit_and_a_later_run_takes_it_over(node: FakeNode, tmp_path: Path) -> None:
+    node.write(DAEMON_JSON, DOCKER)
+    run(node, tmp_path, "run", "--no-daemon")
+    done = run(node, tmp_path, "uninstall", "--keep-toolkit")
+    assert done.code == 0, done.output
+    assert node.read(DAEMON_JSON) == DOCKER
+    assert node.place(f"{TOOLKIT}/nvidia-container-runtime.real").is_file()
+    assert not node.exists(STORE)
+    assert run(node, tmp_path, "run", "--no-daemon").code == 0
+    assert node.broken_runtimes() == []
+
+
+def test_status_tells_absent_installed_running_and_drift(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER)
+    before = node.snapshot()
+    assert status(node)["installed"] is False
+    assert node.snapshot() == before
+    waiting = node.waiting()
+    installed = status(node)
+    assert (installed["installed"], installed["state"], installed["running_pid"]) == (True, "installed", waiting.pid)
+    assert installed["toolkit"] == {"folder": TOOLKIT, "files": 19, "missing": []}
+    (engine,) = installed["engines"]
+    assert engine["name"] == "docker"
+    assert engine["default"] == "nvidia"
+    assert engine["handlers"]["nvidia"] == f"{TOOLKIT}/nvidia-container-runtime"
+    assert [file["state"] for file in engine["files"]] == ["as written"]
+    node.place(DAEMON_JSON).write_bytes(b"{}")
+    node.place(f"{TOOLKIT}/nvidia-ctk").unlink()
+    drifted = status(node)
+    assert drifted["toolkit"]["missing"] == ["nvidia-ctk"]
+    assert [file["state"] for file in drifted["engines"][0]["files"]] == ["changed by somebody else"]
+    assert waiting.stop() == 0
+    assert node.read(DAEMON_JSON) == b"{}"
+
+
+def test_plan_shows_the_diff_and_writes_nothing(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, b'{\n  "registry-token": "hunter2"\n}\n')
+    stamps, before = node.stamps(), node.snapshot()
+    shown = node.do("plan")
+    assert shown.process.returncode == 0, shown.output
+    assert f"+++ {DAEMON_JSON}" in shown.output
+    assert '+  "default-runtime": "nvidia"' in shown.output
+    assert "copy   nvidia-container-runtime.real" in shown.output
+    assert "hunter2" not in shown.output
+    assert (node.stamps(), node.snapshot()) == (stamps, before)
+
+
+def test_a_toolkit_file_that_somebody_changed_is_put_right_by_the_next_run_and_no_other_is_touched(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    run(node, tmp_path, "run", "--no-daemon")
+    stamps = node.stamps()
+    wrapper = f"{TOOLKIT}/nvidia-container-runtime"
+    good = node.read(wrapper)
+    node.place(wrapper).write_bytes(b"#!/bin/sh\nexit 1\n")
+    done = run(node, tmp_path, "run", "--no-daemon")
+    assert NOTHING_TO_DO not in done.output
+    assert node.read(wrapper) == good
+    changed = {path for path, stamp in node.stamps().items() if stamps[path] != stamp}
+    assert changed == {wrapper, TOOLKIT, STORE, f"{STORE}/receipt.json"}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "payload"
+    shutil.rmtree(tmp_path / "payload", ignore_errors=False)
+
+
+def test_an_incomplete_payload_exits_7_lists_all_that_is_missing_and_changes_nothing(
+    node: FakeNode, made: Path
+) -> None:
+    lacking = ("nvidia-container-cli", "libnvidia-container.so.1")
+    node.payload = payloads.build(made, without=lacking)
+    node.write(DAEMON_JSON, DOCKER)
+    before = node.snapshot()
+    done = node.do("run")
+    assert done.process.returncode == 7
+    assert all(name in done.output for name in lacking)
+    assert node.snapshot() == before
+
+
+def test_a_payload_of_2021_gets_one_handler_and_goes_again(node: FakeNode, made: Path) -> None:
+    node.payload = payloads.build(made, generation=payloads.Generation.Y2021)
+    before = node.snapshot()
+    waiting = node.waiting()
+    assert set(node.docker()["runtimes"]) == {"nvidia"}
+    assert node.broken_runtimes() == []
+    assert waiting.stop() == 0
+    assert node.snapshot() == before
+
+
+def test_an_upgrade_replaces_what_changed_and_removes_what_no_longer_belongs(
+    node: FakeNode, made: Path, tmp_path: Path
+) -> None:
+    before = lasting(node)
+    run(node, tmp_path, "run", "--no-daemon")
+    node.payload = payloads.build(made, version="1.20.0")
+    stamps = node.stamps()
+    done = run(node, tmp_path, "run", "--no-daemon")
+    assert done.code == 0, done.output
+    names = set(os.listdir(node.place(TOOLKIT)))
+    assert "libnvidia-container.so.1.20.0" in names
+    assert "libnvidia-container.so.1.19.0" not in names
+    assert b"1.20.0" in node.read(f"{TOOLKIT}/nvidia-container-runtime.real")
+    assert node.stamps()[DAEMON_JSON] == stamps[DAEMON_JSON]
+    assert run(node, tmp_path, "uninstall").code == 0
+    assert lasting(node) == before
+
+
+def test_a_downgrade_to_2021_takes_the_handlers_back_that_are_no_longer_there(
+    node: FakeNode, made: Path, tmp_path: Path
+) -> None:
+    before = lasting(node)
+    run(node, tmp_path, "run", "--no-daemon")
+    node.payload = payloads.build(made, generation=payloads.Generation.Y2021)
+    assert run(node, tmp_path, "run", "--no-daemon").code == 0
+    assert set(node.docker()["runtimes"]) == {"nvidia"}
+    assert node.broken_runtimes() == []
+    assert run(node, tmp_path, "uninstall").code == 0
+    assert lasting(node) == before
+
+
+@pytest.mark.parametrize("target", ["../../opt/docker/daemon.json", "/opt/docker/daemon.json"])
+def test_a_symlinked_configuration_stays_a_symlink_and_its_target_is_edited(node: FakeNode, target: str) -> None:
+    node.write("/opt/docker/daemon.json", DOCKER, 0o640)
+    node.place(DAEMON_JSON).symlink_to(target)
+    before = node.snapshot()
+    waiting = node.waiting()
+    assert os.readlink(node.place(DAEMON_JSON)) == target
+    assert b"nvidia" in node.read("/opt/docker/daemon.json")
+    assert waiting.stop() == 0
+    assert node.snapshot() == before
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users reach, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(prefix="toolkit-installer-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_an_unprivileged_user_can_install_on_a_node_that_is_theirs(open_folder: Path) -> None:
+    node = FakeNode(open_folder / "node", payloads.build(open_folder / "payload"))
+    node.write(CONFIG_TOML, b"version = 2\n# mine\n")
+    for folder in ("run", "usr/local"):
+        node.place(folder).mkdir(parents=True)
+    scratch = open_folder / "scratch"
+    scratch.mkdir()
+    user = os.geteuid()
+    if user == 0:
+        user = NOBODY
+        for place in (scratch, node.root, *node.root.rglob("*")):
+            os.chown(place, user, user)
+    before = node.snapshot()
+    # a fork, not a process of its own: the interpreter may lie where only its owner can start it
+    done = run(node, scratch, "run", "--no-daemon", engine="containerd", user=user)
+    assert done.code == 0, done.output
+    assert node.broken_runtimes() == []
+    assert {entry.owner[0] for entry in node.snapshot().values()} == {user}
+    assert run(node, scratch, "uninstall", engine="containerd", user=user).code == 0
+    assert node.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "engine, path, content",
+    [
+        ("docker", DAEMON_JSON, b'{\n"runtimes": {\n  "x": 7\n}}'),
+        ("containerd", CONFIG_TOML, b"version = 2\n[plugins]\n'io.containerd.grpc.v1.cri' = 5\n"),
+    ],
+)
+def test_bad_input_exits_3_names_file_and_line_and_changes_nothing(
+    node: FakeNode, engine: str, path: str, content: bytes
+) -> None:
+    node.write(path, content)
+    before = node.snapshot()
+    done = node.do("run", engine=engine)
+    assert done.process.returncode == 3
+    assert path in done.output
+    assert "line=3" in done.output
+    assert "Traceback" not in done.output
+    assert node.snapshot() == before
+
+
+def test_a_node_of_an_older_installer_is_taken_over_and_its_entries_never_come_back(node: FakeNode) -> None:
+    old = {"path": f"{TOOLKIT}/nvidia-container-runtime", "args": []}
+    left = {"default-runtime": "nvidia", "debug": True, "runtimes": {"nvidia": old, "nvidia-experimental": old}}
+    node.write(DAEMON_JSON, json.dumps(left))
+    waiting = node.waiting()
+    assert node.broken_runtimes() == []
+    assert waiting.stop() == 0
+    assert node.docker().get("runtimes", {}) == {}
+    assert "default-runtime" not in node.docker()
+    assert node.docker()["debug"] is True
+
+
+def test_a_handmade_handler_of_the_same_name_returns_as_it_was_written(node: FakeNode) -> None:
+    content = b'{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "/opt/nv",   "runtimeArgs": ["-v"]}}}'
+    node.write(DAEMON_JSON, content)
+    waiting = node.waiting()
+    assert node.docker()["runtimes"]["nvidia"]["path"] == f"{TOOLKIT}/nvidia-container-runtime"
+    assert waiting.stop() == 0
+    assert node.read(DAEMON_JSON) == content

@@ -1,0 +1,264 @@
+"""config.toml with us and without us, versions 2 and 3: the runtimes that were there stay, and so does every line."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, lookup, same
+from toolkit_installer.engines import containerd_config
+from toolkit_installer.engines.base import EngineFile, Goals, Live, Memory, Request, Survey
+from toolkit_installer.engines.containerd import DROP_IN_ROLE, ROOT_ROLE, Containerd
+from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.memory import digest
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.toolkit.handlers import Handler
+
+FOLDER = "/usr/local/nvidia/toolkit"
+HANDLERS = tuple(
+    Handler(name, f"{FOLDER}/nvidia-container-runtime{end}")
+    for name, end in (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
+)
+TABLE = {version: containerd_config.containerd_table(version) for version in (2, 3)}
+
+HEADS = st.sampled_from(["", "# a comment\n", "root = '/var/lib/x' # mine\n", "imports = ['/etc/c/*.toml']\n"])
+TAILS = st.sampled_from(["", "[debug]\n  level = 'info'", "\n[plugins.'io.containerd.x']\n\ta = [1,\n 2]\n", "# end\n"])
+RUNTIME_BLOCKS = {
+    "runc": "[{p}.containerd.runtimes.runc]\n runtime_type = 'io.containerd.runc.v2'\n"
+    " [{p}.containerd.runtimes.runc.options]\n  SystemdCgroup = true # keep\n",
+    "kata": "[{p}.containerd.runtimes.kata]\nruntime_type = 'io.containerd.kata.v2'\n",
+    "inline": "[{p}.containerd.runtimes]\ncrun = {{ runtime_type = 'io.containerd.runc.v2', options = {{ X = 1 }} }}\n",
+    "nvidia": "[{p}.containerd.runtimes.nvidia]\nruntime_type = 'io.containerd.runc.v2'\n"
+    "options.BinaryName = '/opt/nv'\n",
+}
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> tuple[bytes, int]:
+    """Return a config.toml that every containerd takes, and its version."""
+    version = draw(st.sampled_from([2, 3]))
+    plugin = f'plugins."{containerd_config.CRI_PLUGIN[version]}"'
+    parts = [f"version = {version}\n", draw(HEADS)]
+    if draw(st.booleans()):
+        parts.append(f"[{plugin}]\n  sandbox_image = 'x'\n")
+    if draw(st.booleans()):
+        parts.append(f"[{plugin}.containerd]\nsnapshotter = 'overlayfs'\n")
+    names = draw(st.lists(st.sampled_from(sorted(RUNTIME_BLOCKS)), unique=True, max_size=3))
+    parts += [RUNTIME_BLOCKS[name].format(p=plugin) for name in sorted(names)]
+    text = "".join([*parts, draw(TAILS)])
+    return text.replace("\n", draw(st.sampled_from(["\n", "\r\n"]))).encode(), version
+
+
+def with_us(base: bytes, version: int, default: str | None = "nvidia") -> tuple[bytes, Ownership]:
+    document, _ = containerd_config.check(base, version)
+    made = containerd_config.entries(document, version, HANDLERS, None)
+    return containerd_config.with_us(base, version, made, default, document)
+
+
+def meaning(text: bytes) -> dict[str, Any]:
+    return tomllib.loads(text.decode())
+
+
+@settings(max_examples=60, deadline=None)
+@given(documents())
+def test_installed_every_runtime_that_was_effective_still_is(made: tuple[bytes, int]) -> None:
+    base, version = made
+    text, _ = with_us(base, version)
+    table = TABLE[version]
+    before = lookup(meaning(base), (*table, "runtimes"))
+    after = lookup(meaning(text), (*table, "runtimes"))
+    effective = {"runc": {"runtime_type": "io.containerd.runc.v2"}} if before is ABSENT else before
+    for name, entry in effective.items():
+        assert name == "nvidia" or same(after[name], entry)
+    for handler in HANDLERS:
+        assert after[handler.name]["options"]["BinaryName"] == handler.executable
+        assert after[handler.name]["runtime_type"] == "io.containerd.runc.v2"
+    assert lookup(meaning(text), (*table, "default_runtime_name")) == "nvidia"
+
+
+@settings(max_examples=60, deadline=None)
+@given(documents(), st.sampled_from(["nvidia", None]))
+def test_taken_out_again_the_file_means_what_it_meant_and_has_its_comments(
+    made: tuple[bytes, int], default: str | None
+) -> None:
+    base, version = made
+    text, ownership = with_us(base, version, default)
+    without, left = containerd_config.without_us(text, ownership, FOLDER)
+    assert same(meaning(without), meaning(base))
+    assert without.count(b"#") == base.count(b"#")
+    assert left == ()
+
+
+EDITED: list[tuple[str, Path, Any]] = [
+    ("a key beside ours", ("plugins", "{p}", "sandbox_image"), "other"),
+    ("another plugin", ("plugins", "io.containerd.other", "x"), 5),
+    ("a key of the root", ("oom_score",), -999),
+    ("a runtime of theirs", ("plugins", "{p}", "containerd", "runtimes", "mine"), {"runtime_type": "x.v1"}),
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(documents(), st.sampled_from(EDITED))
+def test_an_operators_edit_meanwhile_is_all_that_is_left_of_the_difference(
+    made: tuple[bytes, int], edit: tuple[str, Path, Any]
+) -> None:
+    base, version = made
+    path = tuple(part.replace("{p}", containerd_config.CRI_PLUGIN[version]) for part in edit[1])
+    text, ownership = with_us(base, version)
+    edited = toml_document.edit(text, [Set(path, edit[2])], marker="theirs")
+    without, left = containerd_config.without_us(edited, ownership, FOLDER)
+    expected = toml_document.parse(toml_document.edit(base, [Set(path, edit[2])], marker="theirs"))
+    got = toml_document.parse(without)
+    if left:  # the built-in runc stays with the operator's first runtime: containerd 1.x would lose it
+        runtimes = (*TABLE[version], "runtimes")
+        assert lookup(meaning(base), runtimes) is ABSENT
+        assert edit[0] == "a runtime of theirs"
+        got = toml_document.parse(toml_document.edit(without, [Remove((*runtimes, "runc"))], marker=""))
+    assert same(got, expected)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("base", [b"", b"\n", b"# only a comment\n"])
+def test_an_empty_file_gets_version_and_runc_and_loses_them_again(version: int, base: bytes) -> None:
+    text, ownership = with_us(base, version)
+    document = meaning(text)
+    assert document["version"] == version
+    assert lookup(document, (*TABLE[version], "runtimes"))["runc"] == {"runtime_type": "io.containerd.runc.v2"}
+    without, _ = containerd_config.without_us(text, ownership, FOLDER)
+    assert meaning(without) == {}
+
+
+def test_a_comment_in_a_file_that_says_nothing_else_survives() -> None:
+    text, ownership = with_us(b"# ours since 2019, ask Jo\n", 2)
+    edited = text + b"# and this\n"
+    without, _ = containerd_config.without_us(edited, ownership, FOLDER)
+    assert b"ask Jo" in without
+    assert b"and this" in without
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_default_that_is_no_runc_lends_its_options_to_nobody(version: int) -> None:
+    runtimes = {
+        "kata": {"runtime_type": "io.containerd.kata.v2", "options": {"ConfigPath": "/k"}},
+        "runc": {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}},
+    }
+    effective: dict[str, Any] = {"default_runtime_name": "kata", "runtimes": runtimes}
+    for part in reversed(TABLE[version]):
+        effective = {part: effective}
+    ((_, entry), *_) = containerd_config.entries(effective, version, HANDLERS, None)
+    assert entry == {
+        "runtime_type": "io.containerd.runc.v2",
+        "options": {"SystemdCgroup": True, "BinaryName": HANDLERS[0].executable},
+    }
+    assert runtimes["runc"]["options"] == {"SystemdCgroup": True}
+
+
+@pytest.mark.parametrize(
+    "content, line, word",
+    [
+        (b"version = 2\nplugins = 5\n", 2, "plugins must be a table"),
+        (b"version = 3\n[plugins]\n'io.containerd.cri.v1.runtime' = []\n", 3, "must be a table"),
+        (b"version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\nruntimes = 'x'\n", 3, "must be a table"),
+        (b"version = 2\nimports = 'x'\n", 2, "imports must be a list of paths"),
+        (b"imports = [1]\nversion = 2\n", 1, "imports must be a list of paths"),
+        (b"\nversion = 5\n", 2, "is of version 5"),
+        (b"\nversion = '2'\n", 2, "version must be a number"),
+        (b"root = '/x'\n", 1, "version 1 file"),
+    ],
+)
+def test_what_we_cannot_work_with_is_named_with_its_line(content: bytes, line: int, word: str) -> None:
+    with pytest.raises(ConfigurationError, match=word) as raised:
+        containerd_config.check(content, 2)
+    assert raised.value.line == line
+
+
+def test_an_older_installers_entries_are_ours_without_any_receipt() -> None:
+    base = b"version = 2\n[debug]\nlevel = 'x' # mine\n"
+    text, _ = with_us(base, 2)
+    without, _ = containerd_config.without_us(text, Ownership(), FOLDER)
+    runtimes = lookup(meaning(without), (*TABLE[2], "runtimes"))
+    assert runtimes == {"runc": {"runtime_type": "io.containerd.runc.v2"}}
+    assert lookup(meaning(without), (*TABLE[2], "default_runtime_name")) is ABSENT
+    assert b"# mine" in without
+
+
+def test_an_import_is_added_once_and_taken_out_alone() -> None:
+    base = b"version = 3\nimports = ['/etc/a.toml'] # theirs\n"
+    text, ownership = containerd_config.with_import(base, 3, "/etc/b.toml")
+    assert meaning(text)["imports"] == ["/etc/a.toml", "/etc/b.toml"]
+    assert containerd_config.with_import(text, 3, "/etc/b.toml") == (text, Ownership())
+    edited = toml_document.edit(text, [Set(("imports",), ["/etc/b.toml", "/etc/c.toml"])], marker="")
+    without, _ = containerd_config.without_us(edited, ownership, FOLDER)
+    assert meaning(without)["imports"] == ["/etc/c.toml"]
+
+
+# --- the room's choice between root and drop-in ---
+
+
+def file(role: str, path: str, content: bytes | None) -> EngineFile:
+    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    return EngineFile(role, path, found)
+
+
+def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None) -> Goals:
+    live = None if release is None else Live(release, {"runc": None}, "runc")
+    files = (
+        file(ROOT_ROLE, "/etc/containerd/config.toml", root),
+        file(DROP_IN_ROLE, "/etc/containerd/conf.d/99-nvidia.toml", drop_in),
+    )
+    return Containerd().goals(Survey("/s", files, live), Request(HANDLERS, "nvidia", FOLDER), {})
+
+
+ROOT_3 = b"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nSystemdCgroup=true\n"
+
+
+@pytest.mark.parametrize(
+    "release, by_drop_in",
+    [
+        ("v2.1.4", True),
+        ("2.3.0-rc.1", True),
+        ("v2.0.5", False),
+        ("1.7.24", False),
+        ("1.6.20~ds1", False),
+        (None, False),
+    ],
+)
+def test_a_drop_in_is_made_only_where_it_is_known_to_be_merged_deeply(release: str | None, *, by_drop_in: bool) -> None:
+    made = goals(ROOT_3, release)
+    changed = [goal.role for goal in made.files if goal.target != goal.base]
+    assert changed == ([DROP_IN_ROLE, ROOT_ROLE] if by_drop_in else [ROOT_ROLE])
+    assert bool(made.notes) == (release is None)
+    if by_drop_in:
+        drop_in, root = (meaning(goal.target or b"") for goal in made.files)
+        assert drop_in["version"] == root["version"] == 3
+        assert root["imports"] == ["/etc/containerd/conf.d/99-nvidia.toml"]
+        runtimes = lookup(drop_in, (*TABLE[3], "runtimes"))
+        assert runtimes["nvidia"]["options"] == {"SystemdCgroup": True, "BinaryName": HANDLERS[0].executable}
+
+
+def test_no_drop_in_of_another_version_than_the_roots_is_made() -> None:
+    made = goals(ROOT_3, "v2.1.4", drop_in=b"version = 2\n[debug]\n")
+    assert [goal.role for goal in made.files if goal.target != goal.base] == [ROOT_ROLE]
+
+
+def test_an_untouched_drop_in_of_ours_goes_and_so_does_an_older_installers() -> None:
+    made = goals(ROOT_3, "v2.1.4")
+    text = made.files[0].target or b""
+    room, ours = Containerd(), file(DROP_IN_ROLE, "/d", text)
+    remembered = Memory(None, frozenset({digest(text)}), made.files[0].ownership)
+    assert room.without_us(ours, remembered, FOLDER).base is None
+    assert room.without_us(ours, Memory(), FOLDER).base is None
+
+
+def test_a_root_that_is_not_there_is_made_for_the_daemon_that_runs() -> None:
+    versions = {
+        release: meaning(goals(None, release).files[0].target or b"") for release in ("1.7.2", "v2.0.1", "v2.2.0")
+    }
+    assert [document["version"] for document in versions.values()] == [2, 3, 3]
+    assert ["imports" in document for document in versions.values()] == [False, False, True]

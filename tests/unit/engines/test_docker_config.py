@@ -1,0 +1,275 @@
+"""daemon.json with us and without us: what is not ours keeps its meaning, and untouched its bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit_installer.documents import json_document
+from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, apply, lookup, same
+from toolkit_installer.engines import docker_config
+from toolkit_installer.engines.base import EngineFile, Memory, Request, Survey
+from toolkit_installer.engines.docker import Docker
+from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.memory import digest
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.toolkit.handlers import Handler
+
+FOLDER = "/usr/local/nvidia/toolkit"
+HANDLERS = tuple(
+    Handler(name, f"{FOLDER}/nvidia-container-runtime{end}")
+    for name, end in (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
+)
+OURS = frozenset(handler.name for handler in HANDLERS)
+
+TEXTS = st.text('abn"\\é ', max_size=5)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**25), 10**25) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=5,
+)
+RUNTIME_NAMES = st.sampled_from(["runsc", "kata", "nvidia-old", "n"])
+ENTRIES = st.fixed_dictionaries({"path": st.sampled_from(["/usr/bin/runsc", "/opt/kata"])}, optional={"args": VALUES})
+RUNTIMES = st.dictionaries(RUNTIME_NAMES | st.sampled_from(sorted(OURS)), ENTRIES, max_size=4)
+OTHER_KEYS = st.sampled_from(["log-driver", "debug", "features", "data-root"])
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes:
+    """Return a daemon.json of any content that docker takes, in one of the ways in which people lay it out."""
+    document: dict[str, Any] = draw(st.dictionaries(OTHER_KEYS, VALUES, max_size=3))
+    if draw(st.booleans()):
+        document["runtimes"] = draw(st.none() | RUNTIMES)
+    if draw(st.booleans()):
+        known = sorted(document.get("runtimes") or {})  # dockerd takes no default that it does not know
+        document["default-runtime"] = draw(st.sampled_from(["runc", "", *known]))
+    keys = draw(st.permutations(list(document)))
+    indent = draw(st.sampled_from([None, 2, 4, "\t"]))
+    text = json.dumps({key: document[key] for key in keys}, indent=indent, ensure_ascii=draw(st.booleans()))
+    return (text + draw(st.sampled_from(["", "\n"]))).replace("\n", draw(st.sampled_from(["\n", "\r\n"]))).encode()
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> list[Set | Remove]:
+    """Return what an operator may do meanwhile, away from our own handlers."""
+    changes: list[Set | Remove] = []
+    for _ in range(draw(st.integers(1, 4))):
+        other: Path = (draw(OTHER_KEYS),)
+        runtime: Path = ("runtimes", draw(RUNTIME_NAMES))
+        changes.append(
+            draw(
+                st.one_of(
+                    st.builds(Set, st.just(other), VALUES),
+                    st.builds(Remove, st.just(other)),
+                    st.builds(Set, st.just(runtime), ENTRIES),
+                    st.builds(Remove, st.just(runtime)),
+                )
+            )
+        )
+    return changes
+
+
+def with_us(base: bytes, default: str | None = "nvidia") -> tuple[bytes, Ownership]:
+    return docker_config.with_us(base, HANDLERS, default)
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents(), st.sampled_from(["nvidia", None]))
+def test_installed_nothing_changes_in_meaning_but_what_is_ours(base: bytes, default: str | None) -> None:
+    text, _ = with_us(base, default)
+    before, after = json_document.parse(base), json_document.parse(text)
+    for handler in HANDLERS:
+        assert same(lookup(after, ("runtimes", handler.name)), {"path": handler.executable, "args": []})
+    assert default is None or after["default-runtime"] == default
+    others = {"runtimes", "default-runtime"} if default else {"runtimes"}
+    assert same(
+        {k: v for k, v in before.items() if k not in others}, {k: v for k, v in after.items() if k not in others}
+    )
+    theirs = {name: entry for name, entry in (before.get("runtimes") or {}).items() if name not in OURS}
+    assert same(theirs, {name: entry for name, entry in after["runtimes"].items() if name not in OURS})
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents(), st.sampled_from(["nvidia", None]))
+def test_taken_out_again_the_file_means_what_it_meant(base: bytes, default: str | None) -> None:
+    text, ownership = with_us(base, default)
+    without, left = docker_config.without_us(text, ownership, FOLDER)
+    assert same(json_document.parse(without), json_document.parse(base))
+    assert left == ()
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents(), edits())
+def test_an_operators_edits_meanwhile_are_all_that_is_left_of_the_difference(
+    base: bytes, changes: list[Set | Remove]
+) -> None:
+    text, ownership = with_us(base)
+    edited = json_document.edit(text, changes)
+    without, left = docker_config.without_us(edited, ownership, FOLDER)
+    meaning = json_document.parse(base)
+    expected = apply(meaning, tuple(changes))
+    if expected.get("runtimes") == {} and not meaning.get("runtimes"):
+        expected = {key: value for key, value in expected.items() if key != "runtimes"}
+        if "runtimes" in meaning:
+            expected["runtimes"] = meaning["runtimes"]
+    assert same(json_document.parse(without), expected)
+    assert left == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(documents(), st.sampled_from(["runc", "kata", "mine"]))
+def test_a_default_that_the_operator_set_meanwhile_stays_theirs(base: bytes, default: str) -> None:
+    text, ownership = with_us(base)
+    edited = json_document.edit(text, [Set(("default-runtime",), default)])
+    without, left = docker_config.without_us(edited, ownership, FOLDER)
+    assert json_document.parse(without)["default-runtime"] == default
+    assert any("default runtime" in note for note in left)
+
+
+@settings(max_examples=60, deadline=None)
+@given(documents())
+def test_doing_it_twice_changes_nothing_more(base: bytes) -> None:
+    text, ownership = with_us(base)
+    once, _ = docker_config.without_us(text, ownership, FOLDER)
+    assert docker_config.without_us(once, ownership, FOLDER)[0] == once
+    assert docker_config.with_us(once, HANDLERS, "nvidia")[0] == with_us(once)[0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents())
+def test_what_docker_is_signalled_on_names_both_keys_and_otherwise_says_the_same(base: bytes) -> None:
+    text = docker_config.explicit(base)
+    meaning, before = json_document.parse(text), json_document.parse(base)
+    assert isinstance(meaning["runtimes"], dict)
+    assert meaning["default-runtime"]
+    assert docker_config.is_explicit(text)
+    assert docker_config.is_explicit(base) == (text == base)
+    assert same(meaning["runtimes"], before.get("runtimes") or {})
+    assert meaning["default-runtime"] == (before.get("default-runtime") or "runc")
+    rest = {"runtimes", "default-runtime"}
+    assert same({k: v for k, v in meaning.items() if k not in rest}, {k: v for k, v in before.items() if k not in rest})
+
+
+def test_a_handler_that_the_operator_changed_since_is_theirs_now() -> None:
+    text, ownership = with_us(b"{}")
+    mine = {"path": "/opt/mine"}
+    edited = json_document.edit(text, [Set(("runtimes", "nvidia"), mine)])
+    without, left = docker_config.without_us(edited, ownership, FOLDER)
+    document = json_document.parse(without)
+    assert document["runtimes"] == {"nvidia": mine}
+    assert any("'nvidia'" in note for note in left)
+
+
+def test_a_handmade_entry_returns_with_all_that_it_said() -> None:
+    base = b'{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": ["-v"]}}, "x": 1e3}'
+    text, ownership = with_us(base)
+    edited = json_document.edit(text, [Set(("x",), 5)])
+    without, _ = docker_config.without_us(edited, ownership, FOLDER)
+    assert same(json_document.parse(without), json_document.parse(base.replace(b"1e3", b"5")))
+
+
+@pytest.mark.parametrize("folder", [FOLDER, FOLDER + "/"])
+def test_entries_in_our_folder_are_ours_whoever_wrote_them(folder: str) -> None:
+    old = {"path": f"{FOLDER}/nvidia-container-runtime.experimental"}
+    other = {"path": f"{FOLDER}-other/nvidia-container-runtime"}
+    base = json.dumps({"default-runtime": "exp", "runtimes": {"exp": old, "other": other}}).encode()
+    without, left = docker_config.without_us(base, Ownership(), folder)
+    assert json_document.parse(without) == {"runtimes": {"other": other}}
+    assert left == ()
+
+
+def test_an_older_installers_default_is_taken_back_but_an_operators_stays() -> None:
+    old = {"path": f"{FOLDER}/nvidia-container-runtime"}
+    base = json.dumps({"default-runtime": "kata", "runtimes": {"nvidia": old, "kata": {"path": "/k"}}}).encode()
+    without, _ = docker_config.without_us(base, Ownership(), FOLDER)
+    assert json_document.parse(without) == {"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}}
+
+
+@pytest.mark.parametrize(
+    "content, line, word",
+    [
+        (b'{\n"runtimes": []}', 2, '"runtimes" must be an object'),
+        (b'{\n\n"runtimes": {\n"a": 5}}', 4, '"runtimes.a" must be an object'),
+        (b'{"runtimes": {"a":\n{"path": 5}}}', 2, '"runtimes.a.path" must be a string'),
+        (b'{"a": 1,\n "default-runtime": {}}', 2, '"default-runtime" must be a string'),
+    ],
+)
+def test_a_wrong_type_is_named_with_its_line(content: bytes, line: int, word: str) -> None:
+    for act in (
+        lambda: docker_config.with_us(content, HANDLERS, "nvidia"),
+        lambda: docker_config.without_us(content, Ownership(), FOLDER),
+        lambda: docker_config.explicit(content),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            act()
+        assert (raised.value.line, raised.value.reason) == (line, word)
+
+
+@pytest.mark.parametrize(
+    "arguments, flags",
+    [
+        (["dockerd", "-H", "fd://"], []),
+        (["dockerd", "--add-runtime", "x=/y"], ["--add-runtime"]),
+        (["dockerd", "--default-runtime=x", "--add-runtime=x=/y"], ["--add-runtime", "--default-runtime"]),
+        (["dockerd", "--default-runtime-or-so"], []),
+    ],
+)
+def test_flags_that_collide_with_our_keys_are_seen(arguments: list[str], flags: list[str]) -> None:
+    assert docker_config.flag_conflicts(arguments) == flags
+
+
+# --- the room's decisions about the whole file ---
+
+
+def file(content: bytes | None) -> EngineFile:
+    found = None if content is None else Found("/etc/d.json", content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    return EngineFile("daemon.json", "/etc/d.json", found)
+
+
+def base_of(content: bytes | None, remembered: Memory) -> bytes | None:
+    return Docker().without_us(file(content), remembered, FOLDER).base
+
+
+def test_an_untouched_file_gives_the_very_bytes_back() -> None:
+    before = b'{ "log-driver":"x"  }'
+    text, ownership = with_us(before)
+    assert base_of(text, Memory(before, frozenset({digest(text)}), ownership)) == before
+
+
+def test_a_file_made_for_us_goes_again_unless_somebody_put_something_in() -> None:
+    text, ownership = with_us(b"")
+    remembered = Memory(None, frozenset({digest(text)}), ownership)
+    assert base_of(text, remembered) is None
+    assert base_of(text + b"\n", remembered) is None
+    edited = json_document.edit(text, [Set(("debug",), value=True)])
+    assert json_document.parse(base_of(edited, remembered) or b"") == {"debug": True}
+
+
+def test_a_file_that_the_operator_removed_meanwhile_is_not_brought_back() -> None:
+    assert base_of(None, Memory(b"{}", frozenset({digest(b"x")}), Ownership())) is None
+
+
+def test_an_empty_file_of_the_operators_stays_an_empty_file() -> None:
+    assert base_of(b"", Memory()) == b""
+
+
+def test_what_should_be_served_is_what_was_registered() -> None:
+    goals = Docker().goals(Survey("/s", (file(None),), None), Request(HANDLERS, "nvidia", FOLDER), {})
+    assert goals.served == {handler.name: handler.executable for handler in HANDLERS}
+    assert goals.default == "nvidia"
+    (goal,) = goals.files
+    assert (goal.base, json_document.parse(goal.target or b"")["default-runtime"]) == (None, "nvidia")
+    assert Docker().goals(Survey("/s", (file(b"{}"),), None), Request(HANDLERS, None, FOLDER), {}).default is None
+
+
+@settings(max_examples=60)
+@given(VALUES)
+def test_values_survive_being_written_down(value: Any) -> None:
+    docker = Docker()
+    assert same(docker.read_value(docker.write_value(value)), value)
+    assert lookup(json_document.parse(docker.write_value(value).encode()), ("value",)) is not ABSENT

@@ -1,0 +1,375 @@
+"""Replacing files of the node: whole or not at all, whatever fails, and nothing of it left lying about."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.files import ChangedMeanwhileError, Files, own_metadata, temporary_name
+from toolkit_installer.node.reading import Identity, Metadata
+from toolkit_installer.node.root import NodeError, Root
+
+PATH = "/etc/daemon.json"
+OLD, NEW = b'{"old": 1}', b'{"new": 2}' * 1000
+CHANGING = [name for name in vars(SystemCalls) if not name.startswith("_")]
+
+
+class Calls(SystemCalls):
+    """Real system calls that are noted, and of which one can fail or be preceded by somebody else's doing."""
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+        self.errors: dict[str, int] = {}
+        self.before: dict[str, Callable[[], object]] = {}
+
+    def __getattribute__(self, name: str) -> Any:
+        real = super().__getattribute__(name)
+        if name not in CHANGING:
+            return real
+
+        def call(*arguments: Any) -> Any:
+            self.noted.append(name)
+            if name in self.before:
+                self.before.pop(name)()
+            if name in self.errors:
+                raise OSError(self.errors[name], os.strerror(self.errors[name]))
+            return real(*arguments)
+
+        return call
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+def files(tmp_path: Path, calls: Calls) -> Files:
+    (tmp_path / "etc").mkdir()
+    return Files(Root(str(tmp_path)), calls)
+
+
+def place(files: Files, path: str = PATH) -> Path:
+    return Path(files.root.outside(path))
+
+
+def identity(files: Files) -> Identity:
+    found = files.find(PATH)
+    assert found is not None
+    return found.identity
+
+
+def names(files: Files) -> list[str]:
+    return sorted(os.listdir(place(files).parent))
+
+
+def test_a_replaced_file_keeps_mode_owner_and_attributes(files: Files) -> None:
+    place(files).write_bytes(OLD)
+    place(files).chmod(0o4640)
+    os.setxattr(place(files), "user.note", b"\x00\xff")
+    if os.geteuid() == 0:
+        os.chown(place(files), 12, 34)
+        place(files).chmod(0o4640)
+    before = place(files).stat()
+    found = files.find(PATH)
+    assert found is not None
+    written = files.replace(PATH, NEW, found.metadata, found.identity)
+    after = place(files).stat()
+    assert place(files).read_bytes() == NEW
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert os.getxattr(place(files), "user.note") == b"\x00\xff"
+    assert written == identity(files)
+    assert names(files) == ["daemon.json"]
+
+
+def test_content_is_durable_before_it_is_renamed_and_the_name_afterwards(files: Files, calls: Calls) -> None:
+    files.replace(PATH, NEW, own_metadata(0o600), None)
+    assert calls.noted == ["create", "write", "chmod", "fsync", "rename", "fsync"]
+
+
+def test_a_new_file_is_closed_to_others_until_it_has_its_mode(files: Files, calls: Calls) -> None:
+    seen: list[int] = []
+    temporary = place(files).with_name(temporary_name("daemon.json"))
+    calls.before["chmod"] = lambda: seen.append(stat.S_IMODE(temporary.stat().st_mode))
+    files.replace(PATH, NEW, own_metadata(0o644), None)
+    assert seen == [0o600]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["create", "write", "chmod", "fsync", "rename"])
+def test_a_call_that_fails_leaves_the_old_file_and_no_temporary_one(
+    files: Files, calls: Calls, call: str, error: int
+) -> None:
+    place(files).write_bytes(OLD)
+    expected = identity(files)
+    calls.errors[call] = error
+    with pytest.raises(NodeError) as raised:
+        files.replace(PATH, NEW, own_metadata(0o600), expected)
+    assert raised.value.number == error
+    assert raised.value.path == PATH
+    assert raised.value.hint
+    assert place(files).read_bytes() == OLD
+    assert names(files) == ["daemon.json"]
+
+
+def test_an_owner_that_cannot_be_given_leaves_the_old_file(files: Files, calls: Calls) -> None:
+    place(files).write_bytes(OLD)
+    calls.errors["chown"] = errno.EPERM
+    with pytest.raises(NodeError):
+        files.replace(PATH, NEW, Metadata(0o600, os.geteuid() + 1, os.getegid()), identity(files))
+    assert place(files).read_bytes() == OLD
+    assert names(files) == ["daemon.json"]
+
+
+def test_an_attribute_that_cannot_be_given_leaves_the_old_file(files: Files, calls: Calls) -> None:
+    calls.errors["setxattr"] = errno.ENOSPC
+    with pytest.raises(NodeError):
+        files.replace(PATH, NEW, Metadata(0o600, os.geteuid(), os.getegid(), (("user.a", b"1"),)), None)
+    assert names(files) == []
+
+
+def edit(files: Files) -> None:
+    place(files).write_bytes(b"theirs")
+
+
+def swap(files: Files) -> None:
+    other = place(files).with_name("other")
+    other.write_bytes(OLD)
+    os.rename(other, place(files))
+
+
+@pytest.mark.parametrize("deed", [edit, swap, lambda files: place(files).unlink()], ids=["edit", "swap", "remove"])
+def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(
+    files: Files, calls: Calls, deed: Callable[[Files], None]
+) -> None:
+    place(files).write_bytes(OLD)
+    expected = identity(files)
+    theirs: list[bytes | None] = []
+
+    def meanwhile() -> None:
+        deed(files)
+        theirs.append(place(files).read_bytes() if place(files).exists() else None)
+
+    calls.before["fsync"] = meanwhile  # the last call before the rename
+    with pytest.raises(ChangedMeanwhileError) as raised:
+        files.replace(PATH, NEW, own_metadata(0o600), expected)
+    assert raised.value.path == PATH
+    assert theirs == [place(files).read_bytes() if place(files).exists() else None]
+    assert not any(name.startswith(".") for name in names(files))
+
+
+def test_a_file_that_appeared_meanwhile_is_not_overwritten(files: Files, calls: Calls) -> None:
+    calls.before["fsync"] = lambda: edit(files)
+    with pytest.raises(ChangedMeanwhileError):
+        files.replace(PATH, NEW, own_metadata(0o600), None)
+    assert place(files).read_bytes() == b"theirs"
+
+
+def test_a_file_that_changed_is_not_removed(files: Files) -> None:
+    place(files).write_bytes(OLD)
+    expected = identity(files)
+    swap(files)
+    with pytest.raises(ChangedMeanwhileError):
+        files.remove(PATH, expected)
+    assert place(files).exists()
+
+
+def test_removing_is_durable_and_what_is_gone_already_is_no_error(files: Files, calls: Calls) -> None:
+    place(files).write_bytes(OLD)
+    files.remove(PATH)
+    assert calls.noted == ["unlink", "fsync"]
+    files.remove(PATH)
+    files.remove("/no/such/folder/file")
+    assert names(files) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink"])
+def test_a_temporary_file_of_a_killed_run_is_replaced_and_not_written_through(
+    files: Files, tmp_path: Path, kind: str
+) -> None:
+    temporary = place(files).with_name(temporary_name("daemon.json"))
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    if kind == "file":
+        temporary.write_bytes(b"half")
+    else:
+        temporary.symlink_to(victim)
+    files.replace(PATH, NEW, own_metadata(0o600), None)
+    assert place(files).read_bytes() == NEW
+    assert victim.read_bytes() == b"precious"
+    assert names(files) == ["daemon.json"]
+
+
+def test_a_temporary_file_of_a_killed_run_is_swept(files: Files) -> None:
+    place(files).with_name(temporary_name("daemon.json")).write_bytes(b"half")
+    files.sweep(PATH)
+    assert names(files) == []
+    files.sweep(PATH)
+
+
+def test_a_folder_that_everybody_can_write_to_is_refused_before_anything_is_written(files: Files) -> None:
+    place(files).parent.chmod(0o777)
+    for write in (
+        lambda: files.replace(PATH, NEW, own_metadata(0o600), None),
+        lambda: files.overwrite(PATH, NEW, own_metadata(0o600)),
+        lambda: files.symlink("x", PATH),
+        lambda: files.make_folders("/etc/sub"),
+    ):
+        with pytest.raises(ConfigurationError, match="writable by everybody"):
+            write()
+    assert names(files) == []
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(f"/proc/self/cwd/{os.path.relpath(path)}" if len(str(path)) > 100 else str(path))
+
+
+@pytest.mark.parametrize(
+    "make, word",
+    [(Path.mkdir, "a folder"), (os.mkfifo, "a named pipe"), (make_socket, "No such device")],
+    ids=["folder", "pipe", "socket"],
+)
+def test_what_is_no_regular_file_is_refused_and_called_what_it_is(
+    files: Files, make: Callable[[Path], None], word: str
+) -> None:
+    make(place(files))
+    with pytest.raises(ConfigurationError, match=word) as raised:
+        files.find(PATH)
+    assert raised.value.path == PATH
+
+
+def test_a_device_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a device"):
+        Files(Root("/"), SystemCalls()).find("/dev/null")
+
+
+def test_a_file_beyond_all_reason_is_refused(files: Files) -> None:
+    place(files).write_bytes(b"x" * 101)
+    with pytest.raises(ConfigurationError, match="larger than 100 bytes"):
+        files.find(PATH, limit=100)
+    assert files.find(PATH, limit=101) is not None
+
+
+def test_an_interrupted_write_goes_on_where_it_stopped(
+    files: Files, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SystemCalls, "write", lambda _self, fd, data: os.write(fd, data[:7]))
+    files.replace(PATH, NEW, own_metadata(0o600), None)
+    assert place(files).read_bytes() == NEW
+    assert calls.noted.count("write") > 1
+
+
+# --- copies ---
+
+SPARSE = 3 * 1024 * 1024 + 17
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    with path.open("wb") as stream:
+        stream.write(b"head")
+        stream.seek(SPARSE - 4)
+        stream.write(b"tail")
+    return path
+
+
+@pytest.mark.parametrize("clone", [None, errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL])
+@pytest.mark.parametrize("copy_range", [None, errno.EOPNOTSUPP, errno.EXDEV, errno.ENOSYS, errno.EPERM])
+def test_a_copy_is_whole_whatever_the_kernel_can_do(
+    files: Files, calls: Calls, source: Path, clone: int | None, copy_range: int | None
+) -> None:
+    calls.errors |= {name: number for name, number in (("clone", clone), ("copy_range", copy_range)) if number}
+    files.copy(str(source), PATH, own_metadata(0o755))
+    assert place(files).read_bytes() == source.read_bytes()
+    assert stat.S_IMODE(place(files).stat().st_mode) == 0o755
+    assert names(files) == ["daemon.json"]
+
+
+def test_a_copy_that_the_kernel_gives_up_half_way_is_begun_anew(
+    files: Files, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def copy_range(_self: SystemCalls, origin: int, target: int, _count: int) -> int:
+        asked.append(1)
+        if len(asked) > 2:
+            raise OSError(errno.EXDEV, "")
+        return os.copy_file_range(origin, target, 100_000)
+
+    monkeypatch.setattr(SystemCalls, "copy_range", copy_range)
+    monkeypatch.setattr(SystemCalls, "clone", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOTTY, "")))
+    files.copy(str(source), PATH, own_metadata(0o644))
+    assert place(files).read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("call", ["clone", "copy_range"])
+def test_a_copy_on_a_full_disk_fails_and_leaves_what_was_there(
+    files: Files, calls: Calls, source: Path, call: str
+) -> None:
+    place(files).write_bytes(OLD)
+    calls.errors = {"clone": errno.EOPNOTSUPP, call: errno.ENOSPC}
+    with pytest.raises(NodeError, match="No space left"):
+        files.copy(str(source), PATH, own_metadata(0o644))
+    assert place(files).read_bytes() == OLD
+    assert names(files) == ["daemon.json"]
+
+
+# --- symlinks and folders ---
+
+
+def test_a_symlink_takes_the_place_of_a_file_at_once(files: Files, calls: Calls) -> None:
+    place(files).write_bytes(OLD)
+    files.symlink("elsewhere", PATH)
+    assert os.readlink(place(files)) == "elsewhere"
+    assert calls.noted == ["symlink", "rename", "fsync"]
+    assert files.link_target(PATH) == "elsewhere"
+
+
+def test_a_symlink_that_cannot_be_renamed_leaves_no_temporary_one(files: Files, calls: Calls) -> None:
+    calls.errors["rename"] = errno.EIO
+    with pytest.raises(NodeError):
+        files.symlink("elsewhere", PATH)
+    assert names(files) == []
+
+
+def test_folders_are_made_outermost_first_and_told(files: Files) -> None:
+    assert files.missing_folders("/etc/a/b/c") == ("/etc/a", "/etc/a/b", "/etc/a/b/c")
+    assert files.make_folders("/etc/a/b/c", 0o700) == ("/etc/a", "/etc/a/b", "/etc/a/b/c")
+    assert files.make_folders("/etc/a/b/c") == ()
+    assert stat.S_IMODE(place(files, "/etc/a/b").stat().st_mode) == 0o700
+
+
+def test_a_strict_umask_does_not_close_the_toolkits_folder_to_others(files: Files) -> None:
+    old = os.umask(0o077)
+    try:
+        files.make_folders("/etc/a")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(place(files, "/etc/a").stat().st_mode) == 0o755
+
+
+def test_a_folder_that_others_use_is_left(files: Files) -> None:
+    place(files).write_bytes(OLD)
+    assert files.remove_folder("/etc") is False
+    files.remove(PATH)
+    assert files.remove_folder("/etc") is True
+    assert files.remove_folder("/etc") is True
+
+
+def test_digests_and_lists_of_what_is_not_there_are_none(files: Files) -> None:
+    assert files.digest(PATH) is None
+    assert files.list("/nowhere") == []
+    assert files.find("/nowhere/at/all") is None
+    place(files).write_bytes(b"")
+    assert files.digest(PATH) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -1,0 +1,159 @@
+"""The PID file and the folder's lock: one instance at a time, and a loser that spoils nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
+from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.files import Files
+from toolkit_installer.node.locks import PidFile, holder, lock_folder
+from toolkit_installer.node.root import Root
+
+PATH = "/run/nvidia/toolkit.pid"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    (tmp_path / "run").mkdir()
+    return Files(Root(str(tmp_path)), SystemCalls())
+
+
+def place(files: Files) -> Path:
+    return Path(files.root.outside(PATH))
+
+
+def put(files: Files, text: str) -> None:
+    place(files).parent.mkdir(exist_ok=True)
+    place(files).write_text(text)
+
+
+def test_the_file_holds_our_pid_and_goes_with_the_folders_made_for_it(files: Files) -> None:
+    taken = PidFile.acquire(files, PATH)
+    assert place(files).read_text() == f"{os.getpid()}\n"
+    assert holder(files, PATH) == os.getpid()
+    taken.release()
+    assert not place(files).parent.exists()
+    assert holder(files, PATH) is None
+
+
+def test_a_folder_that_was_there_stays(files: Files) -> None:
+    place(files).parent.mkdir()
+    PidFile.acquire(files, PATH).release()
+    assert os.listdir(place(files).parent) == []
+
+
+def test_the_loser_names_the_winner_and_leaves_its_pid_untouched(files: Files) -> None:
+    put(files, "4711\n")
+    before = place(files).stat()
+    with place(files).open() as winner:
+        fcntl.flock(winner, fcntl.LOCK_EX)
+        with pytest.raises(AlreadyRunningError, match="PID 4711") as raised:
+            PidFile.acquire(files, PATH)
+        after = place(files).stat()
+    assert raised.value.exit_code == 4
+    assert (after.st_ino, after.st_mtime_ns, place(files).read_text()) == (before.st_ino, before.st_mtime_ns, "4711\n")
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "-5\n", "0"])
+def test_a_winner_that_has_not_written_its_pid_yet_is_respected_all_the_same(files: Files, text: str) -> None:
+    put(files, text)
+    with place(files).open() as winner:
+        fcntl.flock(winner, fcntl.LOCK_EX)
+        with pytest.raises(AlreadyRunningError, match=r"another instance is running($| \()"):
+            PidFile.acquire(files, PATH)
+    assert place(files).read_text() == text
+
+
+def test_a_stale_file_is_taken_over_whole(files: Files) -> None:
+    put(files, "99999999\nand much more than that")
+    assert holder(files, PATH) is None
+    taken = PidFile.acquire(files, PATH)
+    assert place(files).read_text() == f"{os.getpid()}\n"
+    taken.release()
+
+
+def test_a_file_that_its_holder_unlinked_while_we_waited_is_not_taken_for_the_lock(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(files, "1\n")
+    opened: list[int] = []
+    real = SystemCalls.open_or_create
+
+    def open_then_lose(self: SystemCalls, name: str, mode: int, folder: int) -> int:
+        fd = real(self, name, mode, folder)
+        opened.append(os.fstat(fd).st_ino)
+        if len(opened) == 1:  # between our open and our flock the holder removes its file and goes
+            place(files).unlink()
+        return fd
+
+    monkeypatch.setattr(SystemCalls, "open_or_create", open_then_lose)
+    taken = PidFile.acquire(files, PATH)
+    assert len(opened) == 2
+    assert place(files).read_text() == f"{os.getpid()}\n"
+    assert os.fstat(taken.fd).st_ino == place(files).stat().st_ino
+    taken.release()
+
+
+def symlink(path: Path) -> None:
+    path.symlink_to("victim")
+    path.with_name("victim").write_text("precious")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, symlink], ids=["pipe", "folder", "symlink"])
+def test_a_pid_file_that_is_no_regular_file_is_refused(files: Files, make: Any) -> None:
+    place(files).parent.mkdir()
+    make(place(files))
+    with pytest.raises(ConfigurationError) as raised:
+        PidFile.acquire(files, PATH)
+    assert raised.value.path == PATH
+    if make is symlink:
+        assert place(files).with_name("victim").read_text() == "precious"
+
+
+def test_a_pid_file_where_anybody_could_swap_it_is_refused(files: Files) -> None:
+    place(files).parent.mkdir()
+    place(files).parent.chmod(0o777)
+    with pytest.raises(ConfigurationError, match="writable by everybody"):
+        PidFile.acquire(files, PATH)
+
+
+def test_refused_attempts_leave_no_descriptor_open(files: Files) -> None:
+    put(files, "1\n")
+    with place(files).open() as winner:
+        fcntl.flock(winner, fcntl.LOCK_EX)
+        before = os.listdir("/proc/self/fd")
+        for _ in range(5):
+            with pytest.raises(AlreadyRunningError):
+                PidFile.acquire(files, PATH)
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_two_instances_with_two_pid_files_meet_at_the_folders_lock(files: Files) -> None:
+    fd = lock_folder(files, "/run")
+    with pytest.raises(AlreadyRunningError, match="another PID file"):
+        lock_folder(files, "/run")
+    os.close(fd)
+    os.close(lock_folder(files, "/run"))
+    assert os.listdir(files.root.outside("/run")) == []
+
+
+def test_who_only_looks_at_the_pid_file_takes_no_lock_that_a_starting_run_would_meet(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = PidFile.acquire(files, PATH)
+
+    def flock(fd: int, operation: int) -> None:
+        raise AssertionError(f"flock({fd}, {operation}) while looking")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", flock)
+        assert holder(files, PATH) == os.getpid()
+    held.release()
+    put(files, "4711\n")
+    assert holder(files, PATH) is None

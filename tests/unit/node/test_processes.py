@@ -1,0 +1,175 @@
+"""The process behind a socket, and signals to it and to no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import processes
+from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.root import Root
+
+SOCKET = "/run/engine.sock"
+
+# Listens, says "ready", and hands each connection to a child, as a socket-activated engine gets its own: the child
+# answers, so that the socket's creator and the process that speaks are two.
+SERVER = """
+import os, socket, sys
+how, path = sys.argv[1:]
+os.chdir(os.path.dirname(path))
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(os.path.basename(path))
+listener.listen()
+child = os.fork()
+if child == 0:
+    import ctypes; ctypes.CDLL(None).prctl(1, 9)
+    while True:
+        connection, _ = listener.accept()
+        if how == "greets":
+            connection.sendall(b"hello")
+        elif how == "answers" and connection.recv(100):
+            connection.sendall(b"HTTP/1.0 200 OK")
+        elif how == "closes":
+            connection.close()
+            continue
+        connection.recv(100)
+print(os.getpid(), child, flush=True)
+sys.stdin.read()
+os.kill(child, 9)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    folder = tmp_path / ("deep" * 30)  # longer than a socket's address may be
+    (folder / "run").mkdir(parents=True)
+    return Root(str(folder))
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    creator: int
+    speaker: int
+
+
+@pytest.fixture
+def served(root: Root, request: pytest.FixtureRequest) -> Iterator[Served]:
+    command = [sys.executable, "-I", "-S", "-c", SERVER, request.param, root.outside(SOCKET)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        creator, speaker = map(int, server.stdout.readline().split())
+        yield Served(creator, speaker)
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_ANSWER_SECONDS", 0.2)
+
+
+@pytest.mark.parametrize("served", ["greets"], indirect=True)
+def test_a_greeting_names_who_speaks_and_not_who_made_the_socket(root: Root, served: Served) -> None:
+    assert processes.behind(root, SOCKET, b"") == served.speaker
+
+
+@pytest.mark.parametrize("served", ["answers"], indirect=True)
+def test_an_answer_names_who_speaks_and_not_who_made_the_socket(root: Root, served: Served) -> None:
+    assert processes.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") == served.speaker
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize("served", ["is silent"], indirect=True)
+def test_who_is_silent_by_nature_is_named_by_the_socket(root: Root, served: Served) -> None:
+    assert processes.behind(root, SOCKET, b"") == served.creator
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize("served", ["is silent"], indirect=True)
+def test_who_was_asked_and_is_silent_does_not_serve(root: Root, served: Served) -> None:
+    assert served.creator > 0
+    assert processes.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
+
+
+def test_nobody_is_behind_a_socket_that_is_not_there_or_stale(root: Root) -> None:
+    assert processes.behind(root, SOCKET, b"") is None
+    Path(root.outside(SOCKET)).write_text("no socket at all")
+    assert processes.behind(root, SOCKET, b"") is None
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-I", "-S", "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield child
+        child.kill()
+
+
+def test_a_process_is_seen_with_what_tells_it_from_others(sleeper: subprocess.Popen[bytes]) -> None:
+    seen = processes.look(sleeper.pid)
+    assert seen is not None
+    assert seen.executable == os.path.realpath(sys.executable)
+    assert seen.arguments[1:4] == ("-I", "-S", "-c")
+    assert seen == processes.look(sleeper.pid)
+
+
+def test_a_dead_process_is_none_even_before_it_is_reaped(sleeper: subprocess.Popen[bytes]) -> None:
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # dead, and a zombie still
+    assert processes.look(sleeper.pid) is None
+    sleeper.wait()
+    assert processes.look(sleeper.pid) is None
+
+
+class Signals(SystemCalls):
+    """Sends nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[signal.Signals] = []
+
+    def signal(self, pidfd: int, number: signal.Signals) -> None:
+        del pidfd
+        self.sent.append(number)
+
+
+@pytest.mark.parametrize("pid", [0, 1, -1])
+def test_no_process_group_and_no_init_is_ever_signalled(pid: int) -> None:
+    calls = Signals()
+    process = processes.Process(pid, "dockerd", "/usr/bin/dockerd", (), 0.0, None)
+    with pytest.raises(ConfigurationError, match="never signalled"):
+        processes.send(calls, process, signal.SIGHUP)
+    assert calls.sent == []
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_signalled(sleeper: subprocess.Popen[bytes]) -> None:
+    calls = Signals()
+    seen = processes.look(sleeper.pid)
+    assert seen is not None
+    earlier = dataclasses.replace(seen, started=seen.started - 100)
+    with pytest.raises(ConfigurationError, match="is gone"):
+        processes.send(calls, earlier, signal.SIGHUP)
+    assert calls.sent == []
+
+
+def test_a_process_that_is_gone_is_an_error_with_its_pid(sleeper: subprocess.Popen[bytes]) -> None:
+    seen = processes.look(sleeper.pid)
+    assert seen is not None
+    sleeper.kill()
+    sleeper.wait()
+    with pytest.raises(ConfigurationError, match=str(sleeper.pid)):
+        processes.send(SystemCalls(), seen, signal.SIGTERM)
+
+
+def test_the_right_process_gets_the_signal(sleeper: subprocess.Popen[bytes]) -> None:
+    seen = processes.look(sleeper.pid)
+    assert seen is not None
+    processes.send(SystemCalls(), seen, signal.SIGTERM)
+    assert sleeper.wait(10) == -signal.SIGTERM

@@ -1,0 +1,118 @@
+"""Paths beneath a node root: resolved as a chroot would, with no way out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.root import NodeError, Root, refuse_if_others_write
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    folder = tmp_path / "node"
+    (folder / "etc/docker").mkdir(parents=True)
+    (folder / "opt").mkdir()
+    return Root(str(folder))
+
+
+def link(root: Root, path: str, target: str) -> None:
+    os.symlink(target, root.outside(path))
+
+
+@pytest.mark.parametrize(
+    "target, expected",
+    [
+        ("/opt/x", "/opt/x"),
+        ("../../opt/x", "/opt/x"),
+        ("x", "/etc/docker/x"),
+        ("./x/../y//z/.", "/etc/docker/y/z"),
+        ("../../../../../opt/x", "/opt/x"),
+        ("/../../etc/shadow", "/etc/shadow"),
+    ],
+)
+def test_a_symlink_leads_where_it_would_lead_on_the_node(root: Root, target: str, expected: str) -> None:
+    link(root, "/etc/docker/daemon.json", target)
+    assert root.canonical("/etc/docker/daemon.json") == expected
+
+
+def test_an_absolute_symlink_of_a_folder_does_not_lead_to_the_installers_own(root: Root, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    link(root, "/etc/evil", str(tmp_path / "outside"))
+    assert root.canonical("/etc/evil/x") == f"{tmp_path}/outside/x"
+    assert not os.path.exists(root.outside(root.canonical("/etc/evil/x")))
+
+
+def test_symlinks_that_lead_to_symlinks_are_followed_to_their_end(root: Root) -> None:
+    link(root, "/etc/a", "b")
+    link(root, "/etc/b", "/etc/c")
+    link(root, "/etc/c", "../opt")
+    assert root.canonical("/etc/a/../etc/a/file") == "/etc/a/file".replace("/etc/a", "/opt")
+
+
+@pytest.mark.parametrize("target", ["loop", "/etc/loop", "../etc/loop/x"])
+def test_a_loop_of_symlinks_is_refused_and_named(root: Root, target: str) -> None:
+    link(root, "/etc/loop", target)
+    with pytest.raises(NodeError, match="symbolic links") as raised:
+        root.canonical("/etc/loop/x")
+    assert raised.value.path == "/etc/loop/x"
+
+
+def test_a_file_where_a_folder_is_needed_is_refused(root: Root) -> None:
+    Path(root.outside("/etc/docker/daemon.json")).write_text("{}")
+    with pytest.raises(NodeError, match="Not a directory"):
+        root.canonical("/etc/docker/daemon.json/x")
+
+
+def test_what_is_not_there_stays_as_it_is_named(root: Root) -> None:
+    assert root.canonical("//no/./such/../thing/") == "/no/thing"
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(st.sampled_from(["..", ".", "", "etc", "docker", "up", "far", "out", "name"]), max_size=12))
+def test_no_path_at_all_leaves_the_root(root: Root, parts: list[str]) -> None:
+    for path, target in {"/up": "../..", "/etc/far": "/../../../..", "/out": "/proc/self/cwd/.."}.items():
+        if not os.path.lexists(root.outside(path)):
+            link(root, path, target)
+    outside = root.outside(root.canonical("/" + "/".join(parts)))
+    assert os.path.realpath(outside) == outside.rstrip("/")
+    assert (outside + "/").startswith(root.folder + "/")
+
+
+def test_a_folder_swapped_for_a_symlink_after_it_was_resolved_is_not_followed(root: Root, tmp_path: Path) -> None:
+    os.rmdir(root.outside("/etc/docker"))
+    link(root, "/etc/docker", str(tmp_path))
+    with pytest.raises(OSError, match=r"Not a directory|symbolic"), root.parent("/etc/docker/daemon.json"):
+        pass
+
+
+def test_a_root_that_is_the_machines_own_changes_no_path() -> None:
+    assert Root("/").outside("/etc/x") == "/etc/x"
+
+
+@pytest.mark.parametrize("mode, refused", [(0o755, False), (0o757, True), (0o1777, False), (0o777, True)])
+def test_a_folder_in_which_anybody_can_swap_files_is_refused(root: Root, mode: int, *, refused: bool) -> None:
+    os.chmod(root.outside("/etc/docker"), mode)
+    with root.parent("/etc/docker/daemon.json") as (folder, _):
+        if refused:
+            with pytest.raises(ConfigurationError, match="writable by everybody") as raised:
+                refuse_if_others_write(folder, "/etc/docker/daemon.json")
+            assert raised.value.hint == "chmod o-w /etc/docker"
+        else:
+            refuse_if_others_write(folder, "/etc/docker/daemon.json")
+
+
+def test_the_mount_of_a_folder_is_told_from_another(root: Root) -> None:
+    assert Root("/").mount_of("/proc/self") != Root("/").mount_of("/etc")
+    assert root.mount_of("/etc/docker/x") == root.mount_of("/opt/x")
+
+
+def test_an_error_of_the_kernel_says_what_to_do() -> None:
+    error = NodeError.of(OSError(30, "x"), "/etc/x", "write it")
+    assert str(error).startswith("/etc/x: cannot write it: Read-only file system (")
+    assert error.number == 30

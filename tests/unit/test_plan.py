@@ -1,0 +1,106 @@
+"""What is to be done, decided from values: the truth table of writing and reloading."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit_installer import plan
+from toolkit_installer.engines.base import EngineFile, Goal, Goals, Live, Reload, Survey
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.plan import Installed
+from toolkit_installer.settings import EngineName, ReloadMode
+from toolkit_installer.toolkit.layout import ToolkitFile
+
+PATH = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+SERVED = {"nvidia": PATH}
+
+
+def live(handlers: dict[str, str | None], default: str | None) -> Live:
+    return Live("28.0", handlers, default)
+
+
+def work(content: bytes | None, target: bytes | None, now: Live | None, mode: ReloadMode, *, due: bool) -> str:
+    found = None if content is None else Found("/etc/x", content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    survey = Survey("/run/x.sock", (EngineFile("role", "/etc/x", found),), now)
+    goals = Goals((Goal("role", "/etc/x", content, target),), SERVED, "nvidia")
+    made = plan.engine_work(EngineName.DOCKER, survey, goals, Reload(mode), reload_due=due)
+    assert made.changes == (content != target)
+    return made.reload_why
+
+
+GOOD = live({"runc": None, "nvidia": PATH}, "nvidia")
+
+
+@pytest.mark.parametrize(
+    "content, target, now, mode, due, why",
+    [
+        (b"a", b"a", GOOD, ReloadMode.SIGNAL, False, ""),
+        (b"a", b"b", GOOD, ReloadMode.SIGNAL, False, "its configuration changes"),
+        (None, b"b", GOOD, ReloadMode.SYSTEMD, False, "its configuration changes"),
+        (b"a", None, GOOD, ReloadMode.SYSTEMD, False, "its configuration changes"),
+        (b"a", b"b", GOOD, ReloadMode.NONE, True, ""),
+        (b"a", b"a", GOOD, ReloadMode.SIGNAL, True, "it was not reloaded after the last change"),
+        (b"a", b"a", None, ReloadMode.SIGNAL, False, ""),
+        (b"a", b"a", live({}, "nvidia"), ReloadMode.SIGNAL, False, "it does not list the handler nvidia"),
+        (b"a", b"a", live({}, "nvidia"), ReloadMode.NONE, False, ""),
+        (b"a", b"a", live(dict(SERVED), "runc"), ReloadMode.SIGNAL, False, "its default runtime is runc, not nvidia"),
+        (b"a", b"a", live(dict(SERVED), None), ReloadMode.SIGNAL, False, ""),
+        (b"a", b"a", live({"nvidia": None}, "nvidia"), ReloadMode.SIGNAL, False, ""),
+        (
+            b"a",
+            b"a",
+            live({"nvidia": "/old"}, "nvidia"),
+            ReloadMode.SIGNAL,
+            False,
+            f"its handler nvidia runs /old, not {PATH}",
+        ),
+    ],
+)
+def test_an_engine_is_reloaded_only_for_a_reason(
+    content: bytes | None,
+    target: bytes | None,
+    now: Live | None,
+    mode: ReloadMode,
+    *,
+    due: bool,
+    why: str,
+) -> None:
+    assert work(content, target, now, mode, due=due) == why
+
+
+def test_a_default_that_nobody_asked_for_is_no_mismatch() -> None:
+    assert plan.mismatches(live(dict(SERVED), "runc"), SERVED, None) == []
+
+
+A, B = ToolkitFile("a", 0o755, content=b"a"), ToolkitFile("b", 0o755, target="a")
+WANTED = {"a": Installed(digest="1", mode=0o755), "b": Installed(link="a")}
+
+
+@pytest.mark.parametrize(
+    "present, write",
+    [
+        ({}, (A, B)),
+        (WANTED, ()),
+        (WANTED | {"a": Installed(digest="2", mode=0o755)}, (A,)),
+        (WANTED | {"a": Installed(digest="1", mode=0o644)}, (A,)),
+        (WANTED | {"b": Installed(link="elsewhere")}, (B,)),
+        (WANTED | {"b": Installed(digest="1", mode=0o755)}, (B,)),
+    ],
+)
+def test_only_what_differs_is_written_in_the_order_given(
+    present: dict[str, Installed], write: tuple[ToolkitFile, ...]
+) -> None:
+    assert plan.toolkit_work("/t", (A, B), WANTED, present, ()).write == write
+
+
+def test_only_what_we_recorded_and_is_still_there_is_removed() -> None:
+    present = WANTED | {"old": Installed(digest="9"), "theirs": Installed(digest="9")}
+    made = plan.toolkit_work("/t", (A, B), WANTED, present, ("old", "a", "gone"))
+    assert made.remove == ("old",)
+
+
+def test_a_plan_with_anything_to_do_is_not_empty() -> None:
+    nothing = plan.toolkit_work("/t", (A, B), WANTED, WANTED, ())
+    assert plan.Plan(nothing, ()).empty
+    assert not plan.Plan(plan.toolkit_work("/t", (A, B), WANTED, {}, ()), ()).empty
+    assert not plan.Plan(plan.toolkit_work("/t", (), {}, {"x": Installed()}, ("x",)), ()).empty

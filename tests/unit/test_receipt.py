@@ -1,0 +1,287 @@
+"""The receipt decides what root writes where: what was written comes back, and nothing else is believed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit_installer import memory, receipt
+from toolkit_installer.documents.changes import ABSENT, same
+from toolkit_installer.engines.base import Goal
+from toolkit_installer.engines.ownership import Owned, Ownership
+from toolkit_installer.engines.rooms import room
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.receipt import Before, EngineRecord, FileRecord, OwnedKey, Receipt, State
+from toolkit_installer.settings import EngineName, ReloadMode
+
+SHA = "0123456789abcdef" * 4
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
+SHAS = st.text("0123456789abcdef", min_size=64, max_size=64)
+NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
+    lambda name: name != ".."
+)
+RELATIVE = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
+ABSOLUTE = RELATIVE.map(lambda path: f"/{path}")
+
+
+def tuples(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(values, max_size=3).map(tuple)
+
+
+KEYS = st.builds(OwnedKey, path=tuples(TEXTS), ours=TEXTS, prior=st.none() | TEXTS, item=st.booleans())
+BEFORE = st.builds(
+    Before,
+    sha256=SHAS,
+    mode=st.integers(0, 0o7777),
+    uid=st.integers(0, 2**32 - 2),
+    gid=st.integers(0, 2**32 - 2),
+    xattrs=tuples(st.tuples(TEXTS, st.binary(max_size=8))),
+)
+FILES = st.builds(
+    FileRecord,
+    role=TEXTS,
+    path=ABSOLUTE,
+    before=st.none() | BEFORE,
+    written=tuples(SHAS),
+    keys=tuples(KEYS),
+    created=tuples(KEYS),
+)
+ENGINE_RECORDS = st.builds(
+    EngineRecord,
+    name=st.sampled_from(EngineName),
+    socket=ABSOLUTE,
+    reload=st.none() | st.sampled_from(ReloadMode),
+    handlers=tuples(st.tuples(TEXTS, ABSOLUTE)),
+    default=st.none() | TEXTS,
+    files=tuples(FILES),
+    reload_due=st.booleans(),
+)
+RECEIPTS = st.builds(
+    Receipt,
+    state=st.sampled_from(State),
+    installer=TEXTS,
+    toolkit_folder=ABSOLUTE,
+    toolkit_files=tuples(RELATIVE),
+    folders=tuples(ABSOLUTE),
+    pid_folders=tuples(ABSOLUTE),
+    engines=tuples(ENGINE_RECORDS),
+)
+
+WHOLE = Receipt(
+    state=State.INSTALLED,
+    installer="1.0",
+    toolkit_folder="/usr/local/nvidia/toolkit",
+    toolkit_files=("nvidia-ctk",),
+    folders=("/usr/local/nvidia",),
+    pid_folders=("/run/nvidia",),
+    engines=(
+        EngineRecord(
+            name=EngineName.DOCKER,
+            socket="/run/docker.sock",
+            reload=ReloadMode.SIGNAL,
+            handlers=(("nvidia", "/usr/local/nvidia/toolkit/nvidia-container-runtime"),),
+            default="nvidia",
+            files=(
+                FileRecord(
+                    role="daemon.json",
+                    path="/etc/docker/daemon.json",
+                    before=Before(SHA, 0o644, 0, 0, (("user.a", b"\xff"),)),
+                    written=(SHA,),
+                    keys=(OwnedKey(("runtimes", "nvidia"), "{}", None),),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+@settings(max_examples=80)
+@given(RECEIPTS)
+def test_what_was_written_is_read_back(made: Receipt) -> None:
+    assert receipt.decode(receipt.encode(made)) == made
+
+
+Place = tuple[str | int, ...]
+FILE: Place = ("engines", 0, "files", 0)
+WRONG: list[tuple[Place, Any]] = [
+    (("state",), "broken"),
+    (("state",), ["installed"]),
+    (("toolkit_folder",), "usr/local"),
+    (("toolkit_folder",), "/usr/../etc"),
+    (("toolkit_folder",), ""),
+    (("toolkit_folder",), 7),
+    (("toolkit_files",), "nvidia-ctk"),
+    (("toolkit_files", 0), "../../../etc/passwd"),
+    (("toolkit_files", 0), "/etc/passwd"),
+    (("toolkit_files", 0), "a/../../b"),
+    (("toolkit_files", 0), ""),
+    (("toolkit_files", 0), "a\0b"),
+    (("toolkit_files", 0), None),
+    (("folders", 0), "relative"),
+    (("folders", 0), "/a/.."),
+    (("folders",), {"/a": 1}),
+    (("engines",), {}),
+    (("engines", 0), "docker"),
+    (("engines", 0), None),
+    (("engines", 0, "name"), "podman"),
+    (("engines", 0, "socket"), "run/docker.sock"),
+    (("engines", 0, "reload"), "reboot"),
+    (("engines", 0, "handlers"), [["nvidia"]]),
+    (("engines", 0, "handlers"), [["nvidia", "relative"]]),
+    (("engines", 0, "handlers"), [7]),
+    (("engines", 0, "default"), 7),
+    ((*FILE, "path"), "/etc/docker/../../root/.ssh/authorized_keys"),
+    ((*FILE, "path"), "daemon.json"),
+    ((*FILE, "path"), "/etc/\0"),
+    ((*FILE, "role"), None),
+    ((*FILE, "written"), ["../../secret"]),
+    ((*FILE, "written"), SHA),
+    ((*FILE, "before", "sha256"), "../receipt.json"),
+    ((*FILE, "before", "sha256"), SHA.upper()),
+    ((*FILE, "before", "sha256"), SHA + "\n"),
+    ((*FILE, "before", "mode"), "0644"),
+    ((*FILE, "before", "mode"), True),
+    ((*FILE, "before", "uid"), -1),
+    ((*FILE, "before", "gid"), 1.0),
+    ((*FILE, "before", "xattrs"), [["user.a", "no base64!"]]),
+    ((*FILE, "before", "xattrs"), [["user.a"]]),
+    ((*FILE, "before", "xattrs"), 7),
+    ((*FILE, "keys", 0, "path"), "runtimes"),
+    ((*FILE, "keys", 0, "path"), [1]),
+    ((*FILE, "keys", 0, "ours"), None),
+    ((*FILE, "keys", 0, "prior"), 7),
+    ((*FILE, "created"), None),
+    (("schema",), "1"),
+    (("schema",), None),
+]
+
+
+def body(made: Receipt = WHOLE) -> dict[str, Any]:
+    decoded: dict[str, Any] = json.loads(receipt.encode(made))
+    return decoded
+
+
+@pytest.mark.parametrize("place, value", WRONG, ids=lambda value: repr(value)[:40])
+def test_a_field_that_cannot_be_trusted_is_refused(place: Place, value: Any) -> None:
+    damaged: Any = body()
+    spot = damaged
+    for key in place[:-1]:
+        spot = spot[key]
+    assert spot[place[-1]] != value
+    spot[place[-1]] = value
+    with pytest.raises(ConfigurationError, match="the receipt") as raised:
+        receipt.decode(json.dumps(damaged).encode())
+    assert raised.value.hint
+
+
+def _places(value: Any, here: Place = ()) -> list[Place]:
+    if isinstance(value, dict):
+        return [place for key, item in value.items() for place in [(*here, key), *_places(item, (*here, key))]]
+    if isinstance(value, list):
+        return [place for index, item in enumerate(value) for place in _places(item, (*here, index))]
+    return []
+
+
+@pytest.mark.parametrize("place", _places(body()), ids=lambda place: ".".join(map(str, place)))
+def test_a_field_that_is_missing_is_refused(place: Place) -> None:
+    damaged: Any = copy.deepcopy(body())
+    spot = damaged
+    for key in place[:-1]:
+        spot = spot[key]
+    del spot[place[-1]]
+    with pytest.raises(ConfigurationError, match="the receipt"):
+        receipt.decode(json.dumps(damaged).encode())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b"7", b'{"schema": 1}', b"\0" * 64])
+def test_what_is_no_receipt_is_refused(content: bytes) -> None:
+    with pytest.raises(ConfigurationError, match="the receipt"):
+        receipt.decode(content)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, len(receipt.encode(WHOLE)) - 3))
+def test_a_receipt_that_was_cut_off_is_refused(length: int) -> None:
+    with pytest.raises(ConfigurationError, match="the receipt"):
+        receipt.decode(receipt.encode(WHOLE)[:length])
+
+
+def test_a_newer_installers_receipt_is_refused_and_the_hint_says_which_to_use() -> None:
+    newer = body() | {"schema": receipt.SCHEMA + 1, "state": "something new"}
+    with pytest.raises(ConfigurationError, match="newer installer") as raised:
+        receipt.decode(json.dumps(newer).encode())
+    assert "newer" in str(raised.value.hint)
+
+
+def test_a_receipt_nested_beyond_reason_is_refused() -> None:
+    with pytest.raises(ConfigurationError):
+        receipt.decode(b"[" * 200_000)
+
+
+@pytest.mark.parametrize("schema", [0, -1, True])
+def test_a_schema_that_never_was_is_refused(schema: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        receipt.decode(json.dumps(body() | {"schema": schema}).encode())
+
+
+# --- between records and planning ---
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+TOML_VALUES = st.recursive(
+    st.booleans() | st.integers(-(2**62), 2**62) | TEXTS.filter(lambda text: "\r" not in text),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS.filter(str.isalnum), inner, max_size=3),
+    max_leaves=6,
+)
+FOUND = Found("/etc/x", b"text", Metadata(0o640, 7, 8, (("user.a", b"1"),)), Identity(1, 2, 3, 4, 5))
+
+
+@settings(max_examples=60)
+@pytest.mark.parametrize("name, values", [(EngineName.DOCKER, JSON_VALUES), (EngineName.CONTAINERD, TOML_VALUES)])
+@given(data=st.data())
+def test_what_is_remembered_is_what_was_recorded(
+    name: EngineName, values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    engine = room(name)
+    owned = st.builds(Owned, path=tuples(TEXTS), ours=values, prior=st.just(ABSENT) | values, item=st.booleans())
+    ownership = Ownership(tuple(data.draw(st.lists(owned, max_size=3))), tuple(data.draw(st.lists(owned, max_size=2))))
+    goal = Goal("role", "/etc/x", b"base", b"target", ownership)
+    record = memory.recorded(engine, goal, FOUND, None, [b"target", b"transitional", None])
+    remembered = memory.remembered(engine, record, b"base")
+    assert remembered.before == b"base"
+    assert remembered.written == {memory.digest(b"target"), memory.digest(b"transitional")}
+    for ours, theirs in (
+        (ownership.keys, remembered.ownership.keys),
+        (ownership.created, remembered.ownership.created),
+    ):
+        assert [(key.path, key.item) for key in ours] == [(key.path, key.item) for key in theirs]
+        assert all(same(left.ours, right.ours) for left, right in zip(ours, theirs, strict=True))
+        for left, right in zip(ours, theirs, strict=True):
+            assert (left.prior is ABSENT) == (right.prior is ABSENT)
+            assert left.prior is ABSENT or same(left.prior, right.prior)
+
+
+def test_the_record_keeps_the_metadata_of_what_stood_there() -> None:
+    record = memory.recorded(room(EngineName.DOCKER), Goal("r", "/etc/x", b"base", b"t"), FOUND, None, [b"t"])
+    assert record.before == Before(memory.digest(b"base"), 0o640, 7, 8, (("user.a", b"1"),))
+
+
+def test_a_file_that_was_not_there_has_no_before() -> None:
+    record = memory.recorded(room(EngineName.DOCKER), Goal("r", "/etc/x", None, b"t"), None, None, [b"t"])
+    assert record.before is None
+
+
+def test_our_last_version_stays_known_until_it_is_replaced() -> None:
+    docker = room(EngineName.DOCKER)
+    first = memory.recorded(docker, Goal("r", "/etc/x", b"base", b"text"), FOUND, None, [b"text"])
+    second = memory.recorded(docker, Goal("r", "/etc/x", b"base", b"new"), FOUND, first, [b"new"])
+    assert set(second.written) == {memory.digest(b"text"), memory.digest(b"new")}
