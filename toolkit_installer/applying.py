@@ -151,13 +151,14 @@ class Applier:
             list(reversed(steps)),
             dataclasses.replace(work.reload, mode=mode),
             lambda _live: [],
+            last_resort=True,
         )
         try:
             self.switcher.make(switch, interruptible=False)
         except NotServedError as down:
             raise EngineDownError(
                 f"{work.name} DOES NOT COME BACK, although its old configuration is in place: {down.reason}",
-                hint=f"look at its log and restart it; the change failed because of: {error}",
+                hint="look at its log and restart it; the installer's next run, or `uninstall`, finishes the rest",
             ) from error
 
     # --- the record ------------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ class Reverter:
         if not changes and (live is None or not wrong(live)):
             reload = Reload(ReloadMode.NONE)
         steps = [Step(present, goal.base) for present, goal in goals]
-        switch = Switch(engine, record.socket, live, steps, reload, wrong)
+        switch = Switch(engine, record.socket, live, steps, reload, wrong, last_resort=True)
         try:
             self.switcher.make(switch, interruptible=False)
         except NotServedError as error:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
+from toolkit_installer.documents import secrets
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.files import ChangedMeanwhileError, own_metadata
@@ -50,6 +51,8 @@ class Switch:
     steps: Sequence[Step]
     reload: Reload
     wrong: Callable[[Live], list[str]]
+    last_resort: bool = False
+    """The engine must come back with this: a restart that fails is tried once more, and waited for in any case."""
 
 
 class Switcher:
@@ -113,13 +116,25 @@ class Switcher:
         log.get().info("Reloading the engine", engine=name, mode=switch.reload.mode, unit=switch.reload.unit)
         heard = ""
         if switch.reload.mode is ReloadMode.SYSTEMD and switch.reload.unit is not None:
-            try:
-                self.node.services.restart(switch.reload.unit, seconds=self.seconds)
-            except ProgramError as error:
-                heard = f"{error}; "
+            heard = self._restart(switch.reload.unit, last_resort=switch.last_resort)
         else:
             heard = self._signal(switch)
         self._wait(switch, heard, interruptible=interruptible)
+
+    def _restart(self, unit: str, *, last_resort: bool) -> str:
+        """Restart the unit; return what was heard if it failed. Raises NotServedError unless it is the last resort."""
+        heard = ""
+        for _ in range(2 if last_resort else 1):
+            try:
+                self.node.services.restart(unit, seconds=self.seconds)
+            except ProgramError as error:
+                heard = f"{secrets.mask(str(error))}; "
+            else:
+                return ""
+        if not last_resort:
+            # it would be started with the same files over and over: the sooner the old ones are back, the better
+            raise NotServedError(heard.removesuffix("; "), answers=False)
+        return heard
 
     def _signal(self, switch: Switch) -> str:
         """Signal the engine if it answers; return what was heard if it does not."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs
 
+_LOG_LINES = 6
+
 
 class Services:
     """The node's systemd."""
@@ -37,12 +39,31 @@ class Services:
         return text.removeprefix(f"{name}=") if shown.status == 0 and text else None
 
     def restart(self, unit: str, *, seconds: float) -> None:
-        """Restart the unit and wait for it. Raises ProgramError with systemd's own words."""
+        """Restart the unit and wait for it, whatever its start limit says of earlier attempts.
+
+        Raises ProgramError with systemd's own words, and with the last ones of the unit's log.
+        """
         systemctl = self.programs.find("systemctl")
         if systemctl is None:
             raise ProgramError("the node has no systemctl", hint="use --restart-mode signal or none")
         command = [systemctl, "restart", unit]
         self.calls.restart_unit(command)
+        # a unit that failed a few times is not started again before this, though its files are good by now
+        self.programs.run([systemctl, "reset-failed", unit], seconds=seconds)
         done = self.programs.run(command, seconds=seconds)
         if done.status != 0:
-            raise ProgramError(f"{' '.join(command)} ended with {done.status}: {done.errors}")
+            words = self.last_words(unit)
+            log = f"; its log ends with: {words}" if words else ""
+            raise ProgramError(f"{' '.join(command)} ended with {done.status}: {done.errors}{log}")
+
+    def last_words(self, unit: str) -> str:
+        """Return the last lines of the unit's log in one line, as far as they can be had."""
+        journalctl = self.programs.find("journalctl")
+        if journalctl is None:
+            return ""
+        command = [journalctl, f"--unit={unit}", f"--lines={_LOG_LINES}", "--output=cat", "--no-pager"]
+        try:
+            shown = self.programs.run(command, seconds=10)
+        except ProgramError as error:
+            return f"({error})"
+        return " | ".join(shown.output.decode(errors="replace").split("\n")).strip(" |")

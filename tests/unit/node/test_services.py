@@ -1,0 +1,82 @@
+"""The node's systemctl, played by a script that writes down how it is called; real ones are in the end-to-end tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.programs import ProgramError, Programs
+from toolkit_installer.node.root import Root
+from toolkit_installer.node.services import Services
+
+
+class Scripts(Programs):
+    """Finds its programs in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Root("/"))
+        self.folder = folder
+
+    def find(self, name: str) -> str | None:
+        path = self.folder / name
+        return str(path) if path.exists() else None
+
+    def script(self, name: str, body: str) -> None:
+        path = self.folder / name
+        path.write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >>"{self.folder}/calls"\n{body}\n')
+        path.chmod(0o755)
+
+    def calls(self) -> list[str]:
+        return (self.folder / "calls").read_text().splitlines()
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Scripts:
+    return Scripts(tmp_path)
+
+
+@pytest.fixture
+def services(scripts: Scripts) -> Services:
+    return Services(scripts, SystemCalls())
+
+
+def test_a_unit_at_its_start_limit_is_started_all_the_same(scripts: Scripts, services: Services) -> None:
+    scripts.script("systemctl", "")
+    services.restart("containerd.service", seconds=10)
+    assert scripts.calls() == ["systemctl reset-failed containerd.service", "systemctl restart containerd.service"]
+
+
+def test_a_restart_that_fails_is_told_in_systemds_words_and_the_units(scripts: Scripts, services: Services) -> None:
+    scripts.script("systemctl", '[ "$1" != restart ] || { echo "Job failed." >&2; exit 3; }')
+    scripts.script("journalctl", "printf 'invalid plugin config\\nexit 1\\n'")
+    with pytest.raises(ProgramError, match=r"Job failed\.; its log ends with: invalid plugin config \| exit 1$"):
+        services.restart("containerd.service", seconds=10)
+
+
+def test_a_restart_that_fails_without_a_journal_is_told_in_systemds_words(scripts: Scripts, services: Services) -> None:
+    scripts.script("systemctl", '[ "$1" != restart ] || { echo "Job failed." >&2; exit 1; }')
+    with pytest.raises(ProgramError, match=r"ended with 1: Job failed\.$"):
+        services.restart("containerd.service", seconds=10)
+
+
+def test_daemon_reload_is_never_asked_for(scripts: Scripts, services: Services) -> None:
+    scripts.script("systemctl", "echo LoadState=loaded")
+    assert services.knows("containerd.service")
+    services.property("containerd.service", "Restart")
+    services.restart("containerd.service", seconds=10)
+    assert not any("daemon-re" in call for call in scripts.calls())
+
+
+@pytest.mark.parametrize("body", ["echo LoadState=not-found", "exit 1", "echo 'Failed to connect to bus' >&2; exit 1"])
+def test_a_unit_that_systemd_does_not_know_cannot_be_restarted(scripts: Scripts, services: Services, body: str) -> None:
+    scripts.script("systemctl", body)
+    assert not services.knows("containerd.service")
+
+
+def test_a_node_without_systemctl_says_so(services: Services) -> None:
+    assert not services.knows("containerd.service")
+    assert services.property("containerd.service", "Restart") is None
+    with pytest.raises(ProgramError, match="no systemctl"):
+        services.restart("containerd.service", seconds=10)
