@@ -167,6 +167,7 @@ class Applier:
         previous = seen.receipt
         work = seen.plan.toolkit
         old = previous.toolkit_files if previous is not None else ()
+        others = previous.engines if previous is not None else ()
         old_pid_folders = previous.pid_folders if previous is not None else ()
         names = dict.fromkeys([*old, *(file.name for file in work.files)])
         folders = dict.fromkeys([*(previous.folders if previous is not None else ()), *created])
@@ -181,7 +182,8 @@ class Applier:
             toolkit_files=tuple(names),
             folders=tuple(folders),
             pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self.pid_file.created_folders])),
-            engines=tuple(self._engine_record(seen, engine) for engine in seen.plan.engines),
+            # without an engine to configure, those that are configured stay, and stay recorded
+            engines=tuple(self._engine_record(seen, engine) for engine in seen.plan.engines) or others,
         )
 
     def _places(self, seen: Observation) -> list[str]:
@@ -218,6 +220,8 @@ class Applier:
     def _settled(self, seen: Observation, receipt: Receipt) -> tuple[EngineRecord, ...]:
         """Return the engines' records with only what stands there now."""
         settled = []
+        if not seen.plan.engines:
+            return receipt.engines
         for work, engine in zip(seen.plan.engines, receipt.engines, strict=True):
             targets = {goal.path: goal.target for goal in work.goals.files}
             files = []

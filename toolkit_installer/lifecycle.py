@@ -6,6 +6,7 @@ import signal
 import time
 
 from toolkit_installer import adopting, log, observation, report, waiter, waiting
+from toolkit_installer import plan as plan_of
 from toolkit_installer.applying import Applier
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node import locks, processes, signals
@@ -13,6 +14,7 @@ from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.observation import Observation
 from toolkit_installer.receipt import State
 from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reverting import Reverter
@@ -85,7 +87,7 @@ class Run:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
         interruptible = self.settings.cleanup is Cleanup.ALWAYS
         for attempt in range(1, _ATTEMPTS + 1):
-            seen = observation.observe(self.settings, self.node, self.store)
+            seen = self._observe()
             report.notes(seen)
             if seen.plan.empty and (seen.receipt is not None and seen.receipt.state is State.INSTALLED):
                 log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
@@ -106,6 +108,15 @@ class Run:
             else:
                 log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
                 return
+
+    def _observe(self) -> Observation:
+        """Look at the node; first take the handlers back from engines and files that are not to have them any more."""
+        seen = observation.observe(self.settings, self.node, self.store)
+        while seen.receipt is not None and (record := plan_of.retired(seen.receipt.engines, seen.plan.engines)):
+            reverter = Reverter(self.node, self.store, self.attention, self.settings.reload_timeout)
+            reverter.retire(seen.receipt, record)
+            seen = observation.observe(self.settings, self.node, self.store)
+        return seen
 
     def _drifted(self) -> None:
         if self.settings.on_drift is OnDrift.REPAIR:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.engines.base import Goals, Live, Reload, Survey
+from toolkit_installer.receipt import EngineRecord
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit.layout import ToolkitFile
 
@@ -60,6 +61,18 @@ class Plan:
             and not self.toolkit.remove
             and not any(engine.changes or engine.reload_why for engine in self.engines)
         )
+
+
+def retired(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> EngineRecord | None:
+    """Return an engine of the record that is configured no longer, or in another file; None if there is none.
+
+    Without any engine to configure, what is configured stays as it is.
+    """
+    now = {engine.name: {goal.path for goal in engine.goals.files} for engine in engines}
+    for record in recorded if engines else ():
+        if any(file.path not in now.get(record.name, set()) for file in record.files):
+            return record
+    return None
 
 
 def toolkit_work(

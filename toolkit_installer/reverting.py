@@ -45,6 +45,16 @@ class Reverter:
         self.store.clear()
         toolkit_files.remove_folders(self.node, receipt)
 
+    def retire(self, receipt: Receipt, record: EngineRecord) -> None:
+        """Take the handlers back from one engine that is no longer to have them; the toolkit and the rest stay.
+
+        Raises as `revert` does.
+        """
+        log.get().info("Another engine or file is to be configured: taking the handlers back", engine=record.name)
+        receipt = self._revert_engine(receipt, record)
+        engines = tuple(other for other in receipt.engines if other.name != record.name)
+        self.store.save(dataclasses.replace(receipt, state=State.APPLYING, engines=engines), {})
+
     def _held(self, folder: str) -> bool:
         """Tell whether something still needs the binaries, and log what."""
         holders = references.holders(self.node, folder)
