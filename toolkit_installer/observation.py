@@ -113,6 +113,8 @@ def _engine(  # all that an engine's plan depends on
     goals = engine.goals(survey, request, memories(engine, recorded, store, originals))
     reload = engine.reload(node, survey, settings.engine)
     goals = dataclasses.replace(goals, dangers=engine.dangers(node, survey, reload))
+    if any(goal.target != survey.file(goal.role).content for goal in goals.files):
+        engine.try_out(node, survey, goals)
     due = recorded is not None and recorded.reload_due
     return plan.engine_work(engine.name, survey, goals, reload, reload_due=due)
 

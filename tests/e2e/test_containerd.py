@@ -111,3 +111,21 @@ def test_a_second_run_on_a_configured_node_writes_nothing_and_uninstall_reverts(
     assert state_of(containerd.config) == before
     containerd.restart()
     assert set(containerd.handlers()) == {"runc"}
+
+
+def test_a_file_that_containerd_reads_otherwise_than_we_do_is_refused_before_anything_is_written(
+    containerd: ContainerdEngine, installer: Installer, flags: list[object], install_dir: Path
+) -> None:
+    # TOML says that both spell `runtimes`; containerd 1.6 takes the escape for letters of the name
+    text = containerd.config.read_text().replace(".containerd.runtimes.", '.containerd."runtime\\u0073".')
+    containerd.config.write_text(text)
+    assert tomllib.loads(text)["plugins"][CRI]["containerd"]["runtimes"]["runc"]
+    before = state_of(containerd.config)
+
+    run = installer.start("nvidia-toolkit", *flags, "--no-daemon")
+    assert run.finish() == 3
+    assert "it does not see the handler nvidia" in run.output
+    assert str(containerd.config) in run.output
+    assert state_of(containerd.config) == before
+    assert not install_dir.exists()
+    assert containerd.alive()

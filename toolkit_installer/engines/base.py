@@ -152,6 +152,12 @@ class Engine(Protocol):
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
         """Decide how the engine is reloaded. Raises ConfigurationError where it cannot be as asked."""
 
+    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+        """Let the live daemon's own binary read the new configuration. Writes nothing.
+
+        Raises ConfigurationError if it refuses it, or would lose something by it; says nothing if it cannot be asked.
+        """
+
     def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
         """Return warnings about this way of reloading, one sentence each."""
 

@@ -10,9 +10,9 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit_installer.documents import toml_document, toml_values
+from toolkit_installer.documents import secrets, toml_document, toml_values
 from toolkit_installer.documents.changes import Table, same
-from toolkit_installer.engines import containerd_config, containerd_files, reloading
+from toolkit_installer.engines import containerd_config, containerd_files, reloading, trial
 from toolkit_installer.engines.base import (
     EngineFile,
     EngineSilentError,
@@ -96,6 +96,29 @@ class Containerd:
         if reload.mode is ReloadMode.SIGNAL:
             return dataclasses.replace(reload, restarts=True)
         return reload
+
+    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+        """Let containerd print what it makes of the files, and compare. Raises ConfigurationError."""
+        process = survey.live.process if survey.live is not None else None
+        if process is None:
+            return
+        programs, binary = node.programs, process.executable
+        root, drop_in = (next(goal for goal in goals.files if goal.role == role) for role in (ROOT_ROLE, DROP_IN_ROLE))
+        before, _ = trial.containerd_dump(programs, binary, root.base or b"")
+        if before is None:
+            return  # it cannot be asked, or refuses what stands there already
+        if drop_in.target is None or drop_in.target == drop_in.base:
+            after, words = trial.containerd_dump(programs, binary, root.target or b"")
+        else:
+            after, words = trial.containerd_dump(programs, binary, root.base or b"", drop_in.target)
+        wrong = [words] if after is None else trial.containerd_losses(before, after, dict(goals.served), goals.default)
+        if wrong:
+            raise ConfigurationError(
+                f"containerd's own binary ({binary}) would not serve the new configuration: "
+                f"{secrets.mask('; '.join(wrong))}",
+                path=root.path,
+                hint="nothing was changed; look at what `containerd config dump` says to this file",
+            )
 
     def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
         """Warn of a signal after which nothing starts containerd again."""

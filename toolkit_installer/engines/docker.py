@@ -7,9 +7,9 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit_installer.documents import json_document
+from toolkit_installer.documents import json_document, secrets
 from toolkit_installer.documents.changes import Set, same
-from toolkit_installer.engines import docker_config, reloading
+from toolkit_installer.engines import docker_config, reloading, trial
 from toolkit_installer.engines.base import (
     EngineFile,
     EngineSilentError,
@@ -84,6 +84,21 @@ class Docker:
                 hint="--restart-mode signal needs no restart",
             )
         return reload
+
+    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+        """Let dockerd validate the file, from 23.0 on. Raises ConfigurationError."""
+        (goal,) = goals.files
+        process = survey.live.process if survey.live is not None else None
+        if process is None or goal.target is None:
+            return
+        present = survey.file(ROLE).content or b""
+        words = trial.docker_refusal(node.programs, process.executable, present, goal.target)
+        if words is not None:
+            raise ConfigurationError(
+                f"dockerd itself would refuse the new file: {secrets.mask(words)}",
+                path=goal.path,
+                hint="nothing was changed; correct what it names",
+            )
 
     def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # containerd has some
         """Return nothing: a signal reloads dockerd in place, and a restart is only ever explicitly allowed."""

@@ -43,17 +43,27 @@ class Programs:
                 return path
         return None
 
-    def run(self, command: Sequence[str], *, seconds: float) -> Completed:
-        """Run `command`, its first word an absolute path on the node. Raises ProgramError."""
-        return run(command, seconds=seconds, enter=self._enter if self.root.folder != "/" else None)
+    def run(self, command: Sequence[str], *, seconds: float, given: bytes = b"", keep: Sequence[int] = ()) -> Completed:
+        """Run `command`, its first word an absolute path on the node. Raises ProgramError.
+
+        `given` is its standard input; the descriptors in `keep` stay open in it, under their numbers.
+        """
+        enter = self._enter if self.root.folder != "/" else None
+        return run(command, seconds=seconds, enter=enter, given=given, keep=keep)
 
     def _enter(self) -> None:
         os.chroot(self.root.folder)
         os.chdir("/")
 
 
-def run(
-    command: Sequence[str], *, seconds: float, enter: Callable[[], None] | None = None, folder: str = "/"
+def run(  # what a program is started with
+    command: Sequence[str],
+    *,
+    seconds: float,
+    enter: Callable[[], None] | None = None,
+    folder: str = "/",
+    given: bytes = b"",
+    keep: Sequence[int] = (),
 ) -> Completed:
     """Run a program of the installer's own namespace, or of where `enter` leads. Raises ProgramError."""
 
@@ -66,7 +76,8 @@ def run(
         # prepare runs between fork and exec: this process has no threads
         child = subprocess.Popen(  # noqa: S603  # an argument list, by absolute path
             list(command),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            pass_fds=keep,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=folder,
@@ -77,7 +88,7 @@ def run(
     except (OSError, subprocess.SubprocessError) as error:
         raise ProgramError(f"cannot start {command[0]}: {error}", path=command[0]) from error
     try:
-        output, errors = child.communicate(timeout=seconds)
+        output, errors = child.communicate(given, timeout=seconds)
     except subprocess.TimeoutExpired as error:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()

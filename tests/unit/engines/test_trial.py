@@ -1,0 +1,98 @@
+"""What a daemon's own binary prints of a candidate, compared; the binaries themselves are in the end-to-end tests."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit_installer.engines import trial
+from toolkit_installer.node.programs import Programs
+from toolkit_installer.node.root import Root
+
+PLUGIN = "io.containerd.grpc.v1.cri"
+HANDLERS = {"nvidia": "/t/nvidia-container-runtime"}
+
+
+def dump(default: str, **runtimes: str) -> dict[str, Any]:
+    table = {name: {"options": {"BinaryName": path}} for name, path in runtimes.items()}
+    return {"plugins": {PLUGIN: {"containerd": {"default_runtime_name": default, "runtimes": table}}}}
+
+
+BEFORE = dump("runc", runc="", crun="/usr/bin/crun")
+AFTER = dump("nvidia", runc="", crun="/usr/bin/crun", **HANDLERS)
+
+
+def losses(after: dict[str, Any], default: str | None = "nvidia") -> list[str]:
+    return trial.containerd_losses(BEFORE, after, HANDLERS, default)
+
+
+def test_a_candidate_that_adds_the_handlers_and_keeps_the_rest_is_good() -> None:
+    assert losses(AFTER) == []
+    assert losses(dump("runc", runc="", crun="/usr/bin/crun", **HANDLERS), default=None) == []
+
+
+def test_a_runtime_that_a_shallow_merge_loses_is_noticed() -> None:
+    assert losses(dump("nvidia", runc="", **HANDLERS)) == ["the runtime crun would not be what it was"]
+
+
+def test_a_runtime_whose_options_change_is_noticed() -> None:
+    changed = copy.deepcopy(AFTER)
+    changed["plugins"][PLUGIN]["containerd"]["runtimes"]["runc"]["options"]["SystemdCgroup"] = True
+    assert losses(changed) == ["the runtime runc would not be what it was"]
+
+
+def test_a_handler_that_is_read_without_its_executable_is_noticed() -> None:
+    assert losses(dump("nvidia", runc="", crun="/usr/bin/crun", nvidia="runc")) == [
+        "it does not see the handler nvidia"
+    ]
+
+
+def test_a_default_that_something_else_overrides_is_noticed() -> None:
+    (wrong,) = losses(dump("default", runc="", crun="/usr/bin/crun", **HANDLERS))
+    assert wrong == "its default runtime would be 'default', not 'nvidia'"
+
+
+@pytest.fixture
+def binary(tmp_path: Path) -> Path:
+    return tmp_path / "daemon"
+
+
+def play(binary: Path, body: str) -> Programs:
+    binary.write_text(f"#!/bin/sh\n{body}\n")
+    binary.chmod(0o755)
+    return Programs(Root("/"))
+
+
+def test_dockerds_reason_is_told_in_its_own_words(binary: Path) -> None:
+    programs = play(binary, '! grep -q bogus /dev/stdin || { echo "unknown: bogus" >&2; exit 1; }')
+    assert trial.docker_refusal(programs, str(binary), b"{}", b'{"bogus": 1}') == "unknown: bogus"
+    assert trial.docker_refusal(programs, str(binary), b"{}", b'{"debug": true}') is None
+
+
+def test_a_dockerd_that_knows_no_validation_refuses_nothing(binary: Path) -> None:
+    programs = play(binary, 'echo "unknown flag: --validate" >&2; exit 125')
+    assert trial.docker_refusal(programs, str(binary), b"{}", b'{"bogus": 1}') is None
+
+
+def test_a_binary_that_is_gone_refuses_nothing(binary: Path) -> None:
+    programs = Programs(Root("/"))
+    assert trial.docker_refusal(programs, f"{binary} (deleted)", b"{}", b"{}") is None
+    assert trial.containerd_dump(programs, f"{binary} (deleted)", b"")[0] is None
+
+
+def test_containerd_is_given_the_drop_in_after_the_root(binary: Path) -> None:
+    programs = play(binary, "cat")
+    read, words = trial.containerd_dump(programs, str(binary), b"version = 3\n", b"version = 3\nx = 1\n")
+    assert words == ""
+    assert read is not None
+    assert read["version"] == 3
+    assert [os.path.dirname(path) for path in read["imports"]] == ["/proc/self/fd"] * 2
+
+
+def test_output_that_is_no_toml_is_no_answer(binary: Path) -> None:
+    programs = play(binary, "cat >/dev/null; echo '{'")
+    assert trial.containerd_dump(programs, str(binary), b"")[0] is None

@@ -1,0 +1,95 @@
+"""The daemon's own binary reads the new configuration before the daemon does; nothing is written for it.
+
+The candidate reaches the binary through its standard input and a memory file. What it makes of the present
+configuration, asked the same way, tells whether it can be asked at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+from toolkit_installer.documents.changes import ABSENT, Path, Table, lookup, same
+from toolkit_installer.engines.containerd_config import CRI_PLUGIN
+from toolkit_installer.node.programs import Completed, ProgramError, Programs
+
+_SECONDS = 20.0
+_INPUT = "/dev/stdin"
+
+
+def docker_refusal(programs: Programs, binary: str, present: bytes, candidate: bytes) -> str | None:
+    """Return dockerd's words if it refuses the candidate; None if it takes it, or cannot be asked (before 23.0)."""
+    command = [binary, "--validate", f"--config-file={_INPUT}"]
+    try:
+        if programs.run(command, seconds=_SECONDS, given=present or b"{}").status != 0:
+            return None
+        tried = programs.run(command, seconds=_SECONDS, given=candidate)
+    except ProgramError:
+        return None
+    return None if tried.status == 0 else tried.errors
+
+
+def containerd_dump(
+    programs: Programs, binary: str, root: bytes, drop_in: bytes | None = None
+) -> tuple[Table | None, str]:
+    """Return what containerd makes of a root file and a drop-in, and its words; None if it refuses them.
+
+    The drop-in is imported after what the root imports itself. Its exit code proves little, so the output counts.
+    """
+    try:
+        if drop_in is None:
+            done = programs.run([binary, "--config", _INPUT, "config", "dump"], seconds=_SECONDS, given=root)
+        else:
+            done = _with_drop_in(programs, binary, root, drop_in)
+        return (tomllib.loads(done.output.decode()) if done.status == 0 else None), done.errors
+    except (ProgramError, ValueError) as error:
+        return None, str(error)
+
+
+def _with_drop_in(programs: Programs, binary: str, root: bytes, drop_in: bytes) -> Completed:
+    version = tomllib.loads(drop_in.decode())["version"]
+    with _memory(root) as first, _memory(drop_in) as second:
+        text = f'version = {version}\nimports = ["/proc/self/fd/{first}", "/proc/self/fd/{second}"]\n'
+        command = [binary, "--config", _INPUT, "config", "dump"]
+        return programs.run(command, seconds=_SECONDS, given=text.encode(), keep=(first, second))
+
+
+@contextlib.contextmanager
+def _memory(content: bytes) -> Iterator[int]:
+    fd = os.memfd_create("toolkit-installer-candidate")
+    try:
+        os.write(fd, content)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def containerd_losses(before: Table, after: Table, handlers: dict[str, str], default: str | None) -> list[str]:
+    """Return in words what the new effective configuration lacks: a handler, the default, a runtime that was there.
+
+    Pure: `before` and `after` are what the binary printed.
+    """
+    old, new = _table(before), _table(after)
+    wrong = []
+    for name, path in handlers.items():
+        if lookup(new, ("runtimes", name, "options", "BinaryName")) != path:
+            wrong.append(f"it does not see the handler {name}")
+    if default is not None and new.get("default_runtime_name") != default:
+        wrong.append(f"its default runtime would be {new.get('default_runtime_name')!r}, not {default!r}")
+    for name, entry in (old.get("runtimes") or {}).items():
+        if name not in handlers and not same(lookup(new, ("runtimes", name)), entry):
+            wrong.append(f"the runtime {name} would not be what it was")
+    return wrong
+
+
+def _table(dump: Table) -> dict[str, Any]:
+    """Return the containerd table of the CRI plugin, under whichever name this containerd prints it."""
+    for plugin in CRI_PLUGIN.values():
+        path: Path = ("plugins", plugin, "containerd")
+        found = lookup(dump, path)
+        if found is not ABSENT and isinstance(found, dict):
+            return found
+    return {}
