@@ -28,7 +28,7 @@ def leftovers(node: Node, settings: Settings) -> Receipt | None:
         return None
     folders = (folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
     present = tuple(place for place in folders if node.files.status(place) is not None)
-    return Receipt(State.REVERTING, __version__, folder, (*inner, *names), present, (), engines)
+    return Receipt(State.REVERTING, __version__, folder, (*inner, *names), present, settings.pid_file, (), engines)
 
 
 def _engine(node: Node, settings: Settings, room: Engine) -> EngineRecord | None:

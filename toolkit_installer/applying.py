@@ -181,6 +181,7 @@ class Applier:
             toolkit_folder=work.folder,
             toolkit_files=tuple(names),
             folders=tuple(folders),
+            pid_file=self.pid_file.path,
             pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self.pid_file.created_folders])),
             # without an engine to configure, those that are configured stay, and stay recorded
             engines=tuple(self._engine_record(seen, engine) for engine in seen.plan.engines) or others,

@@ -199,52 +199,61 @@ def status(settings: Settings, *, as_json: bool) -> int:
 def uninstall(settings: Settings) -> int:
     """Take everything back, also what a running instance or a dead one did. Raises InstallerError."""
     node = Node.open(settings.node_root, settings.host_root)
-    _ask_holder_to_leave(settings, node)
+    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    receipt = store.load()
+    # a run under another of the program's names has another PID file
+    for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
+        _ask_holder_to_leave(settings, node, store, path)
     pid_file = PidFile.acquire(node.files, settings.pid_file)
     try:
-        store = ReceiptStore(node.files, settings.toolkit.install_dir)
-        if store.exists():
-            store.lock()
-            store.take_order()
-        receipt = store.load() or adopting.leftovers(node, settings)
-        if receipt is None:
-            store.forget()  # what a run left that was killed before its receipt stood, or after it went
-            log.get().info("Nothing is installed", folder=settings.toolkit.folder)
-            return ExitCode.DONE
-        store.prepare()
-        reverter = Reverter(node, store, Attention(), settings.reload_timeout)
-        reverter.revert(receipt, keep_toolkit=settings.keep_toolkit)
-        pid_file.adopt_folders(receipt.pid_folders)
-        log.get().info("The node is as it was")
-        return ExitCode.DONE
+        _take_back(settings, node, store, pid_file)
     finally:
         pid_file.release()
+    return ExitCode.DONE
 
 
-def _ask_holder_to_leave(settings: Settings, node: Node) -> None:
-    """Make a running instance clean up and end. Raises AlreadyRunningError if it does not."""
-    pid = locks.holder(node.files, settings.pid_file)
+def _take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile) -> None:
+    """Finish what is left on the node when nobody else works on it."""
+    if store.exists():
+        store.lock()
+        store.take_order()
+    receipt = store.load() or adopting.leftovers(node, settings)
+    if receipt is None:
+        store.forget()  # what a run left that was killed before its receipt stood, or after it went
+        log.get().info("Nothing is installed", folder=settings.toolkit.folder)
+        return
+    store.prepare()
+    reverter = Reverter(node, store, Attention(), settings.reload_timeout)
+    reverter.revert(receipt, keep_toolkit=settings.keep_toolkit)
+    if receipt.pid_file != pid_file.path:
+        node.files.remove(receipt.pid_file)  # a dead run's: nobody holds it
+    pid_file.adopt_folders(receipt.pid_folders)
+    log.get().info("The node is as it was")
+
+
+def _ask_holder_to_leave(settings: Settings, node: Node, store: ReceiptStore, path: str) -> None:
+    """Make the instance that holds the PID file clean up and end. Raises AlreadyRunningError if it does not."""
+    pid = locks.holder(node.files, path)
     if pid is None:
         return
     process = processes.look(pid)
     if process is None or not any("toolkit" in word or "waiter" in word for word in process.arguments):
         raise AlreadyRunningError(
             f"PID {pid} holds the PID file, and is not seen here as an installer",
-            path=settings.pid_file,
+            path=path,
             hint="run uninstall where it runs: in the same PID namespace (`hostPID: true`)",
         )
-    store = ReceiptStore(node.files, settings.toolkit.install_dir)
     if store.exists():
         store.check()
         store.give_order(ORDER_KEEP if settings.keep_toolkit else ORDER_REMOVE)
     log.get().info("Asking the running instance to clean up and leave", pid=pid)
     processes.send(node.calls, process, signal.SIGTERM)
     deadline = time.monotonic() + settings.reload_timeout + _GRACE_SECONDS
-    while locks.holder(node.files, settings.pid_file) is not None:
+    while locks.holder(node.files, path) is not None:
         if time.monotonic() > deadline:
             raise AlreadyRunningError(
                 f"the running instance (PID {pid}) did not leave in time",
-                path=settings.pid_file,
+                path=path,
                 hint="look at its log; a killed one is cleaned up by running uninstall again",
             )
         time.sleep(_PAUSE_SECONDS)

@@ -90,6 +90,8 @@ class Receipt:
     """Names relative to the toolkit folder."""
     folders: tuple[str, ...]
     """Folders that were created, outermost first."""
+    pid_file: str
+    """The PID file of the run that wrote this: whoever holds it is to be asked to leave."""
     pid_folders: tuple[str, ...]
     """Folders that were created for the PID file, outermost first: they go when it goes."""
     engines: tuple[EngineRecord, ...]
@@ -143,6 +145,7 @@ def _receipt(body: dict[str, Any]) -> Receipt:
         toolkit_folder=_absolute(body["toolkit_folder"]),
         toolkit_files=tuple(_relative(name) for name in _list(body["toolkit_files"])),
         folders=tuple(_absolute(path) for path in _list(body["folders"])),
+        pid_file=_absolute(body["pid_file"]),
         pid_folders=tuple(_absolute(path) for path in _list(body["pid_folders"])),
         engines=tuple(_engine(engine) for engine in _list(body["engines"])),
     )

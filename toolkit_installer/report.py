@@ -120,7 +120,7 @@ def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str,
         "version": __version__,
         "installed": receipt is not None and receipt.state is State.INSTALLED,
         "state": receipt.state.value if receipt is not None else "absent",
-        "running_pid": locks.holder(node.files, settings.pid_file),
+        "running_pid": _holder(node, settings, receipt),
         "toolkit": None,
         "engines": [],
     }
@@ -133,6 +133,12 @@ def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str,
         }
         facts["engines"] = [_engine_facts(node, engine) for engine in receipt.engines]
     return facts
+
+
+def _holder(node: Node, settings: Settings, receipt: Receipt | None) -> int | None:
+    """Return the PID of the running instance, under whichever of the program's names it runs."""
+    paths = [settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]
+    return next((pid for path in paths if (pid := locks.holder(node.files, path)) is not None), None)
 
 
 def _engine_facts(node: Node, engine: EngineRecord) -> dict[str, Any]:

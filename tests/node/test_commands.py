@@ -279,3 +279,24 @@ def test_a_handmade_handler_of_the_same_name_returns_as_it_was_written(node: Fak
     assert node.docker()["runtimes"]["nvidia"]["path"] == f"{TOOLKIT}/nvidia-container-runtime"
     assert waiting.stop() == 0
     assert node.read(DAEMON_JSON) == content
+
+
+def test_uninstall_finds_a_run_that_has_another_pid_file(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+    before = node.snapshot()
+    waiting = node.waiting("--pid-file", "/run/nvidia/toolkit/toolkit.pid")
+    assert status(node)["running_pid"] == waiting.pid
+    asked = node.do("uninstall")
+    assert asked.process.returncode == 0, asked.output
+    assert waiting.finish() == 0
+    assert node.snapshot() == before
+
+
+def test_uninstall_removes_the_pid_file_of_a_dead_run_elsewhere(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+    before = node.snapshot()
+    waiting = node.waiting("--pid-file", "/run/nvidia/toolkit/toolkit.pid")
+    waiting.stop(signal.SIGKILL)
+    asked = node.do("uninstall")
+    assert asked.process.returncode == 0, asked.output
+    assert node.snapshot() == before

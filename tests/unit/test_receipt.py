@@ -69,6 +69,7 @@ RECEIPTS = st.builds(
     toolkit_folder=ABSOLUTE,
     toolkit_files=tuples(RELATIVE),
     folders=tuples(ABSOLUTE),
+    pid_file=ABSOLUTE,
     pid_folders=tuples(ABSOLUTE),
     engines=tuples(ENGINE_RECORDS),
 )
@@ -79,6 +80,7 @@ WHOLE = Receipt(
     toolkit_folder="/usr/local/nvidia/toolkit",
     toolkit_files=("nvidia-ctk",),
     folders=("/usr/local/nvidia",),
+    pid_file="/run/nvidia/toolkit.pid",
     pid_folders=("/run/nvidia",),
     engines=(
         EngineRecord(
