@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from toolkit_installer.node import signals
 
 
+def _open_standard_streams() -> None:
+    """Give closed standard streams /dev/null: the next file that is opened would get their number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(number, True)  # noqa: FBT003  # its only form
+    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
 def _start(name: str) -> int:
+    _open_standard_streams()
     # before any import that could start a thread: a thread without the mask would take the signals away
     signals.block()
     from toolkit_installer import cli  # noqa: PLC0415  # see above

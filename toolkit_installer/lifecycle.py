@@ -15,8 +15,9 @@ from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.observation import Observation
-from toolkit_installer.receipt import State
+from toolkit_installer.receipt import Receipt, State
 from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.reverting import Reverter
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
 
@@ -113,6 +114,9 @@ class Run:
         """Look at the node; first take the handlers back from engines and files that are not to have them any more."""
         seen = observation.observe(self.settings, self.node, self.store)
         while seen.receipt is not None and (record := plan_of.retired(seen.receipt.engines, seen.plan.engines)):
+            self.attention.check()
+            if any(engine.reload_why for engine in seen.plan.engines):
+                ReloadBudget(self.node.files, self.pid_file.path, self.settings.reload_budget).check()
             reverter = Reverter(self.node, self.store, self.attention, self.settings.reload_timeout)
             reverter.retire(seen.receipt, record)
             seen = observation.observe(self.settings, self.node, self.store)
@@ -123,15 +127,22 @@ class Run:
             log.get().warning("A managed file was changed: looking again")
             self.attention.again = True
         else:
-            receipt = self.store.load()
-            for path in report.drifted(self.node, receipt):
+            for path in report.drifted(self.node, self._recorded()):
                 log.get().warning(
                     "Somebody changed the file; `--on-drift repair` or SIGHUP would put the handlers back", file=path
                 )
 
+    def _recorded(self) -> Receipt | None:
+        """Return the receipt, None where it cannot be read: no reason to stop waiting."""
+        try:
+            return self.store.load()
+        except InstallerError as error:
+            log.get().error("The receipt cannot be used", reason=str(error))
+            return None
+
     def _wait(self) -> None:
         """Become the idle process. Does not return."""
-        receipt = self.store.load()
+        receipt = self._recorded()
         files = [file.path for engine in receipt.engines for file in engine.files] if receipt is not None else []
         watched = [self.node.root.outside(path) for path in files]
         log.get().info("Waiting for signal")

@@ -6,17 +6,20 @@ import dataclasses
 import hashlib
 import os
 import posixpath
+import re
 from collections.abc import Mapping
 
 from toolkit_installer import detection, memory, plan
-from toolkit_installer.engines.base import Engine, Memory, Request
+from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request
 from toolkit_installer.engines.rooms import room
-from toolkit_installer.errors import UsageError
+from toolkit_installer.errors import ConfigurationError, UsageError
 from toolkit_installer.node import tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import ProgramError, run
 from toolkit_installer.node.tree import Tree
 from toolkit_installer.plan import EngineWork, Installed, Plan, ToolkitWork
+from toolkit_installer.receipt import FILE as RECEIPT_FILE
+from toolkit_installer.receipt import FOLDER as RECEIPT_FOLDER
 from toolkit_installer.receipt import EngineRecord, Receipt
 from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.settings import EngineName, Settings
@@ -47,13 +50,14 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
         settings.toolkit.source_root, settings.toolkit.package_type, node.programs.find("rpm") is not None, tree.exists
     )
     found = payload.find(Tree(source), source, os.uname().machine)
-    toolkit = _toolkit(settings, node, found, receipt)
     originals: dict[str, bytes] = {}
     engines: tuple[EngineWork, ...] = ()
     if settings.configure_engine:
         if settings.runtime is None:
             settings = settings.for_engine(detection.detect(node, settings))
         engines = (_engine(settings, node, store, receipt, found, originals),)
+    own = tuple(runtime for engine in engines for runtime in engine.goals.low_level)
+    toolkit = _toolkit(settings, node, found, receipt, own)
     warnings = _warnings(settings, toolkit, found) if toolkit.write else ()
     return Observation(receipt, originals, found, Plan(toolkit, engines), warnings)
 
@@ -110,6 +114,8 @@ def _engine(  # all that an engine's plan depends on
     request = Request(registered, default, folder, settings.engine)
     recorded = engine_record(receipt, engine.name)
     survey = engine.survey(node, settings.engine)
+    for file in survey.files:
+        _refuse_another_installation(node, file, folder)
     goals = engine.goals(survey, request, memories(engine, recorded, store, originals))
     reload = engine.reload(node, survey, settings.engine)
     goals = dataclasses.replace(goals, dangers=engine.dangers(node, survey, reload))
@@ -119,9 +125,29 @@ def _engine(  # all that an engine's plan depends on
     return plan.engine_work(engine.name, survey, goals, reload, reload_due=due)
 
 
-def _toolkit(settings: Settings, node: Node, found: Payload, receipt: Receipt | None) -> ToolkitWork:
+_RUNTIME_OF_A_TOOLKIT = re.compile(rb"(/[^\"'\s]*)/toolkit/nvidia-container-runtime\b")
+
+
+def _refuse_another_installation(node: Node, file: EngineFile, folder: str) -> None:
+    """Raise ConfigurationError if the file has handlers of ours from another install folder.
+
+    They would count as the operator's, and come back on cleanup when their files may be gone.
+    """
+    for match in _RUNTIME_OF_A_TOOLKIT.finditer(file.content or b""):
+        other = os.fsdecode(match[1])
+        if f"{other}/toolkit" != folder and node.files.is_file(f"{other}/{RECEIPT_FOLDER}/{RECEIPT_FILE}"):
+            raise ConfigurationError(
+                f"names handlers of another installation, in {other}",
+                path=file.path,
+                hint=f"take that one back first: toolkit-installer uninstall {other}",
+            )
+
+
+def _toolkit(
+    settings: Settings, node: Node, found: Payload, receipt: Receipt | None, low_level: tuple[str, ...]
+) -> ToolkitWork:
     folder = settings.toolkit.folder
-    files = layout.desired(found, settings.toolkit, (), folder)
+    files = layout.desired(found, settings.toolkit, low_level, folder)
     source = Tree(found.root)
     wanted = {file.name: _wanted(file, source) for file in files}
     recorded = receipt.toolkit_files if receipt is not None else ()

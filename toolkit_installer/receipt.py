@@ -16,6 +16,7 @@ from toolkit_installer.settings import EngineName, ReloadMode
 SCHEMA = 1
 FOLDER = ".toolkit-installer"
 """The receipt's folder, beneath the install folder."""
+FILE = "receipt.json"
 
 _NO_ID = 2**32 - 1
 """The user id that means none (chown(2)): every real one is below it."""

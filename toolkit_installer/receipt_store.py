@@ -14,7 +14,7 @@ from toolkit_installer.node.locks import lock_folder
 from toolkit_installer.node.reading import Identity
 from toolkit_installer.receipt import Before, Receipt
 
-_RECEIPT = "receipt.json"
+_RECEIPT = receipts.FILE
 _ORIGINALS = "originals"
 _ORDER = "order.json"
 _PRIVATE_FOLDER = 0o700
@@ -58,9 +58,19 @@ class ReceiptStore:
 
     def lock(self) -> None:
         """Lock the folder, which must exist. Raises AlreadyRunningError, ConfigurationError."""
-        if self._lock is None:
-            self.check()
-            self._lock = lock_folder(self.files, self.folder)
+        if self._lock is not None and self._stands():
+            return
+        self.check()
+        fd = lock_folder(self.files, self.folder)
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = fd
+
+    def _stands(self) -> bool:
+        """Tell whether the folder that is locked is still the one at its path: somebody may have removed it."""
+        status = self.files.own_status(self.folder)
+        held = os.fstat(self._lock) if self._lock is not None else None
+        return status is not None and held is not None and (status.st_dev, status.st_ino) == (held.st_dev, held.st_ino)
 
     def prepare(self) -> tuple[str, ...]:
         """Create the folder where it is missing, and lock it; return the folders created, outermost first.

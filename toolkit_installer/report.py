@@ -11,10 +11,11 @@ from toolkit_installer import __version__, log, memory
 from toolkit_installer.documents import diff
 from toolkit_installer.engines.base import EngineSilentError
 from toolkit_installer.engines.rooms import room
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.observation import Observation, installed
-from toolkit_installer.plan import EngineWork, mismatches
+from toolkit_installer.plan import EngineWork, mismatches, retired
 from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.toolkit.layout import ToolkitFile
@@ -50,7 +51,12 @@ def _plan_lines(seen: Observation, *, color: bool) -> list[str]:
     if seen.plan.empty:
         return ["Nothing to do: the node is as it should be."]
     work = seen.plan.toolkit
-    lines = [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]
+    recorded = seen.receipt.engines if seen.receipt is not None else ()
+    lines = []
+    if (record := retired(recorded, seen.plan.engines)) is not None:
+        files = ", ".join(file.path for file in record.files)
+        lines.append(f"Engine {record.name}: the handlers are taken back first, from {files}")
+    lines += [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]
     lines += [f"  {_described(file)}" for file in work.write]
     lines += [f"  remove {name}" for name in work.remove]
     for engine in seen.plan.engines:
@@ -97,7 +103,10 @@ def drifted(node: Node, receipt: Receipt | None) -> list[str]:
 
 
 def _file_state(node: Node, file: FileRecord) -> str:
-    found = node.files.find(file.path)
+    try:
+        found = node.files.find(file.path)
+    except ConfigurationError as error:
+        return f"unreadable: {error.reason}"
     if found is None:
         return "missing" if file.written else "as written"
     digest = memory.digest(found.content)

@@ -53,7 +53,7 @@ class Reverter:
         log.get().info("Another engine or file is to be configured: taking the handlers back", engine=record.name)
         receipt = self._revert_engine(receipt, record)
         engines = tuple(other for other in receipt.engines if other.name != record.name)
-        self.store.save(dataclasses.replace(receipt, state=State.APPLYING, engines=engines), {})
+        self.store.save(dataclasses.replace(receipt, state=State.INSTALLED, engines=engines), {})
 
     def _held(self, folder: str) -> bool:
         """Tell whether something still needs the binaries, and log what."""

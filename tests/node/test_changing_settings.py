@@ -70,3 +70,18 @@ def test_a_run_that_configures_no_engine_leaves_and_remembers_what_is_configured
     assert b'"@/sbin/ldconfig' in node.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml")
     assert node.do("uninstall").process.returncode == 0
     assert node.snapshot() == before
+
+
+def test_another_install_folder_is_refused_while_the_first_installation_stands(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER)
+    before = node.snapshot()
+    done(node)
+    configured = node.snapshot()
+    refused = node.do("run", "--no-daemon", "--root", "/opt/nvidia")
+    assert refused.process.returncode == 3
+    assert "toolkit-installer uninstall /usr/local/nvidia" in refused.output
+    assert node.snapshot() == configured
+    assert node.do("uninstall").process.returncode == 0
+    done(node, "--root", "/opt/nvidia")
+    assert node.do("uninstall", "--root", "/opt/nvidia").process.returncode == 0
+    assert node.snapshot() == before

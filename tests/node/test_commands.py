@@ -300,3 +300,12 @@ def test_uninstall_removes_the_pid_file_of_a_dead_run_elsewhere(node: FakeNode) 
     asked = node.do("uninstall")
     assert asked.process.returncode == 0, asked.output
     assert node.snapshot() == before
+
+
+def test_a_file_that_became_a_folder_is_reported_as_drift_not_as_a_failure(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+    node.waiting()
+    node.place(DAEMON_JSON).unlink()
+    node.place(DAEMON_JSON).mkdir()
+    (file,) = status(node)["engines"][0]["files"]
+    assert file["state"].startswith("unreadable: is a folder")

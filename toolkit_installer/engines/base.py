@@ -120,6 +120,8 @@ class Goals:
     served: Mapping[str, str]
     """Handlers, by name, and the executables that the live engine should show for them."""
     default: str | None
+    low_level: tuple[str, ...] = ()
+    """The executables that the engine itself runs containers with, the default runtime's first."""
     notes: tuple[str, ...] = ()
     dangers: tuple[str, ...] = ()
     """What may go wrong when the engine is reloaded, in words."""

@@ -24,7 +24,7 @@ from toolkit_installer.engines.base import (
     Request,
     Survey,
 )
-from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.ownership import Ownership, low_level
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes
 from toolkit_installer.node.cri import client
@@ -214,7 +214,7 @@ def _by_drop_in(survey: Survey, request: Request, root: Goal, drop_in: Goal) -> 
         _goal(survey, drop_in, text, ownership),
         _goal(survey, root, root_text, root_ownership),
     )
-    return Goals(goals, _served(request), request.default)
+    return Goals(goals, _served(request), request.default, _low_level(effective, version))
 
 
 def _entries(effective: Table, version: int, request: Request) -> list[tuple[str, Table]]:
@@ -222,6 +222,10 @@ def _entries(effective: Table, version: int, request: Request) -> list[tuple[str
     return containerd_config.entries(
         effective, version, request.handlers, settings.runtime_type, settings.container_annotations
     )
+
+
+def _low_level(effective: Table, version: int) -> tuple[str, ...]:
+    return low_level(effective, containerd_config.shape(version))
 
 
 def _goal(survey: Survey, without: Goal, text: bytes, ownership: Ownership) -> Goal:
@@ -257,7 +261,8 @@ def _in_place(survey: Survey, request: Request, root: Goal, drop_in: Goal, relea
         _goal(survey, root, text, ownership),
         drop_in,
     )
-    return Goals(goals, _served(request), request.default, notes if release is None else ())
+    own = _low_level(document, version)
+    return Goals(goals, _served(request), request.default, own, notes if release is None else ())
 
 
 def _served(request: Request) -> dict[str, str]:

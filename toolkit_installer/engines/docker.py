@@ -10,6 +10,7 @@ from typing import Any
 from toolkit_installer.documents import json_document, secrets
 from toolkit_installer.documents.changes import Set, same
 from toolkit_installer.engines import docker_config, reloading, trial
+from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.base import (
     EngineFile,
     EngineSilentError,
@@ -67,7 +68,9 @@ class Docker:
         goal = Goal(ROLE, file.path, without.base, target, ownership, without.left)
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
-        return Goals((goal,), served, default if request.default is not None else None)
+        base = docker_config.check(without.base or b"")
+        low_level = ownership_of.low_level(base, docker_config.SHAPE)
+        return Goals((goal,), served, default if request.default is not None else None, low_level)
 
     def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
         """Return daemon.json without us. Raises ConfigurationError."""

@@ -13,6 +13,9 @@ from typing import Any
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
 
+_USUAL = ("runc", "crun")
+"""The low-level runtimes, by the names that engines know them by."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Owned:
@@ -101,6 +104,18 @@ def strip(document: Table, shape: Shape, ownership: Ownership, toolkit_folder: s
     _items(document, ownership, changes)
     _prune(document, ownership, changes)
     return Stripped(tuple(changes), tuple(left))
+
+
+def low_level(base: Table, shape: Shape) -> tuple[str, ...]:
+    """Return the executables of the default runtime, of runc and of crun, as far as a document without us has them.
+
+    Others (Kata, gVisor, sysbox) are for the containers that ask for them, and stand in for nothing.
+    """
+    runtimes = lookup(base, shape.runtimes)
+    entries = runtimes if isinstance(runtimes, dict) else {}
+    names = dict.fromkeys((lookup(base, shape.default), *_USUAL))
+    paths = (shape.executable(entries[name]) for name in names if isinstance(name, str) and name in entries)
+    return tuple(dict.fromkeys(path for path in paths if path))
 
 
 def _restored(path: Path, owned: Owned | None) -> Change:
