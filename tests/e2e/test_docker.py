@@ -161,3 +161,24 @@ def test_a_daemon_json_that_was_not_there_is_gone_again(
     assert run.terminate() == 0, run.output
     assert not docker.config.exists()
     assert docker.default_handler() == "runc"
+
+
+def test_a_file_that_dockerd_rejects_comes_back_and_dockerd_goes_on(
+    docker: DockerEngine, installer: Installer, flags: list[object], install_dir: Path
+) -> None:
+    # what an operator may leave for the next restart to trip over: dockerd keeps its old settings on SIGHUP
+    docker.config.write_text('{"no-such-directive": true, ' + docker.config.read_text().lstrip()[1:])
+    before, handlers, pid = state_of(docker.config), docker.handlers(), docker.pid
+
+    run = installer.start("nvidia-toolkit", *flags, "--reload-timeout", 2)
+    code = run.finish()
+    # dockerd finds it itself where it can validate (23.0 and later): then nothing was written at all
+    release = int(str(docker.info()["ServerVersion"]).split(".")[0])
+    assert code == (3 if release >= 23 else 5), run.output
+    assert str(docker.config) in run.output
+    assert state_of(docker.config) == before
+    assert not install_dir.exists()
+    assert docker.alive()
+    assert docker.pid == pid
+    assert docker.handlers().keys() - OWN_ALIASES == handlers.keys() - OWN_ALIASES
+    assert docker.default_handler() == "runc"

@@ -94,8 +94,7 @@ class Docker:
         process = survey.live.process if survey.live is not None else None
         if process is None or goal.target is None:
             return
-        present = survey.file(ROLE).content or b""
-        words = trial.docker_refusal(node.programs, process.executable, present, goal.target)
+        words = trial.docker_refusal(node.programs, process.executable, goal.target)
         if words is not None:
             raise ConfigurationError(
                 f"dockerd itself would refuse the new file: {secrets.mask(words)}",

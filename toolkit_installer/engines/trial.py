@@ -1,7 +1,7 @@
 """The daemon's own binary reads the new configuration before the daemon does; nothing is written for it.
 
-The candidate reaches the binary through its standard input and a memory file. What it makes of the present
-configuration, asked the same way, tells whether it can be asked at all.
+The candidate reaches the binary through its standard input and a memory file. What it makes of a configuration that
+is known to be good, asked the same way, tells whether it can be asked at all.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ _SECONDS = 20.0
 _INPUT = "/dev/stdin"
 
 
-def docker_refusal(programs: Programs, binary: str, present: bytes, candidate: bytes) -> str | None:
-    """Return dockerd's words if it refuses the candidate; None if it takes it, or cannot be asked (before 23.0)."""
+def docker_refusal(programs: Programs, binary: str, candidate: bytes) -> str | None:
+    """Return dockerd's words if it refuses the candidate; None if it takes it, or cannot be asked (before 23.0).
+
+    An empty configuration tells which: dockerd takes that one in any case.
+    """
     command = [binary, "--validate", f"--config-file={_INPUT}"]
     try:
-        if programs.run(command, seconds=_SECONDS, given=present or b"{}").status != 0:
+        if programs.run(command, seconds=_SECONDS, given=b"{}").status != 0:
             return None
         tried = programs.run(command, seconds=_SECONDS, given=candidate)
     except ProgramError:

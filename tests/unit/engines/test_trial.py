@@ -69,18 +69,18 @@ def play(binary: Path, body: str) -> Programs:
 
 def test_dockerds_reason_is_told_in_its_own_words(binary: Path) -> None:
     programs = play(binary, '! grep -q bogus /dev/stdin || { echo "unknown: bogus" >&2; exit 1; }')
-    assert trial.docker_refusal(programs, str(binary), b"{}", b'{"bogus": 1}') == "unknown: bogus"
-    assert trial.docker_refusal(programs, str(binary), b"{}", b'{"debug": true}') is None
+    assert trial.docker_refusal(programs, str(binary), b'{"bogus": 1}') == "unknown: bogus"
+    assert trial.docker_refusal(programs, str(binary), b'{"debug": true}') is None
 
 
 def test_a_dockerd_that_knows_no_validation_refuses_nothing(binary: Path) -> None:
     programs = play(binary, 'echo "unknown flag: --validate" >&2; exit 125')
-    assert trial.docker_refusal(programs, str(binary), b"{}", b'{"bogus": 1}') is None
+    assert trial.docker_refusal(programs, str(binary), b'{"bogus": 1}') is None
 
 
 def test_a_binary_that_is_gone_refuses_nothing(binary: Path) -> None:
     programs = Programs(Root("/"))
-    assert trial.docker_refusal(programs, f"{binary} (deleted)", b"{}", b"{}") is None
+    assert trial.docker_refusal(programs, f"{binary} (deleted)", b"{}") is None
     assert trial.containerd_dump(programs, f"{binary} (deleted)", b"")[0] is None
 
 
