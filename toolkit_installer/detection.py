@@ -93,9 +93,4 @@ def _kubelet(sockets: Mapping[EngineName, str]) -> tuple[Evidence, ...]:
 
 def endpoint_of(arguments: Sequence[str]) -> str | None:
     """Return the kubelet's --container-runtime-endpoint, None if it was given none. Pure."""
-    for index, word in enumerate(arguments):
-        if word.startswith(f"{_ENDPOINT_FLAG}="):
-            return word.partition("=")[2]
-        if word == _ENDPOINT_FLAG and index + 1 < len(arguments):
-            return arguments[index + 1]
-    return None
+    return processes.flag_value(arguments, _ENDPOINT_FLAG)

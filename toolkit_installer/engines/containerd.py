@@ -63,7 +63,8 @@ class Containerd:
         except EngineSilentError as error:
             live, silence = None, error.reason
         process = live.process if live is not None else None
-        config = settings.config or (_config_flag(process) if process is not None else None) or CONFIG
+        told = processes.flag_value(process.arguments, "--config", "-config", "-c") if process is not None else None
+        config = settings.config or told or CONFIG
         root = EngineFile(ROOT_ROLE, *node.find(config))
         drop_in_path = settings.drop_in or DROP_IN
         drop_in = EngineFile(DROP_IN_ROLE, *node.find(drop_in_path))
@@ -205,7 +206,7 @@ def _by_drop_in(survey: Survey, request: Request, root: Goal, drop_in: Goal) -> 
     made = _entries(effective, version, request)
     text, ownership = containerd_config.with_us(drop_in.base or b"", version, made, request.default, effective)
     host_path = request.settings.drop_in_host_path or request.settings.drop_in or DROP_IN
-    patterns = containerd_files.imports(base, request.settings.config or CONFIG)
+    patterns = containerd_files.imports(base, root.path)
     if containerd_files.covers(patterns, posixpath.normpath(host_path)):
         root_text, root_ownership = base, Ownership()
     else:
@@ -279,14 +280,3 @@ def _binary(entry: Any) -> str | None:
     options = entry.get("options") if isinstance(entry, dict) else None
     path = options.get("BinaryName") if isinstance(options, dict) else None
     return path if isinstance(path, str) else None
-
-
-def _config_flag(process: Process) -> str | None:
-    """Return what containerd was given as --config or -c."""
-    words = process.arguments
-    for index, word in enumerate(words):
-        if word.startswith(("--config=", "-config=", "-c=")):
-            return word.partition("=")[2]
-        if word in ("--config", "-config", "-c") and index + 1 < len(words):
-            return words[index + 1]
-    return None

@@ -52,7 +52,8 @@ class Docker:
         except EngineSilentError as error:
             live, silence = None, error.reason
         process = live.process if live is not None else None
-        config = settings.config or (_config_flag(process) if process is not None else None) or CONFIG
+        told = processes.flag_value(process.arguments, "--config-file") if process is not None else None
+        config = settings.config or told or CONFIG
         if process is not None:
             _refuse_conflicts(process, config)
         return Survey(socket, (EngineFile(ROLE, *node.find(config)),), live, silence)
@@ -152,17 +153,6 @@ def _base(content: bytes | None, memory: Memory, toolkit_folder: str) -> tuple[b
     if memory.before is None and memory.written and docker_config.is_empty(base):
         return None, left  # it was created for us, and nobody else put anything in
     return base, left
-
-
-def _config_flag(process: Process) -> str | None:
-    """Return what dockerd was given as --config-file."""
-    words = process.arguments
-    for index, word in enumerate(words):
-        if word.startswith("--config-file="):
-            return word.partition("=")[2]
-        if word == "--config-file" and index + 1 < len(words):
-            return words[index + 1]
-    return None
 
 
 def _refuse_conflicts(process: Process, config: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import Change, Path, Set, Table, lookup
-from toolkit_installer.engines.ownership import Ownership, Shape, beneath, record, strip
+from toolkit_installer.engines.ownership import Ownership, Shape, record, strip
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.toolkit.handlers import Handler
 
@@ -113,9 +113,3 @@ def flag_conflicts(arguments: Sequence[str]) -> list[str]:
     return [
         flag for flag in CONFLICTING_FLAGS if any(word == flag or word.startswith(f"{flag}=") for word in arguments)
     ]
-
-
-def ours(content: bytes, toolkit_folder: str) -> bool:
-    """Tell whether any runtime of the file lies in our toolkit folder."""
-    runtimes = json_document.parse(content).get("runtimes") or {}
-    return any(beneath(_executable(entry), toolkit_folder) for entry in runtimes.values())

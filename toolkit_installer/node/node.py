@@ -30,8 +30,6 @@ class Node:
         self.files = Files(self.root, self.calls)
         self.programs = Programs(Root(programs_root or root))
         self.services = Services(self.programs, self.calls)
-        self.own_files = Files(Root("/"), self.calls)
-        """The installer's own file system: the payload."""
 
     @classmethod
     def open(cls, node_root: str | None, host_root: str, calls: SystemCalls | None = None) -> Node:

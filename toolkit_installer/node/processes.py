@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psutil
 
@@ -52,6 +52,17 @@ def look(pid: int) -> Process | None:
             )
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
+
+
+def flag_value(arguments: Sequence[str], *flags: str) -> str | None:
+    """Return what a command line gives one of the flags, as `FLAG VALUE` or `FLAG=VALUE`; None if it does not. Pure."""
+    for index, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name in flags and equals:
+            return value
+        if word in flags and index + 1 < len(arguments):
+            return arguments[index + 1]
+    return None
 
 
 def named(names: frozenset[str]) -> list[Process]:

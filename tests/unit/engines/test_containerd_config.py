@@ -18,6 +18,7 @@ from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.memory import digest
 from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.settings import EngineSettings
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -262,3 +263,13 @@ def test_a_root_that_is_not_there_is_made_for_the_daemon_that_runs() -> None:
     }
     assert [document["version"] for document in versions.values()] == [2, 3, 3]
     assert ["imports" in document for document in versions.values()] == [False, False, True]
+
+
+def test_a_relative_import_is_looked_for_beside_the_file_that_the_daemon_was_started_with() -> None:
+    root = b'imports = ["conf.d/*.toml"]\n' + ROOT_3
+    path = "/srv/containerd/conf.d/99-nvidia.toml"
+    files = (file(ROOT_ROLE, "/srv/containerd/config.toml", root), file(DROP_IN_ROLE, path, None))
+    live = Live("v2.1.4", {"runc": None}, "runc")
+    request = Request(HANDLERS, "nvidia", FOLDER, EngineSettings(drop_in=path))
+    made = Containerd().goals(Survey("/s", files, live), request, {})
+    assert {goal.role: goal.target for goal in made.files}[ROOT_ROLE] == root  # imported already: nothing to add
