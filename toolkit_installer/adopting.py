@@ -26,7 +26,8 @@ def leftovers(node: Node, settings: Settings) -> Receipt | None:
     inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
     if not engines and not names and not inner:
         return None
-    folders = (folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
+    made = node.files.folders_of_ours(posixpath.dirname(folder))
+    folders = (*made, folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
     present = tuple(place for place in folders if node.files.status(place) is not None)
     return Receipt(State.REVERTING, __version__, folder, (*inner, *names), present, settings.pid_file, (), engines)
 

@@ -89,8 +89,6 @@ class Applier:
     def _switch_engine(self, work: EngineWork) -> None:
         engine = room(work.name)
         steps = [Step(work.survey.file(goal.role), goal.target) for goal in work.goals.files]
-        for step in steps:
-            self.node.files.sweep(step.file.path)
         reload = work.reload if work.reload_why else dataclasses.replace(work.reload, mode=ReloadMode.NONE)
         if work.reload_why:
             log.get().info("The engine is to be reloaded", engine=work.name, why=work.reload_why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from toolkit_installer import adopting, log, observation, report, waiter, waiting
+from toolkit_installer import adopting, log, observation, recovering, report, waiter, waiting
 from toolkit_installer import plan as plan_of
 from toolkit_installer.applying import Applier
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, ExitCode, InstallerError
@@ -87,6 +87,7 @@ class Run:
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
         interruptible = self.settings.cleanup is Cleanup.ALWAYS
+        recovering.recover(self.node, self.store.load())
         for attempt in range(1, _ATTEMPTS + 1):
             seen = self._observe()
             report.notes(seen)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from toolkit_installer import receipt as receipts
 from toolkit_installer.errors import ConfigurationError, InstallerError, located
-from toolkit_installer.node.files import Files, own_metadata
+from toolkit_installer.node.files import Files
 from toolkit_installer.node.locks import lock_folder
-from toolkit_installer.node.reading import Identity
+from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.receipt import Before, Receipt
 
 _RECEIPT = receipts.FILE
@@ -73,14 +73,12 @@ class ReceiptStore:
         return status is not None and held is not None and (status.st_dev, status.st_ino) == (held.st_dev, held.st_ino)
 
     def prepare(self) -> tuple[str, ...]:
-        """Create the folder where it is missing, and lock it; return the folders created, outermost first.
+        """Create the folder where it is missing, and lock it; return the folders around it that are of our making.
 
-        A folder without a receipt is what a run left that was killed early: if nothing else is in the install folder,
-        that was created for it as well. Raises AlreadyRunningError, ConfigurationError, NodeError.
+        Outermost first; also those that an earlier run made. Raises AlreadyRunningError, ConfigurationError, NodeError.
         """
         install_dir = os.path.dirname(self.folder)
-        unfinished = self.exists() and self.files.list(self.folder).count(_RECEIPT) == 0
-        alone = (install_dir,) if unfinished and len(self.files.list(install_dir)) == 1 else ()
+        ours = self.files.folders_of_ours(install_dir)
         missing = self.files.missing_folders(self.folder)
         try:
             self.files.make_folders(install_dir)
@@ -90,7 +88,7 @@ class ReceiptStore:
             for folder in reversed(missing):
                 self.files.remove_folder(folder)
             raise
-        return (*alone, *missing)
+        return ours
 
     def load(self) -> Receipt | None:
         """Return the receipt, or None where there is none. Raises ConfigurationError for one that cannot be used."""
@@ -146,12 +144,10 @@ class ReceiptStore:
         return None
 
     def forget(self) -> None:
-        """Remove a folder without a receipt, and the install folder if that was made for it."""
-        install_dir = os.path.dirname(self.folder)
-        alone = self.exists() and len(self.files.list(install_dir)) == 1
+        """Remove a folder without a receipt, and those around it that are of our making. Raises NodeError."""
         self.clear()
-        if alone:
-            self.files.remove_folder(install_dir)
+        for folder in reversed(self.files.folders_of_ours(os.path.dirname(self.folder))):
+            self.files.remove_folder(folder)
 
     def clear(self) -> None:
         """Remove the receipt first, then its copies, then the folder."""
@@ -167,6 +163,4 @@ class ReceiptStore:
             self._lock = None
 
     def _write(self, path: str, content: bytes) -> None:
-        found = self.files.find(path)
-        expected: Identity | None = found.identity if found is not None else None
-        self.files.replace(path, content, own_metadata(_PRIVATE_FILE), expected)
+        self.files.overwrite(path, content, own_metadata(_PRIVATE_FILE))

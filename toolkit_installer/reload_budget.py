@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import clock
-from toolkit_installer.node.files import Files, own_metadata
+from toolkit_installer.node.files import Files
+from toolkit_installer.node.writing import own_metadata
 
 FILE = "toolkit-installer.reloads"
 _MODE = 0o644

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from toolkit_installer import log, memory, references, toolkit_files
+from toolkit_installer import log, memory, recovering, references, toolkit_files
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.rooms import room
@@ -33,6 +33,7 @@ class Reverter:
 
         Raises EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays then.
         """
+        recovering.recover(self.node, receipt)
         for record in reversed(receipt.engines):
             receipt = self._revert_engine(receipt, record)
         if keep_toolkit or self._held(receipt.toolkit_folder):
@@ -72,7 +73,6 @@ class Reverter:
         goals = []
         files = []
         for file in reversed(record.files):
-            self.node.files.sweep(file.path)
             present = EngineFile(file.role, file.path, self.node.files.find(file.path))
             goal = engine.without_us(present, remembered[file.path], receipt.toolkit_folder)
             goals.append((present, goal))

@@ -6,15 +6,16 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from toolkit_installer import log
+from toolkit_installer import log, memory
 from toolkit_installer.documents import secrets
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node.files import ChangedMeanwhileError, own_metadata
+from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.reading import Found, Metadata
 from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.settings import ReloadMode
 
 _ASK_SECONDS = 5.0
@@ -92,11 +93,10 @@ class Switcher:
         self._attempts.setdefault(file.path, []).append(content)
         if content is None:
             assert expected is not None  # noqa: S101  # it differs from content
-            self.node.files.remove(file.path, expected.identity)
+            self.node.files.remove_expected(expected)
             log.get().info("Removed the file", file=file.path)
             return
-        identity = None if expected is None else expected.identity
-        self.node.files.replace(file.path, content, _metadata(file.found), identity)
+        self.node.files.replace(file.path, content, _metadata(file.found), expected)
         log.get().info("Wrote the file", file=file.path)
 
     def _expected(self, file: EngineFile) -> Found | None:
@@ -104,8 +104,10 @@ class Switcher:
         attempts = self._attempts.get(file.path)
         if attempts is None:
             return file.found
+        known = (*attempts, file.content)
+        self.node.files.recover(file.path, {memory.digest(content) for content in known if content is not None})
         now = self.node.files.find(file.path)
-        if (None if now is None else now.content) not in (*attempts, file.content):
+        if (None if now is None else now.content) not in known:
             raise ChangedMeanwhileError("somebody else changed it meanwhile", path=file.path, hint="it is read again")
         return now
 

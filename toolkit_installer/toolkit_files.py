@@ -5,9 +5,9 @@ from __future__ import annotations
 import posixpath
 
 from toolkit_installer import log
-from toolkit_installer.node.files import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.tree import Tree
+from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.receipt import Receipt
 from toolkit_installer.toolkit.layout import ToolkitFile
 

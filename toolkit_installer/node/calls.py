@@ -5,12 +5,20 @@ Tests replace it to record the order of calls, to make one fail, or to die befor
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
+import functools
 import os
 import signal
+from collections.abc import Callable
 
 FICLONE = 0x40049409
 """ioctl request of linux/fs.h: make the destination share the source's blocks."""
+
+_NOREPLACE = 1
+_EXCHANGE = 2
+"""Flags of renameat2(2), as in linux/fs.h."""
 
 
 class SystemCalls:
@@ -74,6 +82,14 @@ class SystemCalls:
         """Rename within one folder, replacing the target."""
         os.rename(source, target, src_dir_fd=folder, dst_dir_fd=folder)
 
+    def rename_new(self, source: str, target: str, folder: int) -> None:
+        """Rename within one folder to a name that must be free. EINVAL, ENOSYS: not to be had here."""
+        _renameat2(source, target, folder, _NOREPLACE)
+
+    def exchange(self, one: str, other: str, folder: int) -> None:
+        """Let two entries of one folder swap their names in one step. EINVAL, ENOSYS: not to be had here."""
+        _renameat2(one, other, folder, _EXCHANGE)
+
     def unlink(self, name: str, folder: int) -> None:
         """Remove a file or a symlink."""
         os.unlink(name, dir_fd=folder)
@@ -88,3 +104,22 @@ class SystemCalls:
 
     def restart_unit(self, command: list[str]) -> None:
         """Mark the instant at which one of the node's programs is asked to restart a unit."""
+
+
+def _renameat2(source: str, target: str, folder: int, flags: int) -> None:
+    call = _libc_renameat2()
+    if call is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), target)
+    while call(folder, os.fsencode(source), folder, os.fsencode(target), flags):
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number), target)
+
+
+@functools.cache
+def _libc_renameat2() -> Callable[..., int] | None:
+    """Return the C library's renameat2, None where it is older (glibc before 2.28): Python has no name for it."""
+    found = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return found

@@ -1,257 +1,205 @@
-"""Files of the node: replaced atomically, copied, removed."""
+"""Files of the node that others write as well: replaced and removed only as they were read, at the very instant.
+
+A look before a rename leaves an instant in which somebody else's version can still come and be lost. So the new
+version is exchanged with the one that stands there, and what came out is compared with what was read: if it is
+something else, the exchange is made again, backwards. A run that is killed in between leaves what came out beside the
+file, whole, and `recover` gives it back.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import errno
+import enum
+import hashlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.reading import Identity, Metadata, Reader, xattrs
-from toolkit_installer.node.root import NodeError, Root, refuse_if_others_write
+from toolkit_installer.node.folders import NO_RENAMEAT2, entry_exists
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.writing import Writer
 
-TEMPORARY_SUFFIX = ".toolkit-installer.tmp"
-"""Ends the name of every file that is not yet in its place. No engine reads files with this ending in its folders."""
-
-
-_ACCESS_LIST = "system.posix_acl_access"
-"""The attribute that acl(5) lives in."""
+SWAP_SUFFIX = ".toolkit-installer.swap"
+"""Ends the name at which a whole new version waits for its exchange, and the old one comes out."""
+KEPT_SUFFIX = ".toolkit-installer.kept"
+"""Ends the name of a version that somebody else wrote and that nobody can tell where to put."""
 
 
 class ChangedMeanwhileError(InstallerError):
     """Somebody else changed the file between our reading it and our replacing it. Read and plan again."""
 
+    @classmethod
+    def of(cls, path: str) -> ChangedMeanwhileError:
+        """Say which file it was."""
+        return cls("somebody else changed it meanwhile", path=path, hint="it is read again")
 
-class Files(Reader):
+
+class Recovered(enum.StrEnum):
+    """What was done about a version that a killed run left beside a file."""
+
+    NOTHING = "nothing was left"
+    REMOVED = "removed what a killed run had replaced or not yet put in place"
+    RETURNED = "a killed run had taken somebody else's version away: it is back"
+    KEPT = f"a killed run had taken somebody else's version away: it lies beside the file, named {KEPT_SUFFIX}"
+
+
+class Files(Writer):
     """The files beneath one root, to be read and changed."""
 
-    def __init__(self, root: Root, calls: SystemCalls) -> None:
-        super().__init__(root)
-        self.calls = calls
-
-    def replace(self, path: str, content: bytes, metadata: Metadata, expected: Identity | None) -> Identity:
+    def replace(self, path: str, content: bytes, metadata: Metadata, expected: Found | None) -> None:
         """Make the canonical `path` a file with this content and metadata, atomically and durably.
 
-        `expected` is the identity of what was read there (None: nothing was there).
-        Raises ChangedMeanwhileError if something else is there now, NodeError, ConfigurationError.
+        `expected` is what was read there (None: nothing was there).
+        Raises ChangedMeanwhileError if something else is there now, which stays; NodeError, ConfigurationError.
         """
 
         def fill(fd: int) -> None:
             self._write_all(fd, content)
             self._dress(fd, metadata)
 
-        return self._put(path, fill, lambda folder, name: _require(folder, name, expected, path))
+        def place(folder: int, temporary: str, name: str, fd: int) -> None:
+            _require(folder, name, expected, path)
+            if expected is None:
+                self._place_new(folder, temporary, name, path)
+            else:
+                self._exchange(folder, temporary, name, fd, expected)
 
-    def overwrite(self, path: str, content: bytes, metadata: Metadata) -> None:
-        """Make the canonical `path` a file with this content, whatever is there now: for files wholly ours."""
+        self._put(path, fill, place)
 
-        def fill(fd: int) -> None:
-            self._write_all(fd, content)
-            self._dress(fd, metadata)
+    def remove_expected(self, expected: Found) -> None:
+        """Remove the file that was read, durably; nothing there is fine.
 
-        self._put(path, fill, lambda _folder, _name: None)
-
-    def copy(self, source: str, path: str, metadata: Metadata) -> None:
-        """Make the canonical `path` a copy of the installer's own file `source`, by the kernel where it can.
-
-        What was there is replaced atomically. Raises NodeError, ConfigurationError.
+        Raises ChangedMeanwhileError when something else is there, which stays; NodeError.
         """
-        try:
-            origin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise NodeError.of(error, source, "read it") from error
-        try:
-
-            def fill(fd: int) -> None:
-                self._copy_all(origin, fd)
-                self._dress(fd, metadata)
-
-            self._put(path, fill, lambda _folder, _name: None)
-        finally:
-            os.close(origin)
-
-    def symlink(self, target: str, path: str) -> None:
-        """Make the canonical `path` a symlink to `target`, atomically. Raises NodeError."""
+        path = expected.path
         try:
             with self.root.parent(path) as (folder, name):
-                refuse_if_others_write(folder, path)
-                temporary = temporary_name(name)
-                self._clear(temporary, folder)
-                self.calls.symlink(target, temporary, folder)
+                if not entry_exists(folder, name):
+                    return
+                _require(folder, name, expected, path)
+                swap = swap_name(name)
                 try:
-                    self.calls.rename(temporary, name, folder)
-                except OSError:
-                    self._discard(temporary, folder)
-                    raise
-                self.calls.fsync(folder)
-        except OSError as error:
-            raise NodeError.of(error, path, "create the symlink") from error
-
-    def remove(self, path: str, expected: Identity | None = None) -> None:
-        """Remove the file or symlink at the canonical `path`, durably; nothing there is fine.
-
-        Raises ChangedMeanwhileError when `expected` is given and something else is there, NodeError.
-        """
-        try:
-            with self.root.parent(path) as (folder, name):
-                if expected is not None and _exists(folder, name):
-                    _require(folder, name, expected, path)
-                with contextlib.suppress(FileNotFoundError):
+                    self.calls.rename_new(name, swap, folder)
+                except OSError as error:
+                    if error.errno not in NO_RENAMEAT2:
+                        raise
                     self.calls.unlink(name, folder)
-                    self.calls.fsync(folder)
+                else:
+                    self._require_displaced(folder, swap, expected, back=lambda: self._rename_new(swap, name, folder))
+                    self.calls.unlink(swap, folder)
+                self.calls.fsync(folder)
         except FileNotFoundError:
-            return  # its folder is gone as well
+            return  # it, or its folder, went meanwhile
         except OSError as error:
             raise NodeError.of(error, path, "remove it") from error
 
-    def sweep(self, path: str) -> None:
-        """Remove the temporary file that a killed run may have left beside the canonical `path`. Raises NodeError."""
+    def recover(self, path: str, ours: Container[str]) -> Recovered:
+        """Tidy up after a run that was killed while it replaced or removed the canonical `path`.
+
+        `ours`: the SHA-256, in hex, of every version that may be thrown away. Raises NodeError, ConfigurationError.
+        """
+        self.sweep(path)
         folder, name = os.path.split(path)
-        leftover = os.path.join(folder, temporary_name(name))
-        if self.own_status(leftover) is not None:
-            self.remove(leftover)
-
-    def make_folders(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
-        """Create the folder `path` and its missing parents; return those created, outermost first. Raises NodeError."""
-        missing = self.missing_folders(path)
-        for folder_path in missing:
-            try:
-                with self.root.parent(folder_path) as (folder, name):
-                    refuse_if_others_write(folder, folder_path)
-                    self.calls.mkdir(name, mode, folder)
-                    self._open_to(name, mode, folder)
-                    self.calls.fsync(folder)
-            except OSError as error:
-                raise NodeError.of(error, folder_path, "create the folder") from error
-        return missing
-
-    def _open_to(self, name: str, mode: int, folder: int) -> None:
-        """Give a new folder the bits that the umask took from it."""
-        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        swap = os.path.join(folder, swap_name(name))
+        if self.own_status(swap) is None:
+            return Recovered.NOTHING
+        if self.link_target(swap) is not None or _digest(self.find(swap)) in ours:
+            self.remove(swap)
+            return Recovered.REMOVED
+        present = self.find(path)
         try:
-            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
-                self.calls.chmod(fd, mode)
-        finally:
-            os.close(fd)
-
-    def remove_folder(self, path: str) -> bool:
-        """Remove the folder at the canonical `path` if it is empty; tell whether it is gone. Raises NodeError."""
-        try:
-            with self.root.parent(path) as (folder, name):
-                self.calls.rmdir(name, folder)
-                self.calls.fsync(folder)
-        except FileNotFoundError:
-            return True
+            with self.root.parent(path) as (open_folder, name):
+                return self._give_back(open_folder, name, present, ours)
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR):
-                return False  # others use it, or it is a mount point: it stays
-            raise NodeError.of(error, path, "remove the folder") from error
-        return True
+            raise NodeError.of(error, path, "give somebody else's version back") from error
 
-    def _put(self, path: str, fill: Callable[[int], None], check: Callable[[int, str], None]) -> Identity:
-        """Create a temporary file beside `path`, fill it, and rename it there once `check` agrees."""
-        try:
-            with self.root.parent(path) as (folder, name):
-                refuse_if_others_write(folder, path)
-                temporary = temporary_name(name)
-                self._clear(temporary, folder)
-                fd = self.calls.create(temporary, 0o600, folder)
-                try:
-                    fill(fd)
-                    self.calls.fsync(fd)
-                    check(folder, name)
-                    self.calls.rename(temporary, name, folder)
-                    identity = Identity.of(os.fstat(fd))
-                except (OSError, InstallerError):
-                    self._discard(temporary, folder)
-                    raise
-                finally:
-                    os.close(fd)
-                self.calls.fsync(folder)
-                return identity
-        except OSError as error:
-            raise NodeError.of(error, path, "write it") from error
-
-    def _discard(self, temporary: str, folder: int) -> None:
-        """Remove a temporary file after a failure, which matters more than this: the next run sweeps the name."""
-        with contextlib.suppress(OSError):
-            self.calls.unlink(temporary, folder)
-
-    def _clear(self, temporary: str, folder: int) -> None:
-        """Remove what a killed run, or somebody else, left under the temporary name."""
-        if _exists(folder, temporary):
-            self.calls.unlink(temporary, folder)
-
-    def _write_all(self, fd: int, content: bytes) -> None:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[self.calls.write(fd, rest) :]
-
-    def _copy_all(self, source: int, target: int) -> None:
-        """Copy by sharing blocks, else by copy_file_range, else through memory."""
-        unsupported = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM)
-        try:
-            self.calls.clone(source, target)
-        except OSError as error:
-            if error.errno not in unsupported:
-                raise
+    def _give_back(self, folder: int, name: str, present: Found | None, ours: Container[str]) -> Recovered:
+        """Bring the version that came out of an exchange to the file's name, or beside it if a newer one is there."""
+        recovered = Recovered.RETURNED
+        if present is None:
+            self._rename_new(swap_name(name), name, folder)
+        elif _digest(present) in ours:
+            self.calls.rename(swap_name(name), name, folder)
         else:
+            self._rename_new(swap_name(name), f"{name}{KEPT_SUFFIX}", folder)
+            recovered = Recovered.KEPT
+        self.calls.fsync(folder)
+        return recovered
+
+    def _place_new(self, folder: int, temporary: str, name: str, path: str) -> None:
+        try:
+            self._rename_new(temporary, name, folder)
+        except FileExistsError as error:
+            raise ChangedMeanwhileError.of(path) from error
+
+    def _exchange(self, folder: int, temporary: str, name: str, fd: int, expected: Found) -> None:
+        """Put the new version in the old one's place, if the old one is still what was read."""
+        swap = swap_name(name)
+        new = _state(os.fstat(fd))
+        # whatever has this name is whole: a half-written version is never taken for one that was displaced
+        self._rename_new(temporary, swap, folder)
+        try:
+            self.calls.exchange(swap, name, folder)
+        except FileNotFoundError as error:
+            self._discard(swap, folder)
+            raise ChangedMeanwhileError.of(expected.path) from error
+        except OSError as error:
+            if error.errno not in NO_RENAMEAT2:
+                self._discard(swap, folder)
+                raise
+            self.calls.rename(swap, name, folder)
             return
-        try:
-            while self.calls.copy_range(source, target, 1 << 30):
-                pass
-        except OSError as error:
-            if error.errno not in unsupported:
-                raise
-        else:
-            if os.fstat(source).st_size == os.fstat(target).st_size:
+        self._require_displaced(folder, swap, expected, back=lambda: self._exchange_back(folder, swap, name, new))
+        self.calls.unlink(swap, folder)
+
+    def _exchange_back(self, folder: int, swap: str, name: str, new: tuple[int, ...]) -> None:
+        """Exchange again, until it is our `new` version that comes out: whatever else does is somebody's newer one."""
+        superseded = new
+        while True:
+            held = _state(os.stat(swap, dir_fd=folder, follow_symlinks=False))
+            try:
+                self.calls.exchange(swap, name, folder)
+            except FileNotFoundError:
+                self._rename_new(swap, name, folder)
                 return
-        os.lseek(source, 0, os.SEEK_SET)
-        os.lseek(target, 0, os.SEEK_SET)
-        while chunk := os.read(source, 1 << 20):
-            self._write_all(target, chunk)
+            if _state(os.stat(swap, dir_fd=folder, follow_symlinks=False)) == superseded:
+                self._discard(swap, folder)
+                return
+            superseded = held
 
-    def _dress(self, fd: int, metadata: Metadata) -> None:
-        """Give an open new file its owner, mode and attributes; the order keeps it closed to others meanwhile."""
-        status = os.fstat(fd)
-        if (status.st_uid, status.st_gid) != (metadata.uid, metadata.gid):
-            self.calls.chown(fd, metadata.uid, metadata.gid)
-        present = dict(xattrs(fd))
-        wanted = dict(metadata.xattrs)
-        if _ACCESS_LIST in present and _ACCESS_LIST not in wanted:
-            self.calls.removexattr(fd, _ACCESS_LIST)  # the folder's default gave it, not the file that is replaced
-        self.calls.chmod(fd, metadata.mode)
-        for name, value in wanted.items():
-            if present.get(name) != value:
-                self.calls.setxattr(fd, name, value)
+    def _require_displaced(self, folder: int, swap: str, expected: Found, back: Callable[[], None]) -> None:
+        """Raise ChangedMeanwhileError, once `back` has been done, unless what came out is what was read."""
+        try:
+            regular = stat.S_ISREG(os.stat(swap, dir_fd=folder, follow_symlinks=False).st_mode)
+            came_out = self.find(os.path.join(os.path.dirname(expected.path), swap)) if regular else None
+        except (OSError, InstallerError):
+            back()
+            raise
+        if came_out is None or (came_out.content, came_out.metadata) != (expected.content, expected.metadata):
+            back()
+            raise ChangedMeanwhileError.of(expected.path)
 
 
-def temporary_name(name: str) -> str:
-    """Return the name under which a new version of `name` is prepared, in the same folder."""
-    return f".{name}{TEMPORARY_SUFFIX}"
+def swap_name(name: str) -> str:
+    """Return the name at which `name` is exchanged, in the same folder."""
+    return f".{name}{SWAP_SUFFIX}"
 
 
-def own_metadata(mode: int) -> Metadata:
-    """Return the metadata of a file that we create ourselves: ours, with this mode."""
-    return Metadata(mode=mode, uid=os.geteuid(), gid=os.getegid())
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    """Return what tells a version from others, and a rename does not change."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _exists(folder: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
+def _digest(found: Found | None) -> str:
+    return hashlib.sha256(found.content).hexdigest() if found is not None else ""
 
 
-def _require(folder: int, name: str, expected: Identity | None, path: str) -> None:
+def _require(folder: int, name: str, expected: Found | None, path: str) -> None:
     """Raise ChangedMeanwhileError unless `name` is still what was read."""
     try:
         now = Identity.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
     except FileNotFoundError:
         now = None
-    if now != expected:
-        raise ChangedMeanwhileError("somebody else changed it meanwhile", path=path, hint="it is read again")
+    if now != (None if expected is None else expected.identity):
+        raise ChangedMeanwhileError.of(path)

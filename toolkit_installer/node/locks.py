@@ -30,10 +30,11 @@ class PidFile:
 
         Raises AlreadyRunningError naming the holder, ConfigurationError if the path is no regular file, NodeError.
         """
+        ours = files.folders_of_ours(os.path.dirname(path))
         created = files.make_folders(os.path.dirname(path))
         try:
             canonical = files.in_folder(path)
-            return cls(files, canonical, _acquired(files, canonical), created)
+            return cls(files, canonical, _acquired(files, canonical), ours)
         except InstallerError:
             for folder in reversed(created):
                 files.remove_folder(folder)

@@ -8,43 +8,20 @@ import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.noted_calls import Calls
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.files import ChangedMeanwhileError, Files, own_metadata, temporary_name
-from toolkit_installer.node.reading import Identity, Metadata
+from toolkit_installer.node.files import ChangedMeanwhileError, Files
+from toolkit_installer.node.folders import temporary_name
+from toolkit_installer.node.reading import Found, Metadata
 from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.writing import own_metadata
 
 PATH = "/etc/daemon.json"
 OLD, NEW = b'{"old": 1}', b'{"new": 2}' * 1000
-CHANGING = [name for name in vars(SystemCalls) if not name.startswith("_")]
-
-
-class Calls(SystemCalls):
-    """Real system calls that are noted, and of which one can fail or be preceded by somebody else's doing."""
-
-    def __init__(self) -> None:
-        self.noted: list[str] = []
-        self.errors: dict[str, int] = {}
-        self.before: dict[str, Callable[[], object]] = {}
-
-    def __getattribute__(self, name: str) -> Any:
-        real = super().__getattribute__(name)
-        if name not in CHANGING:
-            return real
-
-        def call(*arguments: Any) -> Any:
-            self.noted.append(name)
-            if name in self.before:
-                self.before.pop(name)()
-            if name in self.errors:
-                raise OSError(self.errors[name], os.strerror(self.errors[name]))
-            return real(*arguments)
-
-        return call
 
 
 @pytest.fixture
@@ -62,10 +39,10 @@ def place(files: Files, path: str = PATH) -> Path:
     return Path(files.root.outside(path))
 
 
-def identity(files: Files) -> Identity:
+def present(files: Files) -> Found:
     found = files.find(PATH)
     assert found is not None
-    return found.identity
+    return found
 
 
 def names(files: Files) -> list[str]:
@@ -82,18 +59,17 @@ def test_a_replaced_file_keeps_mode_owner_and_attributes(files: Files) -> None:
     before = place(files).stat()
     found = files.find(PATH)
     assert found is not None
-    written = files.replace(PATH, NEW, found.metadata, found.identity)
+    files.replace(PATH, NEW, found.metadata, found)
     after = place(files).stat()
     assert place(files).read_bytes() == NEW
     assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
     assert os.getxattr(place(files), "user.note") == b"\x00\xff"
-    assert written == identity(files)
     assert names(files) == ["daemon.json"]
 
 
 def test_content_is_durable_before_it_is_renamed_and_the_name_afterwards(files: Files, calls: Calls) -> None:
     files.replace(PATH, NEW, own_metadata(0o600), None)
-    assert calls.noted == ["create", "write", "chmod", "fsync", "rename", "fsync"]
+    assert calls.noted == ["create", "write", "chmod", "fsync", "rename_new", "fsync"]
 
 
 def test_a_new_file_is_closed_to_others_until_it_has_its_mode(files: Files, calls: Calls) -> None:
@@ -105,12 +81,12 @@ def test_a_new_file_is_closed_to_others_until_it_has_its_mode(files: Files, call
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-@pytest.mark.parametrize("call", ["create", "write", "chmod", "fsync", "rename"])
+@pytest.mark.parametrize("call", ["create", "write", "chmod", "fsync", "rename_new", "exchange"])
 def test_a_call_that_fails_leaves_the_old_file_and_no_temporary_one(
     files: Files, calls: Calls, call: str, error: int
 ) -> None:
     place(files).write_bytes(OLD)
-    expected = identity(files)
+    expected = present(files)
     calls.errors[call] = error
     with pytest.raises(NodeError) as raised:
         files.replace(PATH, NEW, own_metadata(0o600), expected)
@@ -125,7 +101,7 @@ def test_an_owner_that_cannot_be_given_leaves_the_old_file(files: Files, calls: 
     place(files).write_bytes(OLD)
     calls.errors["chown"] = errno.EPERM
     with pytest.raises(NodeError):
-        files.replace(PATH, NEW, Metadata(0o600, os.geteuid() + 1, os.getegid()), identity(files))
+        files.replace(PATH, NEW, Metadata(0o600, os.geteuid() + 1, os.getegid()), present(files))
     assert place(files).read_bytes() == OLD
     assert names(files) == ["daemon.json"]
 
@@ -152,7 +128,7 @@ def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(
     files: Files, calls: Calls, deed: Callable[[Files], None]
 ) -> None:
     place(files).write_bytes(OLD)
-    expected = identity(files)
+    expected = present(files)
     theirs: list[bytes | None] = []
 
     def meanwhile() -> None:
@@ -176,10 +152,10 @@ def test_a_file_that_appeared_meanwhile_is_not_overwritten(files: Files, calls: 
 
 def test_a_file_that_changed_is_not_removed(files: Files) -> None:
     place(files).write_bytes(OLD)
-    expected = identity(files)
+    expected = present(files)
     swap(files)
     with pytest.raises(ChangedMeanwhileError):
-        files.remove(PATH, expected)
+        files.remove_expected(expected)
     assert place(files).exists()
 
 
