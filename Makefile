@@ -44,7 +44,7 @@ test: .venv/installed ## the tests that need no engine and no root
 	@$(BIN)/pytest --numprocesses auto $(ARGS)
 
 .PHONY: e2e
-e2e: .venv/installed ## the tests against real engines: root, and the packages docker.io and containerd
+e2e: .venv/installed ## the tests against real engines: root, and the packages that .ci/run names
 	@$(BIN)/pytest tests/e2e $(ARGS)
 
 .PHONY: bench
@@ -61,5 +61,5 @@ lock: .venv/locked ## the locks anew, with the newest versions that pyproject.to
 
 .PHONY: clean
 clean: ## everything made here, .venv too
-	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .cache build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -path ./.git -prune -o -name __pycache__ -type d -print | xargs rm -rf

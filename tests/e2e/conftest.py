@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.program import Installer, missing_programs
-from tests.support import payloads
-from tests.support.engines import ContainerdEngine, DockerEngine, Engine
+from tests.support import host as hosts
+from tests.support import payloads, releases
+from tests.support.engines import PATH, ContainerdEngine, DockerEngine, Engine
+from tests.support.host import Host
+from tests.support.releases import Release, ReleaseError, Suite
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 DATA = Path(__file__).parent / "data"
 
@@ -98,3 +103,31 @@ def installer(folder: Path) -> Iterator[Installer]:
 def payload(folder: Path) -> Path:
     """Return a payload's root."""
     return payloads.build(folder / "payload")
+
+
+@pytest.fixture(scope="session")
+def release() -> Callable[[Suite], Release]:
+    """Return what fetches the engines of a newer Debian release, once for all."""
+
+    def fetch(suite: Suite) -> Release:
+        try:
+            return releases.fetch(suite)
+        except ReleaseError as error:
+            pytest.skip(str(error))
+
+    return fetch
+
+
+@pytest.fixture
+def boot(folder: Path, payload: Path) -> Iterator[Callable[[Release | None], Host]]:
+    """Yield what starts a whole machine with systemd, with this machine's engines or a release's."""
+    if missing := [program for program in hosts.PROGRAMS if shutil.which(program, path=PATH) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages systemd, util-linux)")
+    with contextlib.ExitStack() as stack:
+        yield lambda release: stack.enter_context(Host(folder / "host", release=release, shown=[payload]))
+
+
+@pytest.fixture
+def host(boot: Callable[[Release | None], Host]) -> Host:
+    """Return a whole machine with systemd, and this machine's engines, none of them started."""
+    return boot(None)

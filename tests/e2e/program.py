@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import psutil
 
 from tests.support.engines import PATH
 
@@ -16,6 +19,7 @@ SCRIPTS = Path(sys.executable).parent
 WAITING = "Waiting for signal"
 """What a run says once the node is configured."""
 _POLL = 0.02
+_SECONDS = 10.0
 
 
 class ProgramError(AssertionError):
@@ -23,11 +27,19 @@ class ProgramError(AssertionError):
 
 
 class Program:
-    """One run of an installed program, in the background."""
+    """One run of an installed program, in the background; `enter` is what leads into another machine."""
 
-    def __init__(self, name: str, arguments: tuple[str, ...], output: Path, environment: dict[str, str]) -> None:
-        command = [str(SCRIPTS / name), *arguments]
+    def __init__(
+        self,
+        name: str,
+        arguments: tuple[str, ...],
+        output: Path,
+        environment: dict[str, str],
+        enter: tuple[str, ...] = (),
+    ) -> None:
+        command = [*enter, str(SCRIPTS / name), *arguments]
         self._output = output
+        self._entered = bool(enter)
         self._command = command
         with output.open("wb") as file:
             self._process = subprocess.Popen(
@@ -41,8 +53,16 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Its process ID."""
-        return self._process.pid
+        """Its process ID. Raises ProgramError where it has ended, or never started, in another machine."""
+        if not self._entered:
+            return self._process.pid
+        # whoever enters another PID namespace stays outside and has a child in it
+        deadline = time.monotonic() + _SECONDS
+        while self._process.poll() is None and time.monotonic() < deadline:
+            for child in psutil.Process(self._process.pid).children():
+                return child.pid
+            time.sleep(_POLL)
+        raise ProgramError(self._story("is not there"))
 
     @property
     def output(self) -> str:
@@ -71,7 +91,7 @@ class Program:
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
-        self._process.send_signal(number)
+        os.kill(self.pid, number)
 
     def terminate(self, *, within: float = 60.0) -> int:
         """Ask it to clean up and leave, and return its exit code."""
@@ -81,6 +101,8 @@ class Program:
     def close(self) -> None:
         """Kill it if a failed test left it running."""
         if self._process.poll() is None:
+            for child in psutil.Process(self._process.pid).children() if self._entered else ():
+                child.kill()
             self._process.kill()
             self._process.wait()
 
@@ -89,16 +111,17 @@ class Program:
 
 
 class Installer:
-    """Starts the installed programs, and ends those that are left."""
+    """Starts the installed programs, here or in the machine that `enter` leads into, and ends those that are left."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, enter: tuple[str, ...] = ()) -> None:
         self._folder = folder
+        self._enter = enter
         self._runs: list[Program] = []
 
     def start(self, name: str, *arguments: object, environment: dict[str, str] | None = None) -> Program:
         """Start a program in the background. It gets PATH, LANG and `environment`, and nothing of this process's."""
         output = self._folder / f"{name}-{len(self._runs)}.log"
-        self._runs.append(Program(name, tuple(map(str, arguments)), output, environment or {}))
+        self._runs.append(Program(name, tuple(map(str, arguments)), output, environment or {}, self._enter))
         return self._runs[-1]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Real engines for tests: dockerd and containerd as the distribution ships them, each in a folder of its own.
+"""Real engines for tests: dockerd and containerd as a distribution ships them, each in a folder of its own.
 
 Nothing is shared with an engine that the machine itself runs: configuration, state, sockets and log lie below the
 folder that an engine is given, and `close()` leaves neither process nor mount behind, whatever happened before.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support import leftovers
+from tests.support.releases import Release
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _POLL = 0.02
@@ -29,16 +30,20 @@ class EngineError(Exception):
 
 
 class Engine(abc.ABC):
-    """A daemon that can be started, stopped and asked."""
+    """A daemon that can be started, stopped and asked: this machine's own, or another release's."""
 
     programs: tuple[str, ...]
     """What has to be installed, by name."""
     answers_within = 60.0
     """Seconds that a start may take."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, release: Release | None = None) -> None:
         self.folder = folder
         self.name = name
+        self.release = release
+        folders = [str(each) for each in release.folders] if release is not None else []
+        self.path = ":".join([*folders, PATH])
+        """Where its programs, and those that they start, are looked for."""
         self.socket = folder / f"{name}.sock"
         self.log = folder / f"{name}.log"
         self.starts = 0
@@ -99,9 +104,13 @@ class Engine(abc.ABC):
         if self.alive():
             raise EngineError(f"{self.name} runs already, PID {self.pid}")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        environment = {"PATH": PATH, "LANG": "C.UTF-8", leftovers.MARK: str(self.folder)}
+        environment = {"PATH": self.path, "LANG": "C.UTF-8", leftovers.MARK: str(self.folder)}
         # It ends with the tests even where these are killed and no finalizer runs.
-        command = ["setpriv", "--pdeathsig", "TERM", *self.command()]
+        program, *arguments = self.command()
+        binary = shutil.which(program, path=self.path)
+        if binary is None:
+            raise EngineError(f"{program} is not installed in {self.path}")
+        command = ["setpriv", "--pdeathsig", "TERM", binary, *arguments]
         self.started_at = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -158,8 +167,8 @@ class ContainerdEngine(Engine):
 
     programs = ("containerd", "runc", "setpriv")
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "containerd")
+    def __init__(self, folder: Path, release: Release | None = None) -> None:
+        super().__init__(folder, "containerd", release)
         self.config = folder / "config.toml"
 
     def command(self) -> list[str]:
@@ -197,8 +206,8 @@ class ContainerdEngine(Engine):
 class _DockersContainerd(ContainerdEngine):
     """The containerd below dockerd: no CRI, so it is asked by its socket alone."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, release: Release | None = None) -> None:
+        super().__init__(folder, release)
         # "opt" makes /opt/containerd. Its neighbours are off in dockerd's own arrangement as well.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.config.write_text(
@@ -223,10 +232,10 @@ class DockerEngine(Engine):
 
     programs = ("dockerd", *ContainerdEngine.programs)
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "docker")
+    def __init__(self, folder: Path, release: Release | None = None) -> None:
+        super().__init__(folder, "docker", release)
         self.config = folder / "daemon.json"
-        self.containerd = _DockersContainerd(folder / "containerd")
+        self.containerd = _DockersContainerd(folder / "containerd", release)
         self._made_outside: list[Path] = []
 
     def command(self) -> list[str]:
