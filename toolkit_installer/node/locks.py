@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
 
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError
 from toolkit_installer.node.files import Files
-from toolkit_installer.node.root import NodeError, refuse_if_others_write
+from toolkit_installer.node.root import NodeError, Root, refuse_if_others_write
 
 _PID_LIMIT = 64
 """Bytes; no PID is longer."""
+_PID_MODE = 0o644
+_ATTEMPTS = 10
+"""How often the PID file's folder is made again because a run that ends removes it at the same time."""
+
+_NO_FILE = {errno.ELOOP: "is a symlink", errno.EISDIR: "is a folder", errno.ENXIO: "is a socket or a device"}
+"""What a path is that cannot be opened as a file (open(2))."""
 
 
 class PidFile:
@@ -28,8 +35,16 @@ class PidFile:
     def acquire(cls, files: Files, path: str) -> PidFile:
         """Lock the file and write our PID into it; a stale one is taken over.
 
-        Raises AlreadyRunningError naming the holder, ConfigurationError if the path is no regular file, NodeError.
+        Raises AlreadyRunningError naming the holder, ConfigurationError if what is there cannot be a PID file of
+        ours, NodeError.
         """
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(_FolderGoneError):
+                return cls._acquire(files, path)
+        return cls._acquire(files, path)
+
+    @classmethod
+    def _acquire(cls, files: Files, path: str) -> PidFile:
         ours = files.folders_of_ours(os.path.dirname(path))
         created = files.make_folders(os.path.dirname(path))
         try:
@@ -45,11 +60,17 @@ class PidFile:
         self.created_folders = tuple(dict.fromkeys([*folders, *self.created_folders]))
 
     def release(self) -> None:
-        """Remove the file, the folders that were made for it, and the lock."""
-        self.files.remove(self.path)
+        """Remove the file, the folders that were made for it, and the lock. A file of somebody else's stays."""
+        status = self.files.own_status(self.path)
+        if status is not None and (status.st_dev, status.st_ino) == _identity(self.fd):
+            self.files.remove(self.path)
         for folder in reversed(self.created_folders):
             self.files.remove_folder(folder)
         os.close(self.fd)
+
+
+class _FolderGoneError(NodeError):
+    """The folder of the PID file was removed just now."""
 
 
 def _acquired(files: Files, path: str) -> int:
@@ -71,6 +92,8 @@ def _acquired(files: Files, path: str) -> int:
 
 def _write_pid(files: Files, fd: int, path: str) -> None:
     try:
+        if stat.S_IMODE(os.fstat(fd).st_mode) & 0o022:
+            files.calls.chmod(fd, _PID_MODE)  # whoever could write to it would say whom `uninstall` is to signal
         files.calls.truncate(fd, 0)
         files.calls.write(fd, f"{os.getpid()}\n".encode())
     except OSError as error:
@@ -83,62 +106,113 @@ def holder(files: Files, path: str) -> int | None:
 
     Asks the kernel's list of locks: trying the lock would make an instance that starts just now believe in another.
     """
-    found = files.find(path, _PID_LIMIT)
-    if found is None or not _locked(found.identity.inode):
-        return None
-    return _pid(found.content)
+    try:
+        with files.root.parent(files.in_folder(path)) as (folder, name):
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+            return None  # nothing is there, or nothing that an instance would have locked
+        raise NodeError.of(error, path, "open the PID file") from error
+    try:
+        return _locker(fd, written(fd)) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    finally:
+        os.close(fd)
 
 
-def _locked(inode: int) -> bool:
-    """Tell whether somebody holds a flock on the file with this inode (proc_locks(5))."""
+def _locker(fd: int, said: int | None) -> int | None:
+    """Return the PID of the process that holds a flock on the open file, or None (proc_locks(5)).
+
+    `said`: the PID that the file itself names. It is believed where it holds a lock on a file of the same number:
+    some file systems (overlayfs, btrfs) show another device to stat(2) than to the list. Raises NodeError.
+    """
+    status = os.fstat(fd)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     try:
         with open("/proc/locks", encoding="ascii") as lines:
-            return any(
-                words[1] == "FLOCK" and words[-3].endswith(f":{inode}")
-                for words in (line.split() for line in lines)
-                if "->" not in words
-            )
+            held = [words for words in map(str.split, lines) if "->" not in words and words[1] == "FLOCK"]
     except OSError as error:
         raise NodeError.of(error, "/proc/locks", "read it") from error
+    holders = {int(words[4]): words[5] for words in held if words[5].endswith(f":{status.st_ino}")}
+    if said in holders:
+        return said
+    return next((pid for pid, place in holders.items() if place == f"{device}:{status.st_ino}"), None)
 
 
 def lock_folder(files: Files, path: str) -> int:
     """Lock the folder at the canonical `path`; return the descriptor that holds the lock.
 
-    Raises AlreadyRunningError, NodeError. A folder needs no file in it to be a lock, so nothing is left behind.
+    Raises AlreadyRunningError naming the holder, NodeError, also if the folder is removed meanwhile. A folder needs
+    no file in it to be a lock, so nothing is left behind.
     """
     try:
-        fd = os.open(files.root.outside(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = _opened_folder(files.root, path)
     except OSError as error:
         raise NodeError.of(error, path, "open the folder") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status = files.own_status(path)
+        if status is None or (status.st_dev, status.st_ino) != _identity(fd):
+            # its last holder removed it: this descriptor locks a folder that nobody else sees
+            raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "lock the folder")
     except BlockingIOError as error:
+        pid = _locker(fd, None)
         os.close(fd)
         raise AlreadyRunningError(
-            "another instance with another PID file works on this install folder", path=path, hint="stop it first"
+            f"another instance with another PID file{f' (PID {pid})' if pid else ''} works on this install folder",
+            path=path,
+            hint="stop it first",
         ) from error
+    except InstallerError:
+        os.close(fd)
+        raise
     return fd
+
+
+def _opened_folder(root: Root, path: str) -> int:
+    with root.parent(path) as (folder, name):
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
 
 
 def _open(files: Files, path: str) -> int:
     try:
         with files.root.parent(path) as (folder, name):
             refuse_if_others_write(folder, path)
-            fd = files.calls.open_or_create(name, 0o644, folder)
+            fd = files.calls.open_or_create(name, _PID_MODE, folder)
+    except FileNotFoundError as error:
+        raise _FolderGoneError.of(error, path, "open the PID file") from error
     except OSError as error:
+        if error.errno in _NO_FILE:
+            raise _refused(_NO_FILE[error.errno], path) from error
         raise NodeError.of(error, path, "open the PID file") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    wrong = _not_ours(os.fstat(fd))
+    if wrong is not None:
         os.close(fd)
-        raise ConfigurationError("the PID file is not a regular file", path=path, hint="remove it")
+        raise _refused(wrong, path)
     return fd
+
+
+def _refused(why: str, path: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the PID file {why}", path=path, hint="look at who made it; remove it if it is not this installer's"
+    )
+
+
+def _not_ours(status: os.stat_result) -> str | None:
+    """Return in words why this cannot be a PID file of an installer, None if it can: it will be written to."""
+    if not stat.S_ISREG(status.st_mode):
+        return "is not a regular file"
+    if status.st_nlink > 1:
+        return "has another name as well: it may be somebody else's file"
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to somebody else (user {status.st_uid})"
+    return None
 
 
 def _lock(fd: int, path: str) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        pid = _written_pid(fd)
+        pid = _locker(fd, None) or written(fd)
         raise AlreadyRunningError(
             f"another instance is running with PID {pid}" if pid else "another instance is running",
             path=path,
@@ -146,7 +220,8 @@ def _lock(fd: int, path: str) -> None:
         ) from error
 
 
-def _written_pid(fd: int) -> int | None:
+def written(fd: int) -> int | None:
+    """Return the PID that an open PID file names, None if it names none."""
     return _pid(os.pread(fd, _PID_LIMIT, 0))
 
 

@@ -52,7 +52,8 @@ class Root:
     def canonical(self, path: str) -> str:
         """Return the node's path with every symlink resolved; components that do not exist stay as they are.
 
-        Raises NodeError when there are too many symlinks or a component cannot be looked at.
+        Raises NodeError when there are too many symlinks, one of them is where anybody could have put it, or a
+        component cannot be looked at.
         """
         pending = [part for part in reversed(path.split("/")) if part]
         done: list[str] = []
@@ -72,6 +73,7 @@ class Root:
             links += 1
             if links > MAX_SYMLINKS:
                 raise NodeError.of(OSError(errno.ELOOP, ""), path, "follow its symlinks")
+            self._refuse_planted(here)
             if target.startswith("/"):
                 done = []
             pending += [piece for piece in reversed(target.split("/")) if piece]
@@ -89,6 +91,24 @@ class Root:
             if error.errno == errno.EINVAL:
                 return None  # it is there, and no symlink
             raise NodeError.of(error, path, "look at it") from error
+
+    def _refuse_planted(self, path: str) -> None:
+        """Raise NodeError for a symlink that anybody could have put there, to lead us to a file of their choice.
+
+        The kernel's own rule (proc_sys_fs(5), protected_symlinks) speaks of sticky folders alone, and can be off.
+        """
+        folder = os.path.dirname(path)
+        try:
+            around = os.lstat(self.outside(folder))
+            owner = os.lstat(self.outside(path)).st_uid
+        except OSError as error:
+            raise NodeError.of(error, path, "look at it") from error
+        if around.st_mode & stat.S_IWOTH and not (around.st_mode & stat.S_ISVTX and owner in _trusted()):
+            raise NodeError(
+                "is a symlink in a folder that is writable by everybody: it is not followed",
+                path=path,
+                hint=f"look at who made it; chmod o-w {folder}",
+            )
 
     @contextlib.contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
@@ -128,11 +148,41 @@ class Root:
 
 
 def refuse_if_others_write(folder: int, path: str) -> None:
-    """Raise ConfigurationError when anybody on the node could swap files in the open folder of `path`."""
-    status = os.fstat(folder)
+    """Raise ConfigurationError when anybody else on the node could swap the file at the canonical `path`.
+
+    `folder` is its open folder. That one and all above it are looked at, up to the root: whoever can rename one of
+    them decides as well. Raises OSError.
+    """
+    above = os.path.dirname(path)
+    fd = os.dup(folder)
+    try:
+        while True:
+            _refuse_folder_of_others(os.fstat(fd), above, path)
+            if above == "/":
+                return
+            higher = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+            os.close(fd)
+            fd, above = higher, os.path.dirname(above)
+    finally:
+        os.close(fd)
+
+
+def _refuse_folder_of_others(status: os.stat_result, folder: str, path: str) -> None:
+    which = "its folder" if folder == os.path.dirname(path) else f"{folder}, which it lies in,"
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise ConfigurationError(
-            "its folder is writable by everybody, who could then decide what runs as root",
+            f"{which} is writable by everybody, who could then decide what runs as root",
             path=path,
-            hint=f"chmod o-w {os.path.dirname(path)}",
+            hint=f"chmod o-w {folder}",
         )
+    if status.st_uid not in _trusted():
+        raise ConfigurationError(
+            f"{which} belongs to user {status.st_uid}, who could then decide what runs as root",
+            path=path,
+            hint=f"chown root {folder}",
+        )
+
+
+def _trusted() -> tuple[int, int]:
+    """Return the users whose folders and symlinks may decide where we write: root, and who we are."""
+    return (0, os.geteuid())

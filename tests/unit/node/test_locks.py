@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
+from toolkit_installer.node import locks
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.locks import PidFile, holder, lock_folder
-from toolkit_installer.node.root import Root
+from toolkit_installer.node.root import NodeError, Root
 
 PATH = "/run/nvidia/toolkit.pid"
 
@@ -53,7 +55,7 @@ def test_the_loser_names_the_winner_and_leaves_its_pid_untouched(files: Files) -
     before = place(files).stat()
     with place(files).open() as winner:
         fcntl.flock(winner, fcntl.LOCK_EX)
-        with pytest.raises(AlreadyRunningError, match="PID 4711") as raised:
+        with pytest.raises(AlreadyRunningError, match=f"PID {os.getpid()}") as raised:
             PidFile.acquire(files, PATH)
         after = place(files).stat()
     assert raised.value.exit_code == 4
@@ -65,9 +67,30 @@ def test_a_winner_that_has_not_written_its_pid_yet_is_respected_all_the_same(fil
     put(files, text)
     with place(files).open() as winner:
         fcntl.flock(winner, fcntl.LOCK_EX)
-        with pytest.raises(AlreadyRunningError, match=r"another instance is running($| \()"):
+        with pytest.raises(AlreadyRunningError, match=f"PID {os.getpid()}"):
             PidFile.acquire(files, PATH)
+        assert holder(files, PATH) == os.getpid()
     assert place(files).read_text() == text
+    assert holder(files, PATH) is None
+
+
+def test_a_holder_that_the_kernel_does_not_show_here_is_named_by_the_file(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(files, "4711\n")
+    monkeypatch.setattr(locks, "_locker", lambda _fd, _said: None)  # as in another PID namespace
+    with place(files).open() as winner:
+        fcntl.flock(winner, fcntl.LOCK_EX)
+        with pytest.raises(AlreadyRunningError, match="PID 4711"):
+            PidFile.acquire(files, PATH)
+
+
+def test_a_pid_file_longer_than_any_pid_is_no_reason_to_fail(files: Files) -> None:
+    put(files, "x" * 100_000)
+    assert holder(files, PATH) is None
+    with place(files).open() as winner:
+        fcntl.flock(winner, fcntl.LOCK_EX)
+        assert holder(files, PATH) == os.getpid()
 
 
 def test_a_stale_file_is_taken_over_whole(files: Files) -> None:
@@ -105,15 +128,83 @@ def symlink(path: Path) -> None:
     path.with_name("victim").write_text("precious")
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, symlink], ids=["pipe", "folder", "symlink"])
-def test_a_pid_file_that_is_no_regular_file_is_refused(files: Files, make: Any) -> None:
+def hard_link(path: Path) -> None:
+    path.with_name("victim").write_text("precious")
+    path.hardlink_to(path.with_name("victim"))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, symlink, hard_link])
+def test_a_pid_file_that_is_something_else_is_refused_and_not_written_to(files: Files, make: Any) -> None:
     place(files).parent.mkdir()
     make(place(files))
     with pytest.raises(ConfigurationError) as raised:
         PidFile.acquire(files, PATH)
     assert raised.value.path == PATH
-    if make is symlink:
+    assert holder(files, PATH) is None
+    if make in (symlink, hard_link):
         assert place(files).with_name("victim").read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_pid_file_that_somebody_else_made_is_refused(files: Files) -> None:
+    put(files, "1\n")
+    os.chown(place(files), 4321, 0)
+    with pytest.raises(ConfigurationError, match="user 4321"):
+        PidFile.acquire(files, PATH)
+    assert place(files).read_text() == "1\n"
+
+
+def test_a_stale_pid_file_that_anybody_can_write_to_is_closed_to_others(files: Files) -> None:
+    put(files, "1\n")
+    place(files).chmod(0o666)
+    taken = PidFile.acquire(files, PATH)
+    assert place(files).stat().st_mode & 0o777 == 0o644
+    taken.release()
+
+
+def test_a_pid_file_that_replaced_ours_is_not_removed_with_ours(files: Files) -> None:
+    taken = PidFile.acquire(files, PATH)
+    place(files).unlink()
+    put(files, "4711\n")
+    taken.release()
+    assert place(files).read_text() == "4711\n"
+
+
+def test_a_folder_that_the_last_holder_removes_just_now_is_made_again(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(files).parent.mkdir()
+    real = SystemCalls.open_or_create
+    removed: list[Path] = []
+
+    def remove_then_open(self: SystemCalls, name: str, mode: int, folder: int) -> int:
+        if not removed:
+            removed.append(place(files).parent)
+            removed[0].rmdir()
+        return real(self, name, mode, folder)
+
+    monkeypatch.setattr(SystemCalls, "open_or_create", remove_then_open)
+    taken = PidFile.acquire(files, PATH)
+    assert place(files).read_text() == f"{os.getpid()}\n"
+    taken.release()
+    assert not place(files).parent.exists()
+
+
+def test_a_folder_that_its_holder_removed_before_we_locked_it_is_no_lock(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+
+    def lose_then_lock(fd: int, operation: int) -> None:
+        Path(files.root.outside("/run")).rmdir()
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lose_then_lock)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(NodeError) as raised:
+        lock_folder(files, "/run")
+    assert raised.value.number == errno.ENOENT
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_pid_file_where_anybody_could_swap_it_is_refused(files: Files) -> None:
@@ -136,7 +227,7 @@ def test_refused_attempts_leave_no_descriptor_open(files: Files) -> None:
 
 def test_two_instances_with_two_pid_files_meet_at_the_folders_lock(files: Files) -> None:
     fd = lock_folder(files, "/run")
-    with pytest.raises(AlreadyRunningError, match="another PID file"):
+    with pytest.raises(AlreadyRunningError, match=rf"another PID file \(PID {os.getpid()}\)"):
         lock_folder(files, "/run")
     os.close(fd)
     os.close(lock_folder(files, "/run"))

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.root import NodeError, Root, refuse_if_others_write
 
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Root:
@@ -105,6 +107,64 @@ def test_a_folder_in_which_anybody_can_swap_files_is_refused(root: Root, mode: i
             assert raised.value.hint == "chmod o-w /etc/docker"
         else:
             refuse_if_others_write(folder, "/etc/docker/daemon.json")
+
+
+@pytest.mark.parametrize("above", ["/", "/etc"])
+def test_a_folder_above_that_anybody_could_rename_is_refused_and_named(root: Root, above: str) -> None:
+    Path(root.outside(above)).chmod(0o777)
+    with root.parent("/etc/docker/daemon.json") as (folder, _):
+        with pytest.raises(ConfigurationError, match="writable by everybody") as raised:
+            refuse_if_others_write(folder, "/etc/docker/daemon.json")
+        assert raised.value.hint == f"chmod o-w {above}"
+        assert raised.value.path == "/etc/docker/daemon.json"
+        Path(root.outside(above)).chmod(0o1777)
+        refuse_if_others_write(folder, "/etc/docker/daemon.json")
+
+
+def test_what_lies_above_the_root_is_the_installers_own_and_decides_nothing(root: Root, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with root.parent("/etc/docker/daemon.json") as (folder, _):
+        refuse_if_others_write(folder, "/etc/docker/daemon.json")
+
+
+@AS_ROOT
+@pytest.mark.parametrize("place", ["/", "/etc", "/etc/docker"])
+def test_a_folder_that_belongs_to_somebody_else_is_refused_and_named(root: Root, place: str) -> None:
+    os.chown(root.outside(place), 4321, 0)
+    with root.parent("/etc/docker/daemon.json") as (folder, _):
+        with pytest.raises(ConfigurationError, match="belongs to user 4321") as raised:
+            refuse_if_others_write(folder, "/etc/docker/daemon.json")
+        assert raised.value.hint == f"chown root {place}"
+
+
+def test_looking_at_the_folders_leaves_no_descriptor_open(root: Root) -> None:
+    Path(root.outside("/etc")).chmod(0o777)
+    with root.parent("/etc/docker/daemon.json") as (folder, _):
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(ConfigurationError):
+            refuse_if_others_write(folder, "/etc/docker/daemon.json")
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("mode, refused", [(0o755, False), (0o777, True), (0o1777, False)])
+def test_a_symlink_where_anybody_could_have_put_it_is_not_followed(root: Root, mode: int, *, refused: bool) -> None:
+    link(root, "/etc/docker/daemon.json", "/opt/x")
+    os.chmod(root.outside("/etc/docker"), mode)
+    if refused:
+        with pytest.raises(NodeError, match="not followed") as raised:
+            root.canonical("/etc/docker/daemon.json")
+        assert raised.value.path == "/etc/docker/daemon.json"
+    else:
+        assert root.canonical("/etc/docker/daemon.json") == "/opt/x"
+
+
+@AS_ROOT
+def test_a_symlink_of_somebody_else_in_a_folder_for_all_is_not_followed(root: Root) -> None:
+    link(root, "/etc/docker/daemon.json", "/opt/x")
+    Path(root.outside("/etc/docker")).chmod(0o1777)
+    os.lchown(root.outside("/etc/docker/daemon.json"), 4321, 0)
+    with pytest.raises(NodeError, match="not followed"):
+        root.canonical("/etc/docker/daemon.json")
 
 
 def test_the_mount_of_a_folder_is_told_from_another(root: Root) -> None:
