@@ -156,9 +156,10 @@ def lock_folder(files: Files, path: str) -> int:
             raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "lock the folder")
     except BlockingIOError as error:
         pid = _locker(fd, None)
+        who = f" (PID {pid})" if pid else ""
         os.close(fd)
         raise AlreadyRunningError(
-            f"another instance with another PID file{f' (PID {pid})' if pid else ''} works on this install folder",
+            f"another instance with another PID file{who} works on this install folder",
             path=path,
             hint="stop it first",
         ) from error

@@ -101,9 +101,10 @@ class Root:
         try:
             around = os.lstat(self.outside(folder))
             owner = os.lstat(self.outside(path)).st_uid
+            trusted = _trusted(os.stat(self.folder))
         except OSError as error:
             raise NodeError.of(error, path, "look at it") from error
-        if around.st_mode & stat.S_IWOTH and not (around.st_mode & stat.S_ISVTX and owner in _trusted()):
+        if around.st_mode & stat.S_IWOTH and not (around.st_mode & stat.S_ISVTX and owner in trusted):
             raise NodeError(
                 "is a symlink in a folder that is writable by everybody: it is not followed",
                 path=path,
@@ -154,20 +155,23 @@ def refuse_if_others_write(folder: int, path: str) -> None:
     them decides as well. Raises OSError.
     """
     above = os.path.dirname(path)
+    walked = []
     fd = os.dup(folder)
     try:
         while True:
-            _refuse_folder_of_others(os.fstat(fd), above, path)
+            walked.append((os.fstat(fd), above))
             if above == "/":
-                return
+                break
             higher = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
             os.close(fd)
             fd, above = higher, os.path.dirname(above)
     finally:
         os.close(fd)
+    for status, name in walked:
+        _refuse_folder_of_others(status, name, path, _trusted(walked[-1][0]))
 
 
-def _refuse_folder_of_others(status: os.stat_result, folder: str, path: str) -> None:
+def _refuse_folder_of_others(status: os.stat_result, folder: str, path: str, trusted: frozenset[int]) -> None:
     which = "its folder" if folder == os.path.dirname(path) else f"{folder}, which it lies in,"
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise ConfigurationError(
@@ -175,7 +179,7 @@ def _refuse_folder_of_others(status: os.stat_result, folder: str, path: str) -> 
             path=path,
             hint=f"chmod o-w {folder}",
         )
-    if status.st_uid not in _trusted():
+    if status.st_uid not in trusted:
         raise ConfigurationError(
             f"{which} belongs to user {status.st_uid}, who could then decide what runs as root",
             path=path,
@@ -183,6 +187,6 @@ def _refuse_folder_of_others(status: os.stat_result, folder: str, path: str) -> 
         )
 
 
-def _trusted() -> tuple[int, int]:
-    """Return the users whose folders and symlinks may decide where we write: root, and who we are."""
-    return (0, os.geteuid())
+def _trusted(root: os.stat_result) -> frozenset[int]:
+    """Return the users whose folders and symlinks may decide where we write: root, who we are, whose node it is."""
+    return frozenset({0, os.geteuid(), root.st_uid})

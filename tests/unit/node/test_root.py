@@ -128,7 +128,15 @@ def test_what_lies_above_the_root_is_the_installers_own_and_decides_nothing(root
 
 
 @AS_ROOT
-@pytest.mark.parametrize("place", ["/", "/etc", "/etc/docker"])
+def test_whose_node_it_is_may_own_its_folders(root: Root) -> None:
+    for place in ("/", "/etc"):
+        os.chown(root.outside(place), 4321, 0)
+    with root.parent("/etc/docker/daemon.json") as (folder, _):
+        refuse_if_others_write(folder, "/etc/docker/daemon.json")
+
+
+@AS_ROOT
+@pytest.mark.parametrize("place", ["/etc", "/etc/docker"])
 def test_a_folder_that_belongs_to_somebody_else_is_refused_and_named(root: Root, place: str) -> None:
     os.chown(root.outside(place), 4321, 0)
     with root.parent("/etc/docker/daemon.json") as (folder, _):
