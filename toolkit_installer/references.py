@@ -1,25 +1,61 @@
-"""What on the node still needs the toolkit's binaries: running containers, and CDI specifications."""
+"""What on the node still needs the toolkit's binaries: containers that are not deleted, and CDI specifications.
+
+A container is stopped and deleted through the runtime that it was started with, so that has to stay while the engine
+keeps the container's bundle, or a monitor runs beside it. A container that only an engine's database remembers
+(`docker ps --all`, a pod that was stopped) is deleted without it, and to be started again it needs the handler first:
+it holds nothing.
+"""
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import os
+import posixpath
+from collections.abc import Iterator
 
 import psutil
 
 from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.processes import flag_value
+from toolkit_installer.node.reading import Reader
 
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """Where engines look for CDI specifications (CDI's SPEC.md, "CDI JSON definition")."""
 
-_SHIMS = frozenset({"containerd-shim", "containerd-shim-runc-v1", "containerd-shim-runc-v2"})
-_MONITOR = "conmon"
+STATE_FOLDERS = (
+    "/run/containerd",
+    "/run/docker/containerd/daemon",
+    "/run/k3s/containerd",
+    "/run/k0s/containerd",
+    "/var/snap/microk8s/common/run/containerd",
+)
+"""containerd's `state`: its own, and those of docker and of the distributions that bring one along."""
+
+_TASKS = "io.containerd.runtime.v2.task"
+"""Below a state folder: NAMESPACE/CONTAINER is the bundle of a container that is not deleted."""
 _RUNTIME_FILE = "runtime"
-"""In a shim's working directory, a container's bundle: the runtime that it was started with, and is stopped with."""
-_COMM = 15
-"""Characters of a process's name that the kernel keeps (proc_pid_comm(5))."""
+"""In a bundle: the `BinaryName` that the container was started with; its shim, or what follows one, deletes it so."""
+
+_SHIM = "containerd-shim"
+"""The first shim's name, and how those of its successors begin."""
+_RUNC_ROOT = "runtime-runc"
+"""Where docker up to 19.03 has runc keep its containers; those of a handler are in `runtime-HANDLER`."""
+_MONITOR = "conmon"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Container:
+    """A container that is not deleted. `runtime` is None where that cannot be told.
+
+    `pid` is its shim's or its monitor's, or that of a shim in the same engine; None where there is no such process.
+    """
+
+    name: str
+    runtime: str | None
+    pid: int | None
+    told_by: str
 
 
 def holders(node: Node, folder: str) -> list[str]:
@@ -28,43 +64,117 @@ def holders(node: Node, folder: str) -> list[str]:
 
 
 def _containers(node: Node, folder: str) -> list[str]:
-    """Return the containers whose runtime lies in the folder: they are stopped and deleted through it."""
-    shims = {name[:_COMM] for name in _SHIMS}
-    found = []
+    """Return the containers that are stopped and deleted through a runtime in the folder, each once."""
+    found: dict[str, str] = {}
+    # a shim tells its PID, which is more than its bundle does: it comes first
+    for container in [*_watched(), *_bundles(node)]:
+        if container.runtime is None:
+            found.setdefault(container.name, f"the container {container.name} ({container.told_by}) may run with it")
+        elif beneath(container.runtime, folder) and _same_file(node, container.pid, container.runtime):
+            found.setdefault(
+                container.name, f"the container {container.name} ({container.told_by}) runs with {container.runtime}"
+            )
+    return list(found.values())
+
+
+def _watched() -> list[_Container]:
+    """Return the containers that have a live shim or conmon, on the whole machine, then those beside them."""
+    found: list[_Container] = []
+    engines: dict[tuple[int, int], int] = {}
     for process in psutil.process_iter():
         try:
-            name = process.name()[:_COMM]
-            if name in shims:
-                runtime, container = _of_shim(process.pid)
+            name = process.name()
+            if name.startswith(_SHIM):
+                found += _of_shim(process.pid, process.cmdline())
+                engines.setdefault(_neighbourhood(process.pid), process.pid)
             elif name == _MONITOR:
-                runtime, container = _of_monitor(process.cmdline())
-            else:
-                continue
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+                found += _of_monitor(process.pid, process.cmdline())
+        except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
             continue  # it ended meanwhile: it holds nothing
-        if beneath(runtime, folder) and _same_file(node, process.pid, runtime):
-            found.append(f"the container {container} (PID {process.pid}) runs with {runtime}")
-    return found
+    return [*found, *(container for pid in engines.values() for container in _beside(pid))]
 
 
-def _of_shim(pid: int) -> tuple[str, str]:
-    """Return runtime and id of a containerd shim's container, empty where they cannot be read."""
+def _of_shim(pid: int, arguments: list[str]) -> list[_Container]:
+    """Return the container in whose bundle a containerd shim works; of a pod, the first."""
     place = f"/proc/{pid}/cwd"
     try:
-        with open(f"{place}/{_RUNTIME_FILE}", encoding="utf-8", errors="replace") as stream:
-            return stream.read().strip(), os.path.basename(os.readlink(place))
+        name = os.path.basename(os.readlink(place))
     except OSError:
-        return "", ""  # an older shim, or one that ends
+        return []  # it ended meanwhile
+    runtime = _content(f"{place}/{_RUNTIME_FILE}")
+    if runtime is not None:
+        return [_Container(name, runtime, pid, f"PID {pid}")]
+    workdir = flag_value(arguments, "-workdir")
+    if workdir is None:
+        return []  # it has not started its container yet
+    # the shim of containerd before 1.3 and docker before 20.10, whose runtime only its containerd knows
+    if os.path.basename(flag_value(arguments, "-runtime-root") or "") == _RUNC_ROOT:
+        return []
+    return [_Container(os.path.basename(workdir), None, pid, f"PID {pid}")]
 
 
-def _of_monitor(arguments: list[str]) -> tuple[str, str]:
-    """Return runtime and id of a conmon's container."""
-    pairs = dict(itertools.pairwise(arguments))
-    return pairs.get("-r", pairs.get("--runtime", "")), pairs.get("-c", pairs.get("--cid", ""))
+def _neighbourhood(pid: int) -> tuple[int, int]:
+    """Return which folder a shim's bundle lies in. Raises FileNotFoundError."""
+    status = os.stat(f"/proc/{pid}/cwd/..")
+    return status.st_dev, status.st_ino
 
 
-def _same_file(node: Node, pid: int, path: str) -> bool:
+def _beside(pid: int) -> list[_Container]:
+    """Return the containers of the shim's engine: the rest of its pod, and those whose own shim has died."""
+    place = f"/proc/{pid}/cwd"
+    try:
+        tasks = os.path.dirname(os.path.dirname(os.readlink(place)))
+        names = os.listdir(f"{place}/..") if os.path.basename(tasks) == _TASKS else []
+    except OSError:
+        return []  # it ended meanwhile
+    found = ((name, _content(f"{place}/../{name}/{_RUNTIME_FILE}")) for name in names)
+    return [_Container(name, runtime, pid, "its bundle is there") for name, runtime in found if runtime is not None]
+
+
+def _content(path: str) -> str | None:
+    """Return what a small file says, or None if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip()
+    except OSError:
+        return None
+
+
+def _of_monitor(pid: int, arguments: list[str]) -> list[_Container]:
+    """Return the container of a conmon (conmon(8))."""
+    runtime = flag_value(arguments, "-r", "--runtime")
+    if runtime is None:
+        return []
+    return [_Container(flag_value(arguments, "-c", "--cid") or "", runtime, pid, f"PID {pid}")]
+
+
+def _bundles(node: Node) -> Iterator[_Container]:
+    """Yield the containers whose bundles are in the usual places, also where neither engine nor shim lives."""
+    for files in _readers(node):
+        for state in STATE_FOLDERS:
+            tasks = posixpath.join(state, _TASKS)
+            for bundle in (
+                posixpath.join(tasks, namespace, name)
+                for namespace in files.list(tasks)
+                for name in files.list(posixpath.join(tasks, namespace))
+            ):
+                found = files.find(posixpath.join(bundle, _RUNTIME_FILE))
+                if found is not None:
+                    runtime = found.content.decode(errors="replace").strip()
+                    yield _Container(posixpath.basename(bundle), runtime, None, f"its bundle {bundle} is there")
+
+
+def _readers(node: Node) -> list[Reader]:
+    """Return what reads the node's files: those mounted into the container, and those beneath the host's root."""
+    roots = {node.files.root.folder: node.files, node.programs.root.folder: Reader(node.programs.root)}
+    roots[node.files.root.folder] = node.files
+    return list(roots.values())
+
+
+def _same_file(node: Node, pid: int | None, path: str) -> bool:
     """Tell whether the process's runtime is the one of this node, and not of one that shares only its paths."""
+    if pid is None:
+        return True
     try:
         theirs = os.stat(f"/proc/{pid}/root{path}")
     except OSError:
@@ -75,17 +185,18 @@ def _same_file(node: Node, pid: int, path: str) -> bool:
 
 def _specifications(node: Node, folder: str) -> list[str]:
     """Return the CDI specifications that name something in the folder, as a hook or a mount."""
-    found = []
     needle = f"{folder.rstrip('/')}/".encode()
-    for place in CDI_FOLDERS:
-        for name in node.files.list(place):
-            path = f"{place}/{name}"
-            if not name.endswith((".json", ".yaml")) or not node.files.is_file(path):
-                continue
-            try:
-                content = node.files.read(path)
-            except NodeError:
-                continue  # removed meanwhile
-            if needle in content:
-                found.append(f"the CDI specification {path} names it")
-    return found
+    found: dict[str, str] = {}
+    for files in _readers(node):
+        for place in CDI_FOLDERS:
+            for path in (f"{place}/{name}" for name in files.list(place) if name.endswith((".json", ".yaml"))):
+                if not files.is_file(path):
+                    continue
+                try:
+                    specification = files.find(path)
+                except ConfigurationError as error:
+                    found[path] = f"the CDI specification {path} cannot be read, and may name it: {error}"
+                    continue
+                if specification is not None and needle in specification.content:
+                    found[path] = f"the CDI specification {path} names it"
+    return list(found.values())

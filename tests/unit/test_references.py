@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,12 @@ from toolkit_installer.node.node import Node
 
 TOOLKIT = f"/usr/local/nvidia-{uuid.uuid4().hex}/toolkit"
 """No other test's: processes are looked for on the whole machine."""
+RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
+TASKS = "io.containerd.runtime.v2.task"
+# It waits for its standard input to be closed, whatever its arguments are.
+PROGRAM = "#!/bin/sh\nread -r _\n"
+
+Start = Callable[..., int]
 
 
 @pytest.fixture
@@ -23,38 +29,112 @@ def node(tmp_path: Path) -> Node:
 
 
 @pytest.fixture
-def shim(tmp_path: Path) -> Iterator[Path]:
-    """A process that looks like a containerd shim: its name, and a bundle as its working directory."""
-    bundle = tmp_path / "bundles" / "c0ffee"
-    bundle.mkdir(parents=True)
-    sleep = shutil.which("sleep")
-    assert sleep is not None
-    program = tmp_path / "containerd-shim-runc-v2"
-    shutil.copy(sleep, program)
-    process = subprocess.Popen([program, "60"], cwd=bundle)
-    yield bundle
-    process.kill()
-    process.wait()
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a process that has the name and arguments given, and the folder as its working directory."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str, folder: Path = tmp_path) -> int:
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(PROGRAM)
+        program.chmod(0o755)
+        folder.mkdir(parents=True, exist_ok=True)
+        started.append(subprocess.Popen([program, *arguments], cwd=folder, stdin=subprocess.PIPE))
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
-def test_a_container_that_was_started_through_our_handler_holds_the_toolkit(node: Node, shim: Path) -> None:
-    runtime = f"{TOOLKIT}/nvidia-container-runtime"
-    (shim / "runtime").write_text(runtime.format(TOOLKIT))
+def bundle(tasks: Path, name: str, runtime: str = RUNTIME) -> Path:
+    """Write what containerd keeps of a container that is not deleted."""
+    folder = tasks / "k8s.io" / name
+    folder.mkdir(parents=True)
+    (folder / "runtime").write_text(runtime)
+    return folder
+
+
+def test_a_container_that_was_started_through_our_handler_holds_the_toolkit(
+    node: Node, start: Start, tmp_path: Path
+) -> None:
     # the runtime exists neither here nor there, so it cannot be told apart
+    pid = start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee"))
     (held,) = references.holders(node, TOOLKIT)
-    assert "c0ffee" in held
-    assert runtime in held
+    assert held == f"the container c0ffee (PID {pid}) runs with {RUNTIME}"
 
 
-@pytest.mark.parametrize("runtime", ["runc", "/usr/bin/runc", "{}-of-another/nvidia-container-runtime"])
-def test_an_ordinary_container_holds_nothing(node: Node, shim: Path, runtime: str) -> None:
-    (shim / "runtime").write_text(runtime.format(TOOLKIT))
+@pytest.mark.parametrize("runtime", ["runc", "/usr/bin/runc", f"{TOOLKIT}-of-another/nvidia-container-runtime", ""])
+def test_an_ordinary_container_holds_nothing(node: Node, start: Start, tmp_path: Path, runtime: str) -> None:
+    start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee", runtime))
     assert references.holders(node, TOOLKIT) == []
 
 
-def test_a_container_of_another_node_with_the_same_paths_holds_nothing(node: Node, shim: Path) -> None:
-    (shim / "runtime").write_text(sys.executable)
+def test_a_container_of_another_node_with_the_same_paths_holds_nothing(
+    node: Node, start: Start, tmp_path: Path
+) -> None:
+    start("containerd-shim-runc-v2", folder=bundle(tmp_path / TASKS, "c0ffee", sys.executable))
     assert references.holders(node, str(Path(sys.executable).parent)) == []
+
+
+def test_each_container_of_a_pod_is_named_though_they_share_a_shim(node: Node, start: Start, tmp_path: Path) -> None:
+    tasks = tmp_path / TASKS
+    pid = start("containerd-shim-runc-v2", folder=bundle(tasks, "pod"))
+    bundle(tasks, "worker")
+    bundle(tasks, "ordinary", "/usr/bin/runc")
+    pod, worker = references.holders(node, TOOLKIT)
+    assert f"the container pod (PID {pid})" in pod
+    assert "the container worker (" in worker
+
+
+def test_a_shim_that_has_not_started_its_container_yet_holds_nothing(node: Node, start: Start, tmp_path: Path) -> None:
+    start("containerd-shim-runc-v2", "-namespace", "k8s.io", "start", folder=tmp_path / TASKS / "k8s.io" / "soon")
+    assert references.holders(node, TOOLKIT) == []
+
+
+@pytest.mark.parametrize("state", references.STATE_FOLDERS)
+def test_a_container_whose_shim_and_engine_are_gone_holds_the_toolkit_that_deletes_it(node: Node, state: str) -> None:
+    tasks = Path(node.root.folder) / state[1:] / TASKS
+    bundle(tasks, "orphan")
+    bundle(tasks, "ordinary", "runc")
+    (tasks / "k8s.io" / "begun").mkdir()
+    (held,) = references.holders(node, TOOLKIT)
+    assert held == f"the container orphan (its bundle {state}/{TASKS}/k8s.io/orphan is there) runs with {RUNTIME}"
+
+
+OLD_SHIM = ("-namespace", "moby", "-workdir", "/var/lib/containerd/io.containerd.runtime.v1.linux/moby/c0ffee")
+
+
+@pytest.mark.parametrize("root", [("-runtime-root", "/var/run/docker/runtime-nvidia"), ()])
+def test_a_container_of_an_old_shim_that_does_not_tell_its_runtime_holds_the_toolkit(
+    node: Node, start: Start, root: tuple[str, ...]
+) -> None:
+    pid = start("containerd-shim", *OLD_SHIM, *root)
+    assert references.holders(node, TOOLKIT) == [f"the container c0ffee (PID {pid}) may run with it"]
+
+
+def test_a_container_of_an_old_shim_that_docker_gave_to_runc_holds_nothing(node: Node, start: Start) -> None:
+    start("containerd-shim", *OLD_SHIM, "-runtime-root", "/var/run/docker/runtime-runc")
+    assert references.holders(node, TOOLKIT) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-b", "/run/x", "-c", "abc", "-u", "abc", "-r", RUNTIME, "--exit-command-arg", "--runtime"),
+        (f"--runtime={RUNTIME}", "--cid=abc", "--persist-dir", "/run/x"),
+    ],
+)
+def test_a_conmon_holds_the_toolkit_for_its_container(node: Node, start: Start, arguments: tuple[str, ...]) -> None:
+    pid = start("conmon", *arguments)
+    assert references.holders(node, TOOLKIT) == [f"the container abc (PID {pid}) runs with {RUNTIME}"]
+
+
+@pytest.mark.parametrize("arguments", [("-c", "abc", "-r", "/usr/bin/runc"), ("-c", "abc"), ("--version",)])
+def test_a_conmon_that_runs_something_else_holds_nothing(node: Node, start: Start, arguments: tuple[str, ...]) -> None:
+    start("conmon", *arguments)
+    assert references.holders(node, TOOLKIT) == []
 
 
 def test_a_cdi_specification_that_names_the_toolkit_holds_it(node: Node) -> None:
@@ -67,6 +147,23 @@ def test_a_cdi_specification_that_names_the_toolkit_holds_it(node: Node) -> None
     assert "/etc/cdi/nvidia.yaml" in held
 
 
-def test_a_conmon_names_its_runtime_and_its_container() -> None:
-    arguments = ["/usr/bin/conmon", "-b", "/run/x", "-c", "abc", "-r", f"{TOOLKIT}/nvidia-container-runtime"]
-    assert references._of_monitor(arguments) == (f"{TOOLKIT}/nvidia-container-runtime", "abc")
+def test_a_cdi_specification_that_is_too_large_to_read_holds_the_toolkit_and_fails_nothing(node: Node) -> None:
+    folder = Path(node.root.folder) / "var/run/cdi"
+    folder.mkdir(parents=True)
+    with (folder / "large.json").open("wb") as file:
+        file.truncate(1 << 30)
+    (held,) = references.holders(node, TOOLKIT)
+    assert "/var/run/cdi/large.json cannot be read" in held
+
+
+def test_what_only_the_hosts_root_shows_holds_the_toolkit_too(tmp_path: Path) -> None:
+    seen, host = tmp_path / "seen", tmp_path / "host"
+    for root in (seen, host):
+        (root / "etc/cdi").mkdir(parents=True)
+    (host / "etc/cdi/nvidia.yaml").write_text(f"path: {TOOLKIT}/nvidia-cdi-hook")
+    bundle(host / "run/containerd" / TASKS, "orphan")
+    orphan, specification = references.holders(Node(str(seen), str(host)), TOOLKIT)
+    assert "the container orphan" in orphan
+    assert "/etc/cdi/nvidia.yaml" in specification
+    shutil.rmtree(host)
+    assert references.holders(Node(str(seen), str(host)), TOOLKIT) == []
