@@ -137,6 +137,12 @@ class Engine(abc.ABC):
             self._process.wait()
             raise EngineError(f"{self.name} did not end in {within:g} s:\n{self.log_tail()}") from None
 
+    def kill(self) -> None:
+        """End the daemon with SIGKILL; containers stay."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
     def restart(self) -> None:
         """Stop and start the daemon: it reads its configuration anew."""
         self.stop()

@@ -1,0 +1,217 @@
+"""Containers that run, or stand stopped, while the toolkit that they were started with is replaced and taken away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.e2e import sites
+from tests.e2e.program import WAITING
+from tests.e2e.sites import wait_for
+from tests.support import containers as support
+from tests.support import leftovers
+from tests.support.containers import DockerContainers, PodContainers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.e2e.program import Installer
+    from tests.e2e.sites import Site
+
+INIT = "busybox"
+"""What a container has as its PID 1."""
+SIGNALLED = "pidfd_send_signal"
+
+
+@pytest.fixture
+def cgroup() -> Iterator[str]:
+    """Return a control group for the containers; it goes at the end, and with it what a failed test left running."""
+    name = f"running-containers-{uuid.uuid4().hex[:8]}"
+    yield f"/{name}"
+    top = Path("/sys/fs/cgroup")
+    for group in [*top.glob(name), *top.glob(f"*/{name}")]:  # one hierarchy, or one for each controller
+        wait_for(lambda group=group: not kill_all(group))
+        for folder, _, _ in os.walk(group, topdown=False):
+            Path(folder).rmdir()
+
+
+def kill_all(group: Path) -> list[int]:
+    """Send SIGKILL to all that is in a control group; return which they were."""
+    members = [int(pid) for file in group.glob("**/cgroup.procs") for pid in file.read_text().split()]
+    for pid in members:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return members
+
+
+@pytest.fixture(params=["docker", "containerd"])
+def site(request: pytest.FixtureRequest, cgroup: str, folder: Path, installer: Installer) -> Iterator[Site]:
+    """Yield a node of each kind."""
+    if missing := support.missing():
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages busybox-static, containerd, strace)")
+    engine = request.getfixturevalue(request.param)
+    if request.param == "containerd":
+        # there is no systemd to ask for a control group
+        engine.config.write_text(engine.config.read_text().replace("SystemdCgroup = true", "SystemdCgroup = false"))
+        engine.restart()
+        containers: support.Containers = PodContainers(engine, cgroup)
+    else:
+        containers = DockerContainers(engine, cgroup)
+    with sites.site(folder, engine, containers, installer) as made:
+        yield made
+
+
+only_docker = pytest.mark.parametrize("site", ["docker"], indirect=True)
+only_containerd = pytest.mark.parametrize("site", ["containerd"], indirect=True)
+
+
+def test_a_container_lives_through_every_step_of_an_upgrade(site: Site) -> None:
+    site.install()
+    site.containers.start("old")
+    changes = []
+    upgrade = ("--toolkit-source-root", site.payload("1.20.0"), "--nvidia-container-runtime.log-level", "debug")
+    with site.stepped("run", "--no-daemon", *upgrade) as run:
+        for change in run.moments():
+            changes.append(change)
+            assert site.containers.enter("old") == INIT, change
+            if '"nvidia-container-runtime.real"' in change:  # half of the files are new, the other half old
+                site.containers.start("new")
+                assert site.containers.enter("new") == INIT
+                site.end("new")
+        assert run.finish() == 0, run.output
+    replaced = {name for change in changes for name in ("runtime.real", "cli.real", "config.toml") if name in change}
+    assert replaced == {"runtime.real", "cli.real", "config.toml"}, changes
+    assert "# 1.20.0" in (site.toolkit / "nvidia-container-runtime.real").read_text()
+
+    assert "Nothing to do" in site.install(*upgrade)
+    assert site.containers.enter("old") == INIT
+    site.end("old")
+    assert site.asked_of_the_runtime() >= {"create", "start", "exec", "kill", "delete"}
+
+
+def test_a_container_lives_through_every_step_of_a_cleanup_that_keeps_the_toolkit(site: Site) -> None:
+    site.install()
+    site.containers.start("old")
+    signals = 0
+    with site.stepped("uninstall", "--keep-toolkit") as run:
+        starts = site.engine.starts
+        for change in run.moments():
+            if SIGNALLED in change:
+                signals += 1
+                site.await_reload(starts)
+            assert site.containers.enter("old") == INIT, change
+        assert run.finish() == 0, run.output
+    assert signals == 1
+    assert not site.serves_us()
+    assert (site.toolkit / "nvidia-container-runtime").exists()
+
+    site.journal.unlink()
+    site.end("old")
+    assert site.asked_of_the_runtime() >= {"kill", "delete"}
+    site.uninstall()
+    assert not site.install_dir.exists()
+
+
+def test_a_cleanup_leaves_the_binaries_to_the_containers_that_it_names_and_the_next_removes_them(site: Site) -> None:
+    run = site.installer.start("toolkit-installer", "run", *site.flags)
+    run.wait_for(WAITING)
+    first, second = site.containers.start("first"), site.containers.start("second")
+    assert run.terminate() == 0, run.output
+    assert first in run.output
+    assert second in run.output
+    assert "still needed" in run.output
+    assert not site.serves_us()
+    assert site.containers.enter("first") == INIT
+
+    # docker deletes with runc what has ended; the CRI does so with the container, and its pod goes on
+    assert site.containers.stop("first") == 0
+    held = site.uninstall()
+    assert first not in held
+    assert second in held
+    if isinstance(site.containers, PodContainers):
+        assert site.containers.pod("first") in held
+    site.containers.delete("first")
+    assert site.containers.enter("second") == INIT
+
+    site.end("second")
+    assert "still needed" not in site.uninstall()
+    assert not site.install_dir.exists()
+
+
+def test_a_cleanup_that_is_killed_leaves_a_container_that_can_be_entered_stopped_and_deleted(site: Site) -> None:
+    site.containers.start("ordinary", "runc")
+    site.install()
+    held = site.containers.start("held")
+    with site.stepped("uninstall") as run:
+        change = next(change for change in run.moments() if f'"{site.engine.config.name}"' in change)
+        run.kill()
+    assert site.containers.enter("held") == INIT, change
+    site.install()
+    assert site.serves_us()
+
+    starts = site.engine.starts
+    with site.stepped("uninstall") as run:
+        change = next(change for change in run.moments() if SIGNALLED in change)
+        run.kill()
+    site.await_reload(starts)
+    assert site.containers.enter("held") == INIT, change
+    assert held in site.uninstall()
+    site.end("held")
+    site.uninstall()
+    assert not site.install_dir.exists()
+    assert site.containers.enter("ordinary") == INIT
+    site.end("ordinary")
+
+
+@only_docker
+def test_a_stopped_docker_container_holds_nothing_and_starts_again_after_the_next_install(site: Site) -> None:
+    assert isinstance(site.containers, DockerContainers)
+    site.install()
+    names = ("kept", "deleted")
+    for name in names:
+        site.containers.start(name)
+        assert site.containers.stop(name) == 0
+    assert "still needed" not in site.uninstall()
+    assert not site.install_dir.exists()
+    site.containers.delete("deleted")
+    with pytest.raises(support.ContainerError, match="nvidia"):
+        site.containers.start_again("kept")
+    site.install()
+    site.containers.start_again("kept")
+    assert site.containers.enter("kept") == INIT
+    site.end("kept")
+
+
+@only_containerd
+def test_a_container_whose_shim_and_engine_died_is_cleaned_up_by_containerd_through_our_runtime(site: Site) -> None:
+    assert isinstance(site.containers, PodContainers)
+    site.install()
+    orphan = site.containers.start("orphan")
+    pod = site.containers.pod("orphan")
+    site.containers.start("other")
+    site.supervisor.paused.set()
+    site.engine.kill()
+    (shim,) = [each for each in leftovers.processes_of(site.engine.folder) if pod in each.cmdline()]
+    inits = shim.children()
+    shim.kill()
+    wait_for(lambda: not shim.is_running() or shim.status() == psutil.STATUS_ZOMBIE)
+    assert all(init.is_running() for init in inits)
+
+    held = site.uninstall()
+    assert orphan in held
+    assert pod in held
+    site.journal.unlink()
+    site.supervisor.paused.clear()
+    wait_for(site.engine.answers)
+    wait_for(lambda: not any(init.is_running() and init.status() != psutil.STATUS_ZOMBIE for init in inits))
+    assert any("delete" in line and orphan in line for line in site.journal.read_text().splitlines())
+    site.end("other")
+    assert orphan not in site.uninstall()
+    assert not site.install_dir.exists()
