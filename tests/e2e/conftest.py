@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.machine import Machine
 from tests.e2e.program import Installer, missing_programs
 from tests.support import host as hosts
 from tests.support import payloads, releases
@@ -131,3 +132,27 @@ def boot(folder: Path, payload: Path) -> Iterator[Callable[[Release | None], Hos
 def host(boot: Callable[[Release | None], Host]) -> Host:
     """Return a whole machine with systemd, and this machine's engines, none of them started."""
     return boot(None)
+
+
+@pytest.fixture
+def machine(host: Host, folder: Path, payload: Path) -> Iterator[Machine]:
+    """Yield the installer on a whole machine with systemd, and this machine's engines."""
+    yield from _machine(host, folder, payload)
+
+
+@pytest.fixture
+def newest_machine(
+    boot: Callable[[Release | None], Host], release: Callable[[Suite], Release], folder: Path, payload: Path
+) -> Iterator[Machine]:
+    """Yield the installer on a whole machine with systemd, and the newest engines that there are."""
+    yield from _machine(boot(release(Suite.SID)), folder, payload)
+
+
+def _machine(host: Host, folder: Path, payload: Path) -> Iterator[Machine]:
+    if missing := missing_programs():
+        pytest.skip(f"not installed: {', '.join(missing)} (make .venv/installed)")
+    logs = folder / "machine-logs"
+    logs.mkdir()
+    installer = Installer(logs, host.enter)
+    yield Machine(host, installer, payload)
+    installer.close()
