@@ -22,6 +22,10 @@ _CREDENTIALS = struct.Struct("3i")
 _ANSWER_SECONDS = 5.0
 
 
+class ProcessGoneError(ConfigurationError):
+    """The process ended, or its PID is another one's by now."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Process:
     """A process as it was seen. `started` (seconds since the epoch) tells it from a later one with the same PID."""
@@ -63,6 +67,19 @@ def flag_value(arguments: Sequence[str], *flags: str) -> str | None:
         if word in flags and index + 1 < len(arguments):
             return arguments[index + 1]
     return None
+
+
+def root_of(process: Process) -> Root:
+    """Return the file system as the process sees it, as proc_pid_root(5) shows it."""
+    return Root(f"/proc/{process.pid}/root")
+
+
+def lives_on(process: Process, root: Root) -> bool:
+    """Tell whether the process has `root` for its `/`: whether it is one of that node's own."""
+    try:
+        return os.path.samestat(os.stat(f"/proc/{process.pid}/root/"), os.stat(root.folder))
+    except OSError:
+        return False  # it ended meanwhile, or hides
 
 
 def named(names: frozenset[str]) -> list[Process]:
@@ -120,6 +137,8 @@ def behind(root: Root, path: str, greeting: bytes) -> int | None:
                     return None  # asked, and silent: it does not serve
                 pid = None
             if pid is None:
+                if greeting:
+                    return None  # it hung up without a word: it is on its way down
                 option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
                 pid = _CREDENTIALS.unpack(option)[0]
             return pid
@@ -128,7 +147,9 @@ def behind(root: Root, path: str, greeting: bytes) -> int | None:
 
 
 def _sender(connection: socket.socket) -> int | None:
-    _, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
+    said, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
+    if not said:
+        return None  # the end of the connection has credentials too, and they name nobody
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             pid: int = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
@@ -137,19 +158,30 @@ def _sender(connection: socket.socket) -> int | None:
 
 
 def send(calls: SystemCalls, process: Process, number: signal.Signals) -> None:
-    """Signal exactly this process. Raises ConfigurationError if it is PID 0 or 1, or no longer the same one."""
+    """Signal exactly this process.
+
+    Raises ProcessGoneError if it is no longer there, ConfigurationError if it is PID 0 or 1, NodeError.
+    """
     if process.pid <= 1:
         raise ConfigurationError(f"PID {process.pid} is never signalled", hint="use --restart-mode systemd or none")
     try:
         pidfd = os.pidfd_open(process.pid)
+    except ProcessLookupError as error:
+        raise _gone(process) from error
     except OSError as error:
         raise NodeError.of(error, f"/proc/{process.pid}", "open the process") from error
     try:
         # looked at again once the descriptor pins it: the PID cannot be reused from here on
         if look(process.pid) != process:
-            raise ConfigurationError(f"the process {process.pid} ({process.name}) is gone", hint="start again")
+            raise _gone(process)
         calls.signal(pidfd, number)
+    except ProcessLookupError as error:
+        raise _gone(process) from error
     except OSError as error:
         raise NodeError.of(error, f"/proc/{process.pid}", f"send it {number.name}") from error
     finally:
         os.close(pidfd)
+
+
+def _gone(process: Process) -> ProcessGoneError:
+    return ProcessGoneError(f"the process {process.pid} ({process.name}) is gone", hint="start again")

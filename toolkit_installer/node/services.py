@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs
 
 _LOG_LINES = 6
+_READ_LINES = 400
+_TROUBLE = re.compile(r"\blevel=(warn|error|fatal|panic)|\bpanic:|\bfailed\b|\bFailed\b|\bunable to\b")
+"""What a log's line says that tells of trouble: the engines' own levels, and the words of Go and of systemd."""
 
 
 class Services:
@@ -41,29 +47,35 @@ class Services:
     def restart(self, unit: str, *, seconds: float) -> None:
         """Restart the unit and wait for it, whatever its start limit says of earlier attempts.
 
-        Raises ProgramError with systemd's own words, and with the last ones of the unit's log.
+        Raises ProgramError with systemd's own words, and with what the unit's log says of it.
         """
         systemctl = self.programs.find("systemctl")
         if systemctl is None:
             raise ProgramError("the node has no systemctl", hint="use --restart-mode signal or none")
         command = [systemctl, "restart", unit]
         self.calls.restart_unit(command)
+        began = time.time()
         # a unit that failed a few times is not started again before this, though its files are good by now
         self.programs.run([systemctl, "reset-failed", unit], seconds=seconds)
         done = self.programs.run(command, seconds=seconds)
         if done.status != 0:
-            words = self.last_words(unit)
-            log = f"; its log ends with: {words}" if words else ""
+            words = self.last_words(unit, began)
+            log = f"; its log says: {words}" if words else ""
             raise ProgramError(f"{' '.join(command)} ended with {done.status}: {done.errors}{log}")
 
-    def last_words(self, unit: str) -> str:
-        """Return the last lines of the unit's log in one line, as far as they can be had."""
+    def last_words(self, unit: str, since: float) -> str:
+        """Return the last lines of the unit's log since then that tell of trouble, in one line, if they can be had.
+
+        `since` is in seconds since the epoch. Where no line tells of any, the last ones.
+        """
         journalctl = self.programs.find("journalctl")
         if journalctl is None:
             return ""
-        command = [journalctl, f"--unit={unit}", f"--lines={_LOG_LINES}", "--output=cat", "--no-pager"]
+        # systemd counts whole seconds here, and says "@" for them (systemd.time(7))
+        command = [journalctl, f"--unit={unit}", f"--since=@{int(since)}", f"--lines={_READ_LINES}"]
         try:
-            shown = self.programs.run(command, seconds=10)
+            shown = self.programs.run([*command, "--output=cat", "--no-pager", "--quiet"], seconds=10)
         except ProgramError as error:
             return f"({error})"
-        return " | ".join(shown.output.decode(errors="replace").split("\n")).strip(" |")
+        lines = [line for line in shown.output.decode(errors="replace").splitlines() if line.strip()]
+        return " | ".join(([line for line in lines if _TROUBLE.search(line)] or lines)[-_LOG_LINES:])

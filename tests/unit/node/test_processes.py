@@ -15,6 +15,7 @@ import pytest
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.processes import ProcessGoneError
 from toolkit_installer.node.root import Root
 
 SOCKET = "/run/engine.sock"
@@ -38,6 +39,7 @@ if child == 0:
         elif how == "answers" and connection.recv(100):
             connection.sendall(b"HTTP/1.0 200 OK")
         elif how == "closes":
+            connection.recv(100)
             connection.close()
             continue
         connection.recv(100)
@@ -103,6 +105,13 @@ def test_nobody_is_behind_a_socket_that_is_not_there_or_stale(root: Root) -> Non
     assert processes.behind(root, SOCKET, b"") is None
 
 
+@pytest.mark.parametrize("served", ["closes"], indirect=True)
+def test_who_hangs_up_without_an_answer_does_not_serve(root: Root, served: Served) -> None:
+    # the socket would name its creator, which is systemd for a socket-activated engine
+    assert served.creator > 0
+    assert processes.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
+
+
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-I", "-S", "-c", "import sys; print(flush=True); sys.stdin.read()"]
@@ -154,7 +163,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(sleeper: subpr
     seen = processes.look(sleeper.pid)
     assert seen is not None
     earlier = dataclasses.replace(seen, started=seen.started - 100)
-    with pytest.raises(ConfigurationError, match="is gone"):
+    with pytest.raises(ProcessGoneError, match="is gone"):
         processes.send(calls, earlier, signal.SIGHUP)
     assert calls.sent == []
 
@@ -164,8 +173,19 @@ def test_a_process_that_is_gone_is_an_error_with_its_pid(sleeper: subprocess.Pop
     assert seen is not None
     sleeper.kill()
     sleeper.wait()
-    with pytest.raises(ConfigurationError, match=str(sleeper.pid)):
+    with pytest.raises(ProcessGoneError, match=str(sleeper.pid)):
         processes.send(SystemCalls(), seen, signal.SIGTERM)
+
+
+def test_a_process_belongs_to_the_node_whose_root_it_sees(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    seen = processes.look(sleeper.pid)
+    assert seen is not None
+    assert processes.lives_on(seen, Root("/"))
+    assert not processes.lives_on(seen, Root(str(tmp_path)))
+    assert processes.root_of(seen).canonical(str(tmp_path)) == os.path.realpath(tmp_path)
+    sleeper.kill()
+    sleeper.wait()
+    assert not processes.lives_on(seen, Root("/"))
 
 
 def test_the_right_process_gets_the_signal(sleeper: subprocess.Popen[bytes]) -> None:

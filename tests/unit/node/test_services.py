@@ -51,7 +51,7 @@ def test_a_unit_at_its_start_limit_is_started_all_the_same(scripts: Scripts, ser
 def test_a_restart_that_fails_is_told_in_systemds_words_and_the_units(scripts: Scripts, services: Services) -> None:
     scripts.script("systemctl", '[ "$1" != restart ] || { echo "Job failed." >&2; exit 3; }')
     scripts.script("journalctl", "printf 'invalid plugin config\\nexit 1\\n'")
-    with pytest.raises(ProgramError, match=r"Job failed\.; its log ends with: invalid plugin config \| exit 1$"):
+    with pytest.raises(ProgramError, match=r"Job failed\.; its log says: invalid plugin config \| exit 1$"):
         services.restart("containerd.service", seconds=10)
 
 
@@ -59,6 +59,20 @@ def test_a_restart_that_fails_without_a_journal_is_told_in_systemds_words(script
     scripts.script("systemctl", '[ "$1" != restart ] || { echo "Job failed." >&2; exit 1; }')
     with pytest.raises(ProgramError, match=r"ended with 1: Job failed\.$"):
         services.restart("containerd.service", seconds=10)
+
+
+def test_of_a_units_log_the_lines_that_tell_of_trouble_are_told_and_not_the_last_ones(
+    scripts: Scripts, services: Services
+) -> None:
+    scripts.script("journalctl", "cat <<'E'\nlevel=info msg=a\nlevel=warning msg=b\n\npanic: c\nlevel=info msg=d\nE")
+    assert services.last_words("docker.service", 1700000000.9) == "level=warning msg=b | panic: c"
+    (call,) = scripts.calls()
+    assert "--since=@1700000000 " in call
+
+
+def test_a_units_log_without_trouble_is_told_all_the_same(scripts: Scripts, services: Services) -> None:
+    scripts.script("journalctl", "seq 1 20")
+    assert services.last_words("docker.service", 0) == "15 | 16 | 17 | 18 | 19 | 20"
 
 
 def test_daemon_reload_is_never_asked_for(scripts: Scripts, services: Services) -> None:
