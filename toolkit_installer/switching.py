@@ -143,6 +143,10 @@ class Switcher:
         try:
             live = switch.engine.ask(self.node, switch.socket, _ASK_SECONDS)
         except EngineSilentError as error:
+            unit = switch.live.process.unit if switch.live is not None and switch.live.process is not None else None
+            if switch.last_resort and unit is not None and self.node.services.knows(unit):
+                # it died of the signal before this one, or of what it read then, and nobody starts it again
+                return self._restart(unit, last_resort=True)
             return f"{error.reason}; "
         if live.process is None:
             return "its process cannot be seen; "

@@ -82,10 +82,6 @@ def test_containerd_1_7_serves_the_handlers_until_the_installer_is_told_to_stop(
         assert_containerd_serves_and_forgets(engine, (DATA / "config.toml").read_text(), installer, flags)
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="the built-in runc, once written down, is printed without its empty options and its sandbox mode",
-)
 def test_a_containerd_1_7_that_names_no_runtimes_keeps_its_own(
     folder: Path, release: Callable[[Suite], Release], installer: Installer, flags: list[object]
 ) -> None:

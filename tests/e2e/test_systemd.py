@@ -218,7 +218,6 @@ def test_containerd_is_restarted_as_the_restart_mode_says(
     assert machine.handlers() == ({"runc"} if restarts else {"runc"} | HANDLERS)
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="the way back is a signal too, and it reaches nobody")
 def test_a_containerd_that_dies_of_the_signal_asked_for_is_started_again(machine: Machine) -> None:
     before = machine.serve(UNIT, CONFIG, CONFIGURATION)
     machine.override(UNIT, "Restart=on-failure")  # to systemd, to die of SIGHUP is a clean end
@@ -230,10 +229,6 @@ def test_a_containerd_that_dies_of_the_signal_asked_for_is_started_again(machine
     assert machine.handlers() == {"runc"}
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="the built-in runc, once written down, is printed without its empty options, and refused",
-)
 @pytest.mark.parametrize("text", [None, "version = 2\n"], ids=["absent", "bare"])
 def test_a_containerd_that_has_nothing_but_its_defaults_is_configured(machine: Machine, text: str | None) -> None:
     before = machine.serve(UNIT, CONFIG, text)

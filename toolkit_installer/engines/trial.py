@@ -83,9 +83,25 @@ def containerd_losses(before: Table, after: Table, handlers: dict[str, str], def
     if default is not None and new.get("default_runtime_name") != default:
         wrong.append(f"its default runtime would be {new.get('default_runtime_name')!r}, not {default!r}")
     for name, entry in (old.get("runtimes") or {}).items():
-        if name not in handlers and not same(lookup(new, ("runtimes", name)), entry):
+        if name not in handlers and not same(_told(lookup(new, ("runtimes", name))), _told(entry)):
             wrong.append(f"the runtime {name} would not be what it was")
     return wrong
+
+
+_FILLED_IN = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
+
+
+def _told(entry: Any) -> Any:
+    """Return a runtime without what says nothing: empty values, and what the daemon itself puts where nothing is.
+
+    The built-in runc is printed with all its options; written down, only with those that were.
+    """
+    if not isinstance(entry, dict):
+        return entry
+    told = {key: _told(value) for key, value in entry.items()}
+    return {
+        key: value for key, value in told.items() if value not in ("", 0, [], {}) and value != _FILLED_IN.get(key, "")
+    }
 
 
 def _table(dump: Table) -> dict[str, Any]:
