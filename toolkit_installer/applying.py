@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from toolkit_installer import __version__, log, memory, plan, toolkit_files
+from toolkit_installer import __version__, log, memory, plan, references, toolkit_files
 from toolkit_installer.engines.base import Engine, Goal, Live
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
@@ -63,6 +63,9 @@ class Applier:
         settled = dataclasses.replace(receipt, state=State.INSTALLED, engines=self._settled(seen, receipt))
         self.store.save(settled, {})
         self.store.tidy(settled)
+        # not before: a failure up to here gives the engine a configuration back that still names these
+        for name in seen.plan.toolkit.remove:
+            toolkit_files.remove(self.node, seen.plan.toolkit.folder, name)
 
     def _change(self, seen: Observation, receipt: Receipt) -> None:
         work = seen.plan.toolkit
@@ -70,13 +73,14 @@ class Applier:
         for file in work.write:
             self._safe_point()
             toolkit_files.put(self.node, work.folder, seen.payload.root, file)
+        if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
+            # a killed run may have renamed a file that is in its place, and not on the disk: before a power cut
+            toolkit_files.flush(self.node, work)
         if work.write:
             log.get().info("Installed the toolkit", folder=work.folder, files=len(work.write))
         for engine in seen.plan.engines:
             self._safe_point()
             self._switch_engine(engine)
-        for name in work.remove:
-            toolkit_files.remove(self.node, work.folder, name)
 
     def _make_folders(self, receipt: Receipt) -> None:
         for folder in receipt.folders:
@@ -117,7 +121,7 @@ class Applier:
         if previous is not None:
             self._keep_record(previous, receipt)
         else:
-            toolkit_files.remove_all(self.node, receipt)
+            self._remove_what_is_new(seen, receipt)
             toolkit_files.remove_folders(self.node, receipt, but=self.store.folder)
             self.store.clear()
             toolkit_files.remove_folders(self.node, receipt)
@@ -128,11 +132,19 @@ class Applier:
                 hint="look at the engine's own log for its reason",
             ) from error
 
+    def _remove_what_is_new(self, seen: Observation, receipt: Receipt) -> None:
+        """Remove the toolkit's files that were not there before; all stay while anything runs with them."""
+        if not references.held(self.node, receipt.toolkit_folder, receipt.engines):
+            new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
+            toolkit_files.remove_all(self.node, dataclasses.replace(receipt, toolkit_files=new))
+
     def _keep_record(self, previous: Receipt, receipt: Receipt) -> None:
         """Make the record of before the change stand again; files of the toolkit that are new belong to it."""
         names = dict.fromkeys([*previous.toolkit_files, *receipt.toolkit_files])
+        folders = dict.fromkeys([*previous.folders, *receipt.folders])
+        kept = dataclasses.replace(previous, toolkit_files=tuple(names), folders=tuple(folders))
         try:
-            self.store.save(dataclasses.replace(previous, toolkit_files=tuple(names)), {})
+            self.store.save(kept, {})
         except NodeError as error:
             # the one on the node says that a change is under way: the next run finishes it
             log.get().warning("The receipt could not be written back; the next run repairs it", reason=str(error))
@@ -148,7 +160,7 @@ class Applier:
             work.survey.live,
             list(reversed(steps)),
             dataclasses.replace(work.reload, mode=mode),
-            lambda _live: [],
+            lambda now: plan.leftovers(now, work),
             last_resort=True,
         )
         try:
@@ -203,6 +215,7 @@ class Applier:
             handlers=tuple(work.goals.served.items()),
             default=work.goals.default,
             files=tuple(file for file in files if file is not None),
+            low_level=work.goals.low_level,
             reload_due=bool(work.reload_why),
         )
 
@@ -213,7 +226,7 @@ class Applier:
             return None  # not ours, and not touched
         contents = [goal.target]
         if work.reload.mode is ReloadMode.SIGNAL:
-            contents.append(engine.transitional(goal.target))
+            contents += map(engine.transitional, (goal.target, goal.base, work.survey.file(goal.role).content))
         return memory.recorded(engine, goal, work.survey.file(goal.role).found, previous, contents)
 
     def _settled(self, seen: Observation, receipt: Receipt) -> tuple[EngineRecord, ...]:

@@ -44,6 +44,7 @@ class Run:
         """Converge for the first time, then wait; return the exit code if it is not to wait."""
         if self.store.exists():
             self.store.lock()
+            self.store.take_order()  # it was given to a run that is gone
         self._converge_or_stop()
         return self._go_on()
 

@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-from toolkit_installer import detection, memory, plan
+from toolkit_installer import detection, memory, plan, references
 from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError, UsageError
@@ -22,7 +22,7 @@ from toolkit_installer.receipt import FILE as RECEIPT_FILE
 from toolkit_installer.receipt import FOLDER as RECEIPT_FOLDER
 from toolkit_installer.receipt import EngineRecord, Receipt
 from toolkit_installer.receipt_store import ReceiptStore
-from toolkit_installer.settings import EngineName, Settings
+from toolkit_installer.settings import EngineName, ReloadMode, Settings
 from toolkit_installer.toolkit import handlers, layout, payload, security, wrappers
 from toolkit_installer.toolkit.layout import ToolkitFile
 from toolkit_installer.toolkit.payload import Payload
@@ -56,8 +56,10 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
         if settings.runtime is None:
             settings = settings.for_engine(detection.detect(node, settings))
         engines = (_engine(settings, node, store, receipt, found, originals),)
-    own = tuple(runtime for engine in engines for runtime in engine.goals.low_level)
-    toolkit = _toolkit(settings, node, found, receipt, own)
+        own = tuple(runtime for engine in engines for runtime in engine.goals.low_level)
+    else:  # those that are configured stay so
+        own = tuple(runtime for record in (receipt.engines if receipt else ()) for runtime in record.low_level)
+    toolkit = _toolkit(settings, node, found, receipt, own, engines)
     warnings = _warnings(settings, toolkit, found) if toolkit.write else ()
     return Observation(receipt, originals, found, Plan(toolkit, engines), warnings)
 
@@ -143,17 +145,37 @@ def _refuse_another_installation(node: Node, file: EngineFile, folder: str) -> N
             )
 
 
-def _toolkit(
-    settings: Settings, node: Node, found: Payload, receipt: Receipt | None, low_level: tuple[str, ...]
+def _toolkit(  # all that the toolkit's plan depends on
+    settings: Settings,
+    node: Node,
+    found: Payload,
+    receipt: Receipt | None,
+    low_level: tuple[str, ...],
+    engines: tuple[EngineWork, ...],
 ) -> ToolkitWork:
     folder = settings.toolkit.folder
     files = layout.desired(found, settings.toolkit, low_level, folder)
     source = Tree(found.root)
     wanted = {file.name: _wanted(file, source) for file in files}
-    recorded = receipt.toolkit_files if receipt is not None else ()
+    # without a receipt, what an installer of another time left
+    recorded = receipt.toolkit_files if receipt is not None else layout.known(node.files.list(folder))
     names = dict.fromkeys([*wanted, *recorded])
     present = {name: state for name in names if (state := installed(node, folder, name)) is not None}
-    return plan.toolkit_work(folder, files, wanted, present, recorded)
+    work = plan.toolkit_work(folder, files, wanted, present, recorded)
+    return dataclasses.replace(work, remove=_removable(node, work, receipt, engines))
+
+
+def _removable(
+    node: Node, work: ToolkitWork, receipt: Receipt | None, engines: tuple[EngineWork, ...]
+) -> tuple[str, ...]:
+    """Return which of the files that no longer belong may go: none that an engine names, or a container runs with."""
+    if not work.remove or (not engines and receipt is not None and receipt.engines):
+        return ()
+    if references.holders(node, work.folder):
+        return ()
+    unreloaded = [engine.survey.live for engine in engines if engine.reload.mode is ReloadMode.NONE]
+    offered = {path for live in unreloaded if live is not None for path in live.handlers.values()}
+    return tuple(name for name in work.remove if posixpath.join(work.folder, name.removesuffix(".real")) not in offered)
 
 
 def _wanted(file: ToolkitFile, source: Tree) -> Installed:

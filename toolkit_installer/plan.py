@@ -28,6 +28,8 @@ class ToolkitWork:
     files: tuple[ToolkitFile, ...]
     write: tuple[ToolkitFile, ...]
     remove: tuple[str, ...]
+    present: frozenset[str] = frozenset()
+    """Names that stood there before, whoever put them there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +87,7 @@ def toolkit_work(
     """Return which of `files` differ on the node, and which recorded ones no longer belong."""
     write = tuple(file for file in files if present.get(file.name) != wanted[file.name])
     remove = tuple(name for name in recorded if name not in wanted and name in present)
-    return ToolkitWork(folder, tuple(files), write, remove)
+    return ToolkitWork(folder, tuple(files), write, remove, frozenset(present))
 
 
 def engine_work(name: EngineName, survey: Survey, goals: Goals, reload: Reload, *, reload_due: bool) -> EngineWork:
@@ -112,4 +114,18 @@ def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> li
             wrong.append(f"its handler {name} runs {live.handlers[name]}, not {path}")
     if default is not None and live.default not in (None, default):
         wrong.append(f"its default runtime is {live.default}, not {default}")
+    return wrong
+
+
+def leftovers(now: Live, work: EngineWork) -> list[str]:
+    """Return in words what the engine still serves of a change that was taken back; nothing once it has forgotten."""
+    before = work.survey.live
+    known = before.handlers if before is not None else {}
+    wrong = [
+        f"it still lists the handler {name}"
+        for name, path in work.goals.served.items()
+        if name in now.handlers and name not in known and now.handlers[name] in (None, path)
+    ]
+    if before is not None and now.default != before.default and now.default == work.goals.default:
+        wrong.append(f"its default runtime is still {now.default}")
     return wrong

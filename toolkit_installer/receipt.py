@@ -76,6 +76,8 @@ class EngineRecord:
     handlers: tuple[tuple[str, str], ...]
     default: str | None
     files: tuple[FileRecord, ...]
+    low_level: tuple[str, ...] = ()
+    """The executables that the engine itself runs containers with, the default runtime's first."""
     reload_due: bool = False
     """The files were changed, and the engine has not been seen with the change yet."""
 
@@ -160,6 +162,7 @@ def _engine(body: dict[str, Any]) -> EngineRecord:
         handlers=tuple((_text(name), _absolute(path)) for name, path in _list(body["handlers"])),
         default=None if body["default"] is None else _text(body["default"]),
         files=tuple(_file(file) for file in _list(body["files"])),
+        low_level=tuple(_text(path) for path in _list(body["low_level"])),
         reload_due=body["reload_due"] is True,
     )
 

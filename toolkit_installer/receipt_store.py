@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 
 from toolkit_installer import receipt as receipts
-from toolkit_installer.errors import ConfigurationError, InstallerError, located
+from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError, located
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.locks import lock_folder
 from toolkit_installer.node.writing import own_metadata
@@ -79,13 +79,15 @@ class ReceiptStore:
         """
         install_dir = os.path.dirname(self.folder)
         ours = self.files.folders_of_ours(install_dir)
-        missing = self.files.missing_folders(self.folder)
+        made: tuple[str, ...] = ()
         try:
-            self.files.make_folders(install_dir)
-            self.files.make_folders(self.folder, _PRIVATE_FOLDER)
+            made = self.files.make_folders(install_dir)
+            made += self.files.make_folders(self.folder, _PRIVATE_FOLDER)
             self.lock()
+        except AlreadyRunningError:
+            raise  # they are the other instance's by now
         except InstallerError:
-            for folder in reversed(missing):
+            for folder in reversed(made):
                 self.files.remove_folder(folder)
             raise
         return ours

@@ -11,15 +11,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psutil
 
+from toolkit_installer import log
+from toolkit_installer.engines.base import EngineSilentError
 from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import flag_value
 from toolkit_installer.node.reading import Reader
+from toolkit_installer.receipt import EngineRecord
+
+_ASK_SECONDS = 5.0
 
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """Where engines look for CDI specifications (CDI's SPEC.md, "CDI JSON definition")."""
@@ -58,9 +65,39 @@ class _Container:
     told_by: str
 
 
+def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
+    """Tell whether something still needs the toolkit in `folder`, and log what. Raises NodeError.
+
+    `engines`: those that had handlers, which may offer them still, whatever their files say by now.
+    """
+    live = [words for record in engines for words in _engine(node, folder, record)]
+    found = [*live, *holders(node, folder)]
+    for holder in found:
+        log.get().warning("The toolkit is still needed; `uninstall` removes it later", folder=folder, why=holder)
+    return bool(found)
+
+
 def holders(node: Node, folder: str) -> list[str]:
-    """Return in words what refers to the toolkit in `folder`; nothing if it may go. Raises NodeError."""
+    """Return in words which containers and specifications refer to the toolkit in `folder`. Raises NodeError."""
     return [*_containers(node, folder), *_specifications(node, folder)]
+
+
+def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
+    """Return the handlers in the folder that a live engine offers, or why that cannot be known."""
+    try:
+        live = room(record.name).ask(node, record.socket, _ASK_SECONDS)
+    except EngineSilentError:
+        if not processes.listens(node.root, record.socket):
+            return []  # it reads its files when it starts
+        return [f"{record.name} listens on {record.socket} and does not answer: it may still offer the handlers"]
+    if live.process is None:
+        return [f"the containers of {record.name} cannot be seen from here (hostPID: true), and may run with it"]
+    ours = dict(record.handlers)
+    return [
+        f"{record.name} still offers the handler {name}: restart it"
+        for name, path in live.handlers.items()
+        if beneath(path or ours.get(name), folder)
+    ]
 
 
 def _containers(node: Node, folder: str) -> list[str]:

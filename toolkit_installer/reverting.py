@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 from toolkit_installer import log, memory, recovering, references, toolkit_files
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
+from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention
 from toolkit_installer.observation import memories
@@ -18,6 +20,7 @@ from toolkit_installer.settings import EngineSettings, ReloadMode
 from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
 
 _ASK_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
 
 
 class Reverter:
@@ -36,7 +39,7 @@ class Reverter:
         recovering.recover(self.node, receipt)
         for record in reversed(receipt.engines):
             receipt = self._revert_engine(receipt, record)
-        if keep_toolkit or self._held(receipt.toolkit_folder):
+        if keep_toolkit or references.held(self.node, receipt.toolkit_folder, receipt.engines):
             log.get().info("Left the toolkit in place", folder=receipt.toolkit_folder)
         else:
             toolkit_files.remove_all(self.node, receipt)
@@ -56,13 +59,6 @@ class Reverter:
         engines = tuple(other for other in receipt.engines if other.name != record.name)
         self.store.save(dataclasses.replace(receipt, state=State.INSTALLED, engines=engines), {})
 
-    def _held(self, folder: str) -> bool:
-        """Tell whether something still needs the binaries, and log what."""
-        holders = references.holders(self.node, folder)
-        for holder in holders:
-            log.get().warning("The toolkit is still needed; `uninstall` removes it later", folder=folder, why=holder)
-        return bool(holders)
-
     def _revert_engine(self, receipt: Receipt, record: EngineRecord) -> Receipt:
         """Give an engine's files back; return the receipt with what was learnt on the way."""
         engine = room(record.name)
@@ -73,7 +69,7 @@ class Reverter:
         goals = []
         files = []
         for file in reversed(record.files):
-            present = EngineFile(file.role, file.path, self.node.files.find(file.path))
+            present = EngineFile(file.role, *self.node.find(file.path))  # it may be a symlink by now
             goal = engine.without_us(present, remembered[file.path], receipt.toolkit_folder)
             goals.append((present, goal))
             files.append(self._record(engine, file, present, goal, reload))
@@ -89,17 +85,23 @@ class Reverter:
         return receipt
 
     def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
+        """Ask the engine; one that listens and is slow to answer gets its time, one that is down is not waited for."""
         if record.reload is ReloadMode.NONE:
             return None
-        try:
-            return engine.ask(self.node, record.socket, _ASK_SECONDS)
-        except EngineSilentError as error:
-            log.get().warning(
-                "The engine does not answer: its files are given back, and it reads them when it starts",
-                engine=record.name,
-                reason=str(error),
-            )
-            return None
+        deadline = time.monotonic() + self.switcher.seconds
+        while True:
+            try:
+                return engine.ask(self.node, record.socket, _ASK_SECONDS)
+            except EngineSilentError as error:
+                if time.monotonic() < deadline and processes.listens(self.node.root, record.socket):
+                    self.switcher.attention.look(_PAUSE_SECONDS)
+                    continue
+                log.get().warning(
+                    "The engine does not answer: its files are given back, and it reads them when it starts",
+                    engine=record.name,
+                    reason=str(error),
+                )
+                return None
 
     def _reload(self, engine: Engine, record: EngineRecord, live: Live | None) -> Reload:
         """Decide how to reload; an engine that cannot be reloaded is no reason to refuse the cleanup."""

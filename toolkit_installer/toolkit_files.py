@@ -8,6 +8,7 @@ from toolkit_installer import log
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.tree import Tree
 from toolkit_installer.node.writing import own_metadata
+from toolkit_installer.plan import ToolkitWork
 from toolkit_installer.receipt import Receipt
 from toolkit_installer.toolkit.layout import ToolkitFile
 
@@ -22,6 +23,13 @@ def put(node: Node, folder: str, source_root: str, file: ToolkitFile) -> None:
     elif file.content is not None:
         node.files.overwrite(path, file.content, own_metadata(file.mode))
     log.get().debug("Installed the file", file=path)
+
+
+def flush(node: Node, work: ToolkitWork) -> None:
+    """Make the folders of the toolkit's files durable, and that of the toolkit itself. Raises NodeError."""
+    paths = [work.folder, *(posixpath.join(work.folder, file.name) for file in work.files)]
+    for folder in dict.fromkeys(posixpath.dirname(node.files.in_folder(path)) for path in paths):
+        node.files.flush_folder(folder)
 
 
 def remove(node: Node, folder: str, name: str) -> None:
@@ -44,6 +52,9 @@ def remove_folders(node: Node, receipt: Receipt, but: str | None = None) -> None
     """
     for folder in reversed(receipt.folders):
         canonical = node.files.in_folder(folder)
+        inside = f"{canonical}/".startswith(f"{node.files.canonical(receipt.toolkit_folder)}/")
+        if not inside and node.files.made_by_others(canonical):
+            continue  # ours is gone, and somebody has made it anew since
         if but is not None and but.startswith(canonical + "/"):
             continue
         if not node.files.remove_folder(canonical):

@@ -76,6 +76,12 @@ class Stepped:
         """Return its exit code; negative: the signal that it died of."""
         return self._process.wait(within)
 
+    def terminate(self) -> None:
+        """Ask the stopped program to leave: it finds the signal when it goes on."""
+        if self._stopped is None:
+            raise ProgramError(f"nothing is stopped:\n{self.output}")
+        os.kill(self._stopped, signal.SIGTERM)
+
     def kill(self) -> None:
         """Kill the stopped program, as the kernel does when memory runs out."""
         if self._stopped is None:

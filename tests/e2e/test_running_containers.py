@@ -171,6 +171,43 @@ def test_a_cleanup_that_is_killed_leaves_a_container_that_can_be_entered_stopped
 
 
 @only_docker
+def test_a_first_install_that_is_stopped_before_its_end_leaves_the_binaries_to_a_new_container(site: Site) -> None:
+    dockerd = psutil.Process(site.engine.pid)
+    started = ""
+    with site.stepped("run") as run:
+        for change in run.moments():
+            if SIGNALLED in change and not started:
+                wait_for(site.serves_us)
+                started = site.containers.start("early")
+                dockerd.suspend()  # the installer cannot see that it is served, and is told to stop meanwhile
+                run.terminate()
+            elif started:
+                dockerd.resume()
+        assert run.finish() == 0, run.output
+    assert not site.serves_us()
+    assert started in run.output
+    site.end("early")
+    site.uninstall()
+    assert not site.install_dir.exists()
+
+
+@only_docker
+def test_a_cleanup_leaves_the_binaries_to_an_engine_that_was_not_told_to_forget_them(site: Site) -> None:
+    by_hand = ("--restart-mode", "none")
+    site.supervisor.paused.set()
+    site.install(*by_hand)
+    site.engine.restart()
+    said = site.uninstall(*by_hand)
+    assert site.serves_us()
+    site.containers.start("late")
+    site.end("late")
+    assert "still needed" in said
+    site.engine.restart()
+    site.uninstall(*by_hand)
+    assert not site.install_dir.exists()
+
+
+@only_docker
 def test_a_stopped_docker_container_holds_nothing_and_starts_again_after_the_next_install(site: Site) -> None:
     assert isinstance(site.containers, DockerContainers)
     site.install()

@@ -65,7 +65,11 @@ def test_a_container_that_was_started_through_our_handler_holds_the_toolkit(
     assert held == f"the container c0ffee (PID {pid}) runs with {RUNTIME}"
 
 
-@pytest.mark.parametrize("runtime", ["runc", "/usr/bin/runc", f"{TOOLKIT}-of-another/nvidia-container-runtime", ""])
+@pytest.mark.parametrize(
+    "runtime",
+    ["runc", "/usr/bin/runc", f"{TOOLKIT}-of-another/nvidia-container-runtime", ""],
+    ids=["runc", "path", "neighbour", "none"],
+)
 def test_an_ordinary_container_holds_nothing(node: Node, start: Start, tmp_path: Path, runtime: str) -> None:
     start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee", runtime))
     assert references.holders(node, TOOLKIT) == []

@@ -43,6 +43,12 @@ def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | N
             hint="run with `hostPID: true`, or use --restart-mode none",
         )
     if mode is ReloadMode.SIGNAL:
+        if process.name not in PROCESS_NAMES[engine]:
+            raise ConfigurationError(
+                f"the process behind the socket is {process.name!r} (PID {process.pid}), not {engine}: not signalled",
+                path=survey.socket,
+                hint="check --socket, or use --restart-mode none",
+            )
         return Reload(ReloadMode.SIGNAL)
     return Reload(ReloadMode.SYSTEMD, _unit(node, engine, process.unit), restarts=True)
 

@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Callable, Container
 
-from toolkit_installer.errors import InstallerError
+from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node.folders import NO_RENAMEAT2, entry_exists
 from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.node.root import NodeError
@@ -28,6 +28,8 @@ KEPT_SUFFIX = ".toolkit-installer.kept"
 
 class ChangedMeanwhileError(InstallerError):
     """Somebody else changed the file between our reading it and our replacing it. Read and plan again."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
 
     @classmethod
     def of(cls, path: str) -> ChangedMeanwhileError:

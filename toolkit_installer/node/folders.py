@@ -42,10 +42,25 @@ class Folders(Reader):
         """
         canonical = self.canonical(path)
         found: tuple[str, ...] = ()
-        while canonical != "/" and (self.own_status(canonical) is None or self._marked(canonical)):
+        while canonical != "/" and (self.own_status(canonical) is None or self._mark_of(canonical)):
             found = (canonical, *found)
             canonical = os.path.dirname(canonical)
         return found
+
+    def made_by_others(self, path: str) -> bool:
+        """Tell whether the folder at the canonical `path` is there, and lacks our mark where it could have one.
+
+        Raises NodeError.
+        """
+        return self._mark_of(path) is False
+
+    def flush_folder(self, path: str) -> None:
+        """Make the entries of the folder at the canonical `path` durable. Raises NodeError."""
+        try:
+            with self.root.parent(f"{path.rstrip('/')}/.") as (folder, _):
+                self.calls.fsync(folder)
+        except OSError as error:
+            raise NodeError.of(error, path, "flush the folder") from error
 
     def remove_folder(self, path: str) -> bool:
         """Remove the folder at the canonical `path` if it is empty; tell whether it is gone. Raises NodeError."""
@@ -73,16 +88,18 @@ class Folders(Reader):
                 temporary = temporary_name(name)
                 self._clear(temporary, folder)
                 self.calls.mkdir(temporary, mode, folder)
+                made = temporary
                 try:
                     self._dress_folder(temporary, mode, folder)
                     self._rename_new(temporary, name, folder)
+                    made = name
+                    self.calls.fsync(folder)
                 except OSError as error:
                     with contextlib.suppress(OSError):  # the error that led here matters more: the next run sweeps it
-                        self.calls.rmdir(temporary, folder)
+                        self.calls.rmdir(made, folder)
                     if error.errno == errno.EEXIST:
                         return False
                     raise
-                self.calls.fsync(folder)
         except OSError as error:
             raise NodeError.of(error, path, "create the folder") from error
         return True
@@ -109,18 +126,21 @@ class Folders(Reader):
             else:
                 return
 
-    def _marked(self, path: str) -> bool:
-        """Tell whether the folder at the canonical `path` is one that we made."""
+    def _mark_of(self, path: str) -> bool | None:
+        """Tell whether the folder at the canonical `path` has our mark; None where it could not have one."""
         place = self.root.outside(path)
-        for name in _MARKS:
+        known = None
+        for name in _MARKS[os.geteuid() != 0 :]:  # only root sees the first
             try:
                 os.getxattr(place, name, follow_symlinks=False)
             except OSError as error:
-                if error.errno not in (errno.ENODATA, *_NO_ATTRIBUTES):
+                if error.errno == errno.ENODATA:
+                    known = False
+                elif error.errno not in (errno.ENOENT, errno.ENOTDIR, *_NO_ATTRIBUTES):
                     raise NodeError.of(error, path, "look at it") from error
             else:
                 return True
-        return False
+        return known
 
     def _rename_new(self, source: str, target: str, folder: int) -> None:
         """Rename to a name that must be free. Raises OSError, FileExistsError."""

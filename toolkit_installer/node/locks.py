@@ -65,7 +65,8 @@ class PidFile:
         if status is not None and (status.st_dev, status.st_ino) == _identity(self.fd):
             self.files.remove(self.path)
         for folder in reversed(self.created_folders):
-            self.files.remove_folder(folder)
+            if not self.files.made_by_others(folder):  # of another boot's folder, only the name is the same
+                self.files.remove_folder(folder)
         os.close(self.fd)
 
 

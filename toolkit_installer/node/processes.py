@@ -146,6 +146,19 @@ def behind(root: Root, path: str, greeting: bytes) -> int | None:
         return None
 
 
+def listens(root: Root, path: str) -> bool:
+    """Tell whether some process listens on the node's unix socket, whether or not it answers."""
+    try:
+        with reachable(root, path) as name, socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWER_SECONDS)
+            connection.connect(name)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        return False
+    except OSError:
+        return True  # a full queue: somebody is there
+    return True
+
+
 def _sender(connection: socket.socket) -> int | None:
     said, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
     if not said:

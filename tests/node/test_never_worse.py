@@ -1,0 +1,161 @@
+"""A run that fails, or is made with other settings, leaves the node no worse than it was found."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.faults import Fault, Outcome, Plan, run
+from tests.support import payloads
+from tests.support.fake_node import DAEMON_JSON, STORE, TOOLKIT, FakeNode
+
+DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+LEGACY = "nvidia-container-runtime.legacy"
+TOOLKIT_CONFIG = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
+
+
+class Bench:
+    """A docker node, and twins of it on which a whole run shows which calls it makes."""
+
+    def __init__(self, node: FakeNode, folder: Path) -> None:
+        self.node = node
+        self.folder = folder
+        node.write(DAEMON_JSON, DOCKER)
+
+    def install(self, *more: str, plan: Plan | None = None, engine: str = "docker") -> Outcome:
+        return run(self.node, self.folder, "run", "--no-daemon", *more, plan=plan, engine=engine)
+
+    def uninstall(self, *more: str) -> Outcome:
+        return run(self.node, self.folder, "uninstall", *more)
+
+    def calls(self, *more: str, engine: str = "docker") -> list[str]:
+        """Return the calls that an installation would make on the node as it is now."""
+        root = self.folder / "twin"
+        shutil.copytree(self.node.root, root, symlinks=True)
+        twin = FakeNode(root, self.node.payload)
+        return list(run(twin, self.folder, "run", "--no-daemon", *more, engine=engine).calls)
+
+    def payload(self, name: str, **given: str | tuple[str, ...]) -> None:
+        """Let the next runs install another payload."""
+        version = str(given.get("version", payloads.VERSION))
+        self.node.payload = payloads.build(self.folder / name, version=version, without=given.get("without", ()))
+
+
+@pytest.fixture
+def bench(node: FakeNode, tmp_path: Path) -> Bench:
+    made = Bench(node, tmp_path)
+    assert made.install().code == 0
+    return made
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Iterator[None]:
+    """Run what looks like the shim of a container that was started through the legacy handler."""
+    shim = tmp_path / "containerd-shim-runc-v2"
+    shutil.copy("/bin/sleep", shim)
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "runtime").write_text(f"{TOOLKIT}/{LEGACY}")
+    process = subprocess.Popen([shim, "300"], cwd=bundle)
+    yield
+    process.kill()
+    process.wait()
+
+
+# --- rollback ---
+
+
+def test_a_full_disk_does_not_take_the_toolkit_of_an_installation_without_a_receipt(bench: Bench) -> None:
+    shutil.rmtree(bench.node.place(STORE))
+    at = next(number for number, call in enumerate(bench.calls()) if "receipt.json" in call)
+    assert bench.install(plan=Plan(at, Fault.FULL)).code == 3
+    assert bench.node.broken_runtimes() == []
+
+
+def test_a_failing_run_does_not_take_the_toolkit_that_the_last_cleanup_kept(bench: Bench) -> None:
+    assert bench.uninstall("--keep-toolkit").code == 0
+    kept = {path for path in bench.node.snapshot() if path.startswith(TOOLKIT)}
+    at = next(number for number, call in enumerate(bench.calls()) if "exchange .daemon.json" in call)
+    assert bench.install("--keep-toolkit", plan=Plan(at, Fault.ONCE, errno.EIO)).code == 3
+    assert kept <= bench.node.snapshot().keys()
+
+
+def test_a_failing_removal_of_an_obsolete_handler_leaves_no_configuration_that_names_it(bench: Bench) -> None:
+    bench.payload("smaller", without=(LEGACY,))
+    at = bench.calls().index(f"unlink {LEGACY}")
+    bench.install(plan=Plan(at, Fault.ONCE, errno.EIO))
+    assert bench.node.broken_runtimes() == []
+
+
+def test_the_folders_of_a_failed_change_of_engine_go_with_the_next_cleanup(bench: Bench) -> None:
+    more = ("--config", "/etc/new/config.toml")
+    calls = bench.calls(*more, engine="containerd")
+    # the last one: the toolkit has a file of that name as well
+    at = max(number for number, call in enumerate(calls) if call == "create .config.toml.toolkit-installer.tmp")
+    assert bench.install(*more, engine="containerd", plan=Plan(at, Fault.ONCE, errno.EIO)).code == 3
+    assert bench.uninstall().code == 0
+    assert not bench.node.exists("/etc/new")
+
+
+# --- other settings, another payload ---
+
+
+def test_a_handler_that_stays_configured_keeps_its_executable(bench: Bench) -> None:
+    bench.payload("smaller", without=(LEGACY,))
+    assert bench.install("--no-runtime-config").code == 0
+    assert bench.node.broken_runtimes() == []
+
+
+def test_a_run_without_an_engine_keeps_the_low_level_runtime_of_the_configured_one(bench: Bench) -> None:
+    assert bench.uninstall().code == 0
+    bench.node.write(DAEMON_JSON, b'{"default-runtime": "crun", "runtimes": {"crun": {"path": "/opt/bin/crun"}}}')
+    assert bench.install().code == 0
+    assert b"/opt/bin/crun" in bench.node.read(TOOLKIT_CONFIG)
+    assert bench.install("--no-runtime-config").code == 0
+    assert b"/opt/bin/crun" in bench.node.read(TOOLKIT_CONFIG)
+
+
+@pytest.mark.usefixtures("container")
+def test_an_upgrade_leaves_running_containers_the_runtime_that_stops_them(bench: Bench) -> None:
+    bench.payload("smaller", without=(LEGACY,))
+    assert bench.install().code == 0
+    assert bench.node.exists(f"{TOOLKIT}/{LEGACY}")
+
+
+def test_libraries_of_a_kept_toolkit_go_with_a_later_one(bench: Bench) -> None:
+    assert bench.uninstall("--keep-toolkit").code == 0
+    bench.payload("newer", version="1.20.0")
+    assert bench.install().code == 0
+    assert bench.uninstall().code == 0
+    assert not [path for path in bench.node.snapshot() if "libnvidia-container" in path]
+
+
+# --- cleanup ---
+
+
+def test_a_file_that_was_replaced_by_a_symlink_is_given_back_through_it(bench: Bench) -> None:
+    place = bench.node.place(DAEMON_JSON)
+    place.rename(place.with_name("real.json"))
+    place.symlink_to("real.json")
+    assert bench.uninstall().code == 0
+    assert bench.node.read(DAEMON_JSON) == DOCKER
+
+
+def test_an_order_to_a_run_that_was_killed_does_not_count_for_the_next_one(bench: Bench) -> None:
+    bench.node.write(f"{STORE}/order.json", b"remove\n", 0o600)
+    waiting = bench.node.waiting("--cleanup", "never")
+    assert waiting.stop(signal.SIGTERM) == 0
+    assert "nvidia" in bench.node.docker().get("runtimes", {})
+
+
+def test_a_folder_that_somebody_else_made_after_a_boot_is_not_removed(bench: Bench) -> None:
+    shutil.rmtree(bench.node.place("/run"))
+    bench.node.place("/run/nvidia").mkdir(parents=True)
+    assert bench.uninstall().code == 0
+    assert bench.node.exists("/run/nvidia")
