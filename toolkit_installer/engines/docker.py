@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit_installer.documents import json_document, secrets
 from toolkit_installer.documents.changes import Set, same
-from toolkit_installer.engines import docker_config, reloading, trial
+from toolkit_installer.engines import docker_config, docker_rules, reloading, trial
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.base import (
     EngineFile,
@@ -66,6 +66,7 @@ class Docker:
             target, ownership = docker_config.with_us(without.base or b"", request.handlers, request.default)
             if file.content is not None and same(json_document.parse(file.content), json_document.parse(target)):
                 target = file.content  # it says all this already, in somebody's own order
+            docker_rules.refuse(target)
         goal = Goal(ROLE, file.path, without.base, target, ownership, without.left)
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
@@ -90,12 +91,15 @@ class Docker:
         return reload
 
     def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
-        """Let dockerd validate the file, from 23.0 on. Raises ConfigurationError."""
+        """Compare the file with dockerd's flags; let dockerd validate it, from 23.0 on. Raises ConfigurationError."""
         (goal,) = goals.files
         process = survey.live.process if survey.live is not None else None
         if process is None or goal.target is None:
             return
-        words = trial.docker_refusal(node.programs, process.executable, goal.target)
+        with located(goal.path):
+            docker_rules.refuse_conflicts(goal.target, process.arguments)
+        flags = docker_rules.flags(process.arguments)
+        words = trial.docker_refusal(node.programs, process.executable, flags, goal.target)
         if words is not None:
             raise ConfigurationError(
                 f"dockerd itself would refuse the new file: {secrets.mask(words)}",

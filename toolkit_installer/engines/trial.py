@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from toolkit_installer.documents.changes import ABSENT, Path, Table, lookup, same
@@ -20,12 +20,13 @@ _SECONDS = 20.0
 _INPUT = "/dev/stdin"
 
 
-def docker_refusal(programs: Programs, binary: str, candidate: bytes) -> str | None:
+def docker_refusal(programs: Programs, binary: str, flags: Sequence[str], candidate: bytes) -> str | None:
     """Return dockerd's words if it refuses the candidate; None if it takes it, or cannot be asked (before 23.0).
 
+    `flags` are those of the running daemon: it takes no file that repeats one of them.
     An empty configuration tells which: dockerd takes that one in any case.
     """
-    command = [binary, "--validate", f"--config-file={_INPUT}"]
+    command = [binary, *flags, "--validate", f"--config-file={_INPUT}"]
     try:
         if programs.run(command, seconds=_SECONDS, given=b"{}").status != 0:
             return None

@@ -69,18 +69,24 @@ def play(binary: Path, body: str) -> Programs:
 
 def test_dockerds_reason_is_told_in_its_own_words(binary: Path) -> None:
     programs = play(binary, '! grep -q bogus /dev/stdin || { echo "unknown: bogus" >&2; exit 1; }')
-    assert trial.docker_refusal(programs, str(binary), b'{"bogus": 1}') == "unknown: bogus"
-    assert trial.docker_refusal(programs, str(binary), b'{"debug": true}') is None
+    assert trial.docker_refusal(programs, str(binary), [], b'{"bogus": 1}') == "unknown: bogus"
+    assert trial.docker_refusal(programs, str(binary), [], b'{"debug": true}') is None
+
+
+def test_dockerd_is_asked_with_the_flags_that_it_runs_with(binary: Path) -> None:
+    programs = play(binary, 'grep -q debug /dev/stdin && { echo "$*" >&2; exit 1; } || exit 0')
+    words = trial.docker_refusal(programs, str(binary), ["--debug", "-H", "fd://"], b'{"debug": true}')
+    assert words == "--debug -H fd:// --validate --config-file=/dev/stdin"
 
 
 def test_a_dockerd_that_knows_no_validation_refuses_nothing(binary: Path) -> None:
     programs = play(binary, 'echo "unknown flag: --validate" >&2; exit 125')
-    assert trial.docker_refusal(programs, str(binary), b'{"bogus": 1}') is None
+    assert trial.docker_refusal(programs, str(binary), [], b'{"bogus": 1}') is None
 
 
 def test_a_binary_that_is_gone_refuses_nothing(binary: Path) -> None:
     programs = Programs(Root("/"))
-    assert trial.docker_refusal(programs, f"{binary} (deleted)", b"{}") is None
+    assert trial.docker_refusal(programs, f"{binary} (deleted)", [], b"{}") is None
     assert trial.containerd_dump(programs, f"{binary} (deleted)", b"")[0] is None
 
 

@@ -1,0 +1,83 @@
+"""What dockerd refuses in a daemon.json although the text is in order. Pure.
+
+`dockerd --validate` (from 23.0 on) knows only some of it: tried on 26.1 and 28.5, it takes a second `runc` and a
+default that does not exist, and the daemon then rejects the reload, and exits at its next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolkit_installer.documents import json_document
+from toolkit_installer.documents.changes import Path
+from toolkit_installer.engines import docker_config
+from toolkit_installer.errors import ConfigurationError
+
+_STOCK = "runc"
+_LISTS = {
+    "add-runtime": "runtimes",
+    "authorization-plugin": "authorization-plugins",
+    "cdi-spec-dir": "cdi-spec-dirs",
+    "default-address-pool": "default-address-pools",
+    "default-network-opt": "default-network-opts",
+    "default-ulimit": "default-ulimits",
+    "dns-opt": "dns-opts",
+    "exec-opt": "exec-opts",
+    "host": "hosts",
+    "insecure-registry": "insecure-registries",
+    "label": "labels",
+    "log-opt": "log-opts",
+    "node-generic-resource": "node-generic-resources",
+    "registry-mirror": "registry-mirrors",
+    "storage-opt": "storage-opts",
+}
+"""Flags that may be repeated, and their keys in daemon.json; all others are called alike (dockerd(8))."""
+_SHORT = {"D": "debug", "G": "group", "H": "hosts", "l": "log-level", "p": "pidfile", "s": "storage-driver"}
+
+
+def refuse(content: bytes) -> None:
+    """Raise ConfigurationError with a line for what dockerd does not take. It has been checked for its types."""
+    document = json_document.parse(content)
+    runtimes = document.get("runtimes") or {}
+    if _STOCK in runtimes:
+        raise _wrong(content, (*docker_config.RUNTIMES, _STOCK), "is dockerd's own runtime and cannot be another one")
+    default = document.get("default-runtime") or _STOCK
+    # a name with a dot or a slash may be a shim's, which dockerd looks up when a container asks for it
+    if default != _STOCK and default not in runtimes and "." not in default and "/" not in default:
+        raise _wrong(content, docker_config.DEFAULT, f"names a runtime that does not exist: {default!r}")
+
+
+def refuse_conflicts(content: bytes, arguments: Sequence[str]) -> None:
+    """Raise ConfigurationError with a line for a key that the running dockerd was given as a flag, too."""
+    document = json_document.parse(content)
+    for word in arguments[1:]:
+        flag = word.partition("=")[0]
+        name = flag.lstrip("-")
+        key = _SHORT.get(name[:1]) if not flag.startswith("--") else _LISTS.get(name, name)
+        if flag.startswith("-") and key in document:
+            raise ConfigurationError(
+                f'dockerd was started with {flag}, and "{key}" stands here too: it takes no file that repeats a flag, '
+                "and would not start again",
+                line=json_document.line_of(content, (key,)),
+                hint="nothing was changed; give it in one of the two places",
+            )
+
+
+def flags(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a running dockerd but for its program and its --config-file."""
+    kept: list[str] = []
+    words = iter(arguments[1:])
+    for word in words:
+        if word == "--config-file":
+            next(words, None)
+        elif not word.startswith("--config-file="):
+            kept.append(word)
+    return kept
+
+
+def _wrong(content: bytes, path: Path, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f'"{".".join(path)}" {what}',
+        line=json_document.line_of(content, path),
+        hint="nothing was changed; correct it: dockerd would reject the file, and would not start again",
+    )
