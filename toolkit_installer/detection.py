@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer import log
+from toolkit_installer.engines import answering
 from toolkit_installer.engines.base import EngineSilentError
 from toolkit_installer.engines.rooms import ROOMS
 from toolkit_installer.errors import ConfigurationError
@@ -13,7 +15,6 @@ from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, Settings
 
-_ASK_SECONDS = 5.0
 _ENDPOINT_FLAG = "--container-runtime-endpoint"
 
 
@@ -63,11 +64,14 @@ def look(node: Node, settings: Settings) -> Seen:
     """Return the evidence on the node."""
     live = []
     files = []
+    # one deadline for all: an engine that hangs must not make the others wait for it each time
+    deadline = time.monotonic() + settings.reload_timeout
     for name, room in ROOMS.items():
         own = settings.for_engine(name).engine
         socket = own.socket or room.socket
         try:
-            version = room.ask(node, socket, _ASK_SECONDS).version
+            # one that is starting counts as well: what the node is must not depend on who was up first
+            version = answering.wait(room, node, socket, deadline - time.monotonic()).version
             live.append(Evidence(name, f"{name} {version} answers on {socket}"))
         except EngineSilentError as error:
             log.get().debug("The engine does not answer", engine=name, reason=str(error))

@@ -103,6 +103,8 @@ class EngineSettings:
     """systemd may restart docker although its running containers would die."""
     container_annotations: tuple[str, ...] = ()
     """Globs of the annotations that containerd lets through to the handlers."""
+    answer_timeout: float = 60.0
+    """Seconds that an engine gets to answer which runs and does not answer yet."""
     config_sources: tuple[str, ...] = ()
     """Any of command, file and file=/path; empty: the engine's own default."""
 

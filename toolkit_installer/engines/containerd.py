@@ -12,7 +12,7 @@ from typing import Any
 
 from toolkit_installer.documents import secrets, toml_document, toml_values
 from toolkit_installer.documents.changes import Table, same
-from toolkit_installer.engines import containerd_config, containerd_files, reloading, trial
+from toolkit_installer.engines import answering, containerd_config, containerd_files, reloading, serving, trial
 from toolkit_installer.engines.base import (
     EngineFile,
     EngineSilentError,
@@ -43,7 +43,8 @@ MERGES_DEEPLY = (2, 1)
 READS_VERSION_3 = (2, 0)
 IMPORTS_BY_DEFAULT = (2, 2)
 """The first containerd that imports /etc/containerd/conf.d/*.toml where there is no config.toml."""
-_ASK_SECONDS = 5.0
+_NO_CRI = "UNIMPLEMENTED"
+"""What gRPC says of a service that a server does not have."""
 _VALUE = "value"
 
 
@@ -58,7 +59,7 @@ class Containerd:
         """Read config.toml, the drop-in and what they import, and ask the CRI. Raises ConfigurationError."""
         socket = settings.socket or SOCKET
         try:
-            live = self.ask(node, socket, _ASK_SECONDS)
+            live = answering.wait(self, node, socket, settings.answer_timeout)
             silence = ""
         except EngineSilentError as error:
             live, silence = None, error.reason
@@ -144,7 +145,9 @@ class Containerd:
         try:
             status = client.status(node.root, socket, seconds)
         except client.CriError as error:
-            raise EngineSilentError(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
+            # containerd serves once its plugins are loaded: one that is missing then failed, or is switched off
+            kind = answering.EngineBrokenError if error.reason.startswith(_NO_CRI) else EngineSilentError
+            raise kind(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
         table = status.config.get("containerd") or {}
         handlers = {name: _binary(entry) for name, entry in (table.get("runtimes") or {}).items()}
         for name in status.handlers - handlers.keys() - {""}:
@@ -155,7 +158,7 @@ class Containerd:
 
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, of which containerd dies; its unit starts it again. Raises ConfigurationError."""
-        if process.name not in reloading.PROCESS_NAMES[self.name]:
+        if process.name not in serving.PROCESS_NAMES[self.name]:
             raise ConfigurationError(
                 f"the process behind the socket is {process.name!r} (PID {process.pid}), not containerd: not signalled",
                 hint="check --socket",

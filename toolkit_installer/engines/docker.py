@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit_installer.documents import json_document, secrets
 from toolkit_installer.documents.changes import Set, same
-from toolkit_installer.engines import docker_config, docker_rules, reloading, trial
+from toolkit_installer.engines import answering, docker_config, docker_rules, reloading, serving, trial
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.base import (
     EngineFile,
@@ -32,7 +32,6 @@ CONFIG = "/etc/docker/daemon.json"
 SOCKET = "/var/run/docker.sock"
 ROLE = "daemon.json"
 _GREETING = b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n"
-_ASK_SECONDS = 5.0
 _VALUE = "value"
 
 
@@ -47,7 +46,7 @@ class Docker:
         """Read daemon.json and ask dockerd. Raises ConfigurationError."""
         socket = settings.socket or SOCKET
         try:
-            live = self.ask(node, socket, _ASK_SECONDS)
+            live = answering.wait(self, node, socket, settings.answer_timeout)
             silence = ""
         except EngineSilentError as error:
             live, silence = None, error.reason
@@ -131,7 +130,7 @@ class Docker:
 
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, which makes dockerd read daemon.json in place. Raises ConfigurationError."""
-        if process.name not in reloading.PROCESS_NAMES[self.name]:
+        if process.name not in serving.PROCESS_NAMES[self.name]:
             raise ConfigurationError(
                 f"the process behind the socket is {process.name!r} (PID {process.pid}), not dockerd: not signalled",
                 hint="check --socket",

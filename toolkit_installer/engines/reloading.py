@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from toolkit_installer.engines.base import Reload, Survey
+from toolkit_installer.engines.serving import process_of
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import named
 from toolkit_installer.settings import EngineName, ReloadMode
-
-PROCESS_NAMES = {
-    EngineName.DOCKER: frozenset({"dockerd"}),
-    EngineName.CONTAINERD: frozenset({"containerd"}),
-    EngineName.CRIO: frozenset({"crio"}),
-}
-"""The names of the engines' processes, as /proc/PID/comm shows them."""
 
 
 def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | None, usual: ReloadMode) -> Reload:
@@ -26,10 +19,10 @@ def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | N
     if mode is ReloadMode.NONE:
         return Reload(ReloadMode.NONE)
     if survey.live is None:
-        running = [] if node.root.folder != "/" else named(PROCESS_NAMES[engine])
-        if asked is None and not running:
+        running = process_of(node, engine, survey.socket)
+        if asked is None and running is None:
             return Reload(ReloadMode.NONE)
-        detail = f", although {engine} runs with PID {running[0].pid}" if running else ""
+        detail = f", although {engine} runs with PID {running.pid}" if running is not None else ""
         raise ConfigurationError(
             f"{engine} does not answer on its socket{detail}: {survey.silence}",
             path=survey.socket,

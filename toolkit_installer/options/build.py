@@ -157,6 +157,7 @@ def _engine(answers: Answers, name: EngineName | None) -> EngineSettings:
         allow_restart=answers.flag("allow_restart"),
         container_annotations=tuple(f"{prefix}*" for prefix in answers.words("engine_annotation_prefixes")),
         config_sources=answers.words("config_sources"),
+        answer_timeout=answers.seconds("reload_timeout"),
     )
 
 

@@ -288,6 +288,7 @@ def test_every_flag_reaches_its_field() -> None:
             allow_restart=True,
             container_annotations=("b.io/*", "a.io/*"),
             config_sources=("file",),
+            answer_timeout=2.5,
         ),
         daemon=False,
         configure_engine=False,

@@ -1,0 +1,169 @@
+"""Which process serves a socket, and how long it is waited for; the processes are real, what answers is played."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer.engines import answering, serving
+from toolkit_installer.engines.answering import EngineBrokenError
+from toolkit_installer.engines.base import EngineSilentError, Live
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import HANDLED, STOPPING, Stopped
+from toolkit_installer.settings import EngineName
+
+SLEEP = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, sys.argv[1].encode())
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Yield what starts a process that is called like an engine, with a command line; no others are seen."""
+    children: list[subprocess.Popen[bytes]] = []
+    script = tmp_path / "engine.py"
+    script.write_text(SLEEP)
+
+    def ours(names: frozenset[str]) -> list[processes.Process]:
+        return [process for process in processes.named(names) if process.pid in {child.pid for child in children}]
+
+    monkeypatch.setattr(serving, "named", ours)
+
+    def start(name: str, *arguments: str) -> int:
+        command = [sys.executable, "-I", "-S", str(script), name, *arguments]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        children.append(child)
+        assert child.stdout is not None
+        child.stdout.readline()
+        return child.pid
+
+    yield start
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node("/", whole=True)
+
+
+def found(node: Node, engine: EngineName, path: Path) -> int | None:
+    process = serving.process_of(node, engine, str(path))
+    return None if process is None else process.pid
+
+
+def test_an_engine_that_was_told_the_socket_is_found_and_one_with_another_is_not(
+    node: Node, start: Callable[..., int], tmp_path: Path
+) -> None:
+    ours, other = tmp_path / "ours.sock", tmp_path / "other.sock"
+    start("dockerd", "--host", "tcp://127.0.0.1:1", f"--host=unix://{other}")
+    start("containerd", "--address", str(ours))
+    assert found(node, EngineName.DOCKER, ours) is None
+    pid = start("dockerd", "--host", "tcp://127.0.0.1:1", "-H", f"unix://{ours}")
+    assert found(node, EngineName.DOCKER, ours) == pid
+
+
+def test_a_containerd_is_known_by_the_address_in_its_configuration(
+    node: Node, start: Callable[..., int], tmp_path: Path
+) -> None:
+    config = tmp_path / "containerd.toml"
+    config.write_text(f'[grpc]\naddress = "{tmp_path}/other.sock"\n')
+    pid = start("containerd", "--config", str(config))
+    assert found(node, EngineName.CONTAINERD, tmp_path / "ours.sock") is None
+    assert found(node, EngineName.CONTAINERD, tmp_path / "other.sock") == pid
+    config.write_text("[")
+    assert found(node, EngineName.CONTAINERD, tmp_path / "ours.sock") == pid, "it cannot be told, so it may be it"
+    config.unlink()
+    assert found(node, EngineName.CONTAINERD, tmp_path / "containerd.sock") is None
+
+
+def test_a_socket_is_the_same_through_another_name_of_its_folder(
+    node: Node, start: Callable[..., int], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "var").symlink_to(tmp_path / "run")
+    pid = start("containerd", "-a", str(tmp_path / "var" / "c.sock"))
+    assert found(node, EngineName.CONTAINERD, tmp_path / "run" / "c.sock") == pid
+
+
+def test_a_process_of_another_node_is_not_this_ones(start: Callable[..., int], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    start("dockerd", "-H", f"unix://{tmp_path}/run/docker.sock")
+    assert found(Node(str(tmp_path)), EngineName.DOCKER, Path("/run/docker.sock")) is None
+
+
+@dataclasses.dataclass
+class Player:
+    """An engine that answers the `silent`-th time it is asked, and counts."""
+
+    silent: int
+    name: EngineName = EngineName.DOCKER
+    broken: bool = False
+    asked: int = 0
+
+    def ask(self, _node: Node, socket: str, _seconds: float) -> Live:
+        self.asked += 1
+        if self.broken:
+            raise EngineBrokenError("UNIMPLEMENTED", path=socket)
+        if self.asked <= self.silent:
+            raise EngineSilentError("connection refused", path=socket)
+        return Live("1.0", {}, None)
+
+
+def test_a_starting_engine_is_waited_for(node: Node, start: Callable[..., int], tmp_path: Path) -> None:
+    start("dockerd", "-H", f"unix://{tmp_path}/docker.sock")
+    player = Player(silent=3)
+    assert answering.wait(player, node, f"{tmp_path}/docker.sock", 60).version == "1.0"
+    assert player.asked == 4
+
+
+def test_an_engine_that_hangs_is_given_up_at_the_deadline(
+    node: Node, start: Callable[..., int], tmp_path: Path
+) -> None:
+    start("dockerd", "-H", f"unix://{tmp_path}/docker.sock")
+    player = Player(silent=1 << 30)
+    with pytest.raises(EngineSilentError):
+        answering.wait(player, node, f"{tmp_path}/docker.sock", 0.5)
+    assert player.asked > 1
+
+
+@pytest.mark.usefixtures("start")
+def test_an_engine_that_does_not_run_is_not_waited_for(node: Node, tmp_path: Path) -> None:
+    player = Player(silent=1 << 30)
+    with pytest.raises(EngineSilentError):
+        answering.wait(player, node, f"{tmp_path}/docker.sock", 600)
+    assert player.asked == 1
+
+
+def test_an_engine_without_the_service_is_not_waited_for(node: Node, start: Callable[..., int], tmp_path: Path) -> None:
+    start("dockerd", "-H", f"unix://{tmp_path}/docker.sock")
+    player = Player(silent=0, broken=True)
+    with pytest.raises(EngineBrokenError):
+        answering.wait(player, node, f"{tmp_path}/docker.sock", 600)
+    assert player.asked == 1
+
+
+def test_a_request_to_stop_ends_the_wait_and_stays_pending(
+    node: Node, start: Callable[..., int], tmp_path: Path
+) -> None:
+    start("dockerd", "-H", f"unix://{tmp_path}/docker.sock")
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Stopped, match="SIGTERM"):
+            answering.wait(Player(silent=1 << 30), node, f"{tmp_path}/docker.sock", 600)
+        assert signal.sigtimedwait(STOPPING, 0) is not None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)

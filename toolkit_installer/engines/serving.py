@@ -1,0 +1,86 @@
+"""Which of the node's processes serves an engine's socket, told also while it answers nothing there."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Sequence
+
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process, flag_value, lives_on, named, root_of
+from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.settings import EngineName
+
+PROCESS_NAMES = {
+    EngineName.DOCKER: frozenset({"dockerd"}),
+    EngineName.CONTAINERD: frozenset({"containerd"}),
+    EngineName.CRIO: frozenset({"crio"}),
+}
+"""The names of the engines' processes, as /proc/PID/comm shows them."""
+
+_ADDRESS_FLAGS = {EngineName.DOCKER: ("-H", "--host"), EngineName.CONTAINERD: ("-a", "--address", "-address")}
+_CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+_CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+_UNIX = "unix://"
+
+
+def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
+    """Return a running process of the node that serves `socket`, or will once it is up; None if there is none.
+
+    One whose command line and configuration do not tell its socket may be it.
+    """
+    # where single folders are mounted, the node's own processes are those that see what its init sees
+    home = node.root if node.whole else Root("/proc/1/root")
+    for process in named(PROCESS_NAMES[engine]):
+        if not lives_on(process, home):
+            continue  # a container's own engine, or another node's
+        addresses = _addresses(engine, process)
+        if addresses is None or any(_same(root_of(process), address, node.root, socket) for address in addresses):
+            return process
+    return None
+
+
+def _addresses(engine: EngineName, process: Process) -> list[str] | None:
+    """Return the unix sockets that a process was told to serve; None where that cannot be told."""
+    if engine not in _ADDRESS_FLAGS:
+        return None
+    given = list(_flag_values(process.arguments, _ADDRESS_FLAGS[engine]))
+    if engine is EngineName.CONTAINERD and not given:
+        return _configured(process)
+    if any(address.startswith("fd:") for address in given):
+        return None  # systemd made its sockets: their names are not here
+    return [address.removeprefix(_UNIX) for address in given] or None
+
+
+def _configured(process: Process) -> list[str] | None:
+    """Return the socket that a containerd's configuration names, else the usual one."""
+    path = flag_value(process.arguments, "--config", "-config", "-c") or _CONTAINERD_CONFIG
+    root = root_of(process)
+    try:
+        with open(root.outside(root.canonical(path)), "rb") as file:
+            grpc = tomllib.load(file).get("grpc")
+    except FileNotFoundError:
+        return [_CONTAINERD_SOCKET]
+    except (OSError, ValueError, NodeError):
+        return None
+    address = grpc.get("address") if isinstance(grpc, dict) else None
+    return [address if isinstance(address, str) and address else _CONTAINERD_SOCKET]
+
+
+def _flag_values(arguments: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
+    """Return every value that a command line gives one of the flags."""
+    for index in range(1, len(arguments)):
+        value = flag_value(arguments[index : index + 2], *flags)
+        if value is not None and arguments[index].partition("=")[0] in flags:
+            yield value
+
+
+def _same(one: Root, path: str, other: Root, socket: str) -> bool:
+    """Tell whether two names, each in its own root, are or will be the same socket: the folder may be mounted twice."""
+    try:
+        first, second = one.outside(one.canonical(path)), other.outside(other.canonical(socket))
+        if os.path.basename(first) != os.path.basename(second):
+            return False
+        return os.path.samefile(os.path.dirname(first), os.path.dirname(second))
+    except (OSError, NodeError):
+        return False  # one of the folders is not there, or the process ended meanwhile
