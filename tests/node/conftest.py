@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.node import matrix
 from tests.support import payloads
 from tests.support.fake_node import FakeNode
 
@@ -24,3 +25,20 @@ def node(tmp_path: Path, payload: Path) -> Iterator[FakeNode]:
     made = FakeNode(root, payload)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return matrix.build_images(tmp_path_factory.mktemp("images"))
+
+
+# one process for all that is tried on one make: it remembers what each state leads to
+MAKES = [pytest.param(make, id=make.name, marks=pytest.mark.xdist_group(make.name)) for make in matrix.MAKES]
+
+
+@pytest.fixture(scope="session", params=MAKES)
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, images: tuple[Path, Path]
+) -> Iterator[matrix.Bench]:
+    with matrix.bench(tmp_path_factory.mktemp("made"), request.param, images) as ready:
+        yield ready

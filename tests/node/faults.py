@@ -7,10 +7,11 @@ import contextlib
 import dataclasses
 import enum
 import errno
+import inspect
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,6 +22,7 @@ from toolkit_installer.node import calls, signals
 from toolkit_installer.settings import Program
 
 NEVER = 1 << 30
+ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
 PRELOADED = (lifecycle, codecs.lookup("utf-8-sig"))
 """What the program imports late is imported here: each fork would do it again, and another
 user might not be able to."""
@@ -32,30 +34,68 @@ class Fault(enum.StrEnum):
     KILL = "SIGKILL before the call"
     ONCE = "the call fails"
     FULL = "the disk is full: this call and all later ones that need space fail"
+    READ_ONLY = "the disk is read-only, as after an error of it: this call and all later ones that change it fail"
 
 
 NEED_SPACE = frozenset({"mkdir", "create", "open_or_create", "write", "clone", "copy_range", "symlink", "setxattr"})
+RENAMES = frozenset({"rename", "rename_new", "exchange"})
+NO_CHANGE_OF_THE_DISK = frozenset({"fsync", "signal", "restart_unit"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call as it was made: its name, and where each file or folder that it names lies."""
+
+    name: str
+    paths: tuple[str, ...]
+    failed: bool = False
 
 
 @dataclasses.dataclass
 class Plan:
-    """Which of the calls, counted from 0, meets the fault; `happened` names them, with their paths."""
+    """Which of the calls, counted from 0, meets the fault; `happened` names them, with their paths.
+
+    `stop_at` is the call before which a SIGTERM comes; `trace` has the calls with their places.
+    """
 
     at: int = NEVER
     fault: Fault = Fault.KILL
     error: int = errno.EIO
+    stop_at: int = NEVER
     happened: list[str] = dataclasses.field(default_factory=list)
+    trace: list[Call] = dataclasses.field(default_factory=list)
+    pause: Callable[[], None] | None = None
+    """Called before each call: whoever is asked here sees what a kill would leave."""
 
     def meet(self, name: str, paths: list[str]) -> None:
         """Count a call, and let it meet the fault if it is its turn."""
         number = len(self.happened)
         self.happened.append(" ".join([name, *paths]))
+        if self.pause is not None:
+            self.pause()
+        if number == self.stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
         if number == self.at and self.fault is Fault.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
         if number == self.at and self.fault is Fault.ONCE:
             raise OSError(self.error, os.strerror(self.error))
         if number >= self.at and self.fault is Fault.FULL and name in NEED_SPACE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if number >= self.at and self.fault is Fault.READ_ONLY and name not in NO_CHANGE_OF_THE_DISK:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def placed(parameters: Sequence[str], name: str, arguments: Sequence[Any]) -> Call:
+    """Return a call with its places: names are joined to the folder that they are given with, descriptors followed."""
+    given = dict(zip(parameters, arguments, strict=True))
+    folder = given.pop("folder", None)
+    if name == "symlink":
+        del given["target"]  # what it says, not where it lies
+    paths = [value for value in given.values() if isinstance(value, str)] if folder is not None else []
+    fds = [given[key] for key in ("fd", "source", "target") if isinstance(given.get(key), int)]
+    places = [os.readlink(f"/proc/self/fd/{fd}") for fd in fds]
+    where = os.readlink(f"/proc/self/fd/{folder}") if folder is not None else ""
+    return Call(name, (*places, *(os.path.join(where, path) for path in paths)))
 
 
 def faulty(plan: Plan) -> type[calls.SystemCalls]:
@@ -63,10 +103,16 @@ def faulty(plan: Plan) -> type[calls.SystemCalls]:
 
     def wrapped(name: str) -> Callable[..., Any]:
         real = getattr(calls.SystemCalls, name)
+        parameters = list(inspect.signature(real).parameters)[1:]
 
         def call(self: calls.SystemCalls, *arguments: Any) -> Any:
-            plan.meet(name, [argument for argument in arguments if isinstance(argument, str)])
-            return None if name == "fsync" else real(self, *arguments)
+            plan.trace.append(placed(parameters, name, arguments))
+            try:
+                plan.meet(name, [argument for argument in arguments if isinstance(argument, str)])
+                return None if name == "fsync" else real(self, *arguments)
+            except OSError:
+                plan.trace[-1] = dataclasses.replace(plan.trace[-1], failed=True)
+                raise
 
         return call
 
@@ -81,6 +127,8 @@ class Outcome:
     code: int
     calls: tuple[str, ...]
     output: str
+    trace: tuple[Call, ...] = ()
+    """The calls with their places; empty where it was killed, and where nobody asked."""
 
     def index(self, call: str) -> int:
         """Return when this call happened first."""
@@ -120,7 +168,11 @@ def _child(arguments: list[str], plan: Plan, said: Path) -> int:
     os.dup2(output, 1)
     os.dup2(output, 2)
     signals.block()
-    environment: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
+    return invoke(arguments, plan)
+
+
+def invoke(arguments: list[str], plan: Plan) -> int:
+    """Run a command in this process, whose standard streams are the test's own; whatever it does, return a number."""
     with mock.patch("toolkit_installer.node.node.SystemCalls", faulty(plan)):
         try:
             with (
@@ -128,7 +180,7 @@ def _child(arguments: list[str], plan: Plan, said: Path) -> int:
                 mock.patch("sys.stdout", out),
                 mock.patch("sys.stderr", out),
             ):
-                return cli.main(Program.TOOLKIT_INSTALLER, arguments, environment)
+                return cli.main(Program.TOOLKIT_INSTALLER, arguments, ENVIRONMENT)
         except BaseException:  # noqa: BLE001  # a fork must not go on as the test
             os.write(2, traceback.format_exc().encode())
             return 98

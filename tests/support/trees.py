@@ -1,0 +1,93 @@
+"""A made node as a value: everything on it, looked at, compared, and put back as often as a test wants."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from tests.support.fake_node import PID_FILE, Entry, FakeNode
+
+Tree: TypeAlias = Mapping[str, Entry]
+"""What lies where, by the node's path. Sockets are left out: they are the engine's."""
+
+RELOADS = "/run/nvidia/toolkit-installer.reloads"
+"""The one file that survives cleanup, on purpose: how often the engine was reloaded lately. It ends with the boot."""
+SOMEBODYS_PID = b"4194305\n"
+"""In place of any PID: above the highest that there is (PID_MAX_LIMIT), so that nobody has it."""
+_SEEN: dict[Entry, Entry] = {}
+"""Thousands of trees have most of their entries in common: each is kept once."""
+SOMETIME = b'{"boot": "", "reloads": []}\n'
+
+
+def taken(node: FakeNode) -> Tree:
+    """Return the node's tree. What differs between two runs that do the same (PID, times) is made the same."""
+    entries = ((path, _timeless(path, entry)) for path, entry in node.snapshot().items() if entry.kind != "s")
+    return {path: _SEEN.setdefault(entry, entry) for path, entry in entries}
+
+
+def _timeless(path: str, entry: Entry) -> Entry:
+    if path == RELOADS and entry.content:
+        return Entry(entry.kind, entry.mode, entry.owner, SOMETIME, entry.xattrs)
+    if path == PID_FILE and isinstance(entry.content, bytes) and entry.content.strip().isdigit():
+        return Entry(entry.kind, entry.mode, entry.owner, SOMEBODYS_PID, entry.xattrs)
+    return entry
+
+
+def rebooted(tree: Tree) -> Tree:
+    """Return what of a tree is there after a boot: /run is empty."""
+    return {path: entry for path, entry in tree.items() if not path.startswith("/run/")}
+
+
+def put(root: Path, tree: Tree, present: Tree) -> None:
+    """Make the folder `root`, which holds `present`, hold `tree`; only what differs is touched."""
+    for path in sorted(present, reverse=True):
+        if path not in tree or tree[path].kind != present[path].kind:
+            _remove(Path(f"{root}{path}"))
+    for path in sorted(tree):
+        if present.get(path) != tree[path]:
+            _make(Path(f"{root}{path}"), tree[path])
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def _make(place: Path, entry: Entry) -> None:
+    if entry.kind == "d":
+        place.mkdir(exist_ok=True)
+    else:
+        place.unlink(missing_ok=True)
+        if entry.kind == "l":
+            place.symlink_to(entry.content if isinstance(entry.content, str) else os.fsdecode(entry.content))
+        else:
+            place.write_bytes(entry.content if isinstance(entry.content, bytes) else b"")
+    os.chown(place, *entry.owner, follow_symlinks=False)
+    if entry.kind != "l":
+        place.chmod(entry.mode)
+        for name in os.listxattr(place):
+            os.removexattr(place, name)
+        for name, value in entry.xattrs:
+            os.setxattr(place, name, value)
+
+
+def differences(tree: Tree, wanted: Tree) -> list[str]:
+    """Return in words how a tree differs from what is wanted."""
+    wrong = [f"{path} is left over" for path in tree if path not in wanted]
+    for path, entry in wanted.items():
+        now = tree.get(path)
+        if now is None:
+            wrong.append(f"{path} is missing")
+        elif now != entry:
+            fields = [name for name in ("kind", "mode", "owner", "content", "xattrs") if _differ(now, entry, name)]
+            wrong.append(f"{path} differs in {', '.join(fields)}")
+    return wrong
+
+
+def _differ(one: Entry, other: Entry, field: str) -> bool:
+    return bool(getattr(one, field) != getattr(other, field))
