@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import dataclasses
 import enum
 import json
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from toolkit_installer.errors import ConfigurationError
@@ -17,6 +19,12 @@ SCHEMA = 1
 FOLDER = ".toolkit-installer"
 """The receipt's folder, beneath the install folder."""
 FILE = "receipt.json"
+
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+MIGRATIONS: Mapping[int, Migration] = {}
+"""How a receipt of a schema becomes one of the next: schema n to a pure function of its body. Schema 1 was the first.
+
+Whoever raises SCHEMA enters the step from the one before; the result is checked like any other receipt."""
 
 _NO_ID = 2**32 - 1
 """The user id that means none (chown(2)): every real one is below it."""
@@ -129,9 +137,17 @@ def decode(content: bytes) -> Receipt:
             hint="use that installer, or a newer one; nothing was touched",
         )
     try:
-        return _receipt(body)
+        return _receipt(migrated(body, MIGRATIONS, SCHEMA))
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise _damaged(f"has a field that is missing or wrong: {error}") from error
+
+
+def migrated(body: dict[str, Any], steps: Mapping[int, Migration], schema: int) -> dict[str, Any]:
+    """Return the body brought to `schema`, step by step; the argument is left alone. Raises KeyError without a step."""
+    body = copy.deepcopy(body)
+    for number in range(body["schema"], schema):
+        body = steps[number](body) | {"schema": number + 1}
+    return body
 
 
 def _damaged(what: str) -> ConfigurationError:

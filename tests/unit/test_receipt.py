@@ -232,6 +232,53 @@ def test_a_schema_that_never_was_is_refused(schema: Any) -> None:
         receipt.decode(json.dumps(body() | {"schema": schema}).encode())
 
 
+# --- older schemas ---
+
+
+def renamed(body: dict[str, Any]) -> dict[str, Any]:
+    """Do as a migration may that is careless with its argument."""
+    body["toolkit_folder"] = body.pop("folder")
+    return body
+
+
+def moved_in(body: dict[str, Any]) -> dict[str, Any]:
+    return body | {"pid_folders": [*body["pid_folders"], "/run/made"]}
+
+
+def old() -> dict[str, Any]:
+    """Return a receipt of a schema that there could have been."""
+    made = body() | {"schema": 1}
+    made["folder"] = made.pop("toolkit_folder")
+    return made
+
+
+def test_an_older_receipt_takes_every_step_in_order_and_stays_as_it_was() -> None:
+    given_body = old()
+    result = receipt.migrated(given_body, {1: renamed, 2: moved_in}, 3)
+    assert result == body() | {"schema": 3, "pid_folders": ["/run/nvidia", "/run/made"]}
+    assert given_body == old()
+
+
+def test_an_older_receipt_is_read_as_if_it_were_of_today_and_written_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipt, "SCHEMA", 2)
+    monkeypatch.setattr(receipt, "MIGRATIONS", {1: renamed})
+    assert receipt.decode(json.dumps(old()).encode()) == WHOLE
+    assert json.loads(receipt.encode(WHOLE))["schema"] == 2
+
+
+def test_a_migrated_receipt_is_checked_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipt, "SCHEMA", 2)
+    monkeypatch.setattr(receipt, "MIGRATIONS", {1: renamed})
+    with pytest.raises(ConfigurationError, match="no absolute path"):
+        receipt.decode(json.dumps(old() | {"folder": "../etc"}).encode())
+    with pytest.raises(ConfigurationError, match="the receipt"):
+        receipt.decode(json.dumps(body() | {"schema": 1}).encode())  # what the step looks for is missing
+
+
+def test_there_is_a_step_from_every_schema_to_the_next() -> None:
+    assert set(receipt.MIGRATIONS) == set(range(1, receipt.SCHEMA))
+
+
 # --- between records and planning ---
 
 JSON_VALUES = st.recursive(
