@@ -264,7 +264,7 @@ class _Scanner:
         """Return the 1-based line of an offset."""
         return self.text.count("\n", 0, offset) + 1
 
-    def error(self, offset: int, what: str, *, hint: str | None = None) -> DocumentError:
+    def error(self, offset: int, what: str, *, hint: str = "correct the file, or restore it") -> DocumentError:
         """Return an error that names the place."""
         if offset == len(self.text):  # the end is where the text ends, not on the empty line after it
             offset = len(self.text.rstrip())
