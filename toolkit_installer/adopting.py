@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import posixpath
 
-from toolkit_installer import __version__
+from toolkit_installer import __version__, memory
 from toolkit_installer.engines.base import Engine, Memory
+from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.rooms import ROOMS
 from toolkit_installer.node.node import Node
-from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt import EngineRecord, Receipt, State
 from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import layout, wrappers
 
@@ -35,13 +36,15 @@ def leftovers(node: Node, settings: Settings) -> Receipt | None:
 def _engine(node: Node, settings: Settings, room: Engine) -> EngineRecord | None:
     """Return a record of the engine's files that name something of ours, or None."""
     survey = room.survey(node, settings.engine)
+    folder = settings.toolkit.folder
+    if not any(folder.encode() in (file.content or b"") for file in survey.files):
+        return None  # they may be any engine's, and of any kind: they are not read for nothing
+    recognised = room.recognised(survey, settings.engine, folder)
     files = []
-    for file in survey.files:
-        if settings.toolkit.folder.encode() not in (file.content or b""):
-            continue  # it may be any engine's, and of any kind: it is not read for nothing
-        goal = room.without_us(file, Memory(), settings.toolkit.folder)
-        if goal.base != file.content:
-            files.append(FileRecord(file.role, file.path, None, ()))
+    for file in reversed(survey.files):  # given back in the opposite order: first who imports, then what is imported
+        ownership = recognised.get(file.path, Ownership())
+        if room.without_us(file, Memory(ownership=ownership), folder).base != file.content:
+            files.append(memory.adopted(room, file, ownership))
     if not files:
         return None
     return EngineRecord(room.name, survey.socket, settings.engine.reload_mode, (), None, tuple(files))

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 
 from toolkit_installer.documents.changes import ABSENT
-from toolkit_installer.engines.base import Engine, Goal, Memory
+from toolkit_installer.engines.base import Engine, EngineFile, Goal, Memory
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.node.reading import Found
 from toolkit_installer.receipt import Before, FileRecord, OwnedKey
@@ -39,6 +39,12 @@ def recorded(
         keys=tuple(_key(engine, key) for key in goal.ownership.keys),
         created=tuple(_key(engine, key) for key in goal.ownership.created),
     )
+
+
+def adopted(engine: Engine, file: EngineFile, ownership: Ownership) -> FileRecord:
+    """Return the record for a file that was changed without one."""
+    keys, created = (tuple(_key(engine, key) for key in part) for part in (ownership.keys, ownership.created))
+    return FileRecord(file.role, file.path, None, (), keys, created)
 
 
 def _before(base: bytes | None, found: Found | None, previous: FileRecord | None) -> Before | None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.node import matrix
 from tests.support import payloads
+from tests.support.drift import Templates
 from tests.support.fake_node import FakeNode
 
 
@@ -42,3 +43,8 @@ def made(
 ) -> Iterator[matrix.Bench]:
     with matrix.bench(tmp_path_factory.mktemp("made"), request.param, images) as ready:
         yield ready
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory, payload: Path) -> Templates:
+    return Templates(tmp_path_factory.mktemp("drift"), payload)

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from toolkit_installer.documents.toml_inline import Splice
-from toolkit_installer.documents.toml_scan import Kind, Statement
+from toolkit_installer.documents.toml_scan import Kind, Statement, scan
 from toolkit_installer.documents.toml_tree import Node, spelled
 from toolkit_installer.documents.toml_values import write, write_key
 
@@ -66,17 +66,31 @@ def closed(text: str, marker: str, statements: Sequence[Statement], root: Node, 
     if not changed.removed:
         return []
     splices = []
-    numbers = {statement.start: number for number, statement in enumerate(statements)}
-    for comment in re.finditer(rf"(?m)^# {re.escape(marker)}\r?\n", text):
-        number = numbers.get(comment.end())  # none: inside a string that holds the same line, or nothing follows
-        if number is None:
-            continue
+    for comment, number in _comments(text, marker, statements):
         for header in _paragraph_headers(statements, number):
             if _is_spent(header, root, changed):
                 changed.removed[header.start] = header
         if comment.end() in changed.removed:
             splices.append(Splice(_with_empty_line(text, comment.start()), comment.end()))
     return splices
+
+
+def headers(text: str, marker: str) -> Iterator[Statement]:
+    """Yield the table headers of the blocks under the comment `# marker`."""
+    if marker not in text:
+        return
+    statements = list(scan(text))
+    for _, number in _comments(text, marker, statements):
+        yield from _paragraph_headers(statements, number)
+
+
+def _comments(text: str, marker: str, statements: Sequence[Statement]) -> Iterator[tuple[re.Match[str], int]]:
+    """Yield each comment `# marker` and the number of the statement below it."""
+    numbers = {statement.start: number for number, statement in enumerate(statements)}
+    for comment in re.finditer(rf"(?m)^# {re.escape(marker)}\r?\n", text):
+        number = numbers.get(comment.end())  # none: inside a string that holds the same line, or nothing follows
+        if number is not None:
+            yield comment, number
 
 
 def _paragraph_headers(statements: Sequence[Statement], number: int) -> Iterator[Statement]:

@@ -11,7 +11,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit_installer.documents import toml_edit, toml_tree
+from toolkit_installer.documents import toml_blocks, toml_edit, toml_tree
 from toolkit_installer.documents.changes import (
     ABSENT,
     Change,
@@ -104,6 +104,15 @@ def line_of(content: bytes, path: Path) -> int | None:
     if lookup(parse(content), path) is ABSENT:
         return None
     return toml_tree.first_line(_text(content), path)
+
+
+def marked(content: bytes, marker: str) -> tuple[Path, ...]:
+    """Return the tables with headers under the comment `# marker`, up to the next empty line or comment.
+
+    That is what an edit with this marker added, and what others put among it. Raises DocumentError.
+    """
+    parse(content)
+    return tuple(header.path for header in toml_blocks.headers(_text(content), marker))
 
 
 def _byte_order_mark(content: bytes) -> bytes:

@@ -148,6 +148,12 @@ class Engine(Protocol):
     def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what the files should be; pure. Raises ConfigurationError for what it cannot work with."""
 
+    def recognised(self, survey: Survey, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
+        """Return what is ours by path though no receipt says so, beside the runtimes in our toolkit folder.
+
+        Pure. Raises ConfigurationError.
+        """
+
     def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
         """Return what a file should be once we are gone: its target is its base. Pure. Raises ConfigurationError."""
 

@@ -77,14 +77,42 @@ class Containerd:
         """Return what config.toml and the drop-in should be. Raises ConfigurationError."""
         root, drop_in = survey.file(ROOT_ROLE), survey.file(DROP_IN_ROLE)
         release = _release(survey.live)
-        root_goal = self.without_us(root, memories.get(root.path, Memory()), request.toolkit_folder)
-        drop_in_goal = self.without_us(drop_in, memories.get(drop_in.path, Memory()), request.toolkit_folder)
+        unknown: Mapping[str, Ownership] = {}
+        if drop_in.path not in memories:
+            unknown = self.recognised(survey, request.settings, request.toolkit_folder)
+        root_goal, drop_in_goal = (
+            self.without_us(
+                file,
+                memories.get(file.path, Memory(ownership=unknown.get(file.path, Ownership()))),
+                request.toolkit_folder,
+            )
+            for file in (root, drop_in)
+        )
         known_deep = release is not None and release >= MERGES_DEEPLY
         # an engine that is down for a moment is no reason to move what is there
         kept = survey.live is None and bool(memories.get(drop_in.path, Memory()).written)
         if (known_deep or kept) and _mergeable(root_goal.base, drop_in_goal.base):
             return _by_drop_in(survey, request, root_goal, drop_in_goal)
         return _in_place(survey, request, root_goal, drop_in_goal, release)
+
+    def recognised(self, survey: Survey, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
+        """Return what stands in our blocks, and the import of a drop-in that goes with us.
+
+        containerd refuses to start with a literal import that leads nowhere. Raises ConfigurationError.
+        """
+        root, drop_in = survey.file(ROOT_ROLE), survey.file(DROP_IN_ROLE)
+        found = {}
+        for file in (root, drop_in):
+            with located(file.path):
+                content = file.content or b""
+                found[file.path] = containerd_config.recognised(content, whole=file is drop_in)
+        goes = self.without_us(drop_in, Memory(ownership=found[drop_in.path]), toolkit_folder).base is None
+        if goes and drop_in.content is not None:
+            paths = [path for path in (settings.drop_in_host_path, settings.drop_in, drop_in.path) if path]
+            imports = containerd_config.imports_of(root.content or b"", paths)
+            known = found[root.path]
+            found[root.path] = Ownership((*known.keys, *imports.keys), known.created)
+        return found
 
     def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
         """Return a file without us. Raises ConfigurationError."""
@@ -181,11 +209,15 @@ def _base(file: EngineFile, memory: Memory, toolkit_folder: str) -> tuple[bytes 
         return content, ()
     if hashlib.sha256(content).hexdigest() in memory.written:
         return memory.before, ()
-    if file.role == DROP_IN_ROLE and not memory.written and containerd_config.ours(content, toolkit_folder):
+    dropped = file.role == DROP_IN_ROLE
+    foreign = dropped and not memory.written and not containerd_config.is_marked(content)
+    if foreign and containerd_config.ours(content, toolkit_folder):
         return None, ()  # an older installer's, whole: it wrote nothing of anybody else's into this file
-    base, left = containerd_config.without_us(content, memory.ownership, toolkit_folder)
-    if memory.before is None and memory.written and not base.strip():
+    base, left = containerd_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
+    if memory.before is None and (memory.written or dropped) and not base.strip():
         return None, left  # it was created for us, and nobody else put anything in
+    if dropped and memory.before is None and base != content:
+        left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
     return base, left
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import posixpath
 from collections.abc import Sequence
 from typing import Any
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, lookup, same
-from toolkit_installer.engines.ownership import Owned, Ownership, Shape, beneath, record, strip
+from toolkit_installer.engines import ownership as ownership_of
+from toolkit_installer.engines.ownership import Owned, Ownership, Shape, record, strip
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.toolkit.handlers import Handler
 
@@ -34,7 +36,9 @@ def containerd_table(version: int) -> Path:
 def shape(version: int) -> Shape:
     """Return where a file of this version keeps its runtimes."""
     table = containerd_table(version)
-    return Shape((*table, "runtimes"), (*table, "default_runtime_name"), _executable, (_legacy_type(version),))
+    return Shape(
+        (*table, "runtimes"), (*table, "default_runtime_name"), _executable, (_legacy_type(version),), same_import
+    )
 
 
 def _legacy_type(version: int) -> Path:
@@ -46,6 +50,17 @@ def _executable(entry: Any) -> str | None:
     options = entry.get("options") if isinstance(entry, dict) else None
     path = options.get("BinaryName") if isinstance(options, dict) else None
     return path if isinstance(path, str) else None
+
+
+def same_import(left: Any, right: Any) -> bool:
+    """Tell whether two elements of `imports` name one file: one of them may be relative to config.toml's folder.
+
+    Where that lies is not asked: in the installer's mount namespace it may be elsewhere than on the node.
+    """
+    if not isinstance(left, str) or not isinstance(right, str):
+        return False
+    short, long = sorted((posixpath.normpath(left), posixpath.normpath(right)), key=len)
+    return short == long or (not short.startswith("/") and long.endswith(f"/{short}"))
 
 
 def check(content: bytes, unset_version: int) -> tuple[Table, int]:
@@ -94,6 +109,11 @@ def _version(document: Table, content: bytes, unset_version: int) -> int:
             hint="migrate it with `containerd config migrate`",
         )
     return version
+
+
+def _is_known(document: Table) -> bool:
+    """Tell whether a file is of a version that we edit, or says nothing at all."""
+    return not document or (type(document.get("version")) is int and document["version"] in CRI_PLUGIN)
 
 
 def _require(document: Table, path: Path, kind: type, name: str, content: bytes) -> Any:
@@ -196,11 +216,18 @@ def with_import(base: bytes, version: int, path: str) -> tuple[bytes, Ownership]
     return toml_document.edit(base, changes, marker=MARKER), Ownership((*ownership.keys, item), ownership.created)
 
 
-def without_us(content: bytes, ownership: Ownership, toolkit_folder: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return the text without what is ours, and what of it was left there and why."""
-    document, version = check(content, unset_version=2)
+def without_us(
+    content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None = None
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
+    if toolkit_folder.encode() not in content and not _is_known(toml_document.parse(content)):
+        # somebody wrote it anew, for another containerd: all that can be ours in it is an import
+        ownership = Ownership(tuple(key for key in ownership.keys if key.item))
+        document, version = toml_document.parse(content), 2
+    else:
+        document, version = check(content, unset_version=2)
     place = shape(version)
-    stripped = strip(document, place, ownership, toolkit_folder)
+    stripped = strip(document, place, ownership, toolkit_folder, toml_document.parse(before or b""))
     text = toml_document.edit(content, stripped.changes, marker=MARKER)
     text, kept = _without_built_in(text, place, ownership)
     return _without_version(text, ownership), (*stripped.left, *kept)
@@ -236,10 +263,37 @@ def _without_version(content: bytes, ownership: Ownership) -> bytes:
 def ours(content: bytes, toolkit_folder: str) -> bool:
     """Tell whether any runtime of the file lies in our toolkit folder. Raises as `check` does."""
     document, version = check(content, unset_version=2)
-    runtimes = lookup(document, shape(version).runtimes)
-    return isinstance(runtimes, dict) and any(
-        beneath(_executable(entry), toolkit_folder) for entry in runtimes.values()
-    )
+    return ownership_of.ours(document, shape(version), toolkit_folder)
+
+
+def is_marked(content: bytes) -> bool:
+    """Tell whether the file has a block of ours. Raises DocumentError."""
+    return bool(toml_document.marked(content, MARKER))
+
+
+def recognised(content: bytes, *, whole: bool) -> Ownership:
+    """Return what is ours in a file though no receipt says so: the built-in runtime, if it stands in a block of ours.
+
+    Whoever wrote the block also wrote the tables around it, and the version if the file was `whole` ours.
+    Raises as `check` does.
+    """
+    marked = toml_document.marked(content, MARKER)
+    if not marked:
+        return Ownership()
+    document, version = check(content, unset_version=2)
+    path = (*shape(version).runtimes, BUILT_IN_RUNTIME)
+    entry = {"runtime_type": DEFAULT_RUNTIME_TYPE}
+    keys = [Owned(path, entry)] if path in marked and same(lookup(document, path), entry) else []
+    if whole:
+        keys.append(Owned(VERSION, version))
+    return Ownership(tuple(keys), ownership_of.parents(path))
+
+
+def imports_of(content: bytes, paths: Sequence[str]) -> Ownership:
+    """Return the literal imports of any of `paths`, as ours. Raises DocumentError."""
+    elements = toml_document.parse(content).get("imports", [])
+    found = [each for each in elements if any(same_import(each, path) for path in paths)]
+    return Ownership(tuple(Owned(IMPORTS, each, item=True) for each in dict.fromkeys(found)))
 
 
 def merged(base: Table, over: Table) -> Table:

@@ -60,7 +60,11 @@ class Docker:
     def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what daemon.json should be. Raises ConfigurationError."""
         file = survey.file(ROLE)
-        without = self.without_us(file, memories.get(file.path, Memory()), request.toolkit_folder)
+        memory = memories.get(file.path)
+        if memory is None:
+            recognised = self.recognised(survey, request.settings, request.toolkit_folder)
+            memory = Memory(ownership=recognised[file.path])
+        without = self.without_us(file, memory, request.toolkit_folder)
         with located(file.path):
             target, ownership = docker_config.with_us(without.base or b"", request.handlers, request.default)
             if file.content is not None and same(json_document.parse(file.content), json_document.parse(target)):
@@ -72,6 +76,17 @@ class Docker:
         base = docker_config.check(without.base or b"")
         low_level = ownership_of.low_level(base, docker_config.SHAPE)
         return Goals((goal,), served, default if request.default is not None else None, low_level)
+
+    def recognised(
+        self,
+        survey: Survey,
+        settings: EngineSettings,  # noqa: ARG002  # containerd's room needs it
+        toolkit_folder: str,
+    ) -> Mapping[str, ownership_of.Ownership]:
+        """Return what is ours in daemon.json though no receipt says so. Raises ConfigurationError."""
+        file = survey.file(ROLE)
+        with located(file.path):
+            return {file.path: docker_config.recognised(file.content or b"", toolkit_folder)}
 
     def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
         """Return daemon.json without us. Raises ConfigurationError."""
@@ -152,7 +167,7 @@ def _base(content: bytes | None, memory: Memory, toolkit_folder: str) -> tuple[b
         return content, ()
     if hashlib.sha256(content).hexdigest() in memory.written:
         return memory.before, ()
-    base, left = docker_config.without_us(content, memory.ownership, toolkit_folder)
+    base, left = docker_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
     if memory.before is None and memory.written and docker_config.is_empty(base):
         return None, left  # it was created for us, and nobody else put anything in
     return base, left

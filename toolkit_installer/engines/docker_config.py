@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import Change, Path, Set, Table, lookup
-from toolkit_installer.engines.ownership import Ownership, Shape, record, strip
+from toolkit_installer.engines.ownership import Owned, Ownership, Shape, ours, record, strip
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.toolkit.handlers import Handler
 
@@ -53,11 +53,23 @@ def _wrong(content: bytes, path: Path, what: str) -> ConfigurationError:
     )
 
 
-def without_us(content: bytes, ownership: Ownership, toolkit_folder: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return the text without what is ours, and what of it was left there and why."""
+def without_us(
+    content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None = None
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
     document = check(content)
-    stripped = strip(document, SHAPE, ownership, toolkit_folder)
+    stripped = strip(document, SHAPE, ownership, toolkit_folder, json_document.parse(before or b""))
     return json_document.edit(content, stripped.changes), stripped.left
+
+
+def recognised(content: bytes, toolkit_folder: str) -> Ownership:
+    """Return what is ours though no receipt says so: beside our runtimes, the map that was made for them.
+
+    Raises as `check` does.
+    """
+    if not ours(check(content), SHAPE, toolkit_folder):
+        return Ownership()
+    return Ownership(created=(Owned(RUNTIMES, {}),))
 
 
 def with_us(base: bytes, handlers: Sequence[Handler], default: str | None) -> tuple[bytes, Ownership]:

@@ -46,18 +46,20 @@ class Ownership:
 class Shape:
     """Where an engine keeps its runtimes; `executable` reads the path out of a runtime's entry (None: it has none).
 
-    `others` are single values that we may set beside them, and give back.
+    `others` are single values that we may set beside them, and give back. `alike` tells whether a list's element says
+    what ours says, in whatever spelling.
     """
 
     runtimes: Path
     default: Path
     executable: Callable[[Any], str | None]
     others: tuple[Path, ...] = ()
+    alike: Callable[[Any, Any], bool] = same
 
 
 @dataclasses.dataclass(frozen=True)
 class Stripped:
-    """The changes that take ours out of a document, and what was left there, in words, for the log."""
+    """The changes that take ours out of a document, and what somebody else did to ours, in words, for the log."""
 
     changes: tuple[Change, ...]
     left: tuple[str, ...]
@@ -66,6 +68,11 @@ class Stripped:
 def beneath(path: str | None, folder: str) -> bool:
     """Tell whether `path` lies in `folder`."""
     return path is not None and path.startswith(folder.rstrip("/") + "/")
+
+
+def ours(document: Table, shape: Shape, toolkit_folder: str) -> bool:
+    """Tell whether any runtime of the document lies in our toolkit folder."""
+    return any(beneath(shape.executable(entry), toolkit_folder) for entry in _entries(document, shape).values())
 
 
 def record(base: Table, changes: Sequence[Change]) -> Ownership:
@@ -83,25 +90,36 @@ def record(base: Table, changes: Sequence[Change]) -> Ownership:
     return Ownership(keys, tuple(created.values()))
 
 
-def strip(document: Table, shape: Shape, ownership: Ownership, toolkit_folder: str) -> Stripped:
-    """Return the changes that make `document` what it would be without us."""
+def parents(path: Path) -> tuple[Owned, ...]:
+    """Return the tables that lead to `path` as created by us, to go when they are empty."""
+    return tuple(Owned(path[:length], {}) for length in range(1, len(path)))
+
+
+def strip(
+    document: Table, shape: Shape, ownership: Ownership, toolkit_folder: str, before: Table | None = None
+) -> Stripped:
+    """Return the changes that make `document` what it would be without us.
+
+    `before` is what the file said before us, where that is known.
+    """
     changes: list[Change] = []
     left: list[str] = []
-    runtimes = lookup(document, shape.runtimes)
-    entries = runtimes if isinstance(runtimes, dict) else {}
-    for name, entry in entries.items():
+    for name, entry in _entries(document, shape).items():
         path = (*shape.runtimes, name)
         owned = ownership.of(path)
-        if (owned is not None and same(entry, owned.ours)) or beneath(shape.executable(entry), toolkit_folder):
+        untouched = owned is not None and same(entry, owned.ours)
+        if untouched or beneath(shape.executable(entry), toolkit_folder):
             changes.append(_restored(path, owned))
+            if not untouched and ownership.keys:
+                left.append(f"runtime {name!r}: somebody else wrote it, but it runs our executable: it goes")
         elif owned is not None:
             left.append(f"runtime {name!r}: somebody changed it since; it is theirs now")
-    left += _default(document, shape, ownership, changes)
+    left += _default(document, shape, ownership, changes, before or {})
     for path in shape.others:
         owned = ownership.of(path)
         if owned is not None and same(lookup(document, path), owned.ours):
             changes.append(_restored(path, owned))
-    _items(document, ownership, changes)
+    _items(document, shape, ownership, changes)
     _prune(document, ownership, changes)
     return Stripped(tuple(changes), tuple(left))
 
@@ -111,11 +129,15 @@ def low_level(base: Table, shape: Shape) -> tuple[str, ...]:
 
     Others (Kata, gVisor, sysbox) are for the containers that ask for them, and stand in for nothing.
     """
-    runtimes = lookup(base, shape.runtimes)
-    entries = runtimes if isinstance(runtimes, dict) else {}
+    entries = _entries(base, shape)
     names = dict.fromkeys((lookup(base, shape.default), *_USUAL))
     paths = (shape.executable(entries[name]) for name in names if isinstance(name, str) and name in entries)
     return tuple(dict.fromkeys(path for path in paths if path))
+
+
+def _entries(document: Table, shape: Shape) -> Table:
+    runtimes = lookup(document, shape.runtimes)
+    return runtimes if isinstance(runtimes, dict) else {}
 
 
 def _restored(path: Path, owned: Owned | None) -> Change:
@@ -125,28 +147,33 @@ def _restored(path: Path, owned: Owned | None) -> Change:
     return Set(path, owned.prior)
 
 
-def _default(document: Table, shape: Shape, ownership: Ownership, changes: list[Change]) -> list[str]:
-    """Take our default back, and one that names a runtime which goes; return what is left alone."""
+def _default(document: Table, shape: Shape, ownership: Ownership, changes: list[Change], before: Table) -> list[str]:
+    """Take our default back, and one that names a runtime which goes; return what there is to say about it."""
     current = lookup(document, shape.default)
     if current is ABSENT:
         return []
     gone = {change.path[-1] for change in changes if isinstance(change, Remove)}
     owned = ownership.of(shape.default)
-    if current in gone or (owned is not None and same(current, owned.ours)):
-        changes.append(_restored(shape.default, owned))
-        return []
-    if owned is not None:
-        return [f"default runtime {current!r}: somebody set it since; it is theirs now"]
+    if current not in gone and (owned is None or not same(current, owned.ours)):
+        theirs = f"default runtime {current!r}: somebody set it since; it is theirs now"
+        return [theirs] if owned is not None else []
+    prior = owned.prior if owned is not None else ABSENT
+    was_there = isinstance(prior, str) and prior in _entries(before, shape)
+    if was_there and prior not in _entries(apply(document, tuple(changes)), shape):
+        # an engine refuses to start with a default that it does not know
+        changes.append(Remove(shape.default))
+        return [f"default runtime {prior!r}: not given back, because somebody removed that runtime since"]
+    changes.append(_restored(shape.default, owned))
     return []
 
 
-def _items(document: Table, ownership: Ownership, changes: list[Change]) -> None:
+def _items(document: Table, shape: Shape, ownership: Ownership, changes: list[Change]) -> None:
     """Take our elements out of lists."""
     for key in ownership.keys:
         current = lookup(document, key.path)
         if not key.item or not isinstance(current, list):
             continue
-        rest = [element for element in current if not same(element, key.ours)]
+        rest = [element for element in current if not shape.alike(element, key.ours)]
         if not rest and key.prior is ABSENT:
             changes.append(Remove(key.path))
         elif len(rest) != len(current):

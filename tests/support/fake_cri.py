@@ -1,0 +1,60 @@
+"""A CRI socket that answers Version and Status and nothing else: `fake_cri.py SOCKET VERSION`.
+
+It stands for a containerd of a version that the machine does not have, so that what depends on the version alone can be
+tested. It lists no handler and shows no configuration. "ready" is printed once it listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+
+SERVICE = "runtime.v1.RuntimeService"
+
+
+@contextlib.contextmanager
+def answering(socket: Path, version: str) -> Iterator[None]:
+    """Answer on `socket` as a containerd of that version, from a process of its own."""
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, __file__, socket.name, version]  # in its folder: a socket's path must be short
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=socket.parent) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n"
+            yield
+        finally:
+            server.kill()
+
+
+def text(number: int, value: str) -> bytes:
+    """Return a field of a message, as protobuf writes it (short strings only)."""
+    content = value.encode()
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def serve(socket: str, version: str) -> None:
+    """Answer until the process is ended."""
+    import grpc  # noqa: PLC0415  # it leaves threads behind: not in a process that imports this for `answering`
+
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
+    # VersionResponse: version, runtime_name, runtime_version, runtime_api_version; StatusResponse: nothing set
+    answers = {"Version": text(1, "0.1.0") + text(2, "containerd") + text(3, version) + text(4, "v1"), "Status": b""}
+
+    def handler(answer: bytes) -> grpc.RpcMethodHandler:
+        reply: Callable[[object, object], bytes] = lambda _request, _context: answer  # noqa: E731
+        return grpc.unary_unary_rpc_method_handler(reply)
+
+    methods = {name: handler(answer) for name, answer in answers.items()}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    print("ready", flush=True)  # noqa: T201  # to whoever started it
+    server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2])
