@@ -1,0 +1,110 @@
+"""What NVIDIA's own installer left when it was killed: taken over by a run, taken away by uninstall, never restored."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.faults import Outcome, run
+from tests.support import fake_cri
+from tests.support.drift import FOLDERS, engine_of, parsed
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DROP_IN, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
+from toolkit_installer.documents.changes import same
+
+DATA = Path(__file__).parents[1] / "data" / "leftovers"
+PLACES = {"daemon.json": DAEMON_JSON, "config.toml": CONFIG_TOML, "99-nvidia.toml": DROP_IN}
+HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+CASES = pytest.mark.parametrize("case", sorted(path.name for path in DATA.iterdir() if path.is_dir()))
+
+
+class Leftover:
+    """A node as the peer left it."""
+
+    def __init__(self, case: str, node: FakeNode, folder: Path) -> None:
+        self.data = DATA / case
+        self.node = node
+        self.folder = folder
+        self.path = DAEMON_JSON if case.startswith("docker") else CONFIG_TOML
+        for name, place in PLACES.items():
+            if (self.data / name).exists():
+                node.write(place, (self.data / name).read_bytes())
+        for line in (self.data / "toolkit.txt").read_text().splitlines():
+            name, _, target = line.partition(" ")
+            if target:
+                node.place(f"{TOOLKIT}/{name}").symlink_to(target)
+            else:
+                node.write(f"{TOOLKIT}/{name}", b"#!/bin/sh\n", 0o755)
+
+    def do(self, command: str, *more: str) -> Outcome:
+        done = run(self.node, self.folder, command, *more, engine=engine_of(self.path))
+        assert done.code == 0, done.output
+        return done
+
+    def check_gone(self) -> None:
+        expected = (self.data / "expected").read_bytes()
+        assert same(parsed(self.path, self.node.read(self.path)), parsed(self.path, expected))
+        assert self.node.named_runtimes().keys().isdisjoint(HANDLERS | {"gpu"})
+        assert not self.node.exists(DROP_IN)
+        assert not self.node.exists(STORE)
+
+
+@pytest.fixture
+def bare(tmp_path: Path, payload: Path) -> Iterator[FakeNode]:
+    for folder in FOLDERS:
+        (tmp_path / "node" / folder).mkdir(parents=True)
+    made = FakeNode(tmp_path / "node", payload)
+    yield made
+    made.close()
+
+
+@CASES
+def test_uninstall_takes_it_away_and_leaves_what_is_the_operators(case: str, bare: FakeNode, tmp_path: Path) -> None:
+    leftover = Leftover(case, bare, tmp_path)
+    leftover.do("uninstall")
+    leftover.check_gone()
+    assert not bare.exists(TOOLKIT)
+    before = bare.snapshot()
+    assert "Nothing is installed" in leftover.do("uninstall").output
+    assert bare.snapshot() == before
+
+
+@CASES
+def test_a_run_takes_it_over_and_its_cleanup_restores_none_of_it(case: str, bare: FakeNode, tmp_path: Path) -> None:
+    leftover = Leftover(case, bare, tmp_path)
+    leftover.do("run", "--no-daemon")
+    assert bare.named_runtimes().keys() >= HANDLERS
+    assert "gpu" not in bare.named_runtimes()
+    assert bare.broken_runtimes() == []
+    assert not bare.exists(DROP_IN)
+    assert NOTHING_TO_DO in leftover.do("run", "--no-daemon").output
+    leftover.do("uninstall")
+    leftover.check_gone()
+
+
+@pytest.mark.xfail(reason="a run takes over the files that it wants, and leaves those that it does not", strict=True)
+def test_a_run_and_its_cleanup_leave_no_file_of_it(bare: FakeNode, tmp_path: Path) -> None:
+    leftover = Leftover("docker-1.19.0", bare, tmp_path)
+    leftover.do("run", "--no-daemon")
+    leftover.do("uninstall")
+    assert not bare.exists(TOOLKIT)
+
+
+@pytest.mark.parametrize("case", ["containerd-1.19.0-version-2", "containerd-1.19.0-version-3"])
+def test_the_peers_drop_in_becomes_ours_and_goes_and_the_root_stays_as_it_is(
+    case: str, bare: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit_installer.engines.containerd._ASK_SECONDS", 120.0)  # the machine may be busy
+    leftover = Leftover(case, bare, tmp_path)
+    root = bare.read(CONFIG_TOML)
+    with fake_cri.answering(bare.place("/run/containerd/containerd.sock"), "v2.1.4"):
+        leftover.do("run", "--no-daemon", "--restart-mode", "none")
+    assert bare.read(CONFIG_TOML) == root
+    (plugin,) = tomllib.loads(bare.read(DROP_IN).decode())["plugins"].values()
+    assert plugin.keys() == {"containerd"}, "the peer's copy of the operator's settings would make later edits void"
+    assert plugin["containerd"]["runtimes"].keys() == HANDLERS
+    leftover.do("uninstall")
+    leftover.check_gone()
+    assert bare.read(CONFIG_TOML) == root
