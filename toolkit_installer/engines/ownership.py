@@ -152,7 +152,8 @@ def _default(document: Table, shape: Shape, ownership: Ownership, changes: list[
     current = lookup(document, shape.default)
     if current is ABSENT:
         return []
-    gone = {change.path[-1] for change in changes if isinstance(change, Remove)}
+    # the engine has its own runc, whether the file names it or not
+    gone = {change.path[-1] for change in changes if isinstance(change, Remove)} - {_USUAL[0]}
     owned = ownership.of(shape.default)
     if current not in gone and (owned is None or not same(current, owned.ours)):
         theirs = f"default runtime {current!r}: somebody set it since; it is theirs now"

@@ -189,6 +189,16 @@ def test_an_older_installers_entries_are_ours_without_any_receipt() -> None:
     assert b"# mine" in without
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_runc_as_default_is_the_operators_choice_also_where_only_we_named_runc(version: int) -> None:
+    text, ownership = with_us(f"version = {version}\n".encode(), version)
+    default = (*TABLE[version], "default_runtime_name")
+    edited = toml_document.edit(text, [Set(default, "runc")], marker="")
+    without, left = containerd_config.without_us(edited, ownership, FOLDER)
+    assert lookup(meaning(without), default) == "runc"
+    assert any("default runtime 'runc'" in note for note in left)
+
+
 def test_an_import_is_added_once_and_taken_out_alone() -> None:
     base = b"version = 3\nimports = ['/etc/a.toml'] # theirs\n"
     text, ownership = containerd_config.with_import(base, 3, "/etc/b.toml")
