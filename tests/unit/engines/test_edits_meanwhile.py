@@ -1,0 +1,139 @@
+"""For random documents and edits: install, the operator's edit, cleanup means the same as the operator's edit alone."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.random_edits import (
+    DOCKER_EDITS,
+    NAMES,
+    SCALARS,
+    alone,
+    containerd_documents,
+    containerd_edits,
+    docker_documents,
+    without_kept,
+)
+from toolkit_installer.documents import json_document, toml_document
+from toolkit_installer.documents.changes import Change, Set, same
+from toolkit_installer.engines.base import EngineFile, Memory, Request, Survey
+from toolkit_installer.engines.containerd import DROP_IN_ROLE, ROOT_ROLE, Containerd
+from toolkit_installer.engines.containerd_config import containerd_table
+from toolkit_installer.engines.docker import ROLE, Docker
+from toolkit_installer.memory import digest
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.toolkit.handlers import Handler
+
+FOLDER = "/usr/local/nvidia/toolkit"
+HANDLERS = tuple(
+    Handler(name, f"{FOLDER}/nvidia-container-runtime{end}")
+    for name, end in zip(NAMES, ("", ".cdi", ".legacy"), strict=True)
+)
+RUNS = settings(max_examples=200, derandomize=True)
+
+
+def file(role: str, content: bytes | None) -> EngineFile:
+    path = f"/etc/{role}"
+    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    return EngineFile(role, path, found)
+
+
+# --- docker ---
+
+
+@RUNS
+@given(base=docker_documents(), changes=DOCKER_EDITS, as_default=st.booleans(), again=st.booleans())
+def test_docker_means_what_the_edit_alone_would_mean(
+    base: bytes, changes: list[Change], *, as_default: bool, again: bool
+) -> None:
+    docker = Docker()
+    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
+    (goal,) = docker.goals(Survey("/s", (file(ROLE, base),), None), request, {}).files
+    assert goal.base == base
+    assert goal.target is not None
+    edited = json_document.edit(goal.target, changes)
+    memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+    if again:  # the handlers are put back before the cleanup
+        present = file(ROLE, edited)
+        (goal,) = docker.goals(Survey("/s", (present,), None), request, {present.path: memory}).files
+        assert goal.target is not None
+        memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+        edited = goal.target
+    left = docker.without_us(file(ROLE, edited), memory, FOLDER).base
+    assert left is not None
+    wanted = alone(json_document.parse(base), ("runtimes",), ("default-runtime",), changes, as_default=as_default)
+    assert same(json_document.parse(left), wanted)
+
+
+@RUNS
+@given(base=docker_documents(), value=SCALARS, as_default=st.booleans())
+def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
+    base: bytes, value: Any, *, as_default: bool
+) -> None:
+    docker = Docker()
+    keys = [key for key in json_document.parse(base) if key not in ("runtimes", "default-runtime")]
+    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
+    (goal,) = docker.goals(Survey("/s", (file(ROLE, base),), None), request, {}).files
+    assert goal.target is not None
+    memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+    for key in keys:
+        edited, wanted = (json_document.edit(text, [Set((key,), value)]) for text in (goal.target, base))
+        assert docker.without_us(file(ROLE, edited), memory, FOLDER).base == wanted
+
+
+# --- containerd ---
+
+
+@RUNS
+@given(data=st.data(), as_default=st.booleans(), again=st.booleans())
+def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *, as_default: bool, again: bool) -> None:
+    base, version = data.draw(containerd_documents())
+    table = containerd_table(version)
+    runtimes, default = (*table, "runtimes"), (*table, "default_runtime_name")
+    changes = data.draw(containerd_edits(version))
+    containerd = Containerd()
+    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
+
+    def goal_of(content: bytes, memories: dict[str, Memory]) -> tuple[bytes, Memory]:
+        files = (file(ROOT_ROLE, content), file(DROP_IN_ROLE, None))
+        (goal, _) = containerd.goals(Survey("/s", files, None), request, memories).files
+        assert goal.target is not None
+        return goal.target, Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+
+    text, memory = goal_of(base, {})
+    assert memory.before == base
+    edited = toml_document.edit(text, changes, marker="the operator's")
+    if again:  # the handlers are put back before the cleanup
+        edited, memory = goal_of(edited, {f"/etc/{ROOT_ROLE}": memory})
+    left = containerd.without_us(file(ROOT_ROLE, edited), memory, FOLDER).base
+    assert left is not None
+    before = toml_document.parse(base)
+    wanted = alone(before, runtimes, default, changes, as_default=as_default)
+    assert same(without_kept(toml_document.parse(left), before, runtimes), without_kept(wanted, before, runtimes))
+
+
+@RUNS
+@given(made=containerd_documents(), value=SCALARS, as_default=st.booleans())
+def test_containerd_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
+    made: tuple[bytes, int], value: Any, *, as_default: bool
+) -> None:
+    base, _ = made
+    containerd = Containerd()
+    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
+    files = (file(ROOT_ROLE, base), file(DROP_IN_ROLE, None))
+    (goal, _) = containerd.goals(Survey("/s", files, None), request, {}).files
+    assert goal.target is not None
+    memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+    for path in (("debug", "level"), ("plugins", "io.other", "a")):
+        edited, wanted = (toml_document.edit(text, [Set(path, value)], marker="theirs") for text in (goal.target, base))
+        left = containerd.without_us(file(ROOT_ROLE, edited), memory, FOLDER).base
+        assert left == wanted, difference(wanted, left)
+
+
+def difference(wanted: bytes, left: bytes | None) -> str:
+    lines = ((text or b"").decode().splitlines(keepends=True) for text in (wanted, left))
+    return "".join(difflib.unified_diff(*lines, "wanted", "left"))
