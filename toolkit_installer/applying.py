@@ -20,6 +20,7 @@ from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
+from toolkit_installer.toolkit import layout
 
 
 class Applier:
@@ -73,7 +74,7 @@ class Applier:
         for file in work.write:
             self._safe_point()
             toolkit_files.put(self.node, work.folder, seen.payload.root, file)
-        if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
+        if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
             # a killed run may have renamed a file that is in its place, and not on the disk: before a power cut
             toolkit_files.flush(self.node, work)
         if work.write:
@@ -180,7 +181,8 @@ class Applier:
         others = previous.engines if previous is not None else ()
         old_pid_folders = previous.pid_folders if previous is not None else ()
         names = dict.fromkeys([*old, *(file.name for file in work.files)])
-        folders = dict.fromkeys([*(previous.folders if previous is not None else ()), *created])
+        known = previous.folders if previous is not None else self._adopted(work.folder)
+        folders = dict.fromkeys([*known, *created])
         for path in self._places(seen):
             folders.update(dict.fromkeys(self.node.files.missing_folders(os.path.dirname(path))))
         # the receipt's own folder goes with the receipt, not with these
@@ -196,6 +198,12 @@ class Applier:
             # without an engine to configure, those that are configured stay, and stay recorded
             engines=tuple(self._engine_record(seen, engine) for engine in seen.plan.engines) or others,
         )
+
+    def _adopted(self, folder: str) -> tuple[str, ...]:
+        """Return the toolkit's folders if an installer's files are in them that no receipt names."""
+        if not layout.known(self.node.files.list(folder)):
+            return ()
+        return (folder, *(f"{folder}/{place}" for place in layout.FOLDERS))
 
     def _places(self, seen: Observation) -> list[str]:
         work = seen.plan.toolkit

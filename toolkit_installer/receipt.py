@@ -15,13 +15,20 @@ from typing import Any
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.settings import EngineName, ReloadMode
 
-SCHEMA = 1
+SCHEMA = 2
 FOLDER = ".toolkit-installer"
 """The receipt's folder, beneath the install folder."""
 FILE = "receipt.json"
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
-MIGRATIONS: Mapping[int, Migration] = {}
+
+
+def _with_low_level(body: dict[str, Any]) -> dict[str, Any]:
+    """Give the engines no low-level runtimes, which schema 1 did not have: the next run looks at them anyway."""
+    return body | {"engines": [engine | {"low_level": []} for engine in body["engines"]]}
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _with_low_level}
 """How a receipt of a schema becomes one of the next: schema n to a pure function of its body. Schema 1 was the first.
 
 Whoever raises SCHEMA enters the step from the one before; the result is checked like any other receipt."""

@@ -50,14 +50,15 @@ def test_a_renamed_handler_replaces_the_first(node: FakeNode) -> None:
 
 
 def test_a_default_that_is_no_longer_asked_for_is_the_operators_again(node: FakeNode) -> None:
-    node.write(DAEMON_JSON, b'{"default-runtime": "crun"}')
+    original = b'{"default-runtime": "crun", "runtimes": {"crun": {"path": "/usr/bin/crun"}}}'
+    node.write(DAEMON_JSON, original)
     done(node)
     done(node, "--set-as-default=false")
     assert node.docker()["default-runtime"] == "crun"
     done(node)
     assert node.docker()["default-runtime"] == "nvidia"
     assert node.do("uninstall").process.returncode == 0
-    assert node.read(DAEMON_JSON) == b'{"default-runtime": "crun"}'
+    assert node.read(DAEMON_JSON) == original
 
 
 def test_a_run_that_configures_no_engine_leaves_and_remembers_what_is_configured(node: FakeNode) -> None:

@@ -157,7 +157,6 @@ def test_a_file_that_cannot_be_changed_is_named_and_a_later_uninstall_finishes(
     assert not node.exists(TOOLKIT)
 
 
-@pytest.mark.xfail(reason="cleanup writes to the recorded path as if it still were canonical: exit 1", strict=True)
 @BOTH
 def test_a_file_moved_away_with_a_symlink_in_its_place_is_edited_where_it_is_now(
     templates: Templates, path: str
