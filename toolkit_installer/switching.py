@@ -8,12 +8,16 @@ from collections.abc import Callable, Sequence
 
 from toolkit_installer import log, memory
 from toolkit_installer.documents import secrets
+from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
 from toolkit_installer.errors import InstallerError
+from toolkit_installer.node import processes
 from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process, ProcessGoneError
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.reading import Found, Metadata
+from toolkit_installer.node.services import LOG_SAYS
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.settings import ReloadMode
@@ -21,6 +25,8 @@ from toolkit_installer.settings import ReloadMode
 _ASK_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 _NEW_FILE_MODE = 0o644
+_FALLEN = ("failed", "inactive")
+"""States of a unit that systemd does not start by itself: where it will, it says "activating"."""
 
 
 class NotServedError(InstallerError):
@@ -53,7 +59,7 @@ class Switch:
     reload: Reload
     wrong: Callable[[Live], list[str]]
     last_resort: bool = False
-    """The engine must come back with this: a restart that fails is tried once more, and waited for in any case."""
+    """The engine must come back with this: what fails is tried once more, and waited for in any case."""
 
 
 class Switcher:
@@ -66,6 +72,8 @@ class Switcher:
         self.reloads = 0
         """How often an engine was asked to reload."""
         self._attempts: dict[str, list[bytes | None]] = {}
+        self._signalled = False
+        """Whether an engine was signalled: one that is down since may have died of it."""
 
     def make(self, switch: Switch, *, interruptible: bool) -> None:
         """Write the files, reload, and wait until the engine serves them.
@@ -112,67 +120,132 @@ class Switcher:
         return now
 
     def _reload(self, switch: Switch, *, interruptible: bool) -> None:
-        """Reload the engine and wait for it to serve. Raises NotServedError, Stopped."""
-        name = switch.engine.name
+        """Reload the engine, a last resort twice, and wait for it to serve. Raises NotServedError, Stopped."""
+        refusal = self._refusal(switch)
+        if refusal is not None:
+            raise NotServedError(f"it would not start with its files: {refusal}; it was not restarted", answers=True)
         self.reloads += 1
+        began = time.time()
+        try:
+            self._attempt(switch, interruptible=interruptible)
+        except NotServedError as error:
+            if not switch.last_resort:
+                raise self._told(switch, error, began) from error
+            log.get().warning("The engine is reloaded once more", engine=switch.engine.name, reason=str(error))
+            try:
+                self._attempt(switch, interruptible=interruptible)
+            except NotServedError as again:
+                raise self._told(switch, again, began) from again
+
+    def _refusal(self, switch: Switch) -> str | None:
+        """Return why a restart would take down an engine that runs; None if nothing is known against it."""
+        process = _process(switch.live)
+        if not switch.reload.restarts or process is None or processes.look(process.pid) != process:
+            return None
+        words = switch.engine.refusal(self.node, process)
+        return None if words is None else secrets.mask(words)
+
+    def _attempt(self, switch: Switch, *, interruptible: bool) -> None:
+        name = switch.engine.name
         log.get().info("Reloading the engine", engine=name, mode=switch.reload.mode, unit=switch.reload.unit)
         heard = ""
-        if switch.reload.mode is ReloadMode.SYSTEMD and switch.reload.unit is not None:
-            heard = self._restart(switch.reload.unit, last_resort=switch.last_resort)
-        else:
-            heard = self._signal(switch)
-        self._wait(switch, heard, interruptible=interruptible)
+        unit = switch.reload.unit
+        if switch.reload.mode is ReloadMode.SIGNAL and switch.last_resort and self._signalled:
+            unit = self._fallen(switch)
+        if unit is not None:
+            heard = self._restart(unit, last_resort=switch.last_resort)
+        self._wait(switch, heard, signalled=unit is not None, interruptible=interruptible)
+
+    def _fallen(self, switch: Switch) -> str | None:
+        """Return the unit of an engine that ended and that nothing starts again; None for all others."""
+        process = _process(switch.live)
+        if process is None or process.unit is None or processes.look(process.pid) == process:
+            return None
+        state = self.node.services.property(process.unit, "ActiveState")
+        return process.unit if state in _FALLEN else None
 
     def _restart(self, unit: str, *, last_resort: bool) -> str:
         """Restart the unit; return what was heard if it failed. Raises NotServedError unless it is the last resort."""
-        heard = ""
-        for _ in range(2 if last_resort else 1):
-            try:
-                self.node.services.restart(unit, seconds=self.seconds)
-            except ProgramError as error:
-                heard = f"{secrets.mask(str(error))}; "
-            else:
-                return ""
-        if not last_resort:
-            # it would be started with the same files over and over: the sooner the old ones are back, the better
-            raise NotServedError(heard.removesuffix("; "), answers=False)
-        return heard
-
-    def _signal(self, switch: Switch) -> str:
-        """Signal the engine if it answers; return what was heard if it does not."""
         try:
-            live = switch.engine.ask(self.node, switch.socket, _ASK_SECONDS)
-        except EngineSilentError as error:
-            unit = switch.live.process.unit if switch.live is not None and switch.live.process is not None else None
-            if switch.last_resort and unit is not None and self.node.services.knows(unit):
-                # it died of the signal before this one, or of what it read then, and nobody starts it again
-                return self._restart(unit, last_resort=True)
-            return f"{error.reason}; "
-        if live.process is None:
-            return "its process cannot be seen; "
-        switch.engine.signal(self.node, live.process)
+            self.node.services.restart(unit, seconds=self.seconds)
+        except ProgramError as error:
+            heard = secrets.mask(str(error))
+            if not last_resort:
+                # it would be started with the same files over and over: the sooner the old ones are back, the better
+                raise NotServedError(heard, answers=False) from error
+            return f"{heard}; "
         return ""
 
-    def _wait(self, switch: Switch, heard: str, *, interruptible: bool) -> None:
-        before = switch.live.process if switch.live is not None else None
+    def _wait(self, switch: Switch, heard: str, *, signalled: bool, interruptible: bool) -> None:
+        """Wait until the engine serves its files; one that has to be signalled is, as soon as it answers."""
+        before = _process(switch.live)
         deadline = time.monotonic() + self.seconds
         while True:
+            remaining = deadline - time.monotonic()
             try:
-                live = switch.engine.ask(self.node, switch.socket, _ASK_SECONDS)
+                live = switch.engine.ask(self.node, switch.socket, max(1.0, min(_ASK_SECONDS, remaining)))
             except EngineSilentError as error:
                 last, answers = error.reason, False
+                # neither comes back by itself: the sooner the next is tried, the better
+                if isinstance(error, EngineBrokenError) or self._fallen(switch) is not None:
+                    raise NotServedError(f"{heard}{last}", answers=False) from error
             else:
-                stale = switch.reload.restarts and before is not None and live.process == before
-                wrong = ["it was not restarted", *switch.wrong(live)] if stale else switch.wrong(live)
-                if not wrong:
-                    log.get().info("The engine serves its configuration", engine=switch.engine.name)
+                last, answers = _differs(switch, live, before), True
+                restarted = switch.reload.restarts and live.process != before and not last
+                if not signalled and not restarted:
+                    # never one that does not answer: dockerd dies of a signal while it starts
+                    signalled, last = self._signal(switch, live), "it could not be signalled"
+                    if signalled:
+                        continue
+                if not last:
+                    _tell(switch, live, before)
                     return
-                last, answers = "; ".join(wrong), True
             if time.monotonic() >= deadline:
                 raise NotServedError(f"{heard}{last} (waited {self.seconds:g} s)", answers=answers)
             self.attention.look(_PAUSE_SECONDS)
             if interruptible and self.attention.stop is not None:
                 raise Stopped(self.attention.stop)
+
+    def _signal(self, switch: Switch, live: Live) -> bool:
+        """Signal the engine that has just answered; tell whether that could be done."""
+        if live.process is None:
+            return False
+        try:
+            switch.engine.signal(self.node, live.process)
+        except ProcessGoneError as error:
+            log.get().info("The engine was restarted meanwhile", engine=switch.engine.name, reason=error.reason)
+            return False
+        self._signalled = True
+        return True
+
+    def _told(self, switch: Switch, error: NotServedError, began: float) -> NotServedError:
+        """Return the error with what the unit's log has to say, where the engine has a unit and it is not told yet."""
+        process = _process(switch.live)
+        unit = switch.reload.unit or (process.unit if process is not None else None)
+        if unit is None or LOG_SAYS in error.reason:
+            return error
+        words = secrets.mask(self.node.services.last_words(unit, began))
+        return NotServedError(f"{error.reason}{LOG_SAYS}{words}", answers=error.answers) if words else error
+
+
+def _differs(switch: Switch, live: Live, before: Process | None) -> str:
+    """Return in words how the engine's answer is not yet what it should be."""
+    stale = switch.reload.restarts and before is not None and live.process == before
+    return "; ".join(["it was not restarted", *switch.wrong(live)] if stale else switch.wrong(live))
+
+
+def _tell(switch: Switch, live: Live, before: Process | None) -> None:
+    log.get().info("The engine serves its configuration", engine=switch.engine.name)
+    if not switch.reload.restarts and before is not None and live.process is not None and live.process != before:
+        log.get().warning(
+            "The engine was signalled, and another process serves now: it ended and was started again",
+            engine=switch.engine.name,
+            pid=live.process.pid,
+        )
+
+
+def _process(live: Live | None) -> Process | None:
+    return live.process if live is not None else None
 
 
 def _metadata(found: Found | None) -> Metadata:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
 from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process
+from toolkit_installer.node.processes import Process, ProcessGoneError, look
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.settings import EngineName, ReloadMode
@@ -32,21 +34,41 @@ class Player:
     read: bytes = OLD
     silent: bool = False
     deaf: bool = False
+    refuses: str | None = None
     process: Process = PROCESS
     heard: list[bytes] = dataclasses.field(default_factory=list)
+    answers_after: int = 0
+    broken: bool = False
+    goes: bool = False
+    dies: bool = False
+    """Of the signal: nobody starts it again."""
 
     def ask(self, _node: Node, socket: str, _seconds: float) -> Live:
+        if self.broken:
+            raise EngineBrokenError("UNIMPLEMENTED", path=socket)
+        if self.answers_after:
+            self.answers_after -= 1
+            raise EngineSilentError("still starting", path=socket)
         if self.silent:
             raise EngineSilentError("connection refused", path=socket)
         return Live("1.0", {self.read.decode(): None}, None, self.process)
 
     def signal(self, node: Node, _process: Process) -> None:
+        if self.goes:
+            self.goes = False
+            raise ProcessGoneError("the process 4711 is gone")
+        if self.answers_after or self.silent:
+            raise AssertionError("signalled while it does not answer")
         self.heard.append(node.files.read(PATH))
+        self.silent = self.dies
         if not self.deaf:
             self.read = node.files.read(PATH)
 
     def transitional(self, content: bytes | None) -> bytes | None:
         return b"explicit " + (content or b"")
+
+    def refusal(self, _node: Node, _process: Process) -> str | None:
+        return self.refuses
 
 
 class Restarts:
@@ -56,13 +78,23 @@ class Restarts:
         self.player = player
         self.failures = failures
         self.calls = 0
+        self.state = "active"
+        self.log = ""
+
+    def property(self, _unit: str, name: str) -> str | None:
+        return self.state if name == "ActiveState" else None
+
+    def last_words(self, _unit: str, since: float) -> str:
+        return self.log if since > 1e9 else "of another time"
 
     def restart(self, unit: str, *, seconds: float) -> None:
         self.calls += 1
         if self.calls <= self.failures:
             self.player.silent = True
+            self.state = "failed"
             raise ProgramError(f"{unit} failed after {seconds} s")
-        self.player.silent = False
+        self.player.silent = self.player.broken = False
+        self.state = "active"
         self.player.read = self.player.node.files.read(PATH)
         self.player.process = dataclasses.replace(PROCESS, pid=PROCESS.pid + self.calls)
 
@@ -91,8 +123,8 @@ def switch(player: Player, reload: Reload, content: bytes | None = NEW, *, last_
     )
 
 
-def switcher(node: Node, attention: Attention | None = None) -> Switcher:
-    return Switcher(node, attention or Attention(), 0.3)
+def switcher(node: Node, attention: Attention | None = None, seconds: float = 0.3) -> Switcher:
+    return Switcher(node, attention or Attention(), seconds)
 
 
 SIGNAL = Reload(ReloadMode.SIGNAL)
@@ -144,6 +176,84 @@ def test_a_restart_that_fails_on_the_way_back_is_tried_once_more(
     monkeypatch.setattr(node, "services", restarts)
     switcher(node).make(switch(player, SYSTEMD, last_resort=True), interruptible=False)
     assert restarts.calls == 2
+
+
+@pytest.fixture
+def restarts(node: Node, player: Player, monkeypatch: pytest.MonkeyPatch) -> Restarts:
+    restarts = Restarts(player)
+    monkeypatch.setattr(node, "services", restarts)
+    return restarts
+
+
+def test_an_engine_that_does_not_answer_is_signalled_once_it_does_and_not_before(node: Node, player: Player) -> None:
+    player.answers_after = 3
+    switcher(node, seconds=60).make(switch(player, SIGNAL), interruptible=False)
+    assert len(player.heard) == 1
+
+
+def test_an_engine_that_is_restarted_before_the_signal_arrives_is_signalled_again(node: Node, player: Player) -> None:
+    player.goes = True
+    switcher(node, seconds=60).make(switch(player, SIGNAL), interruptible=False)
+    assert len(player.heard) == 1
+
+
+@pytest.mark.usefixtures("restarts")
+@pytest.mark.parametrize("last_resort", [True, False])
+def test_what_does_not_help_is_done_once_more_where_the_engine_must_come_back(
+    node: Node, player: Player, *, last_resort: bool
+) -> None:
+    player.deaf = True
+    with pytest.raises(NotServedError, match="it lists something else"):
+        switcher(node).make(switch(player, SIGNAL, last_resort=last_resort), interruptible=False)
+    assert len(player.heard) == (2 if last_resort else 1)
+
+
+def test_an_engine_that_died_of_the_signal_is_given_up_at_once_and_its_unit_started_on_the_way_back(
+    node: Node, player: Player, restarts: Restarts
+) -> None:
+    player.dies, restarts.state, restarts.log = True, "inactive", "panic: runtime error"
+    work = switcher(node, seconds=600)
+    with pytest.raises(NotServedError, match=r"connection refused; its log says: panic: runtime error$") as caught:
+        work.make(switch(player, SIGNAL), interruptible=False)
+    assert not caught.value.answers
+    assert restarts.calls == 0
+    work.make(switch(player, SIGNAL, OLD, last_resort=True), interruptible=False)
+    assert restarts.calls == 1
+
+
+def test_an_engine_that_somebody_else_stopped_is_not_started(node: Node, player: Player, restarts: Restarts) -> None:
+    player.silent, restarts.state = True, "inactive"
+    with pytest.raises(NotServedError, match="connection refused"):
+        switcher(node, seconds=600).make(switch(player, SIGNAL, last_resort=True), interruptible=False)
+    assert restarts.calls == 0
+
+
+def test_an_engine_that_comes_up_without_its_service_is_not_waited_for(
+    node: Node, player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "restart", lambda _unit, **_: setattr(player, "broken", True))
+    restarts.log = "level=warning msg=failed to load plugin"
+    with pytest.raises(NotServedError, match="UNIMPLEMENTED; its log says: level=warning"):
+        switcher(node, seconds=600).make(switch(player, SYSTEMD), interruptible=False)
+
+
+def test_an_engine_that_runs_is_not_restarted_on_files_that_its_own_binary_refuses(
+    node: Node, player: Player, restarts: Restarts
+) -> None:
+    here = look(os.getpid())
+    assert here is not None
+    player.process, player.refuses = here, "somebody's drop-in: syntax error"
+    work = switcher(node)
+    with pytest.raises(NotServedError, match="somebody's drop-in: syntax error; it was not restarted") as caught:
+        work.make(switch(player, SYSTEMD), interruptible=False)
+    assert caught.value.answers
+    assert (restarts.calls, work.reloads) == (0, 0)
+
+
+@pytest.mark.usefixtures("restarts")
+def test_an_engine_that_is_down_is_started_whatever_its_binary_says(node: Node, player: Player) -> None:
+    player.refuses = "who knows"  # its process, 4711, does not run
+    switcher(node).make(switch(player, SYSTEMD), interruptible=False)
 
 
 def test_the_answer_of_a_process_from_before_the_restart_proves_nothing(

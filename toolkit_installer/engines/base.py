@@ -166,6 +166,12 @@ class Engine(Protocol):
         Raises ConfigurationError if it refuses it, or would lose something by it; says nothing if it cannot be asked.
         """
 
+    def refusal(self, node: Node, process: Process) -> str | None:
+        """Return why the engine's process, started again now, would not take its files as they are on the node.
+
+        None where nothing is known against it. Writes nothing.
+        """
+
     def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
         """Return warnings about this way of reloading, one sentence each."""
 

@@ -10,9 +10,16 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit_installer.documents import secrets, toml_document, toml_values
+from toolkit_installer.documents import toml_document, toml_values
 from toolkit_installer.documents.changes import Table, same
-from toolkit_installer.engines import answering, containerd_config, containerd_files, reloading, serving, trial
+from toolkit_installer.engines import (
+    answering,
+    containerd_config,
+    containerd_files,
+    containerd_trial,
+    reloading,
+    serving,
+)
 from toolkit_installer.engines.base import (
     EngineFile,
     EngineSilentError,
@@ -32,7 +39,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
-CONFIG = "/etc/containerd/config.toml"
+CONFIG = containerd_trial.DEFAULT_CONFIG
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 SOCKET = "/run/containerd/containerd.sock"
 ROOT_ROLE = "config.toml"
@@ -64,7 +71,7 @@ class Containerd:
         except EngineSilentError as error:
             live, silence = None, error.reason
         process = live.process if live is not None else None
-        told = processes.flag_value(process.arguments, "--config", "-config", "-c") if process is not None else None
+        told = containerd_trial.told_config(process) if process is not None else None
         config = settings.config or told or CONFIG
         root = EngineFile(ROOT_ROLE, *node.find(config))
         drop_in_path = settings.drop_in or DROP_IN
@@ -132,23 +139,12 @@ class Containerd:
         process = survey.live.process if survey.live is not None else None
         if process is None:
             return
-        programs, binary = node.programs, process.executable
         root, drop_in = (next(goal for goal in goals.files if goal.role == role) for role in (ROOT_ROLE, DROP_IN_ROLE))
-        before, _ = trial.containerd_dump(programs, binary, root.base or b"")
-        if before is None:
-            return  # it cannot be asked, or refuses what stands there already
-        if drop_in.target is None or drop_in.target == drop_in.base:
-            after, words = trial.containerd_dump(programs, binary, root.target or b"")
-        else:
-            after, words = trial.containerd_dump(programs, binary, root.base or b"", drop_in.target)
-        wrong = [words] if after is None else trial.containerd_losses(before, after, dict(goals.served), goals.default)
-        if wrong:
-            raise ConfigurationError(
-                f"containerd's own binary ({binary}) would not serve the new configuration: "
-                f"{secrets.mask('; '.join(wrong))}",
-                path=root.path,
-                hint="nothing was changed; look at what `containerd config dump` says to this file",
-            )
+        containerd_trial.try_out(node, process, root, drop_in, goals)
+
+    def refusal(self, node: Node, process: Process) -> str | None:
+        """Let containerd print what it makes of its files as they are."""
+        return containerd_trial.refusal(node, process)
 
     def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
         """Warn of a signal after which nothing starts containerd again."""

@@ -121,6 +121,19 @@ class Docker:
                 hint="nothing was changed; correct what it names",
             )
 
+    def refusal(self, node: Node, process: Process) -> str | None:
+        """Compare daemon.json as it is with dockerd's flags; let dockerd validate it, from 23.0 on."""
+        content = processes.read_as(process, processes.flag_value(process.arguments, "--config-file") or CONFIG)
+        if content is None:
+            return None
+        try:
+            docker_rules.refuse(content)
+            docker_rules.refuse_conflicts(content, process.arguments)
+        except ConfigurationError as error:
+            return error.reason
+        flags = docker_rules.flags(process.arguments)
+        return trial.docker_refusal(node.programs, process.executable, flags, content)
+
     def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # containerd has some
         """Return nothing: a signal reloads dockerd in place, and a restart is only ever explicitly allowed."""
         return ()

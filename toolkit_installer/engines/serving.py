@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value, lives_on, named, root_of
+from toolkit_installer.node.processes import Process, flag_value, lives_on, named, read_as, root_of
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import EngineName
 
@@ -55,13 +55,9 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
 def _configured(process: Process) -> list[str] | None:
     """Return the socket that a containerd's configuration names, else the usual one."""
     path = flag_value(process.arguments, "--config", "-config", "-c") or _CONTAINERD_CONFIG
-    root = root_of(process)
     try:
-        with open(root.outside(root.canonical(path)), "rb") as file:
-            grpc = tomllib.load(file).get("grpc")
-    except FileNotFoundError:
-        return [_CONTAINERD_SOCKET]
-    except (OSError, ValueError, NodeError):
+        grpc = tomllib.loads((read_as(process, path) or b"").decode()).get("grpc")
+    except (ValueError, NodeError):
         return None
     address = grpc.get("address") if isinstance(grpc, dict) else None
     return [address if isinstance(address, str) and address else _CONTAINERD_SOCKET]

@@ -43,11 +43,23 @@ def containerd_dump(
 
     The drop-in is imported after what the root imports itself. Its exit code proves little, so the output counts.
     """
+    if drop_in is None:
+        return _dumped(programs, [binary, "--config", _INPUT, "config", "dump"], root)
     try:
-        if drop_in is None:
-            done = programs.run([binary, "--config", _INPUT, "config", "dump"], seconds=_SECONDS, given=root)
-        else:
-            done = _with_drop_in(programs, binary, root, drop_in)
+        done = _with_drop_in(programs, binary, root, drop_in)
+        return (tomllib.loads(done.output.decode()) if done.status == 0 else None), done.errors
+    except (ProgramError, ValueError) as error:
+        return None, str(error)
+
+
+def containerd_dump_of(programs: Programs, binary: str, path: str) -> tuple[Table | None, str]:
+    """Return what containerd makes of the file that is at `path` for it, and its words; None if it refuses it."""
+    return _dumped(programs, [binary, "--config", path, "config", "dump"])
+
+
+def _dumped(programs: Programs, command: Sequence[str], given: bytes = b"") -> tuple[Table | None, str]:
+    try:
+        done = programs.run(command, seconds=_SECONDS, given=given)
         return (tomllib.loads(done.output.decode()) if done.status == 0 else None), done.errors
     except (ProgramError, ValueError) as error:
         return None, str(error)

@@ -74,6 +74,18 @@ def root_of(process: Process) -> Root:
     return Root(f"/proc/{process.pid}/root")
 
 
+def read_as(process: Process, path: str) -> bytes | None:
+    """Return a file's content as the process itself would read it, None where there is none. Raises NodeError."""
+    root = root_of(process)
+    try:
+        with open(root.outside(root.canonical(path)), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise NodeError.of(error, path, "read it") from error
+
+
 def lives_on(process: Process, root: Root) -> bool:
     """Tell whether the process has `root` for its `/`: whether it is one of that node's own."""
     try:

@@ -8,10 +8,13 @@ import time
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs
 
-_LOG_LINES = 6
+LOG_SAYS = "; its log says: "
+_LOG_LINES = 8
 _READ_LINES = 400
-_TROUBLE = re.compile(r"\blevel=(warn|error|fatal|panic)|\bpanic:|\bfailed\b|\bFailed\b|\bunable to\b")
-"""What a log's line says that tells of trouble: the engines' own levels, and the words of Go and of systemd."""
+_NO_TROUBLE = re.compile(
+    r"\blevel=(info|debug|trace)\b|^(Starting|Started|Stopping|Stopped) |: Deactivated successfully"
+)
+"""What a log's line says that tells of no trouble: the engines' own levels, and systemd on its way."""
 
 
 class Services:
@@ -60,13 +63,13 @@ class Services:
         done = self.programs.run(command, seconds=seconds)
         if done.status != 0:
             words = self.last_words(unit, began)
-            log = f"; its log says: {words}" if words else ""
+            log = f"{LOG_SAYS}{words}" if words else ""
             raise ProgramError(f"{' '.join(command)} ended with {done.status}: {done.errors}{log}")
 
     def last_words(self, unit: str, since: float) -> str:
-        """Return the last lines of the unit's log since then that tell of trouble, in one line, if they can be had.
+        """Return the last lines of the unit's log since then that may tell of trouble, in one line, if they can be had.
 
-        `since` is in seconds since the epoch. Where no line tells of any, the last ones.
+        `since` is in seconds since the epoch. Where no line does, the last ones.
         """
         journalctl = self.programs.find("journalctl")
         if journalctl is None:
@@ -78,4 +81,4 @@ class Services:
         except ProgramError as error:
             return f"({error})"
         lines = [line for line in shown.output.decode(errors="replace").splitlines() if line.strip()]
-        return " | ".join(([line for line in lines if _TROUBLE.search(line)] or lines)[-_LOG_LINES:])
+        return " | ".join(([line for line in lines if not _NO_TROUBLE.search(line)] or lines)[-_LOG_LINES:])

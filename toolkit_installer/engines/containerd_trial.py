@@ -1,0 +1,94 @@
+"""What a running containerd's own binary makes of configurations: the one that stands there, and the one to come."""
+
+from __future__ import annotations
+
+import os
+
+from toolkit_installer.documents import secrets, toml_document
+from toolkit_installer.documents.changes import Set
+from toolkit_installer.engines import containerd_config, containerd_files, trial
+from toolkit_installer.engines.base import Goal, Goals
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process, flag_value, read_as, root_of
+from toolkit_installer.node.root import NodeError, Root
+
+DEFAULT_CONFIG = "/etc/containerd/config.toml"
+"""What a containerd without --config reads."""
+_MAGIC = frozenset("*?[")
+
+
+def told_config(process: Process) -> str | None:
+    """Return the file that a containerd was started with, None where it was not told."""
+    return flag_value(process.arguments, "--config", "-config", "-c")
+
+
+def try_out(node: Node, process: Process, root: Goal, drop_in: Goal, goals: Goals) -> None:
+    """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError."""
+    programs, binary = node.programs, process.executable
+    place = told_config(process) or DEFAULT_CONFIG
+    old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
+    before, words = trial.containerd_dump(programs, binary, old)
+    if before is None:
+        if trial.containerd_dump(programs, binary, b"")[0] is None:
+            return  # it cannot be asked
+        raise _would_not_start(words, root.path)
+    if (missing := _missing(process, place, old, but=drop_in.path)) is not None:
+        raise _would_not_start(missing, root.path)
+    if drop_in.target is None or drop_in.target == drop_in.base:
+        after, words = trial.containerd_dump(programs, binary, new)
+    else:
+        after, words = trial.containerd_dump(programs, binary, old, drop_in.target)
+    wrong = [words] if after is None else trial.containerd_losses(before, after, dict(goals.served), goals.default)
+    if wrong:
+        raise ConfigurationError(
+            f"containerd's own binary ({binary}) would not serve the new configuration: "
+            f"{secrets.mask('; '.join(wrong))}",
+            path=root.path,
+            hint="nothing was changed; look at what `containerd config dump` says to this file",
+        )
+
+
+def refusal(node: Node, process: Process) -> str | None:
+    """Return why this containerd would not start again with what it would read now; None if nothing is known."""
+    programs, binary = node.programs, process.executable
+    place = told_config(process) or DEFAULT_CONFIG
+    after, words = trial.containerd_dump_of(programs, binary, place)
+    if after is None:
+        return words if trial.containerd_dump(programs, binary, b"")[0] is not None else None
+    try:
+        return _missing(process, place, read_as(process, place) or b"")
+    except NodeError as error:
+        return str(error)
+
+
+def _would_not_start(words: str, path: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"containerd runs, and would not start again with what its files say without us: {secrets.mask(words)}",
+        path=path,
+        hint="nothing was changed; correct what it names: any restart of containerd would fail",
+    )
+
+
+def _missing(process: Process, path: str, content: bytes, but: str | None = None) -> str | None:
+    """Return in words which file the daemon's file names and does not find. Some binaries dump as if it were there.
+
+    2.1 and 2.4 do, and the daemon then exits.
+    """
+    view = root_of(process)
+    for pattern in containerd_files.imports(content, path):
+        if _MAGIC.isdisjoint(pattern) and pattern != but and not _is_there(view, pattern):
+            return f"it imports {pattern}, which is not there"
+    return None
+
+
+def _is_there(view: Root, path: str) -> bool:
+    return os.path.lexists(view.outside(view.canonical(path)))
+
+
+def _absolute(content: bytes, place: str) -> bytes:
+    """Return the text with its imports as they are meant in `place`: the binary reads it from elsewhere."""
+    patterns = containerd_files.imports(content, place)
+    if patterns == toml_document.parse(content).get("imports", []):
+        return content
+    return toml_document.edit(content, [Set(containerd_config.IMPORTS, patterns)], marker=containerd_config.MARKER)
