@@ -69,7 +69,8 @@ class Docker:
             target, ownership = docker_config.with_us(without.base or b"", request.handlers, request.default)
             if file.content is not None and same(json_document.parse(file.content), json_document.parse(target)):
                 target = file.content  # it says all this already, in somebody's own order
-            docker_rules.refuse(target)
+            for content in (without.base or b"", target):  # what cleanup leaves is to be taken, too
+                docker_rules.refuse(content, file.content)
         goal = Goal(ROLE, file.path, without.base, target, ownership, without.left)
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
@@ -111,7 +112,7 @@ class Docker:
         if process is None or goal.target is None:
             return
         with located(goal.path):
-            docker_rules.refuse_conflicts(goal.target, process.arguments)
+            docker_rules.refuse_conflicts(goal.target, process.arguments, survey.file(ROLE).content)
         flags = docker_rules.flags(process.arguments)
         words = trial.docker_refusal(node.programs, process.executable, flags, goal.target)
         if words is not None:

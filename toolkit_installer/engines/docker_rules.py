@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit_installer.documents import json_document
-from toolkit_installer.documents.changes import Path
+from toolkit_installer.documents.changes import ABSENT, Path, lookup
 from toolkit_installer.engines import docker_config
 from toolkit_installer.errors import ConfigurationError
 
@@ -35,20 +35,25 @@ _LISTS = {
 _SHORT = {"D": "debug", "G": "group", "H": "hosts", "l": "log-level", "p": "pidfile", "s": "storage-driver"}
 
 
-def refuse(content: bytes) -> None:
-    """Raise ConfigurationError with a line for what dockerd does not take. It has been checked for its types."""
+def refuse(content: bytes, seen: bytes | None = None) -> None:
+    """Raise ConfigurationError for what dockerd does not take. It has been checked for its types.
+
+    The line is the one in `seen`: the text as it stands there, where `content` is the one to come.
+    """
+    seen = content if seen is None else seen
     document = json_document.parse(content)
     runtimes = document.get("runtimes") or {}
     if _STOCK in runtimes:
-        raise _wrong(content, (*docker_config.RUNTIMES, _STOCK), "is dockerd's own runtime and cannot be another one")
+        raise _wrong(seen, (*docker_config.RUNTIMES, _STOCK), "is dockerd's own runtime and cannot be another one")
     default = document.get("default-runtime") or _STOCK
     # a name with a dot or a slash may be a shim's, which dockerd looks up when a container asks for it
     if default != _STOCK and default not in runtimes and "." not in default and "/" not in default:
-        raise _wrong(content, docker_config.DEFAULT, f"names a runtime that does not exist: {default!r}")
+        raise _wrong(seen, docker_config.DEFAULT, f"names a runtime that does not exist: {default!r}")
 
 
-def refuse_conflicts(content: bytes, arguments: Sequence[str]) -> None:
-    """Raise ConfigurationError with a line for a key that the running dockerd was given as a flag, too."""
+def refuse_conflicts(content: bytes, arguments: Sequence[str], seen: bytes | None = None) -> None:
+    """Raise ConfigurationError for a key that the running dockerd was given as a flag, too; `seen` as in `refuse`."""
+    seen = content if seen is None else seen
     document = json_document.parse(content)
     for word in arguments[1:]:
         flag = word.partition("=")[0]
@@ -58,7 +63,7 @@ def refuse_conflicts(content: bytes, arguments: Sequence[str]) -> None:
             raise ConfigurationError(
                 f'dockerd was started with {flag}, and "{key}" stands here too: it takes no file that repeats a flag, '
                 "and would not start again",
-                line=json_document.line_of(content, (key,)),
+                line=_line(seen, (key,)),
                 hint="nothing was changed; give it in one of the two places",
             )
 
@@ -75,9 +80,13 @@ def flags(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
+def _line(content: bytes, path: Path) -> int | None:
+    return None if lookup(json_document.parse(content), path) is ABSENT else json_document.line_of(content, path)
+
+
 def _wrong(content: bytes, path: Path, what: str) -> ConfigurationError:
     return ConfigurationError(
         f'"{".".join(path)}" {what}',
-        line=json_document.line_of(content, path),
+        line=_line(content, path),
         hint="nothing was changed; correct it: dockerd would reject the file, and would not start again",
     )
