@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from toolkit_installer.engines import serving
 from toolkit_installer.engines.base import Reload, Survey
+from toolkit_installer.engines.serving import PROCESS_NAMES, process_of
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, ReloadMode
@@ -19,7 +19,7 @@ def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | N
     if mode is ReloadMode.NONE:
         return Reload(ReloadMode.NONE)
     if survey.live is None:
-        running = serving.process_of(node, engine, survey.socket)
+        running = process_of(node, engine, survey.socket)
         if asked is None and running is None:
             return Reload(ReloadMode.NONE)
         detail = f", although {engine} runs with PID {running.pid}" if running is not None else ""
@@ -36,7 +36,7 @@ def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | N
             hint="run with `hostPID: true`, or use --restart-mode none",
         )
     if mode is ReloadMode.SIGNAL:
-        if process.name not in serving.PROCESS_NAMES[engine]:
+        if process.name not in PROCESS_NAMES[engine]:
             raise ConfigurationError(
                 f"the process behind the socket is {process.name!r} (PID {process.pid}), not {engine}: not signalled",
                 path=survey.socket,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -161,7 +161,7 @@ def test_a_request_to_stop_ends_the_wait_and_stays_pending(
     start("dockerd", "-H", f"unix://{tmp_path}/docker.sock")
     old = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         with pytest.raises(Stopped, match="SIGTERM"):
             answering.wait(Player(silent=1 << 30), node, f"{tmp_path}/docker.sock", 600)
         assert signal.sigtimedwait(STOPPING, 0) is not None

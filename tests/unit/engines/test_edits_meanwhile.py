@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,10 +21,12 @@ from tests.support.random_edits import (
 )
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, Set, same
+from toolkit_installer.engines import docker_rules
 from toolkit_installer.engines.base import EngineFile, Memory, Request, Survey
 from toolkit_installer.engines.containerd import DROP_IN_ROLE, ROOT_ROLE, Containerd
 from toolkit_installer.engines.containerd_config import containerd_table
 from toolkit_installer.engines.docker import ROLE, Docker
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.memory import digest
 from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.toolkit.handlers import Handler
@@ -45,6 +48,15 @@ def file(role: str, content: bytes | None) -> EngineFile:
 # --- docker ---
 
 
+def taken(content: bytes | None) -> bool:
+    """Tell whether dockerd would take the file."""
+    try:
+        docker_rules.refuse(content or b"")
+    except ConfigurationError:
+        return False
+    return True
+
+
 @RUNS
 @given(base=docker_documents(), changes=DOCKER_EDITS, as_default=st.booleans(), again=st.booleans())
 def test_docker_means_what_the_edit_alone_would_mean(
@@ -59,10 +71,15 @@ def test_docker_means_what_the_edit_alone_would_mean(
     memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
     if again and (as_default or not leads_nowhere(edited)):  # the handlers are put back before the cleanup
         present = file(ROLE, edited)
-        (goal,) = docker.goals(Survey("/s", (present,), None), request, {present.path: memory}).files
-        assert goal.target is not None
-        memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
-        edited = goal.target
+        survey, memories = Survey("/s", (present,), None), {present.path: memory}
+        if taken(docker.without_us(present, memory, FOLDER).base):
+            (goal,) = docker.goals(survey, request, memories).files
+            assert goal.target is not None
+            memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+            edited = goal.target
+        else:
+            with pytest.raises(ConfigurationError):
+                docker.goals(survey, request, memories)
     left = docker.without_us(file(ROLE, edited), memory, FOLDER).base
     assert left is not None
     wanted = alone(json_document.parse(base), ("runtimes",), ("default-runtime",), changes, as_default=as_default)
