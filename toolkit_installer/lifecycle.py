@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
-import time
+from collections.abc import Callable
 
-from toolkit_installer import adopting, log, observation, recovering, report, waiter, waiting
+from toolkit_installer import adopting, log, observation, orders, recovering, report, waiter, waiting
 from toolkit_installer import plan as plan_of
 from toolkit_installer.applying import Applier
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, ExitCode, InstallerError
-from toolkit_installer.node import locks, processes, signals
+from toolkit_installer.node import signals
 from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.observation import Observation
 from toolkit_installer.receipt import Receipt, State
@@ -24,9 +27,6 @@ from toolkit_installer.settings import Cleanup, OnDrift, Settings
 _ATTEMPTS = 3
 """How often a plan is made again because somebody else wrote the same file meanwhile."""
 
-ORDER_REMOVE = b"remove\n"
-ORDER_KEEP = b"keep\n"
-_PAUSE_SECONDS = 0.1
 _GRACE_SECONDS = 30.0
 
 
@@ -39,12 +39,13 @@ class Run:
         self.pid_file = pid_file
         self.store = ReceiptStore(node.files, settings.toolkit.install_dir)
         self.attention = Attention()
+        self._told = False
+        """That a managed file was changed: said once in each process, as nothing else may come of it."""
 
     def start(self) -> int:
         """Converge for the first time, then wait; return the exit code if it is not to wait."""
-        if self.store.exists():
-            self.store.lock()
-            self.store.take_order()  # it was given to a run that is gone
+        if _locked(self.store):
+            self.store.take_order()  # it was for a run that is gone
         self._converge_or_stop()
         return self._go_on()
 
@@ -87,30 +88,22 @@ class Run:
 
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
-        interruptible = self.settings.cleanup is Cleanup.ALWAYS
         recovering.recover(self.node, self.store.load())
-        for attempt in range(1, _ATTEMPTS + 1):
-            seen = self._observe()
-            report.notes(seen)
-            if seen.plan.empty and (seen.receipt is not None and seen.receipt.state is State.INSTALLED):
-                log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
-                return
-            try:
-                applier = Applier(
-                    self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible
-                )
-                applier.apply(seen)
-            except ChangedMeanwhileError as error:
-                if attempt == _ATTEMPTS:
-                    raise ConfigurationError(
-                        f"somebody else changed it {_ATTEMPTS} times while it was edited",
-                        path=error.path,
-                        hint="find out who writes it; then start again",
-                    ) from error
-                log.get().warning("Somebody changed the file meanwhile: planning again", file=error.path)
-            else:
-                log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
-                return
+        _undisturbed(self._converge)
+
+    def _converge(self) -> None:
+        """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
+        seen = self._observe()
+        report.notes(seen)
+        if seen.plan.empty and (seen.receipt is not None and seen.receipt.state is State.INSTALLED):
+            log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
+            return
+        interruptible = self.settings.cleanup is Cleanup.ALWAYS
+        applier = Applier(
+            self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible
+        )
+        applier.apply(seen)
+        log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
 
     def _observe(self) -> Observation:
         """Look at the node; first take the handlers back from engines and files that are not to have them any more."""
@@ -125,6 +118,7 @@ class Run:
         return seen
 
     def _drifted(self) -> None:
+        self._told = True
         if self.settings.on_drift is OnDrift.REPAIR:
             log.get().warning("A managed file was changed: looking again")
             self.attention.again = True
@@ -143,12 +137,17 @@ class Run:
             return None
 
     def _wait(self) -> None:
-        """Become the idle process. Does not return."""
+        """Become the idle process. Returns only if a file was changed since it was written, which is new."""
         receipt = self._recorded()
         files = [file.path for engine in receipt.engines for file in engine.files] if receipt is not None else []
-        watched = [self.node.root.outside(path) for path in files]
-        log.get().info("Waiting for signal")
+        places = [self.node.root.outside(path) for path in files]
+        watched = [(place, waiter.identity(place)) for place in places]
         look = self.settings.on_drift is not OnDrift.IGNORE
+        # looked at after its identity was taken: whatever is changed from here on, the idle process sees
+        if look and not self._told and report.drifted(self.node, receipt):
+            self._drifted()
+            return
+        log.get().info("Waiting for signal")
         waiting.wait(self.pid_file, self.store.lock_fd, watched, look=look)
 
     def _leave(self) -> int:
@@ -163,9 +162,8 @@ class Run:
             log.get().info("Nothing to clean up")
         else:
             log.get().info("Cleaning up", signal=self.attention.stop.name if self.attention.stop else None)
-            keep = self.settings.keep_toolkit if order is None else order == ORDER_KEEP
-            reverter = Reverter(self.node, self.store, self.attention, self.settings.reload_timeout)
-            reverter.revert(receipt, keep_toolkit=keep)
+            keep = self.settings.keep_toolkit if order is None else order == orders.KEEP
+            _revert(self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep)
             self.pid_file.adopt_folders(receipt.pid_folders)
             log.get().info("The node is as it was")
         return ExitCode.DONE
@@ -182,11 +180,16 @@ def run(settings: Settings) -> int:
         pid_file = PidFile(node.files, woken.pid_path, woken.pid_fd, woken.pid_folders)
     try:
         instance = Run(settings, node, pid_file)
-        if woken is None:
-            return instance.start()
-        if woken.lock_fd is not None:
-            instance.store.adopt_lock(woken.lock_fd)
-        return instance.resume(woken.event)
+        try:
+            if woken is None:
+                return instance.start()
+            if woken.lock_fd is not None:
+                instance.store.adopt_lock(woken.lock_fd)
+            return instance.resume(woken.event)
+        finally:
+            # before the PID file goes: whoever waits for that finds nobody at work then
+            if instance.store.lock_fd is not None:
+                os.close(instance.store.lock_fd)
     finally:
         pid_file.release()
 
@@ -216,7 +219,8 @@ def uninstall(settings: Settings) -> int:
     receipt = store.load()
     # a run under another of the program's names has another PID file
     for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
-        _ask_holder_to_leave(settings, node, store, path)
+        seconds = settings.reload_timeout + _GRACE_SECONDS
+        orders.ask_to_leave(node, store, path, keep_toolkit=settings.keep_toolkit, seconds=seconds)
     pid_file = PidFile.acquire(node.files, settings.pid_file)
     try:
         _take_back(settings, node, store, pid_file)
@@ -227,46 +231,79 @@ def uninstall(settings: Settings) -> int:
 
 def _take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile) -> None:
     """Finish what is left on the node when nobody else works on it."""
-    if store.exists():
-        store.lock()
+    locked = _locked(store)
+    if locked:
         store.take_order()
     receipt = store.load() or adopting.leftovers(node, settings)
     if receipt is None:
-        store.forget()  # what a run left that was killed before its receipt stood, or after it went
+        # what a run left that was killed before its receipt stood, or after it went
+        if locked:
+            store.forget()
+        else:  # without a lock, what is in the store is not ours to remove: it would be a run's that starts just now
+            for folder in reversed(node.files.folders_of_ours(os.path.dirname(store.folder))):
+                node.files.remove_folder(folder)
         log.get().info("Nothing is installed", folder=settings.toolkit.folder)
         return
     store.prepare()
-    reverter = Reverter(node, store, Attention(), settings.reload_timeout)
-    reverter.revert(receipt, keep_toolkit=settings.keep_toolkit)
+    _revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
     if receipt.pid_file != pid_file.path:
-        node.files.remove(receipt.pid_file)  # a dead run's: nobody holds it
+        _remove_pid_file(node, receipt.pid_file)
     pid_file.adopt_folders(receipt.pid_folders)
     log.get().info("The node is as it was")
 
 
-def _ask_holder_to_leave(settings: Settings, node: Node, store: ReceiptStore, path: str) -> None:
-    """Make the instance that holds the PID file clean up and end. Raises AlreadyRunningError if it does not."""
-    pid = locks.holder(node.files, path)
-    if pid is None:
+def _remove_pid_file(node: Node, path: str) -> None:
+    """Remove the PID file of a dead run: only what could be locked as one is taken for one."""
+    if node.files.own_status(path) is None:
         return
-    process = processes.look(pid)
-    if process is None or not any("toolkit" in word or "waiter" in word for word in process.arguments):
-        raise AlreadyRunningError(
-            f"PID {pid} holds the PID file, and is not seen here as an installer",
-            path=path,
-            hint="run uninstall where it runs: in the same PID namespace (`hostPID: true`)",
+    try:
+        PidFile.acquire(node.files, path).release()
+    except ConfigurationError as error:
+        log.get().warning("Left the PID file that the receipt names", file=path, reason=error.reason)
+    except AlreadyRunningError as error:
+        log.get().warning("Another run has started meanwhile", file=path, reason=error.reason)
+
+
+def _locked(store: ReceiptStore) -> bool:
+    """Lock the receipt's folder; return False where there is none. Raises AlreadyRunningError, ConfigurationError."""
+    try:
+        store.lock()
+    except NodeError as error:
+        if error.number != errno.ENOENT:
+            raise
+        return False
+    return True
+
+
+def _revert(  # what a cleanup depends on
+    settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
+) -> None:
+    """Take back what the receipt records. Raises as Reverter.revert does, but ChangedMeanwhileError."""
+
+    def revert() -> None:
+        # an attempt before this one may have learnt something, and recorded it
+        Reverter(node, store, attention, settings.reload_timeout).revert(
+            store.load() or receipt, keep_toolkit=keep_toolkit
         )
-    if store.exists():
-        store.check()
-        store.give_order(ORDER_KEEP if settings.keep_toolkit else ORDER_REMOVE)
-    log.get().info("Asking the running instance to clean up and leave", pid=pid)
-    processes.send(node.calls, process, signal.SIGTERM)
-    deadline = time.monotonic() + settings.reload_timeout + _GRACE_SECONDS
-    while locks.holder(node.files, path) is not None:
-        if time.monotonic() > deadline:
-            raise AlreadyRunningError(
-                f"the running instance (PID {pid}) did not leave in time",
-                path=path,
-                hint="look at its log; a killed one is cleaned up by running uninstall again",
-            )
-        time.sleep(_PAUSE_SECONDS)
+
+    _undisturbed(revert)
+
+
+def _undisturbed(work: Callable[[], None]) -> None:
+    """Do the work, and do it again if somebody else wrote the same file meanwhile.
+
+    Raises ConfigurationError if that happens over and over.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            work()
+        except ChangedMeanwhileError as error:
+            if attempt == _ATTEMPTS:
+                raise ConfigurationError(
+                    f"somebody else changed it {_ATTEMPTS} times while it was edited",
+                    path=error.path,
+                    hint="find out who writes it; then start again",
+                ) from error
+            log.get().warning("Somebody changed the file meanwhile: planning again", file=error.path)
+        else:
+            return

@@ -25,10 +25,11 @@ class Resumed:
     lock_fd: int | None
 
 
-def wait(pid_file: PidFile, lock_fd: int | None, watched: Sequence[str], *, look: bool) -> None:
+def wait(pid_file: PidFile, lock_fd: int | None, watched: Sequence[tuple[str, str]], *, look: bool) -> None:
     """Replace this program by the idle one, same PID, locks kept, signals still blocked. Does not return.
 
-    `watched` are paths in the installer's mount namespace; with `look` they are looked at every 30 s.
+    `watched` are paths in the installer's mount namespace, and their identities (waiter.identity) as far as they are
+    known; with `look` they are looked at every 30 s.
     """
     memory = {
         "pid_fd": pid_file.fd,
@@ -38,8 +39,8 @@ def wait(pid_file: PidFile, lock_fd: int | None, watched: Sequence[str], *, look
     }
     command = [sys.executable, *sys.orig_argv[1:]]
     fields = [json.dumps(memory), str(_LOOK_SECONDS) if look else "", str(len(command)), *command]
-    for path in watched:
-        fields += [path, waiter.identity(path)]
+    for path, identity in watched:
+        fields += [path, identity]
     fd = os.memfd_create("toolkit-installer-state", 0)  # without MFD_CLOEXEC: the idle process reads it
     os.write(fd, "\0".join(fields).encode("utf-8", "surrogateescape"))
     for kept in (pid_file.fd, lock_fd):

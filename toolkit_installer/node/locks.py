@@ -16,7 +16,7 @@ _PID_LIMIT = 64
 """Bytes; no PID is longer."""
 _PID_MODE = 0o644
 _ATTEMPTS = 10
-"""How often the PID file's folder is made again because a run that ends removes it at the same time."""
+"""How often the PID file's folder is made anew because another run, too, makes or removes it just then."""
 
 _NO_FILE = {errno.ELOOP: "is a symlink", errno.EISDIR: "is a folder", errno.ENXIO: "is a socket or a device"}
 """What a path is that cannot be opened as a file (open(2))."""
@@ -46,7 +46,12 @@ class PidFile:
     @classmethod
     def _acquire(cls, files: Files, path: str) -> PidFile:
         ours = files.folders_of_ours(os.path.dirname(path))
-        created = files.make_folders(os.path.dirname(path))
+        try:
+            created = files.make_folders(os.path.dirname(path))
+        except NodeError as error:
+            if error.number in (errno.ENOENT, errno.EEXIST):
+                raise _FolderGoneError(error.reason, path=error.path, hint="start again") from error
+            raise
         try:
             canonical = files.in_folder(path)
             return cls(files, canonical, _acquired(files, canonical), ours)
@@ -71,7 +76,7 @@ class PidFile:
 
 
 class _FolderGoneError(NodeError):
-    """The folder of the PID file was removed just now."""
+    """The folder of the PID file was removed just now, or another run makes it as well."""
 
 
 def _acquired(files: Files, path: str) -> int:
