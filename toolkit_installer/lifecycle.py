@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from toolkit_installer import adopting, log, observation, orders, recovering, report, waiter, waiting
+from toolkit_installer import adopting, log, observation, orders, receipt_check, recovering, report, waiter, waiting
 from toolkit_installer import plan as plan_of
 from toolkit_installer.applying import Applier
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, ExitCode, InstallerError
@@ -88,7 +88,7 @@ class Run:
 
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
-        recovering.recover(self.node, self.store.load())
+        recovering.recover(self.node, receipt_check.load(self.settings, self.node, self.store))
         _undisturbed(self._converge)
 
     def _converge(self) -> None:
@@ -131,7 +131,7 @@ class Run:
     def _recorded(self) -> Receipt | None:
         """Return the receipt, None where it cannot be read: no reason to stop waiting."""
         try:
-            return self.store.load()
+            return receipt_check.load(self.settings, self.node, self.store)
         except InstallerError as error:
             log.get().error("The receipt cannot be used", reason=str(error))
             return None
@@ -153,7 +153,7 @@ class Run:
     def _leave(self) -> int:
         """Clean up as the settings, or an order of `uninstall`, say."""
         order = self.store.take_order() if self.store.exists() else None
-        receipt = self.store.load()
+        receipt = receipt_check.load(self.settings, self.node, self.store)
         if order is None and self.settings.cleanup is Cleanup.NEVER:
             log.get().info("Leaving the node configured, as --cleanup never says")
         elif order is None and not self.settings.daemon:
@@ -199,6 +199,7 @@ def plan(settings: Settings) -> int:
     signals.unblock()
     node = Node.open(settings.node_root, settings.host_root)
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    receipt_check.load(settings, node, store)
     report.show_plan(observation.observe(settings, node, store))
     return ExitCode.DONE
 
@@ -208,7 +209,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
     signals.unblock()
     node = Node.open(settings.node_root, settings.host_root)
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    report.show_status(node, settings, store.load(), as_json=as_json)
+    report.show_status(node, settings, receipt_check.load(settings, node, store), as_json=as_json)
     return ExitCode.DONE
 
 
@@ -216,7 +217,7 @@ def uninstall(settings: Settings) -> int:
     """Take everything back, also what a running instance or a dead one did. Raises InstallerError."""
     node = Node.open(settings.node_root, settings.host_root)
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    receipt = store.load()
+    receipt = receipt_check.load(settings, node, store)
     # a run under another of the program's names has another PID file
     for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
         seconds = settings.reload_timeout + _GRACE_SECONDS
@@ -234,7 +235,7 @@ def _take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: Pi
     locked = _locked(store)
     if locked:
         store.take_order()
-    receipt = store.load() or adopting.leftovers(node, settings)
+    receipt = receipt_check.load(settings, node, store) or adopting.leftovers(node, settings)
     if receipt is None:
         # what a run left that was killed before its receipt stood, or after it went
         if locked:

@@ -35,6 +35,12 @@ Whoever raises SCHEMA enters the step from the one before; the result is checked
 
 _NO_ID = 2**32 - 1
 """The user id that means none (chown(2)): every real one is below it."""
+_LONGEST_LIST = 10_000
+"""Far more than a receipt has of anything: each element is looked at on the node."""
+_PATH_LIMIT = 4096
+"""Bytes of a path, its NUL included, that the kernel takes (PATH_MAX of linux/limits.h)."""
+_SHOWN = 100
+"""Characters of a wrong value that are shown."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -135,9 +141,9 @@ def decode(content: bytes) -> Receipt:
     try:
         body = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise _damaged(f"is no JSON ({error})") from error
+        raise damaged(f"is no JSON ({error})") from error
     if not isinstance(body, dict) or type(body.get("schema")) is not int or body["schema"] < 1:
-        raise _damaged("has no schema number")
+        raise damaged("has no schema number")
     if body["schema"] > SCHEMA:
         raise ConfigurationError(
             f"the receipt was written by a newer installer (schema {body['schema']}, this one knows {SCHEMA})",
@@ -146,7 +152,7 @@ def decode(content: bytes) -> Receipt:
     try:
         return _receipt(migrated(body, MIGRATIONS, SCHEMA))
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
-        raise _damaged(f"has a field that is missing or wrong: {error}") from error
+        raise damaged(f"has a field that is missing or wrong: {error}") from error
 
 
 def migrated(body: dict[str, Any], steps: Mapping[int, Migration], schema: int) -> dict[str, Any]:
@@ -157,7 +163,8 @@ def migrated(body: dict[str, Any], steps: Mapping[int, Migration], schema: int) 
     return body
 
 
-def _damaged(what: str) -> ConfigurationError:
+def damaged(what: str) -> ConfigurationError:
+    """Return the error that says what is wrong with the receipt, and what to do about it."""
     return ConfigurationError(
         f"the receipt {what}",
         hint="move it away and run `uninstall`: what lies in the toolkit folder is recognised without it",
@@ -185,7 +192,7 @@ def _engine(body: dict[str, Any]) -> EngineRecord:
         handlers=tuple((_text(name), _absolute(path)) for name, path in _list(body["handlers"])),
         default=None if body["default"] is None else _text(body["default"]),
         files=tuple(_file(file) for file in _list(body["files"])),
-        low_level=tuple(_text(path) for path in _list(body["low_level"])),
+        low_level=tuple(_absolute(path) for path in _list(body["low_level"])),
         reload_due=body["reload_due"] is True,
     )
 
@@ -222,7 +229,7 @@ def _key(body: dict[str, Any]) -> OwnedKey:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or "\0" in value or _SURROGATE.search(value):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{str(value)[:_SHOWN]!r} is no text")
     return value
 
 
@@ -233,26 +240,26 @@ def _number(value: Any) -> int:
 
 
 def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
+    if not isinstance(value, list) or len(value) > _LONGEST_LIST:
+        raise TypeError(f"{str(value)[:_SHOWN]!r} is no list of a receipt")
     return value
 
 
 def _sha256(value: Any) -> str:
     if not _SHA256.match(_text(value)):
-        raise ValueError(f"{value!r} is no SHA-256")
+        raise ValueError(f"{value[:_SHOWN]!r} is no SHA-256")
     return str(value)
 
 
 def _absolute(value: Any) -> str:
     text = _text(value)
-    if not text.startswith("/") or ".." in text.split("/"):
-        raise ValueError(f"{text!r} is no absolute path")
+    if not text.startswith("/") or ".." in text.split("/") or len(text) >= _PATH_LIMIT:
+        raise ValueError(f"{text[:_SHOWN]!r} is no absolute path")
     return text
 
 
 def _relative(value: Any) -> str:
     text = _text(value)
     if not text or text.startswith("/") or ".." in text.split("/"):
-        raise ValueError(f"{text!r} is no name beneath the toolkit folder")
+        raise ValueError(f"{text[:_SHOWN]!r} is no name beneath the toolkit folder")
     return text

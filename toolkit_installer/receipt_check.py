@@ -1,0 +1,146 @@
+"""What a receipt may speak of: it decides what root writes and removes, so it is believed only where it can be ours.
+
+The folder that it lies in is root's alone. But a copy from another node, an edit by hand, a file that somebody else
+left there, or a flaw in an older version would all be carried out as well.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from toolkit_installer import memory, receipt
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.rooms import ROOMS
+from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt
+from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.settings import Settings
+from toolkit_installer.toolkit import layout, wrappers
+
+PID_FILE_NAME = "toolkit.pid"
+_TOOLKIT = "toolkit"
+_TRACES = (b"runtimes", b"imports")
+"""What every text says that we write into an engine's file: a runtimes map, or the import of the file that has it."""
+
+
+def load(settings: Settings, node: Node, store: ReceiptStore) -> Receipt | None:
+    """Return the receipt, None where there is none. Raises ConfigurationError for one that is not to be believed."""
+    store.check()
+    check_file(node, f"{store.folder}/{receipt.FILE}")
+    found = store.load()
+    if found is not None:
+        check(node, settings, store.folder, found)
+    return found
+
+
+def check_file(node: Node, path: str) -> None:
+    """Raise ConfigurationError unless what is at `path`, the receipt's, can only have been put there by root or us."""
+    status = node.files.own_status(path)
+    if status is None:
+        return
+    with located(path):
+        if not stat.S_ISREG(status.st_mode):
+            raise receipt.damaged("is no regular file")
+        if status.st_uid not in (0, os.geteuid()):
+            raise receipt.damaged(f"belongs to user {status.st_uid}")
+        if status.st_mode & 0o022:
+            raise receipt.damaged("can be written to by others")
+        if status.st_nlink > 1:
+            raise receipt.damaged("has another name as well: it may be somebody else's file")
+
+
+def check(node: Node, settings: Settings, folder: str, found: Receipt) -> None:
+    """Raise ConfigurationError if the receipt in `folder` names anything that an installer would not have made.
+
+    Reads, never writes. Raises NodeError too, where the node cannot be looked at.
+    """
+    with located(f"{folder}/{receipt.FILE}"):
+        for wrong in _wrong(node, settings, folder, found):
+            raise receipt.damaged(wrong)
+
+
+def _wrong(node: Node, settings: Settings, folder: str, found: Receipt) -> Iterator[str]:
+    """Yield in words what the receipt cannot say."""
+    place = found.toolkit_folder
+    if (
+        posixpath.basename(place) != _TOOLKIT
+        or node.files.in_folder(place) != f"{posixpath.dirname(folder)}/{_TOOLKIT}"
+    ):
+        yield f"names the toolkit folder {place}, which is not the one beside it"
+    yield from (f"names {name}, which is no file of the toolkit" for name in found.toolkit_files if not _known(name))
+    yield from _wrong_engines(found)
+    for engine in found.engines:
+        for file in engine.files:
+            yield from _wrong_file(node, settings, folder, found, engine, file)
+    if posixpath.basename(found.pid_file) != PID_FILE_NAME:
+        yield f"names the PID file {found.pid_file}, which is none"
+    files = [file.path for engine in found.engines for file in engine.files]
+    inner = [posixpath.join(place, name) for name in (*layout.FOLDERS, wrappers.CONFIG_NAME)]
+    yield from _wrong_folders(node, found.folders, [*files, *inner, folder])
+    yield from _wrong_folders(node, found.pid_folders, [found.pid_file])
+
+
+def _known(name: str) -> bool:
+    return name == wrappers.CONFIG_NAME or ("/" not in name and bool(layout.known([name])))
+
+
+def _wrong_engines(found: Receipt) -> Iterator[str]:
+    for name, count in Counter(engine.name for engine in found.engines).items():
+        if count > 1:
+            yield f"names {name} twice"
+        if name not in ROOMS:
+            yield f"names the engine {name}, which this installer cannot configure"
+    for engine in found.engines:
+        for handler, path in engine.handlers:
+            if not beneath(path, found.toolkit_folder):
+                yield f"names the handler {handler}, whose executable {path} is not in the toolkit folder"
+
+
+def _wrong_file(  # all that tells an engine's file from others
+    node: Node, settings: Settings, folder: str, found: Receipt, engine: EngineRecord, file: FileRecord
+) -> Iterator[str]:
+    """Yield why `file` cannot be one of the engine's."""
+    of_engine = settings.for_engine(engine.name).engine
+    asked = [node.files.canonical(path) for path in (of_engine.config, of_engine.drop_in) if path is not None]
+    ending = posixpath.splitext(ROOMS[engine.name].config)[1]
+    if file.path not in asked and ending not in posixpath.basename(file.path):
+        yield f"names {file.path}, which is no file of {engine.name} unless --config says so"
+    if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
+        yield f"names {file.path}, which is a file of this installer's own, as one of {engine.name}"
+    if _foreign(node, found, file):
+        yield f"names {file.path}, whose content cannot have been written by this installer"
+
+
+def _foreign(node: Node, found: Receipt, file: FileRecord) -> bool:
+    """Tell whether the file would be given up for what stood there before, unread, and has nothing of ours in it."""
+    try:
+        present = node.files.find(file.path)
+    except ConfigurationError:
+        return False  # no file any more: it is not given up, whoever needs it says what it is
+    if present is None:
+        return False
+    digest = memory.digest(present.content)
+    if digest not in file.written or (file.before is not None and file.before.sha256 == digest):
+        return False
+    return not any(trace in present.content for trace in (*_TRACES, found.toolkit_folder.encode()))
+
+
+def _wrong_folders(node: Node, folders: Iterable[str], places: Iterable[str]) -> Iterator[str]:
+    """Yield which of the folders would be removed, hold none of `places`, and bear no mark of ours.
+
+    Those of files that were configured earlier are in the receipt as well.
+    """
+    within = {*places, *(node.files.canonical(place) for place in places)}
+    for folder in folders:
+        status = node.files.own_status(folder)
+        if any(beneath(place, folder) or place == folder for place in within):
+            continue
+        if status is None or not stat.S_ISDIR(status.st_mode) or node.files.list(folder):
+            continue
+        if folder not in node.files.folders_of_ours(folder):
+            yield f"names the folder {folder}, which holds nothing of this installer's"
