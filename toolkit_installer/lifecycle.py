@@ -88,7 +88,9 @@ class Run:
 
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
-        recovering.recover(self.node, receipt_check.load(self.settings, self.node, self.store))
+        receipt = receipt_check.load(self.settings, self.node, self.store)
+        recovering.refuse_strangers(self.node, receipt, _files(receipt))
+        recovering.recover(self.node, receipt)
         _undisturbed(self._converge)
 
     def _converge(self) -> None:
@@ -98,6 +100,8 @@ class Run:
         if seen.plan.empty and (seen.receipt is not None and seen.receipt.state is State.INSTALLED):
             log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
             return
+        paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
+        recovering.refuse_strangers(self.node, seen.receipt, paths)
         interruptible = self.settings.cleanup is Cleanup.ALWAYS
         applier = Applier(
             self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible
@@ -139,8 +143,7 @@ class Run:
     def _wait(self) -> None:
         """Become the idle process. Returns only if a file was changed since it was written, which is new."""
         receipt = self._recorded()
-        files = [file.path for engine in receipt.engines for file in engine.files] if receipt is not None else []
-        places = [self.node.root.outside(path) for path in files]
+        places = [self.node.root.outside(path) for path in _files(receipt)]
         watched = [(place, waiter.identity(place)) for place in places]
         look = self.settings.on_drift is not OnDrift.IGNORE
         # looked at after its identity was taken: whatever is changed from here on, the idle process sees
@@ -265,6 +268,11 @@ def _remove_pid_file(node: Node, path: str) -> None:
         log.get().warning("Another run has started meanwhile", file=path, reason=error.reason)
 
 
+def _files(receipt: Receipt | None) -> list[str]:
+    """Return the engines' files that the receipt names."""
+    return [file.path for engine in receipt.engines for file in engine.files] if receipt is not None else []
+
+
 def _locked(store: ReceiptStore) -> bool:
     """Lock the receipt's folder; return False where there is none. Raises AlreadyRunningError, ConfigurationError."""
     try:
@@ -280,6 +288,7 @@ def _revert(  # what a cleanup depends on
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
 ) -> None:
     """Take back what the receipt records. Raises as Reverter.revert does, but ChangedMeanwhileError."""
+    recovering.refuse_strangers(node, receipt, _files(receipt))
 
     def revert() -> None:
         # an attempt before this one may have learnt something, and recorded it

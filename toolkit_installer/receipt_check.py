@@ -106,8 +106,9 @@ def _wrong_file(  # all that tells an engine's file from others
 ) -> Iterator[str]:
     """Yield why `file` cannot be one of the engine's."""
     of_engine = settings.for_engine(engine.name).engine
-    asked = [node.files.canonical(path) for path in (of_engine.config, of_engine.drop_in) if path is not None]
-    ending = posixpath.splitext(ROOMS[engine.name].config)[1]
+    usual = ROOMS[engine.name].config
+    asked = [node.files.canonical(path) for path in (of_engine.config, of_engine.drop_in, usual) if path is not None]
+    ending = posixpath.splitext(usual)[1]
     if file.path not in asked and ending not in posixpath.basename(file.path):
         yield f"names {file.path}, which is no file of {engine.name} unless --config says so"
     if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):

@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterable
+
 from toolkit_installer import log
-from toolkit_installer.node.files import Recovered
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.files import Recovered, swap_name
+from toolkit_installer.node.folders import temporary_name
 from toolkit_installer.node.node import Node
-from toolkit_installer.receipt import Receipt
+from toolkit_installer.receipt import Receipt, State
+
+
+def refuse_strangers(node: Node, receipt: Receipt | None, paths: Iterable[str]) -> None:
+    """Raise ConfigurationError for what lies beside the files at `paths`, under our names, and no run of ours left.
+
+    It would be taken for a version of somebody's that a killed run had put aside, and be put in the file's place. A
+    run that was killed left a receipt that says so; one that ended well left nothing. Raises NodeError.
+    """
+    if receipt is not None and receipt.state is not State.INSTALLED:
+        return
+    recorded = [file for engine in receipt.engines for file in engine.files] if receipt is not None else []
+    ours = {file.path: {*file.written, *([file.before.sha256] if file.before else [])} for file in recorded}
+    for path in paths:
+        folder, name = os.path.split(path)
+        swap = os.path.join(folder, swap_name(name))
+        temporary = os.path.join(folder, temporary_name(name))
+        status, beside = node.files.own_status(temporary), node.files.own_status(swap)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            raise _in_the_way(temporary, path)
+        regular = beside is not None and stat.S_ISREG(beside.st_mode)
+        if beside is not None and not (regular and node.files.digest(swap) in ours.get(path, ())):
+            raise _in_the_way(swap, path)
+
+
+def _in_the_way(path: str, file: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"is in the way: a new version of {file} gets this name, and no run of this installer left it there",
+        path=path,
+        hint="look at what it is and who made it; then move it away",
+    )
 
 
 def recover(node: Node, receipt: Receipt | None) -> None:

@@ -201,8 +201,8 @@ def check_gone(bench: Bench, node: FakeNode, before: dict[str, object], deed: Ac
     done = bench.run(node, "uninstall")
     assert done.code == 0, (at, done.output)
     place = node.place(bench.setting.path)
-    assert (place.read_bytes() if place.exists() else None) == remains(deed, bench.setting), at
-    assert rest(node, bench.setting) == before, at
+    assert (place.read_bytes() if place.exists() else None) == remains(deed, bench.setting), (at, done.output)
+    assert rest(node, bench.setting) == before, (at, done.output)
     allowed = {place.name, TARGET} if deed is links else {place.name}
     assert set(os.listdir(place.parent)) <= allowed, at
 
