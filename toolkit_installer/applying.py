@@ -195,8 +195,11 @@ class Applier:
             folders=tuple(folders),
             pid_file=self.pid_file.path,
             pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self.pid_file.created_folders])),
-            # without an engine to configure, those that are configured stay, and stay recorded
-            engines=tuple(self._engine_record(seen, engine) for engine in seen.plan.engines) or others,
+            # engines that are configured and not spoken of now stay recorded, until they are given back
+            engines=(
+                *(record for record in others if record.name not in {engine.name for engine in seen.plan.engines}),
+                *(self._engine_record(seen, engine) for engine in seen.plan.engines),
+            ),
         )
 
     def _adopted(self, folder: str) -> tuple[str, ...]:
@@ -240,10 +243,12 @@ class Applier:
     def _settled(self, seen: Observation, receipt: Receipt) -> tuple[EngineRecord, ...]:
         """Return the engines' records with only what stands there now."""
         settled = []
-        if not seen.plan.engines:
-            return receipt.engines
-        for work, engine in zip(seen.plan.engines, receipt.engines, strict=True):
-            targets = {goal.path: goal.target for goal in work.goals.files}
+        works = {work.name: work for work in seen.plan.engines}
+        for engine in receipt.engines:
+            if engine.name not in works:
+                settled.append(engine)
+                continue
+            targets = {goal.path: goal.target for goal in works[engine.name].goals.files}
             files = []
             for file in engine.files:
                 target = targets[file.path]

@@ -98,7 +98,9 @@ class Run:
         seen = self._observe()
         report.notes(seen)
         if seen.plan.empty and (seen.receipt is not None and seen.receipt.state is State.INSTALLED):
-            log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
+            if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
+                log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
+            self._retire_others(seen)
             return
         paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
         recovering.refuse_strangers(self.node, seen.receipt, paths)
@@ -107,12 +109,22 @@ class Run:
             self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible
         )
         applier.apply(seen)
+        self._retire_others(seen)
         log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
 
+    def _retire_others(self, seen: Observation) -> None:
+        """Take the handlers back from engines that are not to have them any more, once the new one serves them."""
+        receipt = self.store.load()
+        for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan.engines):
+            assert receipt is not None  # noqa: S101  # it has the record
+            receipt = Reverter(self.node, self.store, self.attention, self.settings.reload_timeout).retire(
+                receipt, record
+            )
+
     def _observe(self) -> Observation:
-        """Look at the node; first take the handlers back from engines and files that are not to have them any more."""
+        """Look at the node; first take the handlers back from a file of the same engine that is not to have them."""
         seen = observation.observe(self.settings, self.node, self.store)
-        while seen.receipt is not None and (record := plan_of.retired(seen.receipt.engines, seen.plan.engines)):
+        while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
             self.attention.check()
             if any(engine.reload_why for engine in seen.plan.engines):
                 ReloadBudget(self.node.files, self.pid_file.path, self.settings.reload_budget).check()

@@ -65,16 +65,22 @@ class Plan:
         )
 
 
-def retired(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> EngineRecord | None:
-    """Return an engine of the record that is configured no longer, or in another file; None if there is none.
+def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> EngineRecord | None:
+    """Return the record of an engine that is configured in another file now; None if there is none."""
+    now = {engine.name: {goal.path for goal in engine.goals.files} for engine in engines}
+    for record in recorded:
+        if record.name in now and any(file.path not in now[record.name] for file in record.files):
+            return record
+    return None
+
+
+def superseded(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> tuple[EngineRecord, ...]:
+    """Return the records of engines that are not to have handlers any more, because others have them now.
 
     Without any engine to configure, what is configured stays as it is.
     """
-    now = {engine.name: {goal.path for goal in engine.goals.files} for engine in engines}
-    for record in recorded if engines else ():
-        if any(file.path not in now.get(record.name, set()) for file in record.files):
-            return record
-    return None
+    now = {engine.name for engine in engines}
+    return tuple(record for record in recorded if engines and record.name not in now)
 
 
 def toolkit_work(

@@ -15,7 +15,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.observation import Observation, installed
-from toolkit_installer.plan import EngineWork, mismatches, retired
+from toolkit_installer.plan import EngineWork, mismatches, moved, superseded
 from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.toolkit.layout import ToolkitFile
@@ -48,20 +48,25 @@ def show_plan(seen: Observation) -> None:
 
 
 def _plan_lines(seen: Observation, *, color: bool) -> list[str]:
-    if seen.plan.empty:
-        return ["Nothing to do: the node is as it should be."]
     work = seen.plan.toolkit
     recorded = seen.receipt.engines if seen.receipt is not None else ()
+    others = superseded(recorded, seen.plan.engines)
+    if seen.plan.empty and not others:
+        return ["Nothing to do: the node is as it should be."]
     lines = []
-    if (record := retired(recorded, seen.plan.engines)) is not None:
-        files = ", ".join(file.path for file in record.files)
-        lines.append(f"Engine {record.name}: the handlers are taken back first, from {files}")
+    if (record := moved(recorded, seen.plan.engines)) is not None:
+        lines.append(f"Engine {record.name}: the handlers are taken back first, from {_paths(record)}")
     lines += [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]
     lines += [f"  {_described(file)}" for file in work.write]
     lines += [f"  remove {name}" for name in work.remove]
     for engine in seen.plan.engines:
         lines += ["", f"Engine {engine.name}:", *_engine_lines(engine, color=color)]
+    lines += [f"Engine {record.name}: the handlers are taken back at last, from {_paths(record)}" for record in others]
     return lines
+
+
+def _paths(record: EngineRecord) -> str:
+    return ", ".join(file.path for file in record.files)
 
 
 def _described(file: ToolkitFile) -> str:

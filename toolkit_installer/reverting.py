@@ -49,15 +49,18 @@ class Reverter:
         self.store.clear()
         toolkit_files.remove_folders(self.node, receipt)
 
-    def retire(self, receipt: Receipt, record: EngineRecord) -> None:
+    def retire(self, receipt: Receipt, record: EngineRecord) -> Receipt:
         """Take the handlers back from one engine that is no longer to have them; the toolkit and the rest stay.
 
-        Raises as `revert` does.
+        Return the receipt without it. Raises as `revert` does.
         """
         log.get().info("Another engine or file is to be configured: taking the handlers back", engine=record.name)
         receipt = self._revert_engine(receipt, record)
         engines = tuple(other for other in receipt.engines if other.name != record.name)
-        self.store.save(dataclasses.replace(receipt, state=State.INSTALLED, engines=engines), {})
+        receipt = dataclasses.replace(receipt, state=State.INSTALLED, engines=engines)
+        self.store.save(receipt, {})
+        self.store.tidy(receipt)
+        return receipt
 
     def _revert_engine(self, receipt: Receipt, record: EngineRecord) -> Receipt:
         """Give an engine's files back; return the receipt with what was learnt on the way."""

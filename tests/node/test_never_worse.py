@@ -159,3 +159,37 @@ def test_a_folder_that_somebody_else_made_after_a_boot_is_not_removed(bench: Ben
     bench.node.place("/run/nvidia").mkdir(parents=True)
     assert bench.uninstall().code == 0
     assert bench.node.exists("/run/nvidia")
+
+
+# --- another engine ---
+
+
+def test_a_change_of_engine_that_fails_leaves_the_old_one_with_its_handlers(bench: Bench) -> None:
+    bench.node.write("/etc/containerd/config.toml", "version = 2\n")
+    calls = bench.calls(engine="containerd")
+    at = next(number for number, call in enumerate(calls) if call.startswith("exchange .config.toml"))
+    assert bench.install(engine="containerd", plan=Plan(at, Fault.ONCE, errno.EIO)).code == 3
+    assert bench.node.docker()["default-runtime"] == "nvidia"
+    assert bench.node.broken_runtimes() == []
+    assert bench.node.read("/etc/containerd/config.toml") == b"version = 2\n"
+
+
+def test_a_change_of_engine_gives_the_old_one_back_once_the_new_one_has_its_handlers(bench: Bench) -> None:
+    bench.node.write("/etc/containerd/config.toml", "version = 2\n")
+    calls = bench.calls(engine="containerd")
+    theirs, ours = (
+        max(number for number, call in enumerate(calls) if call.startswith(f"exchange .{name}."))
+        for name in ("daemon.json", "config.toml")
+    )
+    assert ours < theirs
+    for at in range(ours, len(calls), 3):
+        killed = bench.install(engine="containerd", plan=Plan(at))
+        assert killed.code == -9
+        assert bench.node.broken_runtimes() == []
+        assert bench.install(engine="containerd").code == 0
+        assert bench.node.read(DAEMON_JSON) == DOCKER
+        assert b"nvidia" in bench.node.read("/etc/containerd/config.toml")
+        assert bench.install().code == 0
+        assert bench.node.read("/etc/containerd/config.toml") == b"version = 2\n"
+    assert bench.uninstall().code == 0
+    assert bench.node.read(DAEMON_JSON) == DOCKER
