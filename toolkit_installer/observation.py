@@ -60,8 +60,22 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
     else:  # those that are configured stay so
         own = tuple(runtime for record in (receipt.engines if receipt else ()) for runtime in record.low_level)
     toolkit = _toolkit(settings, node, found, receipt, own, engines)
+    if toolkit.write:
+        _refuse_useless_file_system(node, toolkit.folder)
     warnings = _warnings(settings, toolkit, found) if toolkit.write else ()
     return Observation(receipt, originals, found, Plan(toolkit, engines), warnings)
+
+
+def _refuse_useless_file_system(node: Node, folder: str) -> None:
+    """Raise ConfigurationError where the toolkit could not be written, or nothing of it be executed."""
+    flags = node.files.mount_flags(folder)
+    if flags & (os.ST_RDONLY | os.ST_NOEXEC):
+        how = "noexec: no container would start through it" if flags & os.ST_NOEXEC else "read-only"
+        raise ConfigurationError(
+            f"the toolkit's folder is on a file system that is mounted {how}",
+            path=folder,
+            hint="choose a folder on another one with --toolkit-install-dir",
+        )
 
 
 def _warnings(settings: Settings, toolkit: ToolkitWork, found: Payload) -> tuple[str, ...]:

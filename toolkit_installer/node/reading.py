@@ -141,6 +141,19 @@ class Reader:
             canonical = os.path.dirname(canonical)
         return missing
 
+    def mount_flags(self, path: str) -> int:
+        """Return the flags (ST_RDONLY, ST_NOEXEC: statvfs(3)) of the file system that `path` is or will be on.
+
+        Raises NodeError.
+        """
+        canonical = self.canonical(path)
+        while canonical != "/" and self.own_status(canonical) is None:
+            canonical = os.path.dirname(canonical)
+        try:
+            return os.statvfs(self.root.outside(canonical)).f_flag
+        except OSError as error:
+            raise NodeError.of(error, path, "look at its file system") from error
+
     @contextlib.contextmanager
     def _opened(self, canonical: str) -> Iterator[int]:
         with self.root.parent(canonical) as (folder, name):
