@@ -18,7 +18,7 @@ from toolkit_installer.settings import Program
 
 PROJECT = pathlib.Path(__file__).parents[2]
 PACKAGE = PROJECT / "toolkit_installer"
-DOCUMENTS = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+DOCUMENTS = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/safety.md"]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 GAP = "…"
 """Stands for what differs from one message to the next, in the documents and in `messages`."""
