@@ -268,7 +268,7 @@ def test_what_is_no_file_any_more_is_refused_by_name_and_all_is_well_once_it_is_
         node.write(setting.path, setting.original, 0o640)
         done = bench.run(node, "uninstall")
         assert done.code == 0, (at, done.output)
-        assert node.snapshot() == before, at
+        assert node.snapshot() == before, (at, done.output)
 
 
 def test_the_deeds_are_done_at_the_very_exchange(bench: Bench) -> None:
