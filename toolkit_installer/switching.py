@@ -10,6 +10,7 @@ from toolkit_installer import log, memory
 from toolkit_installer.documents import secrets
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
+from toolkit_installer.engines.serving import process_of
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
 from toolkit_installer.node.files import ChangedMeanwhileError
@@ -88,8 +89,18 @@ class Switcher:
                 final.append(step)
             self._write(step.file, step.content if transitional is None else transitional)
         if switch.reload.mode is not ReloadMode.NONE:
-            self._reload(switch, interruptible=interruptible)
-        for step in final:
+            try:
+                self._reload(switch, interruptible=interruptible)
+            except NotServedError:
+                # an engine that is gone reads the file at its start; one that hangs may have a signal pending,
+                # and has crashed on less than explicit values
+                if switch.last_resort and process_of(self.node, switch.engine.name, switch.socket) is None:
+                    self._write_all(final)
+                raise
+        self._write_all(final)
+
+    def _write_all(self, steps: Sequence[Step]) -> None:
+        for step in steps:
             self._write(step.file, step.content)
 
     def _write(self, file: EngineFile, content: bytes | None) -> None:

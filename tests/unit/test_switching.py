@@ -226,6 +226,7 @@ def test_an_engine_that_somebody_else_stopped_is_not_started(node: Node, player:
     with pytest.raises(NotServedError, match="connection refused"):
         switcher(node, seconds=600).make(switch(player, SIGNAL, last_resort=True), interruptible=False)
     assert restarts.calls == 0
+    assert node.files.read(PATH) == NEW, "it reads this at its start, and needs no explicit values there"
 
 
 def test_an_engine_that_comes_up_without_its_service_is_not_waited_for(

@@ -29,10 +29,10 @@ def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
 
     One whose command line and configuration do not tell its socket may be it.
     """
-    # where single folders are mounted, the node's own processes are those that see what its init sees
-    home = node.root if node.whole else Root("/proc/1/root")
+    # where single folders are mounted, the node's own processes are those that see what its init sees, or what is here
+    homes = (node.root,) if node.whole else (Root("/proc/1/root"), node.root)
     for process in named(PROCESS_NAMES[engine]):
-        if not lives_on(process, home):
+        if not any(lives_on(process, home) for home in homes):
             continue  # a container's own engine, or another node's
         addresses = _addresses(engine, process)
         if addresses is None or any(_same(root_of(process), address, node.root, socket) for address in addresses):
