@@ -150,31 +150,33 @@ class Bench:
 
     def do(self, world: World, command: Command, plan: Plan | None = None) -> Done:
         """Run a command on a world, with the faults of a plan; return what became of both."""
-        self._place(world.tree)
-        if self.live is not None:
-            assert world.served is not None
-            self.live.put(world.served)
+        self.place(world)
         plan = plan or Plan()
         plan.stop_at = command.stop_at
-        outcome = self.warm.run(self._arguments(command), plan, stopped=command.stopped)
-        return Done(outcome, self._taken())
+        outcome = self.warm.run(self.arguments(command), plan, stopped=command.stopped)
+        return Done(outcome, self.taken())
 
     def instants(self, world: World, command: Command) -> tuple[Done, list[World]]:
         """Run a command, and return also what there was before each of its calls: what a kill there leaves."""
         found: list[World] = []
+        self.place(world)
+        outcome = self.warm.run(
+            self.arguments(command),
+            Plan(stop_at=command.stop_at),
+            stopped=command.stopped,
+            at_each=lambda: found.append(self.taken()),
+        )
+        return Done(outcome, self.taken()), found
+
+    def place(self, world: World) -> None:
+        """Make the node, and its live engine, what the world says."""
         self._place(world.tree)
         if self.live is not None:
             assert world.served is not None
             self.live.put(world.served)
-        outcome = self.warm.run(
-            self._arguments(command),
-            Plan(stop_at=command.stop_at),
-            stopped=command.stopped,
-            at_each=lambda: found.append(self._taken()),
-        )
-        return Done(outcome, self._taken()), found
 
-    def _taken(self) -> World:
+    def taken(self) -> World:
+        """Return what the node and its live engine are now."""
         self._present = trees.taken(self.node)
         return World(self._present, self.live.take() if self.live is not None else None)
 
@@ -193,7 +195,8 @@ class Bench:
             world = done.world
         return world
 
-    def _arguments(self, command: Command) -> list[str]:
+    def arguments(self, command: Command) -> list[str]:
+        """Return the command line."""
         self.node.payload = self.images[0 if command.older else 1]
         flags = (*self.make.flags, "--reload-budget", "99/600")
         return self.node.arguments(*command.words, *flags, engine=self.make.engine, log_format="json")

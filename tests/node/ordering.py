@@ -71,11 +71,9 @@ def _unrecorded(calls: Sequence[Call]) -> Iterator[str]:
     for at in (changes[0], changes[-1]):
         if at < first:
             yield f"call {at}, {calls[at]}: the receipt does not stand yet"
-    # what no configuration names any more goes last: the receipt names it still, and the next run would remove it
-    before = [
-        at for at in changes if not (calls[at].name == "unlink" and calls[at].paths[-1].startswith(TOOLKIT + "/"))
-    ]
-    if not marks or (before and marks[-1] < before[-1]):
+    # what no longer belongs goes last of all: it stays recorded until then, and whoever is killed here is finished
+    last = [at for at in changes if not (marks and calls[marks[-1]].name in RENAMES and _clearing_away(calls[at]))]
+    if not marks or (last and marks[-1] < last[-1]):
         yield f"call {changes[-1]}, {calls[changes[-1]]}: the receipt's last state stands already"
 
 
@@ -84,3 +82,8 @@ def _recording(call: Call) -> bool:
     return bool(call.paths) and all(
         f"{path}/".startswith(f"{STORE}/") or f"{STORE}/".startswith(f"{becoming(path)}/") for path in call.paths
     )
+
+
+def _clearing_away(call: Call) -> bool:
+    """Tell whether a call removes one of the toolkit's files."""
+    return call.name == "unlink" and call.paths[0].startswith(f"{TOOLKIT}/")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.node.faults import Plan
-from tests.node.matrix import INSTALL, UNINSTALL, Bench, World
+from tests.node.matrix import INSTALL, MAKES, UNINSTALL, Bench, World
 from tests.support import soundness
 from tests.support.fake_engines import Served
 from tests.support.fake_node import STORE, TOOLKIT, Entry
@@ -36,6 +36,8 @@ def cut(tree: Tree, path: str) -> Tree:
 def grounds(made: Bench, *stages: World) -> Grounds:
     return Grounds(made.make.engine, made.original.tree, [stage.tree for stage in stages])
 
+
+WITH_A_FILE = pytest.mark.parametrize("made", [make for make in MAKES if make.content], indirect=True, ids=str)
 
 DAMAGES: dict[str, Damage] = {
     "half of the engine's file": cut,
@@ -84,10 +86,9 @@ def test_an_engine_that_is_down_is_found(made: Bench) -> None:
     assert soundness.judge(made.original.tree, grounds(made, made.original), Served((), "", "panicked")) != []
 
 
+@WITH_A_FILE
 def test_a_temporary_file_that_shows_more_than_the_original_is_found(made: Bench) -> None:
     path = made.make.path
-    if path not in made.original.tree:
-        return
     folder, _, name = path.rpartition("/")
     entry = dataclasses.replace(made.original.tree[path], mode=0o644)
     for mode, found in ((0o644, True), (0o640, False), (0o600, False)):
@@ -96,12 +97,11 @@ def test_a_temporary_file_that_shows_more_than_the_original_is_found(made: Bench
         assert bool(soundness.judge(tree, grounds(made, made.original))) is found
 
 
+@WITH_A_FILE
 def test_content_that_the_receipt_names_counts_for_docker_alone_and_without_the_operators_keys_it_does_not(
     made: Bench,
 ) -> None:
     path = made.make.path
-    if path not in made.original.tree:
-        return
     content = made.original.tree[path].content
     assert isinstance(content, bytes)
     for text, lost in ((content + b"\n", False), (b"{}" if made.make.engine == "docker" else b"", True)):

@@ -20,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 import docker.errors  # the program would import it in each child anew
+import psutil
 import requests.exceptions  # this too
 
 from tests.node.faults import ENVIRONMENT, Outcome, Plan, invoke
@@ -40,9 +41,13 @@ _COMMANDS = cli._top_command(Program.TOOLKIT_INSTALLER, ENVIRONMENT)
 
 @contextlib.contextmanager
 def _quick() -> Iterator[None]:
-    """Do but once what costs each command much and is the same each time: the flags' table, the payload's version."""
+    """Do but once what costs each command much and is the same each time: the flags' table, the payload's version.
+
+    And look at no processes: containers of this machine are none of the made node's.
+    """
     version = Completed(0, b"", "")
     with (
+        mock.patch.object(psutil, "process_iter", return_value=()),
         mock.patch.object(cli, "_top_command", return_value=_COMMANDS),
         mock.patch.object(observation, "run", return_value=version),
     ):
@@ -123,6 +128,7 @@ class Warm:
         for stream in (1, 2):
             os.dup2(self._said.fileno(), stream)
         signals.block()
+        gc.disable()  # what a command leaves is young then, and found at its end
         with self._inside(), _quick():
             while True:
                 try:
@@ -146,7 +152,7 @@ class Warm:
 
     def _end(self, connection: int) -> None:
         """Do what the end of a process does to what the command held."""
-        gc.collect()  # sockets and files close themselves before their numbers are taken from them
+        gc.collect(0)  # sockets and files close themselves before their numbers are taken from them
         keep_only(connection, self._said.fileno())
         while signals.take() is not None:
             pass

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.support.fake_engines import CRI, Served
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DROP_IN, STORE, TOOLKIT, Entry
-from tests.support.trees import Tree
+from tests.support.trees import Tree, unmarked
 
 FILES = {"docker": (DAEMON_JSON,), "containerd": (CONFIG_TOML, DROP_IN)}
 """Each engine's files; the first is the operator's."""
@@ -209,11 +209,12 @@ def _everything(tree: Tree, grounds: Grounds) -> Iterator[str]:
 
 
 def _may_be(entry: Entry, wanted: Entry | None) -> bool:
-    """Tell whether an entry is what is wanted; a folder made just now may lack what the umask took, or a mark."""
+    """Tell whether an entry is what is wanted; a folder made just now may lack what the umask took."""
     if wanted is None or entry.kind != wanted.kind:
         return False
     if entry.kind == "d":
-        return entry.owner == wanted.owner and not entry.mode & ~wanted.mode and {*entry.xattrs} <= {*wanted.xattrs}
+        entry, wanted = unmarked(entry), unmarked(wanted)
+        return not entry.mode & ~wanted.mode and entry == dataclasses.replace(wanted, mode=entry.mode)
     return entry == wanted
 
 

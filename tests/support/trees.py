@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ Tree: TypeAlias = Mapping[str, Entry]
 
 RELOADS = "/run/nvidia/toolkit-installer.reloads"
 """The one file that survives cleanup, on purpose: how often the engine was reloaded lately. It ends with the boot."""
+_NEW_RELOADS = "/run/nvidia/.toolkit-installer.reloads.toolkit-installer.tmp"
 SOMEBODYS_PID = b"4194305\n"
 """In place of any PID: above the highest that there is (PID_MAX_LIMIT), so that nobody has it."""
 _SEEN: dict[Entry, Entry] = {}
@@ -29,7 +31,7 @@ def taken(node: FakeNode) -> Tree:
 
 
 def _timeless(path: str, entry: Entry) -> Entry:
-    if path == RELOADS and entry.content:
+    if path in (RELOADS, _NEW_RELOADS) and entry.content:
         return Entry(entry.kind, entry.mode, entry.owner, SOMETIME, entry.xattrs)
     if path == PID_FILE and isinstance(entry.content, bytes) and entry.content.strip().isdigit():
         return Entry(entry.kind, entry.mode, entry.owner, SOMEBODYS_PID, entry.xattrs)
@@ -76,6 +78,16 @@ def _make(place: Path, entry: Entry) -> None:
             os.setxattr(place, name, value)
 
 
+MARK = "toolkit-installer.made"
+"""Ends the name of the attribute that folders of the program's making have: which one, if any, is up to the disk."""
+
+
+def unmarked(entry: Entry) -> Entry:
+    """Return an entry without what marks a folder as made by the program."""
+    kept = tuple((name, value) for name, value in entry.xattrs if not name.endswith(MARK))
+    return entry if kept == entry.xattrs else dataclasses.replace(entry, xattrs=kept)
+
+
 def differences(tree: Tree, wanted: Tree) -> list[str]:
     """Return in words how a tree differs from what is wanted."""
     wrong = [f"{path} is left over" for path in tree if path not in wanted]
@@ -83,8 +95,8 @@ def differences(tree: Tree, wanted: Tree) -> list[str]:
         now = tree.get(path)
         if now is None:
             wrong.append(f"{path} is missing")
-        elif now != entry:
-            fields = [name for name in ("kind", "mode", "owner", "content", "xattrs") if _differ(now, entry, name)]
+        elif unmarked(now) != unmarked(entry):
+            fields = [field.name for field in dataclasses.fields(entry) if _differ(now, entry, field.name)]
             wrong.append(f"{path} differs in {', '.join(fields)}")
     return wrong
 
