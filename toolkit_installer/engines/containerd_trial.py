@@ -52,12 +52,16 @@ def try_out(node: Node, process: Process, root: Goal, drop_in: Goal, goals: Goal
 def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with what it would read now; None if nothing is known."""
     programs, binary = node.programs, process.executable
-    place = told_config(process) or DEFAULT_CONFIG
-    after, words = trial.containerd_dump_of(programs, binary, place)
-    if after is None:
-        return words if trial.containerd_dump(programs, binary, b"")[0] is not None else None
+    told = told_config(process)
+    place = told or DEFAULT_CONFIG
     try:
-        return _missing(process, place, read_as(process, place) or b"")
+        content = read_as(process, place)
+        if content is None and told is None:
+            return None  # the daemon does without its usual file; `config dump` does not
+        after, words = trial.containerd_dump_of(programs, binary, place)
+        if after is None:
+            return words if trial.containerd_dump(programs, binary, b"")[0] is not None else None
+        return _missing(process, place, content or b"")
     except NodeError as error:
         return str(error)
 
