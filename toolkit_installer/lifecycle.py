@@ -90,7 +90,7 @@ class Run:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
         receipt = receipt_check.load(self.settings, self.node, self.store)
         recovering.refuse_strangers(self.node, receipt, _files(receipt))
-        recovering.recover(self.node, receipt)
+        recovering.recover(self.node, receipt, self.store.folder)
         _undisturbed(self._converge)
 
     def _converge(self) -> None:

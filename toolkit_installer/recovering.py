@@ -12,6 +12,7 @@ from toolkit_installer.node.files import Recovered, swap_name
 from toolkit_installer.node.folders import temporary_name
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import Receipt, State
+from toolkit_installer.toolkit import layout
 
 
 def refuse_strangers(node: Node, receipt: Receipt | None, paths: Iterable[str]) -> None:
@@ -44,8 +45,15 @@ def _in_the_way(path: str, file: str) -> ConfigurationError:
     )
 
 
-def recover(node: Node, receipt: Receipt | None) -> None:
-    """Leave each engine's file alone in its folder, as one whole version. Raises NodeError, ConfigurationError."""
+def recover(node: Node, receipt: Receipt | None, store: str) -> None:
+    """Leave each engine's file alone in its folder, as one whole version, and nothing half made in our own folders.
+
+    `store`: the receipt's folder. What the next run does not write again would stay. Raises NodeError,
+    ConfigurationError.
+    """
+    inner = ("", *layout.FOLDERS) if receipt is not None else ()
+    for folder in (store, *(os.path.join(receipt.toolkit_folder, place) for place in inner if receipt is not None)):
+        node.files.sweep_folder(folder)
     for engine in receipt.engines if receipt is not None else ():
         for file in engine.files:
             before = () if file.before is None else (file.before.sha256,)

@@ -6,9 +6,11 @@ import dataclasses
 import time
 
 from toolkit_installer import log, memory, recovering, references, toolkit_files
+from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.rooms import room
+from toolkit_installer.engines.serving import process_of
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -36,7 +38,7 @@ class Reverter:
 
         Raises EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays then.
         """
-        recovering.recover(self.node, receipt)
+        recovering.recover(self.node, receipt, self.store.folder)
         for record in reversed(receipt.engines):
             receipt = self._revert_engine(receipt, record)
         if keep_toolkit or references.held(self.node, receipt.toolkit_folder, receipt.engines):
@@ -88,7 +90,10 @@ class Reverter:
         return receipt
 
     def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
-        """Ask the engine; one that listens and is slow to answer gets its time, one that is down is not waited for."""
+        """Ask the engine; one that runs and is slow to answer gets its time, one that is down is not waited for.
+
+        Raises EngineDownError for one that hangs: it may offer the handlers as soon as it goes on.
+        """
         if record.reload is ReloadMode.NONE:
             return None
         deadline = time.monotonic() + self.switcher.seconds
@@ -96,9 +101,19 @@ class Reverter:
             try:
                 return engine.ask(self.node, record.socket, _ASK_SECONDS)
             except EngineSilentError as error:
-                if time.monotonic() < deadline and processes.listens(self.node.root, record.socket):
+                hangs = not isinstance(error, EngineBrokenError) and (
+                    process_of(self.node, record.name, record.socket) is not None
+                    or processes.listens(self.node.root, record.socket)
+                )
+                if hangs and time.monotonic() < deadline:
                     self.switcher.attention.look(_PAUSE_SECONDS)
                     continue
+                if hangs:
+                    raise EngineDownError(
+                        f"{record.name} RUNS AND DOES NOT ANSWER, so the handlers cannot be taken back: {error.reason} "
+                        f"(waited {self.switcher.seconds:g} s)",
+                        hint="look at its log and restart it; then run `toolkit-installer uninstall`",
+                    ) from error
                 log.get().warning(
                     "The engine does not answer: its files are given back, and it reads them when it starts",
                     engine=record.name,

@@ -173,7 +173,6 @@ def test_a_containerd_that_is_started_again_after_the_signal_serves_the_change_a
     assert not install_dir.exists()
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="it is told that all is done, and its receipt goes")
 def test_a_dockerd_that_hangs_at_cleanup_keeps_its_toolkit_and_the_next_cleanup_finishes(
     docker: DockerEngine, installer: Installer, docker_flags: list[object], install_dir: Path
 ) -> None:

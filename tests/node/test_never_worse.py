@@ -193,3 +193,18 @@ def test_a_change_of_engine_gives_the_old_one_back_once_the_new_one_has_its_hand
         assert bench.node.read("/etc/containerd/config.toml") == b"version = 2\n"
     assert bench.uninstall().code == 0
     assert bench.node.read(DAEMON_JSON) == DOCKER
+
+
+# --- half made files ---
+
+
+def test_what_a_killed_upgrade_left_half_made_goes_also_if_the_next_run_has_the_old_payload(bench: Bench) -> None:
+    older = bench.node.payload
+    bench.payload("newer", version="1.20.0")
+    calls = bench.calls()
+    for at in [number for number, call in enumerate(calls) if call.startswith(("rename .", "rename_new ."))]:
+        assert bench.install(plan=Plan(at)).code == -9
+        newer, bench.node.payload = bench.node.payload, older
+        assert bench.install().code == 0
+        assert [path for path in bench.node.snapshot() if ".toolkit-installer." in path] == []
+        bench.node.payload = newer

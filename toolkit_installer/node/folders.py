@@ -62,6 +62,20 @@ class Folders(Reader):
         except OSError as error:
             raise NodeError.of(error, path, "flush the folder") from error
 
+    def sweep_folder(self, path: str) -> None:
+        """Remove what killed runs left half made in a folder that is ours alone. Raises NodeError."""
+        canonical = self.canonical(path)
+        leftovers = [name for name in self.list(canonical) if name.endswith(TEMPORARY_SUFFIX) and name.startswith(".")]
+        if not leftovers:
+            return
+        try:
+            with self.root.parent(f"{canonical}/.") as (folder, _):
+                for name in leftovers:
+                    self._clear(name, folder)
+                self.calls.fsync(folder)
+        except OSError as error:
+            raise NodeError.of(error, path, "tidy up in the folder") from error
+
     def remove_folder(self, path: str) -> bool:
         """Remove the folder at the canonical `path` if it is empty; tell whether it is gone. Raises NodeError."""
         try:
