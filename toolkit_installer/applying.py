@@ -9,6 +9,7 @@ from toolkit_installer import __version__, log, memory, plan, references, toolki
 from toolkit_installer.engines.base import Engine, Goal, Live
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
+from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError
@@ -53,6 +54,9 @@ class Applier:
         if any(engine.reload_why for engine in seen.plan.engines):
             self.budget.check()
         created = self.store.prepare()
+        if self.store.load() != seen.receipt:
+            # another run came between our look and our lock: what was planned is about a node that is gone
+            raise ChangedMeanwhileError.of(self.store.folder)
         receipt = self._receipt(seen, created)
         try:
             self.store.save(receipt, self._originals(seen))
