@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -11,12 +12,15 @@ from toolkit_installer import receipt as receipts
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError, located
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.locks import lock_folder
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.receipt import Before, Receipt
 
 _RECEIPT = receipts.FILE
 _ORIGINALS = "originals"
 _ORDER = "order.json"
+_ATTEMPTS = 10
+"""How often the folder is made because another instance makes or removes it at the same time."""
 _PRIVATE_FOLDER = 0o700
 _PRIVATE_FILE = 0o600
 
@@ -79,6 +83,19 @@ class ReceiptStore:
         """
         install_dir = os.path.dirname(self.folder)
         ours = self.files.folders_of_ours(install_dir)
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                self._prepare(install_dir)
+            except NodeError as error:
+                if error.number not in (errno.ENOENT, errno.EEXIST):
+                    raise
+                # another instance makes or removes the same folder just now: it is made anew, or met at its lock
+            else:
+                return ours
+        self._prepare(install_dir)
+        return ours
+
+    def _prepare(self, install_dir: str) -> None:
         made: tuple[str, ...] = ()
         try:
             made = self.files.make_folders(install_dir)
@@ -90,7 +107,6 @@ class ReceiptStore:
             for folder in reversed(made):
                 self.files.remove_folder(folder)
             raise
-        return ours
 
     def load(self) -> Receipt | None:
         """Return the receipt, or None where there is none. Raises ConfigurationError for one that cannot be used."""
