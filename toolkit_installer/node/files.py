@@ -141,6 +141,10 @@ class Files(Writer):
         new = _state(os.fstat(fd))
         # whatever has this name is whole: a half-written version is never taken for one that was displaced
         self._rename_new(temporary, swap, folder)
+        if _state(os.stat(swap, dir_fd=folder, follow_symlinks=False)) != new:
+            # a run with another install folder prepared its own version under the same name: it may be half written
+            self._discard(swap, folder)
+            raise ChangedMeanwhileError.of(expected.path)
         try:
             self.calls.exchange(swap, name, folder)
         except FileNotFoundError as error:

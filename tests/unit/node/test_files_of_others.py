@@ -249,6 +249,19 @@ def test_what_a_killed_run_left_beside_a_file_is_tidied_up_and_no_edit_is_lost(
     assert files.recover(PATH, OURS) is Recovered.NOTHING
 
 
+def test_a_half_written_version_of_another_run_under_our_temporary_name_is_never_put_in_place(
+    files: Files, calls: Calls
+) -> None:
+    def overtake() -> None:
+        place(files, temporary_name("daemon.json")).unlink()
+        place(files, temporary_name("daemon.json")).write_bytes(b"hal")
+
+    calls.before["rename_new"] = overtake
+    with pytest.raises(ChangedMeanwhileError):
+        files.replace(PATH, NEW, own_metadata(0o600), present(files))
+    assert place(files).read_bytes() == OLD
+
+
 def test_a_symlink_at_the_name_of_the_exchange_is_not_followed(files: Files) -> None:
     place(files, "elsewhere").write_bytes(THEIRS)
     place(files, swap_name("daemon.json")).symlink_to("elsewhere")
