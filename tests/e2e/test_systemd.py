@@ -214,8 +214,13 @@ def test_containerd_is_restarted_as_the_restart_mode_says(
 
     assert run.terminate() == 0, run.output
     assert machine.state(CONFIG) == before
-    assert not machine.exists(INSTALL_DIR)
     assert machine.handlers() == ({"runc"} if restarts else {"runc"} | HANDLERS)
+    if not restarts:  # until somebody restarts it, it starts containers through them
+        assert "containerd still offers the handler nvidia" in run.output
+        assert machine.exists(INSTALL_DIR)
+        machine.host.run("systemctl", "restart", UNIT)
+        assert machine.uninstall()[0] == 0
+    assert not machine.exists(INSTALL_DIR)
 
 
 def test_a_containerd_that_dies_of_the_signal_asked_for_is_started_again(machine: Machine) -> None:

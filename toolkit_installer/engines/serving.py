@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value, lives_on, named, read_as, root_of
+from toolkit_installer.node.processes import Process, bound, flag_value, lives_on, named, read_as, root_of
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import EngineName
 
@@ -19,6 +19,7 @@ PROCESS_NAMES = {
 """The names of the engines' processes, as /proc/PID/comm shows them."""
 
 _ADDRESS_FLAGS = {EngineName.DOCKER: ("-H", "--host"), EngineName.CONTAINERD: ("-a", "--address", "-address")}
+_DOCKER_SOCKET = "/var/run/docker.sock"
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 _CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 _UNIX = "unix://"
@@ -48,7 +49,9 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
     if engine is EngineName.CONTAINERD and not given:
         return _configured(process)
     if any(address.startswith("fd:") for address in given):
-        return None  # systemd made its sockets: their names are not here
+        return bound(process.pid)  # systemd made its sockets before it started
+    if engine is EngineName.DOCKER and not given:
+        return [_DOCKER_SOCKET, *(bound(process.pid) or ())]
     return [address.removeprefix(_UNIX) for address in given] or None
 
 

@@ -171,6 +171,14 @@ def listens(root: Root, path: str) -> bool:
     return True
 
 
+def bound(pid: int) -> list[str] | None:
+    """Return the names, in the process's own file system, of the unix sockets that it has bound; None if unknown."""
+    try:
+        return [str(each.laddr) for each in psutil.Process(pid).net_connections("unix") if each.laddr]
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
 def _sender(connection: socket.socket) -> int | None:
     said, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
     if not said:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -96,6 +98,13 @@ def test_a_socket_is_the_same_through_another_name_of_its_folder(
     (tmp_path / "var").symlink_to(tmp_path / "run")
     pid = start("containerd", "-a", str(tmp_path / "var" / "c.sock"))
     assert found(node, EngineName.CONTAINERD, tmp_path / "run" / "c.sock") == pid
+
+
+def test_a_process_tells_the_sockets_that_it_has_bound(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "made.sock"))
+        assert str(tmp_path / "made.sock") in (processes.bound(os.getpid()) or [])
+    assert processes.bound(2**22 + 1) is None
 
 
 def test_a_process_of_another_node_is_not_this_ones(start: Callable[..., int], tmp_path: Path) -> None:
