@@ -19,6 +19,7 @@ from unittest import mock
 from tests.support.fake_node import FakeNode
 from toolkit_installer import cli, lifecycle
 from toolkit_installer.node import calls, signals
+from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.settings import Program
 
 NEVER = 1 << 30
@@ -78,7 +79,9 @@ class Plan:
         if number == self.at and self.fault is Fault.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
         if number == self.at and self.fault is Fault.ONCE:
-            raise OSError(self.error, os.strerror(self.error))
+            reason = os.strerror(self.error)
+            # a program is no system call: what fails is to start it
+            raise ProgramError(f"cannot start it: {reason}") if name == "restart_unit" else OSError(self.error, reason)
         if number >= self.at and self.fault is Fault.FULL and name in NEED_SPACE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if number >= self.at and self.fault is Fault.READ_ONLY and name not in NO_CHANGE_OF_THE_DISK:
@@ -110,7 +113,7 @@ def faulty(plan: Plan) -> type[calls.SystemCalls]:
             try:
                 plan.meet(name, [argument for argument in arguments if isinstance(argument, str)])
                 return None if name == "fsync" else real(self, *arguments)
-            except OSError:
+            except (OSError, ProgramError):
                 plan.trace[-1] = dataclasses.replace(plan.trace[-1], failed=True)
                 raise
 

@@ -32,8 +32,11 @@ LIVE = pytest.mark.parametrize(
 Count = Callable[[int, Sequence[str]], None]
 
 
-def unclear(output: str, number: int) -> list[str]:
-    """Return what is wrong with how a failure was told: one line has file, the kernel's reason and a remedy."""
+def unclear(output: str, number: int, *, of_engine: bool) -> list[str]:
+    """Return what is wrong with how a failure was told: one line has file, the kernel's reason and a remedy.
+
+    What the engine does not do is told of the engine, and of no file.
+    """
     lines: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     wrong = ["it says more than its log"] if len(lines) != len(output.splitlines()) else []
     errors = [line for line in lines if line["level"] == "error"]
@@ -42,7 +45,8 @@ def unclear(output: str, number: int) -> list[str]:
     last = errors[-1]
     if "this is a bug" in last["msg"] or "Traceback" in output:
         wrong.append("it takes it for a bug")
-    wrong += [f"no {field} is named: {last}" for field in ("file", "hint") if not last.get(field)]
+    fields = ("hint",) if of_engine else ("file", "hint")
+    wrong += [f"no {field} is named: {last}" for field in fields if not last.get(field)]
     if os.strerror(number) not in last["msg"]:
         wrong.append(f"the reason is not named: {last['msg']}")
     return wrong
@@ -54,7 +58,8 @@ def wrong_with(made: Bench, done: Done, whole: World, plan: Plan) -> list[str]:
         # it could do without the call: then nothing is missing
         return done.world.differences(whole)
     wrong = [] if done.outcome.code in REFUSALS else [f"exit {done.outcome.code}: {done.outcome.output}"]
-    wrong += unclear(done.outcome.output, LASTING.get(plan.fault, plan.error))
+    of_engine = done.outcome.code in (ExitCode.ENGINE_REJECTED, ExitCode.ENGINE_DOWN)
+    wrong += unclear(done.outcome.output, LASTING.get(plan.fault, plan.error), of_engine=of_engine)
     if plan.fault is Fault.ONCE:
         met = done.outcome.trace[plan.at]
         if met.name not in ("unlink", "rmdir"):  # else it is the removal that failed
