@@ -256,6 +256,7 @@ def _take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: Pi
         if locked:
             store.forget()
         else:  # without a lock, what is in the store is not ours to remove: it would be a run's that starts just now
+            node.files.sweep(store.folder)
             for folder in reversed(node.files.folders_of_ours(os.path.dirname(store.folder))):
                 node.files.remove_folder(folder)
         log.get().info("Nothing is installed", folder=settings.toolkit.folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -84,7 +85,10 @@ class Writer(Folders):
         """Remove the temporary file that a killed run may have left beside the canonical `path`. Raises NodeError."""
         folder, name = os.path.split(path)
         leftover = os.path.join(folder, temporary_name(name))
-        if self.own_status(leftover) is not None:
+        status = self.own_status(leftover)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            self.remove_folder(leftover)
+        elif status is not None:
             self.remove(leftover)
 
     def _put(self, path: str, fill: Callable[[int], None], place: Placing) -> None:
