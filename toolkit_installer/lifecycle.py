@@ -190,7 +190,7 @@ def run(settings: Settings) -> int:
     woken = waiting.resumed()
     if woken is None:
         log.get().info("Starting", program=settings.program, node_root=settings.node_root)
-        pid_file = PidFile.acquire(node.files, settings.pid_file)
+        pid_file = _acquired(settings, node)
     else:
         pid_file = PidFile(node.files, woken.pid_path, woken.pid_fd, woken.pid_folders)
     try:
@@ -207,6 +207,17 @@ def run(settings: Settings) -> int:
                 os.close(instance.store.lock_fd)
     finally:
         pid_file.release()
+
+
+def _acquired(settings: Settings, node: Node) -> PidFile:
+    """Lock the PID file, and tidy up what a killed run left half written beside it. Raises InstallerError."""
+    pid_file = PidFile.acquire(node.files, settings.pid_file)
+    try:
+        ReloadBudget(node.files, pid_file.path, settings.reload_budget).tidy()
+    except InstallerError:
+        pid_file.release()
+        raise
+    return pid_file
 
 
 def plan(settings: Settings) -> int:
@@ -237,7 +248,7 @@ def uninstall(settings: Settings) -> int:
     for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
         seconds = settings.reload_timeout + _GRACE_SECONDS
         orders.ask_to_leave(node, store, path, keep_toolkit=settings.keep_toolkit, seconds=seconds)
-    pid_file = PidFile.acquire(node.files, settings.pid_file)
+    pid_file = _acquired(settings, node)
     try:
         _take_back(settings, node, store, pid_file)
     finally:

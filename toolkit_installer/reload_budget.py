@@ -50,6 +50,10 @@ class ReloadBudget:
         self.path = os.path.join(os.path.dirname(files.in_folder(pid_path)), FILE)
         self.budget = budget
 
+    def tidy(self) -> None:
+        """Remove what a killed run left half written beside the file. Raises NodeError."""
+        self.files.sweep(self.path)
+
     def check(self) -> None:
         """Raise ConfigurationError if the budget is used up."""
         reason = refusal(self._times(), clock.boot_seconds(), self.budget)

@@ -21,6 +21,7 @@ _HINTS = {
     errno.EPERM: "run as root, in a privileged container; look for an immutable attribute (lsattr)",
     errno.EBUSY: "it is a mount point of its own: mount the folder that it is in, not the file",
     errno.ELOOP: "somebody replaced a folder by a symlink meanwhile: start again",
+    errno.EINTR: "a signal came in between: start again",
     errno.EIO: "the disk reported an error: look at the kernel's log",
 }
 
