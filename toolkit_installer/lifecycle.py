@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from toolkit_installer import adopting, log, observation, orders, receipt_check, recovering, report, waiter, waiting
 from toolkit_installer import plan as plan_of
@@ -89,7 +89,7 @@ class Run:
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
         receipt = receipt_check.load(self.settings, self.node, self.store)
-        recovering.refuse_strangers(self.node, receipt, _files(receipt))
+        self._refuse_strangers(receipt, _files(receipt))
         recovering.recover(self.node, receipt, self.store.folder)
         _undisturbed(self._converge)
 
@@ -103,7 +103,7 @@ class Run:
             self._retire_others(seen)
             return
         paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
-        recovering.refuse_strangers(self.node, seen.receipt, paths)
+        self._refuse_strangers(seen.receipt, paths)
         interruptible = self.settings.cleanup is Cleanup.ALWAYS
         applier = Applier(
             self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible
@@ -111,6 +111,14 @@ class Run:
         applier.apply(seen)
         self._retire_others(seen)
         log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
+
+    def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
+        """Raise ConfigurationError for what is in the way; AlreadyRunningError if it is another instance's, at work."""
+        try:
+            recovering.refuse_strangers(self.node, receipt, paths)
+        except ConfigurationError:
+            _locked(self.store)
+            raise
 
     def _retire_others(self, seen: Observation) -> None:
         """Take the handlers back from engines that are not to have them any more, once the new one serves them."""
