@@ -22,6 +22,7 @@ from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
 from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit.low_level import is_usable
 
 
 class Applier:
@@ -230,7 +231,7 @@ class Applier:
             handlers=tuple(work.goals.served.items()),
             default=work.goals.default,
             files=tuple(file for file in files if file is not None),
-            low_level=work.goals.low_level,
+            low_level=tuple(filter(is_usable, work.goals.low_level)),
             reload_due=bool(work.reload_why),
         )
 

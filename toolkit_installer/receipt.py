@@ -98,7 +98,7 @@ class EngineRecord:
     default: str | None
     files: tuple[FileRecord, ...]
     low_level: tuple[str, ...] = ()
-    """The executables that the engine itself runs containers with, the default runtime's first."""
+    """What the engine itself runs containers with, the default runtime's first: paths, or names to find in PATH."""
     reload_due: bool = False
     """The files were changed, and the engine has not been seen with the change yet."""
 
@@ -155,6 +155,16 @@ def decode(content: bytes) -> Receipt:
         raise damaged(f"has a field that is missing or wrong: {error}") from error
 
 
+def check(content: bytes, receipt: Receipt) -> None:
+    """Raise ConfigurationError unless `content` reads back as `receipt`: a later run could do nothing with it."""
+    try:
+        same = decode(content) == receipt
+    except ConfigurationError as error:
+        raise ConfigurationError(f"could not be written so that it can be read again: {error}") from error
+    if not same:
+        raise ConfigurationError("could not be written so that it can be read again: it would say something else")
+
+
 def migrated(body: dict[str, Any], steps: Mapping[int, Migration], schema: int) -> dict[str, Any]:
     """Return the body brought to `schema`, step by step; the argument is left alone. Raises KeyError without a step."""
     body = copy.deepcopy(body)
@@ -192,7 +202,7 @@ def _engine(body: dict[str, Any]) -> EngineRecord:
         handlers=tuple((_text(name), _absolute(path)) for name, path in _list(body["handlers"])),
         default=None if body["default"] is None else _text(body["default"]),
         files=tuple(_file(file) for file in _list(body["files"])),
-        low_level=tuple(_absolute(path) for path in _list(body["low_level"])),
+        low_level=tuple(_text(program) for program in _list(body["low_level"])),
         reload_due=body["reload_due"] is True,
     )
 

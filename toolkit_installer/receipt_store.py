@@ -119,14 +119,20 @@ class ReceiptStore:
             return receipts.decode(found.content)
 
     def save(self, receipt: Receipt, originals: Mapping[str, bytes]) -> None:
-        """Make the receipt durable, after the copies that it names."""
+        """Make the receipt durable, after the copies that it names.
+
+        Raises ConfigurationError before anything is written for a receipt that `load` would refuse.
+        """
+        content = receipts.encode(receipt)
+        with located(f"{self.folder}/{_RECEIPT}"):
+            receipts.check(content, receipt)
         wanted = {file.before.sha256 for engine in receipt.engines for file in engine.files if file.before}
         for digest in sorted(wanted & originals.keys()):
             path = f"{self.folder}/{_ORIGINALS}/{digest}"
             if self.files.digest(path) != digest:
                 self.files.make_folders(os.path.dirname(path), _PRIVATE_FOLDER)
                 self._write(path, originals[digest])
-        self._write(f"{self.folder}/{_RECEIPT}", receipts.encode(receipt))
+        self._write(f"{self.folder}/{_RECEIPT}", content)
 
     def tidy(self, receipt: Receipt) -> None:
         """Remove the copies that the receipt no longer names."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +18,10 @@ from toolkit_installer.engines.base import Goal
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.receipt import Before, EngineRecord, FileRecord, OwnedKey, Receipt, State
+from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.settings import EngineName, ReloadMode
 
 SHA = "0123456789abcdef" * 4
@@ -60,6 +64,7 @@ ENGINE_RECORDS = st.builds(
     handlers=tuples(st.tuples(TEXTS, ABSOLUTE)),
     default=st.none() | TEXTS,
     files=tuples(FILES),
+    low_level=tuples(TEXTS),
     reload_due=st.booleans(),
 )
 RECEIPTS = st.builds(
@@ -98,6 +103,7 @@ WHOLE = Receipt(
                     keys=(OwnedKey(("runtimes", "nvidia"), "{}", None),),
                 ),
             ),
+            low_level=("/usr/bin/crun", "runc"),
         ),
     ),
 )
@@ -107,6 +113,21 @@ WHOLE = Receipt(
 @given(RECEIPTS)
 def test_what_was_written_is_read_back(made: Receipt) -> None:
     assert receipt.decode(receipt.encode(made)) == made
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"toolkit_folder": "usr/local"}, {"installer": "\0"}, {"folders": ["/not a tuple"]}],
+    ids=["relative", "NUL", "list"],
+)
+def test_a_receipt_that_the_next_run_could_not_use_is_not_written(change: dict[str, Any], tmp_path: Path) -> None:
+    store = ReceiptStore(Node(str(tmp_path)).files, "/usr/local/nvidia")
+    store.prepare()
+    store.save(WHOLE, {})
+    before = store.load()
+    with pytest.raises(ConfigurationError, match=r"receipt\.json.*could not be written"):
+        store.save(dataclasses.replace(WHOLE, **change), {})
+    assert store.load() == before
 
 
 Place = tuple[str | int, ...]

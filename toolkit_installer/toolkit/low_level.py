@@ -23,7 +23,7 @@ def choose(settings: ToolkitSettings, engines: Sequence[str], toolkit_folder: st
     itself for ever. Raises UsageError where the user asks for that, or for what is neither path nor name.
     """
     for runtime in settings.low_level_runtimes:
-        if not _is_usable(runtime):
+        if not is_usable(runtime):
             raise UsageError(
                 f"--nvidia-container-runtime.runtimes {runtime!r} is no runtime",
                 hint="give an absolute path, or a name that is found in PATH",
@@ -33,13 +33,13 @@ def choose(settings: ToolkitSettings, engines: Sequence[str], toolkit_folder: st
                 f"--nvidia-container-runtime.runtimes {runtime!r} is the NVIDIA runtime, which would run itself",
                 hint="name a low-level runtime, such as runc or crun",
             )
-    found = (runtime for runtime in engines if _is_usable(runtime) and not _is_nvidia(runtime, toolkit_folder))
+    found = (runtime for runtime in engines if is_usable(runtime) and not _is_nvidia(runtime, toolkit_folder))
     return tuple(dict.fromkeys(settings.low_level_runtimes or (*found, *DEFAULTS)))
 
 
-def _is_usable(runtime: str) -> bool:
+def is_usable(runtime: str) -> bool:
     """Tell whether `runtime` is an absolute path, or a name that can be looked for in PATH."""
-    return bool(runtime) and "\0" not in runtime and ("/" not in runtime or posixpath.isabs(runtime))
+    return bool(runtime) and runtime.isprintable() and ("/" not in runtime or posixpath.isabs(runtime))
 
 
 def _is_nvidia(runtime: str, toolkit_folder: str) -> bool:

@@ -16,7 +16,7 @@ FOLDER = "/usr/local/nvidia/toolkit"
         (("/usr/bin/runc",), ("/usr/bin/runc", "runc", "crun")),
         (("crun",), ("crun", "runc")),
         (("/a", "/b", "/a"), ("/a", "/b", "runc", "crun")),
-        (("", "./runc", "bin/runc"), ("runc", "crun")),
+        (("", "./runc", "bin/runc", "/usr/bin/\ud800", "/usr/bin/\0", "ru\nc"), ("runc", "crun")),
         ((f"{FOLDER}/nvidia-container-runtime", "/usr/bin/runc"), ("/usr/bin/runc", "runc", "crun")),
         ((f"{FOLDER}/../toolkit/other",), ("runc", "crun")),
         (("/elsewhere/nvidia-container-runtime.cdi.real", "nvidia-container-runtime"), ("runc", "crun")),
