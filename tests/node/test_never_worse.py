@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import shutil
 import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,17 +53,9 @@ def bench(node: FakeNode, tmp_path: Path) -> Bench:
 
 
 @pytest.fixture
-def container(tmp_path: Path) -> Iterator[None]:
-    """Run what looks like the shim of a container that was started through the legacy handler."""
-    shim = tmp_path / "containerd-shim-runc-v2"
-    shutil.copy("/bin/sleep", shim)
-    bundle = tmp_path / "bundle"
-    bundle.mkdir()
-    (bundle / "runtime").write_text(f"{TOOLKIT}/{LEGACY}")
-    process = subprocess.Popen([shim, "300"], cwd=bundle)
-    yield
-    process.kill()
-    process.wait()
+def container(node: FakeNode) -> None:
+    """Leave on the node what containerd keeps of a container that was started through the legacy handler."""
+    node.write("/run/containerd/io.containerd.runtime.v2.task/k8s.io/c0ffee/runtime", f"{TOOLKIT}/{LEGACY}")
 
 
 # --- rollback ---

@@ -107,19 +107,32 @@ def test_a_container_whose_shim_and_engine_are_gone_holds_the_toolkit_that_delet
     assert held == f"the container orphan (its bundle {state}/{TASKS}/k8s.io/orphan is there) runs with {RUNTIME}"
 
 
+@pytest.fixture
+def old_shim(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what is taken for the old shim's name in this test.
+
+    By its real name it would hold every toolkit on the machine, and tests that run beside this one have theirs.
+    """
+    name = f"shim-{uuid.uuid4().hex[:10]}"
+    monkeypatch.setattr(references, "_SHIM", name)
+    return name
+
+
 OLD_SHIM = ("-namespace", "moby", "-workdir", "/var/lib/containerd/io.containerd.runtime.v1.linux/moby/c0ffee")
 
 
 @pytest.mark.parametrize("root", [("-runtime-root", "/var/run/docker/runtime-nvidia"), ()])
 def test_a_container_of_an_old_shim_that_does_not_tell_its_runtime_holds_the_toolkit(
-    node: Node, start: Start, root: tuple[str, ...]
+    node: Node, start: Start, old_shim: str, root: tuple[str, ...]
 ) -> None:
-    pid = start("containerd-shim", *OLD_SHIM, *root)
+    pid = start(old_shim, *OLD_SHIM, *root)
     assert references.holders(node, TOOLKIT) == [f"the container c0ffee (PID {pid}) may run with it"]
 
 
-def test_a_container_of_an_old_shim_that_docker_gave_to_runc_holds_nothing(node: Node, start: Start) -> None:
-    start("containerd-shim", *OLD_SHIM, "-runtime-root", "/var/run/docker/runtime-runc")
+def test_a_container_of_an_old_shim_that_docker_gave_to_runc_holds_nothing(
+    node: Node, start: Start, old_shim: str
+) -> None:
+    start(old_shim, *OLD_SHIM, "-runtime-root", "/var/run/docker/runtime-runc")
     assert references.holders(node, TOOLKIT) == []
 
 
