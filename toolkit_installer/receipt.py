@@ -120,6 +120,10 @@ class Receipt:
     """Folders that were created for the PID file, outermost first: they go when it goes."""
     engines: tuple[EngineRecord, ...]
 
+    def file_paths(self) -> list[str]:
+        """Return where the engines' files are."""
+        return [file.path for engine in self.engines for file in engine.files]
+
 
 def encode(receipt: Receipt) -> bytes:
     """Return the receipt as JSON text."""

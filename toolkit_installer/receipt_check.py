@@ -79,7 +79,7 @@ def _wrong(node: Node, settings: Settings, folder: str, found: Receipt) -> Itera
             yield from _wrong_file(node, settings, folder, found, engine, file)
     if posixpath.basename(found.pid_file) != PID_FILE_NAME:
         yield f"names the PID file {found.pid_file}, which is none"
-    files = [file.path for engine in found.engines for file in engine.files]
+    files = found.file_paths()
     inner = [posixpath.join(place, name) for name in (*layout.FOLDERS, wrappers.CONFIG_NAME)]
     yield from _wrong_folders(node, found.folders, [*files, *inner, folder])
     yield from _wrong_folders(node, found.pid_folders, [found.pid_file])

@@ -1,0 +1,183 @@
+"""One instance at work: converge, wait, look again, leave."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+
+from toolkit_installer import log, observation, orders, receipt_check, recovering, report, waiter, waiting
+from toolkit_installer import plan as plan_of
+from toolkit_installer.applying import Applier
+from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.observation import Observation
+from toolkit_installer.receipt import Receipt, State
+from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.reload_budget import ReloadBudget
+from toolkit_installer.reverting import Reverter
+from toolkit_installer.settings import Cleanup, OnDrift, Settings
+from toolkit_installer.taking_back import locked, revert, undisturbed
+
+
+class Instance:
+    """One run that holds the locks."""
+
+    def __init__(self, settings: Settings, node: Node, pid_file: PidFile) -> None:
+        self.settings = settings
+        self.node = node
+        self.pid_file = pid_file
+        self.store = ReceiptStore(node.files, settings.toolkit.install_dir)
+        self.attention = Attention()
+        self._told = False
+        """That a managed file was changed: said once in each process, as nothing else may come of it."""
+
+    def start(self) -> int:
+        """Converge for the first time, then wait; return the exit code if it is not to wait."""
+        if locked(self.store):
+            self.store.take_order()  # it was for a run that is gone
+        self._converge_or_stop()
+        return self._go_on()
+
+    def resume(self, event: str) -> int:
+        """Go on after the idle process was woken by `event`."""
+        if event == waiter.DRIFT:
+            self._drifted()
+        elif event == signal.SIGHUP.name:
+            log.get().info("Looking again", signal=event)
+            self.attention.again = True
+        else:
+            self.attention.stop = signal.Signals[event]
+        return self._go_on()
+
+    def _go_on(self) -> int:
+        """Do what the signals so far ask for, then wait for more."""
+        while self.attention.stop is None:
+            self.attention.look()
+            if self.attention.again:
+                self.attention.again = False
+                self._converge_again()
+            elif not self.settings.daemon:
+                return ExitCode.DONE
+            elif self.attention.stop is None:
+                self._wait()
+        return self._leave()
+
+    def _converge_or_stop(self) -> None:
+        try:
+            self.converge()
+        except Stopped as stopped:
+            log.get().info("Stopped before the work was done", signal=stopped.number.name)
+
+    def _converge_again(self) -> None:
+        """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on."""
+        try:
+            self._converge_or_stop()
+        except InstallerError as error:
+            log.get().error("Could not converge; the node is as it was", reason=str(error))
+
+    def converge(self) -> None:
+        """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
+        receipt = receipt_check.load(self.settings, self.node, self.store)
+        self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
+        recovering.recover(self.node, receipt, self.store.folder)
+        undisturbed(self._converge)
+
+    def _converge(self) -> None:
+        """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
+        seen = self._observe()
+        report.notes(seen)
+        if seen.plan.empty and (seen.receipt is not None and seen.receipt.state is State.INSTALLED):
+            if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
+                log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
+            self._retire_others(seen)
+            return
+        paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
+        self._refuse_strangers(seen.receipt, paths)
+        interruptible = self.settings.cleanup is Cleanup.ALWAYS
+        applier = Applier(
+            self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible
+        )
+        applier.apply(seen)
+        self._retire_others(seen)
+        log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
+
+    def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
+        """Raise ConfigurationError for what is in the way; AlreadyRunningError if it is another instance's, at work."""
+        try:
+            recovering.refuse_strangers(self.node, receipt, paths)
+        except ConfigurationError:
+            locked(self.store)
+            raise
+
+    def _retire_others(self, seen: Observation) -> None:
+        """Take the handlers back from engines that are not to have them any more, once the new one serves them."""
+        receipt = self.store.load()
+        for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan.engines):
+            assert receipt is not None  # noqa: S101  # it has the record
+            receipt = Reverter(self.node, self.store, self.attention, self.settings.reload_timeout).retire(
+                receipt, record
+            )
+
+    def _observe(self) -> Observation:
+        """Look at the node; first take the handlers back from a file of the same engine that is not to have them."""
+        seen = observation.observe(self.settings, self.node, self.store)
+        while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
+            self.attention.check()
+            if any(engine.reload_why for engine in seen.plan.engines):
+                ReloadBudget(self.node.files, self.pid_file.path, self.settings.reload_budget).check()
+            reverter = Reverter(self.node, self.store, self.attention, self.settings.reload_timeout)
+            reverter.retire(seen.receipt, record)
+            seen = observation.observe(self.settings, self.node, self.store)
+        return seen
+
+    def _drifted(self) -> None:
+        self._told = True
+        if self.settings.on_drift is OnDrift.REPAIR:
+            log.get().warning("A managed file was changed: looking again")
+            self.attention.again = True
+        else:
+            for path in report.drifted(self.node, self._recorded()):
+                log.get().warning(
+                    "Somebody changed the file; `--on-drift repair` or SIGHUP would put the handlers back", file=path
+                )
+
+    def _recorded(self) -> Receipt | None:
+        """Return the receipt, None where it cannot be read: no reason to stop waiting."""
+        try:
+            return receipt_check.load(self.settings, self.node, self.store)
+        except InstallerError as error:
+            log.get().error("The receipt cannot be used", reason=str(error))
+            return None
+
+    def _wait(self) -> None:
+        """Become the idle process. Returns only if a file was changed since it was written, which is new."""
+        receipt = self._recorded()
+        places = [self.node.root.outside(path) for path in (receipt.file_paths() if receipt is not None else [])]
+        watched = [(place, waiter.identity(place)) for place in places]
+        look = self.settings.on_drift is not OnDrift.IGNORE
+        # looked at after its identity was taken: whatever is changed from here on, the idle process sees
+        if look and not self._told and report.drifted(self.node, receipt):
+            self._drifted()
+            return
+        log.get().info("Waiting for signal")
+        waiting.wait(self.pid_file, self.store.lock_fd, watched, look=look)
+
+    def _leave(self) -> int:
+        """Clean up as the settings, or an order of `uninstall`, say."""
+        order = self.store.take_order() if self.store.exists() else None
+        receipt = receipt_check.load(self.settings, self.node, self.store)
+        if order is None and self.settings.cleanup is Cleanup.NEVER:
+            log.get().info("Leaving the node configured, as --cleanup never says")
+        elif order is None and not self.settings.daemon:
+            log.get().info("Leaving: --no-daemon cleans nothing up")
+        elif receipt is None:
+            log.get().info("Nothing to clean up")
+        else:
+            log.get().info("Cleaning up", signal=self.attention.stop.name if self.attention.stop else None)
+            keep = self.settings.keep_toolkit if order is None else order == orders.KEEP
+            revert(self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep)
+            self.pid_file.adopt_folders(receipt.pid_folders)
+            log.get().info("The node is as it was")
+        return ExitCode.DONE
