@@ -19,7 +19,7 @@ _MARKS = ("trusted.toolkit-installer.made", "user.toolkit-installer.made")
 
 A run can be killed before its receipt stands and after it went. The mark says that the folder is ours all the same.
 """
-_NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.ENOSPC, errno.E2BIG)
+_NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.E2BIG)
 NO_RENAMEAT2 = (errno.EINVAL, errno.ENOSYS)
 """What renameat2 says where the kernel or the file system does not have it."""
 
