@@ -198,7 +198,8 @@ class Bench:
     def arguments(self, command: Command) -> list[str]:
         """Return the command line."""
         self.node.payload = self.images[0 if command.older else 1]
-        flags = (*self.make.flags, "--reload-budget", "999/1")
+        # an engine that does not come back is waited for once in each of the matrix's many runs
+        flags = (*self.make.flags, "--reload-budget", "999/1", "--reload-timeout", "5")
         return self.node.arguments(*command.words, *flags, engine=self.make.engine, log_format="json")
 
     def _place(self, tree: Tree) -> None:
