@@ -17,10 +17,10 @@ from toolkit_installer.toolkit import layout, wrappers
 def leftovers(node: Node, settings: Settings) -> Receipt | None:
     """Return a receipt for what is found, or None if nothing is: entries and files in the toolkit folder are ours.
 
-    Looks at the engine that is named, else at all of them. Raises ConfigurationError for files it cannot read.
+    Looks at the engines that are named, else at all of them. Raises ConfigurationError for files it cannot read.
     """
     folder = settings.toolkit.folder
-    rooms = [ROOMS[settings.runtime]] if settings.runtime is not None else list(ROOMS.values())
+    rooms = [room for name, room in ROOMS.items() if not settings.runtimes or name in settings.runtimes]
     records = [_engine(node, settings.for_engine(room.name), room) for room in rooms]
     engines = tuple(record for record in records if record is not None)
     names = layout.known(node.files.list(folder))

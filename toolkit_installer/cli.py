@@ -24,7 +24,7 @@ from toolkit_installer.settings import Program, Settings
 
 _HELP_FLAGS = ("-h", "--help")
 _VERSION_FLAGS = ("-v", "--version")
-_PRINTING_COMMANDS = frozenset({"plan", "status"})
+_PRINTING_COMMANDS = frozenset({"plan", "status", "detect"})
 _INTERRUPTED = 130  # what shells report for a program that SIGINT ended
 
 _Values = dict[str, Sequence[str]]
@@ -189,7 +189,14 @@ def _jobs(program: Program, environment: Mapping[str, str]) -> Mapping[str, _Job
 
         return lifecycle.status(settings, as_json=as_json.value is True)
 
-    return {"run": run, "plan": plan, "uninstall": uninstall, "status": status}
+    def detect(values: _Values) -> int:
+        as_json = answer_of(STATUS_JSON, tuple(values.pop(STATUS_JSON.name, ("false",))), STATUS_JSON.flags[0])
+        settings = _configured(values, environment, program, installing=False)
+        from toolkit_installer import lifecycle  # noqa: PLC0415  # see above
+
+        return lifecycle.detect(settings, as_json=as_json.value is True)
+
+    return {"run": run, "plan": plan, "uninstall": uninstall, "status": status, "detect": detect}
 
 
 def _configured(values: _Values, environment: Mapping[str, str], program: Program, *, installing: bool) -> Settings:

@@ -1,100 +1,157 @@
-"""Which engine the node runs, by what is seen there. Ambiguity is an error that lists the evidence."""
+"""Which engine the node runs, and which distribution brought it, by what is seen there.
+
+The kubelet's own choice outweighs all else; then comes what answers on its socket, then units, programs and files.
+What stays ambiguous, or contradicts what was asked for, is an error that lists the evidence.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from toolkit_installer import log
-from toolkit_installer.engines import answering
-from toolkit_installer.engines.base import EngineSilentError
-from toolkit_installer.engines.rooms import ROOMS
+from toolkit_installer import evidence, log
+from toolkit_installer.distributions import TABLE, USUAL, Distribution
+from toolkit_installer.engines import containerd_trial
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import processes
+from toolkit_installer.evidence import Evidence, Kind
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, Settings
 
-_ENDPOINT_FLAG = "--container-runtime-endpoint"
+_HINT = "say which one with --runtime docker or --runtime containerd; --socket and --config name one of several"
+_AT_WORK = (Kind.KUBELET, Kind.LIVE)
+_ENGINES = tuple(dict.fromkeys(row.engine for row in (USUAL[EngineName.DOCKER], *TABLE)))
 
 
 @dataclasses.dataclass(frozen=True)
-class Evidence:
-    """What speaks for an engine. `words` is for people."""
+class Decision:
+    """What was decided for one engine: its row, why, and the settings with the places that the row gives."""
 
-    engine: EngineName
-    words: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Seen:
-    """All evidence of a node, the strongest kind first."""
-
-    kubelet: tuple[Evidence, ...] = ()
-    live: tuple[Evidence, ...] = ()
-    files: tuple[Evidence, ...] = ()
+    row: Distribution
+    why: str
+    settings: Settings
+    evidence: tuple[Evidence, ...] = ()
 
 
-def choose(seen: Seen) -> Evidence:
-    """Return the evidence that decides: the kubelet's choice, else the one live engine, else the one with files.
+def choose(seen: Sequence[Evidence], hint: str = _HINT) -> Evidence:
+    """Return the evidence that decides: that of the strongest kind, if all of its kind speak for the same row.
 
-    Pure. Raises ConfigurationError, listing the evidence, where it decides nothing.
+    What is refused counts only where nothing else of its kind is there (of an engine that does not run: where nothing
+    else is there at all), and docker's own containerd not beside docker.
+    Pure. Raises ConfigurationError, listing the evidence, where it decides nothing, or for a row that is refused.
     """
-    for kind in (seen.kubelet, seen.live, seen.files):
-        engines = {evidence.engine for evidence in kind}
-        if len(engines) == 1:
-            return kind[0]
-        if engines:
-            found = "; ".join(evidence.words for evidence in kind)
-            raise ConfigurationError(f"more than one engine was found: {found}", hint=_HINT)
-    raise ConfigurationError("no engine was found: none answers on its socket, and none has a file", hint=_HINT)
+    supported = any(each.row is not None and each.row.refused is None for each in seen)
+    for kind in Kind:
+        found = _weighed([each for each in seen if each.kind is kind])
+        if kind not in _AT_WORK and supported:
+            found = [each for each in found if each.row is not None and each.row.refused is None]
+        if not found:
+            continue
+        if len({each.row.name if each.row is not None else None for each in found}) > 1:
+            raise ConfigurationError(f"more than one engine was found: {listed(found)}", hint=hint)
+        if found[0].row is None:
+            raise ConfigurationError(f"the kubelet uses an engine that is not known: {listed(found)}", hint=hint)
+        if found[0].row.refused is not None:
+            raise ConfigurationError(
+                f"{found[0].row.name} is not supported: {listed(found)}", hint=found[0].row.refused
+            )
+        return found[0]
+    raise ConfigurationError("no engine was found: none answers on its socket, and none is installed", hint=hint)
 
 
-_HINT = "say which one with --runtime docker or --runtime containerd"
+def listed(seen: Sequence[Evidence]) -> str:
+    """Return the evidence in words, each once."""
+    return "; ".join(dict.fromkeys(each.words for each in seen))
 
 
-def detect(node: Node, settings: Settings) -> EngineName:
-    """Return the node's engine, and log why. Raises ConfigurationError."""
-    decided = choose(look(node, settings))
-    log.get().info("Recognised the engine", engine=decided.engine, why=decided.words)
-    return decided.engine
+def _weighed(found: Sequence[Evidence]) -> list[Evidence]:
+    supported = [each for each in found if each.row is None or each.row.refused is None] or list(found)
+    docker = any(each.row is not None and each.row.engine is EngineName.DOCKER for each in supported)
+    return [each for each in supported if not (docker and each.lesser)]
 
 
-def look(node: Node, settings: Settings) -> Seen:
-    """Return the evidence on the node."""
-    live = []
-    files = []
-    # one deadline for all: an engine that hangs must not make the others wait for it each time
-    deadline = time.monotonic() + settings.reload_timeout
-    for name, room in ROOMS.items():
-        own = settings.for_engine(name).engine
-        socket = own.socket or room.socket
-        try:
-            # one that is starting counts as well: what the node is must not depend on who was up first
-            version = answering.wait(room, node, socket, deadline - time.monotonic()).version
-            live.append(Evidence(name, f"{name} {version} answers on {socket}"))
-        except EngineSilentError as error:
-            log.get().debug("The engine does not answer", engine=name, reason=str(error))
-        config = own.config or room.config
-        if node.files.is_file(config):
-            files.append(Evidence(name, f"{name} has {config}"))
-    kubelet = (
-        () if node.root.folder != "/" and not live else _kubelet({name: room.socket for name, room in ROOMS.items()})
+def look(node: Node, settings: Settings) -> tuple[Evidence, ...]:
+    """Return all evidence on the node, the strongest kind first, each kind in the table's order."""
+    return (
+        *evidence.of_kubelets(node),
+        *evidence.of_sockets(node, settings, _ENGINES),
+        *evidence.of_installations(node, settings, _ENGINES),
     )
-    return Seen(kubelet, tuple(live), tuple(files))
 
 
-def _kubelet(sockets: Mapping[EngineName, str]) -> tuple[Evidence, ...]:
-    """Return what a running kubelet was told to use."""
-    found = []
-    for process in processes.named(frozenset({"kubelet"})):
-        endpoint = endpoint_of(process.arguments)
-        for name, socket in sockets.items():
-            if endpoint is not None and endpoint.removeprefix("unix://").endswith(socket.rpartition("/")[2]):
-                found.append(Evidence(name, f"the kubelet (PID {process.pid}) uses {endpoint}"))
-    return tuple(found)
+def detect(node: Node, settings: Settings, seen: tuple[Evidence, ...] | None = None) -> tuple[Decision, ...]:
+    """Return what is to be configured: the engines that were named, else the one that the node has. Log why.
+
+    `seen`: what `look` returned, if that was asked already. Raises ConfigurationError.
+    """
+    if settings.runtimes:
+        kubelets = evidence.of_kubelets(node)
+        decided = tuple(_named(node, settings, engine, kubelets) for engine in settings.runtimes)
+    else:
+        seen = look(node, settings) if seen is None else seen
+        decided = (_decided(settings, choose(seen), seen),)
+    for each in decided:
+        if not settings.runtimes or each.row is not USUAL[each.row.engine]:
+            log.get().info("Recognised the engine", engine=each.row.engine, distribution=each.row.name, why=each.why)
+    return decided
 
 
-def endpoint_of(arguments: Sequence[str]) -> str | None:
-    """Return the kubelet's --container-runtime-endpoint, None if it was given none. Pure."""
-    return processes.flag_value(arguments, _ENDPOINT_FLAG)
+def _named(node: Node, settings: Settings, engine: EngineName, kubelets: tuple[Evidence, ...]) -> Decision:
+    """Return the row of an engine that was asked for by name. Raises ConfigurationError for a contradiction.
+
+    What --config or --socket say is the user's own word, and contradicts nothing.
+    """
+    own = settings.for_engine(engine)
+    if own.engine.config is not None:
+        return Decision(USUAL[engine], f"--runtime {engine} with a file of its own", own)
+    if own.engine.socket is not None:
+        row = evidence.of_row(node, own.engine.socket)
+        if row is None or row.engine is not engine:
+            row = USUAL[engine]
+        met = Evidence(Kind.LIVE, row, f"--runtime {engine} on {own.engine.socket}", own.engine.socket)
+        return _decided(settings, met, (met,))
+    if kubelets and not any(each.row is not None and each.row.engine in settings.runtimes for each in kubelets):
+        raise _contradiction(engine, kubelets)
+    seen = (*kubelets, *evidence.of_installations(node, settings, (engine,)))
+    seen = tuple(each for each in seen if each.row is not None and each.row.engine is engine)
+    rows = {each.row.name for each in _weighed(seen) if each.row is not None}
+    if not rows or (len(rows) > 1 and not any(each.kind is Kind.KUBELET for each in seen)):
+        seen = (*seen, *evidence.of_sockets(node, settings, _ENGINES if not rows else (engine,)))
+    mine = [each for each in seen if each.row is not None and each.row.engine is engine]
+    if not mine and seen:
+        raise _contradiction(engine, seen)
+    if not mine:
+        return Decision(USUAL[engine], f"--runtime {engine}", own)
+    hint = f"name the one that is meant with --socket or --config: more than one {engine} is on this node"
+    return _decided(settings, choose(mine, hint), seen)
+
+
+def _contradiction(engine: EngineName, seen: Sequence[Evidence]) -> ConfigurationError:
+    return ConfigurationError(
+        f"--runtime {engine} contradicts what is on the node: {listed(seen)}",
+        hint=f"use --runtime auto; if {engine} is meant all the same, name its --socket or --config",
+    )
+
+
+def _decided(settings: Settings, found: Evidence, seen: tuple[Evidence, ...]) -> Decision:
+    """Return the decision with the row's own places, where nobody named others and its engine does not tell them."""
+    row = found.row
+    assert row is not None  # noqa: S101  # choose() refuses evidence without one
+    own = settings.for_engine(row.engine)
+    usual = row is USUAL[row.engine]
+    socket = own.engine.socket
+    if socket is None and row.engine is not EngineName.DOCKER and found.socket is not None:
+        # a kubelet may name another socket than the usual one
+        socket = None if usual and evidence.same_socket(found.socket, row.socket) else found.socket
+    if socket is None and not usual:
+        socket = row.socket
+    config = own.engine.config
+    if config is None and not usual and not _told(seen, row):
+        config = row.config
+    engine = dataclasses.replace(own.engine, socket=socket, config=config)
+    return Decision(row, found.words, dataclasses.replace(own, engine=engine), seen)
+
+
+def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
+    """Tell whether a process of this row names its own file: its data may lie elsewhere than usual."""
+    processes = [each.process for each in seen if each.row is row and each.process is not None]
+    return any(containerd_trial.told_config(process) is not None for process in processes)

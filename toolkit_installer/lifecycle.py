@@ -1,10 +1,10 @@
-"""The commands: run, plan, uninstall, status."""
+"""The commands: run, plan, uninstall, status, detect."""
 
 from __future__ import annotations
 
 import os
 
-from toolkit_installer import log, observation, orders, receipt_check, report, waiting
+from toolkit_installer import detecting, log, observation, orders, receipt_check, report, waiting
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.instance import Instance
 from toolkit_installer.node import signals
@@ -72,6 +72,12 @@ def status(settings: Settings, *, as_json: bool) -> int:
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
     report.show_status(node, settings, receipt_check.load(settings, node, store), as_json=as_json)
     return ExitCode.DONE
+
+
+def detect(settings: Settings, *, as_json: bool) -> int:
+    """Show which engine and distribution the node has, and why. Raises InstallerError."""
+    signals.unblock()
+    return detecting.show(Node.open(settings.node_root, settings.host_root), settings, as_json=as_json)
 
 
 def uninstall(settings: Settings) -> int:

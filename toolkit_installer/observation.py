@@ -53,9 +53,8 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
     originals: dict[str, bytes] = {}
     engines: tuple[EngineWork, ...] = ()
     if settings.configure_engine:
-        if settings.runtime is None:
-            settings = settings.for_engine(detection.detect(node, settings))
-        engines = (_engine(settings, node, store, receipt, found, originals),)
+        decided = detection.detect(node, settings)
+        engines = tuple(_engine(each.settings, node, store, receipt, found, originals) for each in decided)
         own = tuple(runtime for engine in engines for runtime in engine.goals.low_level)
     else:  # those that are configured stay so
         own = tuple(runtime for record in (receipt.engines if receipt else ()) for runtime in record.low_level)
@@ -117,8 +116,8 @@ def _engine(  # all that an engine's plan depends on
     found: Payload,
     originals: dict[str, bytes],
 ) -> EngineWork:
-    assert settings.runtime is not None  # noqa: S101  # the caller chose it
-    engine = room(settings.runtime)
+    (name,) = settings.runtimes
+    engine = room(name)
     folder = settings.toolkit.folder
     registered = handlers.handlers(settings.engine.runtime_name, found.executables, folder)
     default = settings.engine.runtime_name if settings.engine.set_as_default else None

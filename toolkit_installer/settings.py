@@ -114,8 +114,8 @@ class Settings:
     """Everything that was asked for, checked as far as it can be without looking at the node."""
 
     program: Program = Program.TOOLKIT_INSTALLER
-    runtime: EngineName | None = None
-    """None: recognised on the node (`--runtime auto`)."""
+    runtimes: tuple[EngineName, ...] = ()
+    """The engines to configure, in this order; none: recognised on the node (`--runtime auto`)."""
     node_root: str | None = None
     """None: paths are those of the installer's mount namespace, used as they are."""
     host_root: str = "/host"
@@ -136,9 +136,10 @@ class Settings:
     reload_budget: tuple[int, float] = (3, 600.0)
     """At most so many reloads for installing within so many seconds."""
     engine_of: tuple[tuple[EngineName, EngineSettings], ...] = ()
-    """While `runtime` is None: for engines of which something else was asked than `engine` says. They differ by the
+    """Unless `runtimes` is one: for engines of which something else was asked than `engine` says. They differ by the
     variables that speak of one engine only, such as DOCKER_CONFIG; `engine` itself is then containerd's."""
 
     def for_engine(self, name: EngineName) -> Settings:
-        """Return the same, once the engine of the node is known."""
-        return dataclasses.replace(self, runtime=name, engine=dict(self.engine_of).get(name, self.engine), engine_of=())
+        """Return the same for this engine alone."""
+        engine = dict(self.engine_of).get(name, self.engine)
+        return dataclasses.replace(self, runtimes=(name,), engine=engine, engine_of=())

@@ -52,6 +52,9 @@ class Lifecycle(types.ModuleType):
     def status(self, settings: Settings, *, as_json: bool) -> int:
         return self._do("status", settings, as_json=as_json)
 
+    def detect(self, settings: Settings, *, as_json: bool) -> int:
+        return self._do("detect", settings, as_json=as_json)
+
     @property
     def asked(self) -> Settings:
         ((_, settings, _),) = self.calls
@@ -84,7 +87,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
 # --- commands ---
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "uninstall", "status"])
+@pytest.mark.parametrize("command", ["run", "plan", "uninstall", "status", "detect"])
 def test_each_command_reaches_its_part_of_the_lifecycle_and_returns_its_exit_code(
     lifecycle: Lifecycle, command: str
 ) -> None:
@@ -94,7 +97,7 @@ def test_each_command_reaches_its_part_of_the_lifecycle_and_returns_its_exit_cod
     assert name == command
     assert settings.toolkit.install_dir == "/opt/nvidia"
     assert settings.node_root == "/host"
-    assert as_json is (False if command == "status" else None)
+    assert as_json is (False if command in ("status", "detect") else None)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_the_old_names_are_one_command(lifecycle: Lifecycle, program: Program) -
     ((name, settings, _),) = lifecycle.calls
     assert name == "run"
     assert settings.program is program
-    assert (settings.daemon, settings.runtime) == (False, EngineName.CONTAINERD)
+    assert (settings.daemon, settings.runtimes) == (False, (EngineName.CONTAINERD,))
     assert settings.toolkit.install_dir == "/opt/nvidia"
 
 
@@ -141,7 +144,7 @@ def test_of_a_repeated_flag_the_last_one_counts(lifecycle: Lifecycle) -> None:
 @pytest.mark.parametrize("command", ["uninstall", "status"])
 def test_a_pod_that_asks_for_unbuilt_features_can_still_be_cleaned_up(lifecycle: Lifecycle, command: str) -> None:
     assert start(OURS, command, CDI_ENABLED="true", RUNTIME="crio") == 0
-    assert lifecycle.asked.runtime is EngineName.CRIO
+    assert lifecycle.asked.runtimes == (EngineName.CRIO,)
 
 
 # --- version ---

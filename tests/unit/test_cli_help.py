@@ -24,6 +24,7 @@ CASES = [
     ("toolkit-installer-plan", Program.TOOLKIT_INSTALLER, ["plan", "--help"]),
     ("toolkit-installer-uninstall", Program.TOOLKIT_INSTALLER, ["uninstall", "--help"]),
     ("toolkit-installer-status", Program.TOOLKIT_INSTALLER, ["status", "--help"]),
+    ("toolkit-installer-detect", Program.TOOLKIT_INSTALLER, ["detect", "--help"]),
     ("nvidia-toolkit", Program.NVIDIA_TOOLKIT, ["-h"]),
     ("nvidia-ctk-installer", Program.NVIDIA_CTK_INSTALLER, ["-help"]),
 ]

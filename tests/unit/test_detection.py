@@ -1,51 +1,149 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from toolkit_installer.detection import Evidence, Seen, choose, endpoint_of
+from toolkit_installer import kubelet
+from toolkit_installer.detection import choose
+from toolkit_installer.distributions import BY_NAME, TABLE, engine_of_socket, plain, with_marks, with_socket
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.evidence import Evidence, Kind
 from toolkit_installer.settings import EngineName
 
-DOCKER = Evidence(EngineName.DOCKER, "docker answers")
-CONTAINERD = Evidence(EngineName.CONTAINERD, "containerd answers")
+
+def says(kind: str, name: str | None, *, lesser: bool = False) -> Evidence:
+    row = BY_NAME[name] if name is not None else None
+    return Evidence(Kind(kind), row, f"{kind} says {name}", lesser=lesser)
 
 
 @pytest.mark.parametrize(
-    "seen,engine",
+    "seen,decided",
     [
-        (Seen(kubelet=(CONTAINERD,), live=(DOCKER, CONTAINERD)), EngineName.CONTAINERD),
-        (Seen(kubelet=(CONTAINERD,), live=(DOCKER,)), EngineName.CONTAINERD),
-        (Seen(live=(DOCKER,), files=(DOCKER, CONTAINERD)), EngineName.DOCKER),
-        (Seen(live=(CONTAINERD,), files=(DOCKER,)), EngineName.CONTAINERD),
-        (Seen(files=(CONTAINERD,)), EngineName.CONTAINERD),
+        ([says("kubelet", "containerd"), says("live", "docker"), says("live", "containerd")], "containerd"),
+        ([says("kubelet", "containerd"), says("live", "docker")], "containerd"),
+        ([says("kubelet", "docker"), says("live", "docker"), says("live", "containerd")], "docker"),
+        ([says("kubelet", "crio"), says("live", "containerd"), says("unit", "docker")], "crio"),
+        ([says("live", "docker"), says("file", "docker"), says("file", "containerd")], "docker"),
+        ([says("live", "containerd"), says("unit", "docker"), says("file", "docker")], "containerd"),
+        ([says("unit", "docker"), says("binary", "containerd")], "docker"),
+        ([says("binary", "containerd"), says("file", "docker")], "containerd"),
+        ([says("file", "containerd")], "containerd"),
+        ([says("unit", "docker"), says("unit", "containerd", lesser=True)], "docker"),
+        ([says("unit", "containerd", lesser=True)], "containerd"),
+        ([says("live", "containerd", lesser=True), says("live", "docker")], "docker"),
+        ([says("live", "docker-snap"), says("live", "containerd")], "containerd"),
+        ([says("file", "docker-rootless"), says("file", "docker")], "docker"),
     ],
 )
-def test_the_kubelets_choice_outweighs_a_live_engine_and_that_one_a_file(seen: Seen, engine: EngineName) -> None:
-    assert choose(seen).engine is engine
+def test_the_strongest_kind_decides_and_docker_outweighs_the_containerd_that_it_brought(
+    seen: list[Evidence], decided: str
+) -> None:
+    found = choose(seen).row
+    assert found is BY_NAME[decided]
 
 
-@pytest.mark.parametrize(
-    "seen", [Seen(live=(DOCKER, CONTAINERD)), Seen(files=(DOCKER, CONTAINERD)), Seen(kubelet=(DOCKER, CONTAINERD))]
-)
-def test_two_engines_of_equal_weight_are_an_error_that_lists_both(seen: Seen) -> None:
-    with pytest.raises(ConfigurationError, match="docker answers; containerd answers") as caught:
-        choose(seen)
+@pytest.mark.parametrize("kind", list(Kind))
+def test_two_engines_of_equal_weight_are_an_error_that_lists_both(kind: Kind) -> None:
+    with pytest.raises(ConfigurationError, match=f"{kind} says docker; {kind} says containerd") as caught:
+        choose([says(kind, "docker"), says(kind, "containerd"), says("file", "docker")])
     assert "--runtime" in str(caught.value.hint)
+
+
+def test_two_distributions_of_the_same_engine_are_ambiguous_too() -> None:
+    with pytest.raises(ConfigurationError, match="live says crio; live says containerd"):
+        choose([says("live", "crio"), says("live", "containerd")])
+
+
+def test_what_is_decided_does_not_depend_on_the_order_in_which_it_was_seen() -> None:
+    seen = [says("live", "docker"), says("live", "containerd", lesser=True), says("unit", "crio"), says("file", "k3s")]
+    assert {choose(order).row for order in itertools.permutations(seen)} == {BY_NAME["docker"]}
 
 
 def test_a_node_without_any_engine_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="no engine was found"):
-        choose(Seen())
+        choose([])
+
+
+@pytest.mark.parametrize("name", [row.name for row in TABLE if row.refused])
+def test_what_is_not_supported_is_refused_by_name_with_what_to_do(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is not supported") as caught:
+        choose([says("live", name)])
+    assert caught.value.hint == BY_NAME[name].refused
+
+
+def test_a_kubelet_on_an_unknown_engine_is_not_outvoted_by_a_live_one() -> None:
+    with pytest.raises(ConfigurationError, match="not known: kubelet says None"):
+        choose([says("kubelet", None), says("live", "docker")])
 
 
 @pytest.mark.parametrize(
     "arguments,endpoint",
     [
-        (["kubelet", "--container-runtime-endpoint=unix:///run/c.sock"], "unix:///run/c.sock"),
-        (["kubelet", "--container-runtime-endpoint", "/run/c.sock", "--v=2"], "/run/c.sock"),
-        (["kubelet", "--container-runtime-endpoint"], None),
-        (["kubelet"], None),
+        (("kubelet", "--container-runtime-endpoint=unix:///run/c.sock"), "unix:///run/c.sock"),
+        (("kubelet", "--container-runtime-endpoint", "/run/c.sock", "--v=2"), "/run/c.sock"),
+        (("kubelet", "--container-runtime-endpoint=/a", "--container-runtime-endpoint", "/b"), "/b"),
+        (("kubelet", "--container-runtime-endpoint"), None),
+        (("kubelet",), None),
     ],
 )
-def test_the_kubelets_endpoint_is_read_in_both_spellings(arguments: list[str], endpoint: str | None) -> None:
-    assert endpoint_of(arguments) == endpoint
+def test_the_kubelets_endpoint_is_read_in_both_spellings(arguments: tuple[str, ...], endpoint: str | None) -> None:
+    assert kubelet.endpoint_of(arguments) == endpoint
+
+
+@pytest.mark.parametrize(
+    "text,value",
+    [
+        ("kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/a.sock\n", "unix:///run/a.sock"),
+        ('containerRuntimeEndpoint: "unix:///run/a.sock"  # why\n', "unix:///run/a.sock"),
+        ("containerRuntimeEndpoint: 'unix:///run/a.sock'\r\n", "unix:///run/a.sock"),
+        ('{"kind":"K","containerRuntimeEndpoint":"unix:///run/a.sock","x":1}', "unix:///run/a.sock"),
+        ('{\n  "containerRuntimeEndpoint": "unix:///run/a.sock"\n}', "unix:///run/a.sock"),
+        ("# containerRuntimeEndpoint: unix:///run/a.sock\n", None),
+        ("x: 1 # containerRuntimeEndpoint: unix:///run/a.sock\n", None),
+        ('containerRuntimeEndpoint: ""\n', None),
+        ("imageServiceEndpoint: unix:///run/a.sock\n", None),
+        ("", None),
+    ],
+)
+def test_the_endpoint_in_the_kubelets_file_is_found_however_it_is_written(text: str, value: str | None) -> None:
+    assert kubelet.value_in(text, "containerRuntimeEndpoint") == value
+
+
+@pytest.mark.parametrize(
+    "words,name",
+    [
+        (
+            "/var/lib/rancher/k3s/data/0c3f/bin/containerd -c /var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+            "k3s",
+        ),
+        ("/data/k3s/data/0c3f/bin/containerd -a /run/k3s/containerd/containerd.sock", "k3s"),
+        ("/var/lib/rancher/rke2/data/v1.33/bin/containerd -a /run/k3s/containerd/containerd.sock", "rke2"),
+        ("/var/lib/k0s/bin/containerd --config=/etc/k0s/containerd.toml", "k0s"),
+        ("/snap/microk8s/6089/bin/containerd --config /var/snap/microk8s/6089/args/containerd.toml", "microk8s"),
+        ("/snap/docker/2915/bin/dockerd --config-file=/var/snap/docker/2915/config/daemon.json", "docker-snap"),
+        ("/usr/bin/containerd", None),
+        ("/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock", None),
+    ],
+)
+def test_a_process_tells_whose_engine_it_is(words: str, name: str | None) -> None:
+    found = with_marks(words)
+    assert (found.name if found is not None else None) == name
+
+
+def test_names_are_given_once_and_every_row_says_where_its_engine_is() -> None:
+    assert len(BY_NAME) == len(TABLE)
+    for row in TABLE:
+        assert row.sockets, row.name
+        assert row.config.startswith("/"), row.name
+        assert all(unit.endswith(".service") for unit in row.units), row.name
+        assert all(path.startswith("/") for path in (*row.sockets, *row.binaries, *row.files)), row.name
+        assert with_socket(row.socket), row.name
+
+
+def test_the_same_socket_is_known_under_all_its_spellings() -> None:
+    spellings = ("unix:///var/run/docker.sock", "/run/docker.sock", "unix:/run/docker.sock", "/var/run/docker.sock ")
+    assert {plain(spelling) for spelling in spellings} == {"/run/docker.sock"}
+    assert [row.name for row in with_socket("unix:///run/docker.sock")] == ["docker"]
+    assert engine_of_socket("unix:///elsewhere/crio.sock") is EngineName.CRIO
+    assert engine_of_socket("unix:///elsewhere/other.sock") is None

@@ -6,9 +6,10 @@ import posixpath
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.errors import UsageError
+from toolkit_installer.options.model import engine_of
 from toolkit_installer.options.resolve import Answers, Sources, answer_of
 from toolkit_installer.options.table import BY_NAME
-from toolkit_installer.options.values import budget
+from toolkit_installer.options.values import AUTO, budget
 from toolkit_installer.settings import (
     Cleanup,
     EngineName,
@@ -41,16 +42,19 @@ def build(
     Raises UsageError: a bad value, a contradiction, or a feature that is not built yet.
     """
     sources = Sources(_with_destination(values, program), environment, program)
-    runtime = _engine_name(sources)
+    runtimes = _engine_names(sources)
+    runtime = runtimes[0] if len(runtimes) == 1 else None
     answers = sources.answers(runtime, runtime)
     engine = _engine(answers, runtime)
-    each = () if runtime else tuple((name, _engine(sources.answers(name, None), name)) for name in EngineName)
+    by_engine = {} if runtime else {name: sources.answers(name, None) for name in EngineName}
+    each = tuple((name, _engine(of_engine, name)) for name, of_engine in by_engine.items())
+    _refuse_what_names_one_engine({name: by_engine[name] for name in runtimes if name in by_engine})
     if installing:
         _refuse_what_is_not_built(answers)
     log_format = answers.text_or_none("log_format")
     return Settings(
         program=program,
-        runtime=runtime,
+        runtimes=runtimes,
         node_root=answers.text_or_none("node_root"),
         host_root=answers.text("host_root"),
         toolkit=_toolkit(answers),
@@ -109,9 +113,30 @@ def _with_destination(values: Mapping[str, Sequence[str]], program: Program) -> 
     return {**flags, option.name: (destination.text,)}
 
 
-def _engine_name(sources: Sources) -> EngineName | None:
-    word = sources.answer(BY_NAME["runtime"]).value
-    return None if word == "auto" else EngineName(str(word))
+def _engine_names(sources: Sources) -> tuple[EngineName, ...]:
+    words = sources.answer(BY_NAME["runtime"]).value
+    assert isinstance(words, tuple)  # noqa: S101  # it has a default, and its reader makes tuples
+    return () if AUTO in words else tuple(EngineName(word) for word in words)
+
+
+_OF_ONE_ENGINE = ("config", "socket", "executable")
+_OF_ONE_WITH_DROP_INS = ("drop_in", "drop_in_host_path")
+
+
+def _refuse_what_names_one_engine(answers_of: Mapping[EngineName, Answers]) -> None:
+    """Raise UsageError for a path that is given for several engines at once; each has variables of its own."""
+    for name, answers in answers_of.items():
+        others = [other for other in answers_of if other is not name and other is not EngineName.DOCKER]
+        options = (*_OF_ONE_ENGINE, *(_OF_ONE_WITH_DROP_INS if others and name is not EngineName.DOCKER else ()))
+        for option in options:
+            answer = answers.by_name[option]
+            if answer.label is None or engine_of(answer.label) is name:
+                continue
+            own = [variable for variable in BY_NAME[option].variables if engine_of(variable) is not None]
+            raise UsageError(
+                f"{answer.label}: {answer.text!r} is one path, and --runtime names several engines",
+                hint=f"give each its own, with {', '.join(own)}" if own else "configure one engine at a time",
+            )
 
 
 def _toolkit(answers: Answers) -> ToolkitSettings:

@@ -91,6 +91,13 @@ STATUS = Page(
     notes=(_SHORT_NOTE,),
     examples=("toolkit-installer status --json",),
 )
+DETECT = Page(
+    about="Say what is seen on the node of which engine and distribution, which one run would configure, why, and in "
+    "which files. Exits 3 where that cannot be decided.",
+    options=(STATUS_JSON, *_SHORT),
+    notes=(_SHORT_NOTE,),
+    examples=("toolkit-installer detect --node-root /host", "toolkit-installer detect --json"),
+)
 OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
     {
         program: Page(
@@ -108,7 +115,7 @@ OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
 )
 
 COMMANDS: Mapping[str, Page] = types.MappingProxyType(
-    {"run": RUN, "plan": PLAN, "uninstall": UNINSTALL, "status": STATUS}
+    {"run": RUN, "plan": PLAN, "uninstall": UNINSTALL, "status": STATUS, "detect": DETECT}
 )
 
 

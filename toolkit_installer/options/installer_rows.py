@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from toolkit_installer.options.model import Group, Kind, Option, Step, chosen
+from toolkit_installer.options.model import Group, Kind, Option, Step, Unbuilt, chosen
 from toolkit_installer.settings import Program
 
 _JOB = (
     Option(
         name="runtime",
         flags=("--runtime", "-r"),
-        kind=Kind.CHOICE,
+        kind=Kind.ENGINES,
         choices=("docker", "containerd", "crio", "auto"),
         group=Group.JOB,
         step=Step.INSTALLER,
         variables=("RUNTIME",),
         default="auto",
         default_of={Program.NVIDIA_TOOLKIT: "docker", Program.NVIDIA_CTK_INSTALLER: "docker"},
-        unbuilt=chosen("CRI-O", "crio"),
+        unbuilt=Unbuilt("CRI-O", lambda value: isinstance(value, tuple) and "crio" in value, "crio"),
         in_short_help=True,
-        help="The container engine to configure; auto finds the one that runs on the node.",
+        help="The container engine to configure: docker, containerd or crio; several as a comma list; auto finds the "
+        "one that runs on the node.",
     ),
     Option(
         name="no_daemon",
@@ -205,4 +206,4 @@ STATUS_JSON = Option(
     in_short_help=True,
     help="Print one JSON object, for machines.",
 )
-"""The one option that only `status` has."""
+"""The one option that only `status` and `detect` have."""

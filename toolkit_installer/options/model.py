@@ -18,6 +18,7 @@ class Kind(enum.StrEnum):
 
     FLAG = ""
     CHOICE = "WORD"
+    ENGINES = "ENGINE[,ENGINE]"
     PATH = "PATH"
     EXECUTABLE = "FILE"
     INSTALL_DIR = "DIR"

@@ -15,6 +15,8 @@ TRUE_WORDS = frozenset({"1", "t", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "f", "false", "no", "off"})
 
 PID_FILE_NAME = "toolkit.pid"
+AUTO = "auto"
+"""The engine that the node itself tells."""
 _LONGEST_RELOAD_SECONDS = 86_400
 _KERNEL_FOLDERS = ("proc", "sys", "dev")
 _DEFAULT_EXECUTABLES = frozenset({"containerd", "crio"})
@@ -57,6 +59,8 @@ def read(option: Option, texts: tuple[str, ...]) -> Value:
         return text
     if option.kind is Kind.CHOICE:
         return _choice(option.choices, text)
+    if option.kind is Kind.ENGINES:
+        return _engines(option.choices, text)
     return _READERS[option.kind](text)
 
 
@@ -74,6 +78,14 @@ def _choice(choices: tuple[str, ...], text: str) -> str:
     if text.lower() not in choices:
         raise NotAllowedError(", ".join(choices))
     return text.lower()
+
+
+def _engines(choices: tuple[str, ...], text: str) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word.strip().lower() for word in text.split(",")))
+    if any(word not in choices for word in words) or (AUTO in words and len(words) > 1):
+        names = ", ".join(choice for choice in choices if choice != AUTO)
+        raise NotAllowedError(f"{names}, a comma list of these, or {AUTO}")
+    return words
 
 
 def _path(text: str) -> str:

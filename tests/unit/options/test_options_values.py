@@ -28,7 +28,7 @@ def test_a_word_that_is_neither_true_nor_false_is_refused(word: str) -> None:
 
 
 ALLOWED: list[tuple[str, str, Value]] = [
-    ("runtime", "Docker", "docker"),
+    ("runtime", "Docker", ("docker",)),
     ("restart_mode", "NONE", "none"),
     ("config", "/runtime/config-dir/config.toml", "/runtime/config-dir/config.toml"),
     ("config", "/etc/with space/ünïcode.toml", "/etc/with space/ünïcode.toml"),

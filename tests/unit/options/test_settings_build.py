@@ -46,12 +46,12 @@ def test_with_nothing_given_the_settings_are_the_defaults_of_the_dataclass() -> 
 
 
 def test_nvidia_toolkit_has_its_generations_defaults() -> None:
-    assert build({}, {}, OLD) == Settings(program=OLD, runtime=EngineName.DOCKER, keep_toolkit=True)
+    assert build({}, {}, OLD) == Settings(program=OLD, runtimes=(EngineName.DOCKER,), keep_toolkit=True)
 
 
 def test_nvidia_ctk_installer_has_its_own_pid_file() -> None:
     assert build({}, {}, CTK) == Settings(
-        program=CTK, runtime=EngineName.DOCKER, keep_toolkit=True, pid_file="/run/nvidia/toolkit/toolkit.pid"
+        program=CTK, runtimes=(EngineName.DOCKER,), keep_toolkit=True, pid_file="/run/nvidia/toolkit/toolkit.pid"
     )
 
 
@@ -88,7 +88,7 @@ OPERATOR_WITH_CDI = {
 def test_the_gpu_operators_environment_is_understood_without_arguments() -> None:
     assert build({}, OPERATOR, OLD) == Settings(
         program=OLD,
-        runtime=EngineName.CONTAINERD,
+        runtimes=(EngineName.CONTAINERD,),
         toolkit=ToolkitSettings(
             install_dir="/usr/local/nvidia",
             driver_root="/",
@@ -212,7 +212,7 @@ def test_a_bad_variable_of_another_engine_does_not_matter() -> None:
 
 def test_auto_knows_what_to_ask_of_whichever_engine_is_found() -> None:
     settings = of_variables(**PER_ENGINE)
-    assert settings.runtime is None
+    assert settings.runtimes == ()
     assert settings.engine == of_variables(RUNTIME="containerd", **PER_ENGINE).engine
     for name in ("docker", "containerd"):
         found = settings.for_engine(EngineName(name))
@@ -221,7 +221,7 @@ def test_auto_knows_what_to_ask_of_whichever_engine_is_found() -> None:
 
 def test_auto_leaves_crio_without_containerds_socket() -> None:
     crio = of_variables(**PER_ENGINE, CRIO_CONFIG="/crio").for_engine(EngineName.CRIO)
-    assert crio.runtime is EngineName.CRIO
+    assert crio.runtimes == (EngineName.CRIO,)
     assert crio.engine == EngineSettings(config="/crio", drop_in="/drop-in")
 
 
@@ -263,7 +263,7 @@ def test_every_flag_reaches_its_field() -> None:
         "config_sources": ("file",),
     }
     assert build(values, {}, OURS) == Settings(
-        runtime=EngineName.CONTAINERD,
+        runtimes=(EngineName.CONTAINERD,),
         node_root="/host",
         host_root="/h",
         toolkit=ToolkitSettings(
@@ -448,3 +448,47 @@ def test_a_traceback_is_shown_only_if_somebody_asked() -> None:
     assert wants_debug({}, {"TOOLKIT_DEBUG": "1"})
     assert not wants_debug({}, {})
     assert not wants_debug({}, {"TOOLKIT_DEBUG": "?"})
+
+
+def test_several_engines_are_named_once_each_and_in_the_order_given() -> None:
+    assert build({"runtime": ("docker,containerd",)}, {}, OURS).runtimes == (EngineName.DOCKER, EngineName.CONTAINERD)
+    assert build({}, {"RUNTIME": "Containerd, docker,containerd"}, OURS).runtimes == (
+        EngineName.CONTAINERD,
+        EngineName.DOCKER,
+    )
+    assert build({"runtime": ("docker", "containerd")}, {}, OURS).runtimes == (EngineName.CONTAINERD,)
+
+
+def test_of_several_engines_each_has_its_own_paths() -> None:
+    variables = {"DOCKER_CONFIG": "/d", "CONTAINERD_CONFIG": "/c", "CONTAINERD_SOCKET": "/s", "DOCKER_SOCKET": "/t"}
+    settings = build({"runtime": ("docker,containerd",)}, variables, OURS)
+    docker, containerd = (settings.for_engine(name).engine for name in settings.runtimes)
+    assert (docker.config, docker.socket, containerd.config, containerd.socket) == ("/d", "/t", "/c", "/s")
+    asked = build({"runtime": ("docker,containerd",), "drop_in": ("/x.toml",)}, {}, OURS)
+    assert [asked.for_engine(name).engine.drop_in for name in asked.runtimes] == [None, "/x.toml"]
+
+
+@pytest.mark.parametrize(
+    "values,environment,named",
+    [
+        ({"config": ("/x",)}, {}, "--config"),
+        ({"socket": ("/x",)}, {}, "--socket"),
+        ({}, {"RUNTIME_CONFIG": "/x"}, "RUNTIME_CONFIG"),
+        ({}, {"RUNTIME_SOCKET": "/x", "DOCKER_SOCKET": "/y"}, "RUNTIME_SOCKET"),
+        ({"runtime_args": ("--config /x",)}, {}, "--config in --runtime-args"),
+        ({"executable": ("/x",)}, {}, "--executable-path"),
+    ],
+)
+def test_one_path_cannot_be_that_of_several_engines(
+    values: dict[str, tuple[str, ...]], environment: dict[str, str], named: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        build({"runtime": ("docker,containerd",), **values}, environment, OURS)
+    assert named in str(caught.value)
+    build({"runtime": ("containerd",), **values}, environment, OURS)
+
+
+@pytest.mark.parametrize("text", ["auto,docker", "docker,", ",", "docker;containerd", "podman", "docker containerd"])
+def test_what_is_no_list_of_engines_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--runtime"):
+        build({"runtime": (text,)}, {}, OURS)

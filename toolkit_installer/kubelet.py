@@ -1,0 +1,122 @@
+"""What the kubelets of the node were told to use, whether they are processes of their own or parts of another."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+
+from toolkit_installer.distributions import TABLE, plain
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process, flag_value, lives_on, named, read_as, root_of
+from toolkit_installer.node.root import NodeError, Root
+
+_KUBELET = "kubelet"
+_ENDPOINT_FLAG = "--container-runtime-endpoint"
+_CRI_DOCKERD = "/var/run/cri-dockerd.sock"
+_SNAP_FOLDERS = {
+    "${SNAP_COMMON}": "/var/snap/microk8s/common",
+    "${SNAP_DATA}": "/var/snap/microk8s/current",
+}
+"""What microk8s puts for these in the files that its kubelet's flags come from."""
+_K3S_CONFIG = "/etc/rancher/k3s/config.yaml"
+
+_EMBEDDED = {name: row for row in TABLE for name in row.kubelets}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kubelet:
+    """A kubelet of the node. `socket` is None where it names none; `told_by` says what named it."""
+
+    process: Process
+    socket: str | None
+    told_by: str
+
+
+def running(node: Node) -> tuple[Kubelet, ...]:
+    """Return the kubelets of the node, by PID. Those of other nodes, which may run as containers, are left out."""
+    homes = (node.root,) if node.whole else (Root("/proc/1/root"), node.root)
+    processes = named(frozenset({_KUBELET, *_EMBEDDED}))
+    own = [process for process in processes if any(lives_on(process, home) for home in homes)]
+    return tuple(_look(process) for process in sorted(own, key=lambda process: process.pid))
+
+
+def _look(process: Process) -> Kubelet:
+    for told_by, socket in _told(process):
+        if socket:
+            return Kubelet(process, plain(socket), told_by)
+    row = _EMBEDDED.get(process.name)
+    if row is not None:
+        return Kubelet(process, plain(row.socket), f"it is part of {row.name}")
+    return Kubelet(process, None, "no flag and no file of its own names a socket")
+
+
+def _told(process: Process) -> Iterator[tuple[str, str | None]]:
+    """Yield what names the socket, and the socket, the strongest first: a flag wins over a file."""
+    yield _ENDPOINT_FLAG, endpoint_of(process.arguments)
+    if flag_value(process.arguments, "--container-runtime") == "docker" or "--docker" in process.arguments:
+        yield "--docker" if "--docker" in process.arguments else "--container-runtime=docker", _CRI_DOCKERD
+    flags_file = flag_value(process.arguments, "--kubelet-args-file")
+    arguments = process.arguments
+    if flags_file is not None:
+        arguments = tuple(_with_snap_folders(_text(process, flags_file)).split())
+        yield f"{_ENDPOINT_FLAG} in {flags_file}", endpoint_of(arguments)
+    if process.name in _EMBEDDED and _EMBEDDED[process.name].name == "k3s":
+        text = _text(process, _K3S_CONFIG)
+        yield f"container-runtime-endpoint in {_K3S_CONFIG}", value_in(text, "container-runtime-endpoint")
+        if value_in(text, "docker") == "true":
+            yield f"docker in {_K3S_CONFIG}", _CRI_DOCKERD
+        return
+    # the files of --config-dir are read after that of --config, in their order, and win
+    for path in (
+        *reversed(_dropped(process, flag_value(arguments, "--config-dir"))),
+        flag_value(arguments, "--config"),
+    ):
+        if path is not None:
+            yield f"containerRuntimeEndpoint in {path}", value_in(_text(process, path), "containerRuntimeEndpoint")
+
+
+def endpoint_of(arguments: tuple[str, ...]) -> str | None:
+    """Return the last --container-runtime-endpoint of a kubelet's flags, as the kubelet takes it. Pure."""
+    found = None
+    for index in range(len(arguments)):
+        if arguments[index].partition("=")[0] == _ENDPOINT_FLAG:
+            found = flag_value(arguments[index : index + 2], _ENDPOINT_FLAG) or found
+    return found
+
+
+def value_in(text: str, key: str) -> str | None:
+    """Return the plain value of a top-level key in a YAML or JSON text, None where there is none. Pure.
+
+    A kubelet's file is one flat mapping where this key stands; comments do not count.
+    """
+    pattern = rf"""^(?:[{{]|[^#\n]*?[{{,])?\s*["']?{re.escape(key)}["']?\s*:\s*["']?([^"'\s#,}}]+)"""
+    match = re.search(pattern, text, re.MULTILINE)
+    return match[1] if match else None
+
+
+def _with_snap_folders(text: str) -> str:
+    for name, folder in _SNAP_FOLDERS.items():
+        text = text.replace(name, folder)
+    return text
+
+
+def _text(process: Process, path: str) -> str:
+    """Return a file as the process reads it; nothing where it cannot be read: then it says nothing."""
+    try:
+        return (read_as(process, path) or b"").decode(errors="replace")
+    except NodeError:
+        return ""
+
+
+def _dropped(process: Process, folder: str | None) -> list[str]:
+    """Return the kubelet's drop-in files, which end in .conf, in the order in which it reads them."""
+    if folder is None:
+        return []
+    root = root_of(process)
+    try:
+        names = sorted(os.listdir(root.outside(root.canonical(folder))))
+    except (OSError, NodeError):
+        return []
+    return [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(".conf")]
