@@ -19,7 +19,7 @@ from toolkit_installer.plan import EngineWork
 from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reload_budget import ReloadBudget
-from toolkit_installer.settings import ReloadMode, Settings
+from toolkit_installer.settings import EngineName, ReloadMode, Settings
 from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
 from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.low_level import is_usable
@@ -45,7 +45,9 @@ class Applier:
         self.interruptible = interruptible
         self.switcher = Switcher(node, attention, settings.reload_timeout)
         self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
-        self._asked = settings.engine.reload_mode
+        self._settings = settings
+        self._reloaded: set[EngineName] = set()
+        """The engines that were asked to read their new files."""
 
     def apply(self, seen: Observation) -> None:
         """Carry the plan out. When anything fails, the engine's files go back first, then the error goes on.
@@ -108,7 +110,12 @@ class Applier:
             return plan.mismatches(live, work.goals.served, work.goals.default)
 
         switch = Switch(engine, work.survey.socket, work.survey.live, steps, reload, wrong)
-        self.switcher.make(switch, interruptible=self.interruptible)
+        before = self.switcher.reloads
+        try:
+            self.switcher.make(switch, interruptible=self.interruptible)
+        finally:
+            if self.switcher.reloads > before:
+                self._reloaded.add(work.name)
         if work.changes and work.reload.mode is ReloadMode.NONE:
             log.get().warning(
                 "The engine was not reloaded: it serves the handlers after its next restart", engine=work.name
@@ -121,8 +128,10 @@ class Applier:
         """
         if isinstance(error, InstallerError):
             log.get().error("The change failed and is taken back", reason=str(error))
-        for work in reversed(seen.plan.engines):
-            self._switch_back(work, error)
+        failures = [failure for work in reversed(seen.plan.engines) if (failure := self._tried_back(work, error))]
+        if failures:
+            # only now: one that fails must not keep the others from their old files; the worst is said
+            raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
         previous = seen.receipt
         if previous is not None:
             self._keep_record(previous, receipt)
@@ -155,11 +164,20 @@ class Applier:
             # the one on the node says that a change is under way: the next run finishes it
             log.get().warning("The receipt could not be written back; the next run repairs it", reason=str(error))
 
+    def _tried_back(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
+        """Give one engine's files back; return why that failed."""
+        try:
+            self._switch_back(work, error)
+        except InstallerError as failure:
+            log.get().error("The engine's files could not all be given back", engine=work.name, reason=str(failure))
+            return failure
+        return None
+
     def _switch_back(self, work: EngineWork, error: InstallerError | Stopped) -> None:
         engine = room(work.name)
         steps = [Step(work.survey.file(goal.role), work.survey.file(goal.role).content) for goal in work.goals.files]
         # an engine that was not asked to read the new files has nothing to forget
-        mode = work.reload.mode if self.switcher.reloads else ReloadMode.NONE
+        mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
         switch = Switch(
             engine,
             work.survey.socket,
@@ -227,7 +245,7 @@ class Applier:
         return EngineRecord(
             name=work.name,
             socket=work.survey.socket,
-            reload=self._asked,
+            reload=self._settings.for_engine(work.name).engine.reload_mode,
             handlers=tuple(work.goals.served.items()),
             default=work.goals.default,
             files=tuple(file for file in files if file is not None),

@@ -39,8 +39,17 @@ class Reverter:
         Raises EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays then.
         """
         recovering.recover(self.node, receipt, self.store.folder)
+        failures = []
         for record in reversed(receipt.engines):
-            receipt = self._revert_engine(receipt, record)
+            try:
+                receipt = self._revert_engine(receipt, record)
+            except (EngineDownError, EngineRejectedError) as failure:
+                # one that fails must not keep the others from their old files
+                log.get().error("The handlers could not be taken back", engine=record.name, reason=failure.reason)
+                failures.append(failure)
+                receipt = self.store.load() or receipt  # with what was learnt up to there
+        if failures:
+            raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
         if keep_toolkit or references.held(self.node, receipt.toolkit_folder, receipt.engines):
             log.get().info("Left the toolkit in place", folder=receipt.toolkit_folder)
         else:
