@@ -105,6 +105,8 @@ class EngineSettings:
     """Globs of the annotations that containerd lets through to the handlers."""
     answer_timeout: float = 60.0
     """Seconds that an engine gets to answer which runs and does not answer yet."""
+    enable_cdi: bool = False
+    """Turn CDI on in the engine itself (`--enable-cdi-in-runtime`)."""
     config_sources: tuple[str, ...] = ()
     """Any of command, file and file=/path; empty: the engine's own default."""
 

@@ -181,6 +181,7 @@ def _engine(answers: Answers, name: EngineName | None) -> EngineSettings:
         runtime_config_override=answers.text("runtime_config_override"),
         allow_restart=answers.flag("allow_restart"),
         container_annotations=tuple(f"{prefix}*" for prefix in answers.words("engine_annotation_prefixes")),
+        enable_cdi=answers.flag("enable_cdi_in_runtime" if answers.given("enable_cdi_in_runtime") else "cdi_enabled"),
         config_sources=answers.words("config_sources"),
         answer_timeout=answers.seconds("reload_timeout"),
     )

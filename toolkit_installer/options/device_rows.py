@@ -57,8 +57,7 @@ _CDI = (
         step=Step.RUNTIME,
         variables=("RUNTIME_ENABLE_CDI",),
         default_note="what --cdi-enabled says",
-        unbuilt=turned_on("turning CDI on in the engine"),
-        help="Turn CDI on in the engine.",
+        help="Turn CDI on in the engine. docker takes it over when it is restarted, not by a signal.",
     ),
 )
 

@@ -392,7 +392,6 @@ UNBUILT = [
     ({"cdi_enabled": ("true",)}, {}, "--cdi-enabled: 'true'"),
     ({}, {"ENABLE_CDI": "yes"}, "ENABLE_CDI: 'yes'"),
     ({}, {"TOOLKIT_ARGS": "--enable-cdi"}, "--cdi-enabled in TOOLKIT_ARGS: 'true'"),
-    ({}, {"RUNTIME_ENABLE_CDI": "true"}, "RUNTIME_ENABLE_CDI: 'true'"),
     ({"enable_nri_plugin": ("true",)}, {}, "--enable-nri-plugin: 'true'"),
     ({}, {"RUNTIME": "crio"}, "RUNTIME: 'crio'"),
     ({"use_legacy_config": ("true",)}, {}, "--use-legacy-config: 'true'"),
