@@ -107,6 +107,7 @@ def engine_work(name: EngineName, survey: Survey, goals: Goals, reload: Reload, 
             why = "it was not reloaded after the last change"
         elif survey.live is not None:
             why = "; ".join(mismatches(survey.live, goals.served, goals.default))
+            why = why or (goals.restart_why if reload.restarts else "")
     return EngineWork(name, survey, goals, reload, why)
 
 

@@ -88,7 +88,9 @@ class Reverter:
             goals.append((present, goal))
             files.append(self._record(engine, file, present, goal, reload))
             for note in goal.left:
-                log.get().warning("Left in the file", file=file.path, engine=record.name, what=note)
+                log.get().warning("Somebody changed what was ours", file=file.path, engine=record.name, what=note)
+            for note in goal.notes:
+                log.get().info(note, file=file.path, engine=record.name)
             if goal.base is not None:
                 originals[memory.digest(goal.base)] = goal.base
         record = dataclasses.replace(record, files=tuple(reversed(files)))

@@ -102,6 +102,7 @@ class Goal:
 
     `base`: what cleanup leaves (None: no file). `target`: what stands there while we are installed.
     `left`: what of ours is left alone because somebody changed it since, in words.
+    `notes`: what else there is to say once the file is without us.
     """
 
     role: str
@@ -110,6 +111,7 @@ class Goal:
     target: bytes | None
     ownership: Ownership = Ownership()
     left: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +125,8 @@ class Goals:
     low_level: tuple[str, ...] = ()
     """The executables that the engine itself runs containers with, the default runtime's first."""
     notes: tuple[str, ...] = ()
+    restart_why: str = ""
+    """What the live engine takes over by a restart only, in words; empty: nothing. Where it is restarted at all."""
     dangers: tuple[str, ...] = ()
     """What may go wrong when the engine is reloaded, in words."""
 

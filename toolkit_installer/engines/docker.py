@@ -9,7 +9,16 @@ from typing import Any
 
 from toolkit_installer.documents import json_document, secrets
 from toolkit_installer.documents.changes import Set, same
-from toolkit_installer.engines import answering, docker_config, docker_rules, reloading, serving, trial
+from toolkit_installer.engines import (
+    answering,
+    docker_cdi,
+    docker_config,
+    docker_kinds,
+    docker_rules,
+    reloading,
+    serving,
+    trial,
+)
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.base import (
     EngineFile,
@@ -22,6 +31,7 @@ from toolkit_installer.engines.base import (
     Request,
     Survey,
 )
+from toolkit_installer.engines.docker_cdi import DockerLive
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import docker_api, processes
 from toolkit_installer.node.node import Node
@@ -51,8 +61,8 @@ class Docker:
         except EngineSilentError as error:
             live, silence = None, error.reason
         process = live.process if live is not None else None
-        told = processes.flag_value(process.arguments, "--config-file") if process is not None else None
-        config = settings.config or told or CONFIG
+        config = settings.config or _told(live) or CONFIG
+        docker_kinds.refuse(node, settings, socket, config, live)
         if process is not None:
             _refuse_conflicts(process, config)
         return Survey(socket, (EngineFile(ROLE, *node.find(config)),), live, silence)
@@ -65,18 +75,23 @@ class Docker:
             recognised = self.recognised(survey, request.settings, request.toolkit_folder)
             memory = Memory(ownership=recognised[file.path])
         without = self.without_us(file, memory, request.toolkit_folder)
+        settings = request.settings
         with located(file.path):
-            target, ownership = docker_config.with_us(without.base or b"", request.handlers, request.default)
+            restarts = settings.reload_mode is ReloadMode.SYSTEMD
+            cdi = docker_cdi.wanted(survey.live, asked=settings.enable_cdi, restarts=restarts)
+            base = without.base or b""
+            target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
             if file.content is not None and same(json_document.parse(file.content), json_document.parse(target)):
                 target = file.content  # it says all this already, in somebody's own order
-            for content in (without.base or b"", target):  # what cleanup leaves is to be taken, too
+            for content in (base, target):  # what cleanup leaves is to be taken, too
                 docker_rules.refuse(content, file.content)
         goal = Goal(ROLE, file.path, without.base, target, ownership, without.left)
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
-        base = docker_config.check(without.base or b"")
-        low_level = ownership_of.low_level(base, docker_config.SHAPE)
-        return Goals((goal,), served, default if request.default is not None else None, low_level)
+        low_level = ownership_of.low_level(docker_config.check(base), docker_config.SHAPE)
+        notes = (*_ignored(settings), *cdi.notes)
+        served_default = default if request.default is not None else None
+        return Goals((goal,), served, served_default, low_level, notes, cdi.restart_why)
 
     def recognised(
         self,
@@ -93,7 +108,8 @@ class Docker:
         """Return daemon.json without us. Raises ConfigurationError."""
         with located(file.path):
             base, left = _base(file.content, memory, toolkit_folder)
-        return Goal(ROLE, file.path, base, base, left=left)
+            notes = docker_config.told_when_gone(file.content or b"", base or b"")
+        return Goal(ROLE, file.path, base, base, left=left, notes=notes)
 
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
         """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""
@@ -108,10 +124,12 @@ class Docker:
     def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
         """Compare the file with dockerd's flags; let dockerd validate it, from 23.0 on. Raises ConfigurationError."""
         (goal,) = goals.files
-        process = survey.live.process if survey.live is not None else None
-        if process is None or goal.target is None:
+        live = survey.live
+        process = live.process if live is not None else None
+        if live is None or process is None or goal.target is None:
             return
         with located(goal.path):
+            docker_rules.refuse_mark(goal.target, live.version)
             docker_rules.refuse_conflicts(goal.target, process.arguments, survey.file(ROLE).content)
         flags = docker_rules.flags(process.arguments)
         words = trial.docker_refusal(node.programs, process.executable, flags, goal.target)
@@ -155,7 +173,15 @@ class Docker:
         handlers = {name: entry.get("path") for name, entry in runtimes.items() if isinstance(entry, dict)}
         pid = processes.behind(node.root, socket, _GREETING)
         process = processes.look(pid) if pid else None
-        return Live(str(info.get("ServerVersion", "")), handlers, info.get("DefaultRuntime"), process)
+        return DockerLive(
+            version=str(info.get("ServerVersion", "")),
+            handlers=handlers,
+            default=info.get("DefaultRuntime"),
+            process=process,
+            cdi=bool(info.get("CDISpecDirs")),
+            rootless="name=rootless" in (info.get("SecurityOptions") or ()),
+            system=str(info.get("OperatingSystem", "")),
+        )
 
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, which makes dockerd read daemon.json in place. Raises ConfigurationError."""
@@ -187,12 +213,28 @@ def _base(content: bytes | None, memory: Memory, toolkit_folder: str) -> tuple[b
     return base, left
 
 
+def _told(live: Live | None) -> str | None:
+    """Return the file that a running dockerd reads, None where that is the usual one."""
+    process = live.process if live is not None else None
+    if process is None:
+        return None
+    rootless = isinstance(live, DockerLive) and live.rootless
+    told = processes.flag_value(process.arguments, "--config-file")
+    return told or (docker_kinds.config_of(process) if rootless else None)
+
+
+def _ignored(settings: EngineSettings) -> tuple[str, ...]:
+    """Return what is to be said of sources that docker does not have."""
+    others = [source for source in settings.config_sources if source != "file"]
+    return (f"--config-source {','.join(others)}: not for docker, whose own file is the one source",) if others else ()
+
+
 def _refuse_conflicts(process: Process, config: str) -> None:
     flags = docker_config.flag_conflicts(process.arguments)
     if flags:
+        why = "; ".join(docker_config.CONFLICTING_FLAGS[flag] for flag in flags)
         raise ConfigurationError(
-            f"dockerd (PID {process.pid}) was started with {', '.join(flags)}; with the same directive in this file "
-            "its next start would fail",
+            f"dockerd (PID {process.pid}) was started with {', '.join(flags)}: {why}",
             path=config,
             hint="move these flags from dockerd's command line into the file, and restart dockerd",
         )

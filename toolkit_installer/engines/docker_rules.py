@@ -6,6 +6,7 @@ default that does not exist, and the daemon then rejects the reload, and exits a
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 
 from toolkit_installer.documents import json_document
@@ -14,6 +15,8 @@ from toolkit_installer.engines import docker_config
 from toolkit_installer.errors import ConfigurationError
 
 _STOCK = "runc"
+_TAKES_MARK = 23
+"""The first major release of dockerd that reads past a byte order mark."""
 _LISTS = {
     "add-runtime": "runtimes",
     "authorization-plugin": "authorization-plugins",
@@ -23,6 +26,7 @@ _LISTS = {
     "default-ulimit": "default-ulimits",
     "dns-opt": "dns-opts",
     "exec-opt": "exec-opts",
+    "feature": "features",
     "host": "hosts",
     "insecure-registry": "insecure-registries",
     "label": "labels",
@@ -49,6 +53,17 @@ def refuse(content: bytes, seen: bytes | None = None) -> None:
     # a name with a dot or a slash may be a shim's, which dockerd looks up when a container asks for it
     if default != _STOCK and default not in runtimes and "." not in default and "/" not in default:
         raise _wrong(seen, docker_config.DEFAULT, f"names a runtime that does not exist: {default!r}")
+
+
+def refuse_mark(content: bytes, version: str) -> None:
+    """Raise ConfigurationError for a byte order mark before a dockerd that takes none: 20.10 does not, 26 and 28 do."""
+    first = version.partition(".")[0]
+    if content.startswith(codecs.BOM_UTF8) and first.isascii() and first.isdigit() and int(first) < _TAKES_MARK:
+        raise ConfigurationError(
+            f"begins with a byte order mark, which dockerd {version} does not take: it would not start again",
+            line=1,
+            hint="nothing was changed; save the file as UTF-8 without it",
+        )
 
 
 def refuse_conflicts(content: bytes, arguments: Sequence[str], seen: bytes | None = None) -> None:

@@ -94,6 +94,22 @@ def lives_on(process: Process, root: Root) -> bool:
         return False  # it ended meanwhile, or hides
 
 
+def user_of(process: Process) -> int | None:
+    """Return the id of the user whose process it is, as this user namespace has it; None where it is gone."""
+    try:
+        return int(psutil.Process(process.pid).uids().real)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def environment(process: Process) -> dict[str, str]:
+    """Return the variables that the process was started with; none where they cannot be read."""
+    try:
+        return dict(psutil.Process(process.pid).environ())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return {}
+
+
 def named(names: frozenset[str]) -> list[Process]:
     """Return the running processes with one of these names."""
     seen = (look(process.pid) for process in psutil.process_iter() if _name(process) in names)

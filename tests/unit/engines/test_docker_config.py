@@ -14,7 +14,7 @@ from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, apply
 from toolkit_installer.engines import docker_config
 from toolkit_installer.engines.base import EngineFile, Memory, Request, Survey
 from toolkit_installer.engines.docker import Docker
-from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.ownership import Ownership, low_level
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.memory import digest
 from toolkit_installer.node.reading import Found, Identity, Metadata
@@ -273,3 +273,81 @@ def test_values_survive_being_written_down(value: Any) -> None:
     docker = Docker()
     assert same(docker.read_value(docker.write_value(value)), value)
     assert lookup(json_document.parse(docker.write_value(value).encode()), ("value",)) is not ABSENT
+
+
+# --- CDI ---
+
+
+@pytest.mark.parametrize(
+    "base, features",
+    [
+        (b"", {"cdi": True}),
+        (b'{"features": null}', {"cdi": True}),
+        (b'{"features": {}}', {"cdi": True}),
+        (b'{"features": {"buildkit": true, "containerd-snapshotter": false}}', None),
+        (b'{\r\n\t"features": {\r\n\t\t"cdi": false\r\n\t}\r\n}', {"cdi": True}),
+        (b'{"features": {"cdi": null}}', {"cdi": True}),
+        (b'{"features": {"cdi": true}}', {"cdi": True}),
+        (b'\xef\xbb\xbf{"features": {"cdi": false}}\n', {"cdi": True}),
+    ],
+)
+def test_cdi_is_turned_on_beside_all_other_features_and_what_stood_there_returns(
+    base: bytes, features: dict[str, bool] | None
+) -> None:
+    text, ownership = docker_config.with_us(base, HANDLERS, "nvidia", cdi=True)
+    wanted = features or {"buildkit": True, "containerd-snapshotter": False, "cdi": True}
+    assert json_document.parse(text)["features"] == wanted
+    without, left = docker_config.without_us(text, ownership, FOLDER)
+    assert same(json_document.parse(without), json_document.parse(base))
+    assert left == ()
+
+
+def test_cdi_that_somebody_turned_off_meanwhile_stays_off_and_their_feature_stays() -> None:
+    text, ownership = docker_config.with_us(b'{"debug": true}', HANDLERS, None, cdi=True)
+    edited = json_document.edit(
+        text, [Set(("features", "cdi"), value=False), Set(("features", "buildkit"), value=True)]
+    )
+    without, _ = docker_config.without_us(edited, ownership, FOLDER)
+    assert json_document.parse(without) == {"debug": True, "features": {"cdi": False, "buildkit": True}}
+
+
+def test_a_feature_that_somebody_added_to_ours_stays_without_ours() -> None:
+    text, ownership = docker_config.with_us(b"{}", HANDLERS, None, cdi=True)
+    edited = json_document.edit(text, [Set(("features", "buildkit"), value=True)])
+    without, _ = docker_config.without_us(edited, ownership, FOLDER)
+    assert json_document.parse(without) == {"features": {"buildkit": True}}
+
+
+@pytest.mark.parametrize(
+    "base, line",
+    [(b'{\n"features": []}', 2), (b'{"features": {\n\n"cdi": "yes"}}', 3), (b'{"features": {\n"cdi": 1}}', 2)],
+)
+def test_features_that_cdi_cannot_join_are_found_with_their_line(base: bytes, line: int) -> None:
+    with pytest.raises(ConfigurationError, match="features") as caught:
+        docker_config.with_us(base, HANDLERS, None, cdi=True)
+    assert caught.value.line == line
+    text, _ = docker_config.with_us(base, HANDLERS, None)  # not ours to judge where nothing of it is touched
+    assert same(json_document.parse(text)["features"], json_document.parse(base)["features"])
+
+
+@settings(max_examples=50, deadline=None)
+@given(documents())
+def test_with_cdi_only_that_feature_changes(base: bytes) -> None:
+    features = json_document.parse(base).get("features")
+    theirs = features if isinstance(features, dict) else {}
+    if (features is not None and not isinstance(features, dict)) or not isinstance(theirs.get("cdi", True), bool):
+        return
+    plain, _ = docker_config.with_us(base, HANDLERS, "nvidia")
+    text, ownership = docker_config.with_us(base, HANDLERS, "nvidia", cdi=True)
+    expected = apply(json_document.parse(plain), (Set(("features",), {**theirs, "cdi": True}),))
+    assert same(json_document.parse(text), expected)
+    without, _ = docker_config.without_us(text, ownership, FOLDER)
+    assert same(json_document.parse(without), json_document.parse(base))
+
+
+def test_a_default_that_containerds_shim_runs_is_the_low_level_runtime() -> None:
+    base = json_document.parse(
+        b'{"default-runtime": "y", "runtimes": {"y": {"runtimeType": "io.containerd.runc.v2", '
+        b'"options": {"BinaryName": "/usr/bin/crun"}}, "kata": {"runtimeType": "io.containerd.kata.v2"}}}'
+    )
+    assert low_level(base, docker_config.SHAPE) == ("/usr/bin/crun",)

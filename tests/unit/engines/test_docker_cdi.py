@@ -1,0 +1,57 @@
+"""What is done about CDI, by what a running dockerd says of itself and was started with."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit_installer.engines.docker_cdi import DockerLive, Wanted, wanted
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.processes import Process
+
+
+def live(version: str = "26.1.5+dfsg1", *, cdi: bool = False, flags: tuple[str, ...] = ()) -> DockerLive:
+    process = Process(4711, "dockerd", "/usr/bin/dockerd", ("/usr/bin/dockerd", *flags), 1.0, "docker.service")
+    return DockerLive(version, {}, "runc", process, cdi=cdi)
+
+
+def test_cdi_is_left_alone_where_nobody_asks_for_it() -> None:
+    assert wanted(live(), asked=False, restarts=True) == Wanted()
+
+
+def test_a_dockerd_that_has_cdi_on_needs_no_restart() -> None:
+    assert wanted(live("28.5.2", cdi=True), asked=True, restarts=False) == Wanted(write=True)
+    assert wanted(None, asked=True, restarts=False) == Wanted(write=True)
+
+
+def test_a_restart_for_cdi_is_only_asked_for_unless_systemd_was_named() -> None:
+    told = wanted(live(), asked=True, restarts=False)
+    assert told.write
+    assert not told.restart_why
+    assert "when it is restarted" in told.notes[0]
+    assert wanted(live(), asked=True, restarts=True) == Wanted(
+        write=True, restart_why="CDI is turned on by a restart only"
+    )
+
+
+def test_a_dockerd_without_cdi_is_not_restarted_for_it() -> None:
+    told = wanted(live("20.10.24+dfsg1"), asked=True, restarts=True)
+    assert not told.restart_why
+    assert "20.10.24+dfsg1 knows no CDI" in told.notes[0]
+
+
+@pytest.mark.parametrize(
+    "flags", [("--feature", "cdi"), ("--feature=cdi=true",), ("--feature", "buildkit", "--feature", "cdi=1")]
+)
+def test_cdi_that_the_command_line_turns_on_is_not_repeated_in_the_file(flags: tuple[str, ...]) -> None:
+    told = wanted(live(cdi=True, flags=flags), asked=True, restarts=False)
+    assert not told.write
+    assert "--feature cdi" in told.notes[0]
+
+
+@pytest.mark.parametrize("flags", [("--feature", "buildkit"), ("--feature=cdi=false",)])
+def test_features_of_the_command_line_without_cdi_are_refused_before_dockerd_refuses_to_start(
+    flags: tuple[str, ...],
+) -> None:
+    with pytest.raises(ConfigurationError, match="takes no file that repeats a flag"):
+        wanted(live(flags=flags), asked=True, restarts=False)
+    assert wanted(live(flags=flags), asked=False, restarts=False) == Wanted()
