@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-from toolkit_installer import detection, memory, plan, references
+from toolkit_installer import detection, memory, plan, references, runtime_paths
 from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError, UsageError
@@ -133,7 +133,12 @@ def _engine(  # all that an engine's plan depends on
         _refuse_another_installation(node, file, folder)
     goals = engine.goals(survey, request, memories(engine, recorded, store, originals))
     reload = engine.reload(node, survey, settings.engine)
-    goals = dataclasses.replace(goals, dangers=engine.dangers(node, survey, reload))
+    process = survey.live.process if survey.live is not None else None
+    goals = dataclasses.replace(
+        goals,
+        dangers=engine.dangers(node, survey, reload),
+        low_level=runtime_paths.absolute(node, goals.low_level, folder, process),
+    )
     if any(goal.target != survey.file(goal.role).content for goal in goals.files):
         engine.try_out(node, survey, goals)
     due = recorded is not None and recorded.reload_due

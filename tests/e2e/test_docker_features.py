@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,6 +175,19 @@ def test_cdi_that_the_command_line_turns_on_is_left_to_it(
     assert engine.handlers().keys() >= HANDLERS
     assert run.terminate() == 0, run.output
     assert engine.config.read_bytes() == b'{"debug": true}'
+
+
+@pytest.mark.parametrize("engine", [pytest.param(None, id="20.10"), pytest.param(Suite.SID, id="28")], indirect=True)
+def test_the_low_level_runtime_is_the_runc_that_dockerd_itself_runs(
+    engine: Flagged, installer: Installer, flags: list[object], folder: Path
+) -> None:
+    started(engine, b"{}")
+    assert engine.handlers()["runc"] == "runc", "it says no more than the name"
+    run = installer.start("nvidia-toolkit", *flags, "--no-daemon")
+    assert run.finish() == 0, run.output
+    config = folder / "nvidia" / "toolkit" / ".config" / "nvidia-container-runtime" / "config.toml"
+    first = tomllib.loads(config.read_text())["nvidia-container-runtime"]["runtimes"][0]
+    assert first == shutil.which("runc", path=engine.path)
 
 
 @pytest.mark.parametrize("engine", [pytest.param(None, id="20.10")], indirect=True)

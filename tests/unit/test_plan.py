@@ -31,6 +31,17 @@ def work(content: bytes | None, target: bytes | None, now: Live | None, mode: Re
 GOOD = live({"runc": None, "nvidia": PATH}, "nvidia")
 
 
+def test_what_the_engine_takes_over_at_a_restart_only_is_a_reason_where_it_is_restarted_at_all() -> None:
+    survey = Survey("/run/x.sock", (EngineFile("role", "/etc/x", None),), GOOD)
+    goals = Goals((Goal("role", "/etc/x", None, None),), SERVED, "nvidia", restart_why="for CDI")
+    for reload, why in (
+        (Reload(ReloadMode.SYSTEMD, "docker.service", restarts=True), "for CDI"),
+        (Reload(ReloadMode.SIGNAL), ""),
+        (Reload(ReloadMode.NONE), ""),
+    ):
+        assert plan.engine_work(EngineName.DOCKER, survey, goals, reload, reload_due=False).reload_why == why
+
+
 @pytest.mark.parametrize(
     "content, target, now, mode, due, why",
     [

@@ -28,12 +28,12 @@ def choose(settings: ToolkitSettings, engines: Sequence[str], toolkit_folder: st
                 f"--nvidia-container-runtime.runtimes {runtime!r} is no runtime",
                 hint="give an absolute path, or a name that is found in PATH",
             )
-        if _is_nvidia(runtime, toolkit_folder):
+        if is_nvidia(runtime, toolkit_folder):
             raise UsageError(
                 f"--nvidia-container-runtime.runtimes {runtime!r} is the NVIDIA runtime, which would run itself",
                 hint="name a low-level runtime, such as runc or crun",
             )
-    found = (runtime for runtime in engines if is_usable(runtime) and not _is_nvidia(runtime, toolkit_folder))
+    found = (runtime for runtime in engines if is_usable(runtime) and not is_nvidia(runtime, toolkit_folder))
     return tuple(dict.fromkeys(settings.low_level_runtimes or (*found, *DEFAULTS)))
 
 
@@ -42,7 +42,7 @@ def is_usable(runtime: str) -> bool:
     return bool(runtime) and runtime.isprintable() and ("/" not in runtime or posixpath.isabs(runtime))
 
 
-def _is_nvidia(runtime: str, toolkit_folder: str) -> bool:
+def is_nvidia(runtime: str, toolkit_folder: str) -> bool:
     """Tell whether a runtime is one of ours, in this folder or in another one, with or without its wrapper."""
     if posixpath.basename(runtime).removesuffix(".real") in RUNTIMES:
         return True

@@ -1,0 +1,49 @@
+"""Names of low-level runtimes are looked for as the engine's own process would look for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer import runtime_paths
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
+
+FOLDER = "/usr/local/nvidia/toolkit"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name in ("runc", "youki"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.touch(0o755)
+    return tmp_path
+
+
+def test_the_engines_own_search_path_counts(place: Path) -> None:
+    # as a distribution starts its engine, which brings a runc along
+    with subprocess.Popen(["/bin/sleep", "60"], env={"PATH": f"relative:{place}/none:{place}/bin:/usr/bin"}) as engine:
+        try:
+            process = processes.look(engine.pid)
+            assert process is not None
+            found = runtime_paths.absolute(Node("/"), ("youki", "/opt/own", "gone"), FOLDER, process)
+        finally:
+            engine.kill()
+    assert found[:4] == (f"{place}/bin/youki", "/opt/own", "gone", f"{place}/bin/runc")
+
+
+def test_without_a_process_the_nodes_usual_folders_count(tmp_path: Path) -> None:
+    program = tmp_path / "usr" / "sbin" / "runc"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    assert runtime_paths.absolute(Node(str(tmp_path)), (), FOLDER, None) == ("/usr/sbin/runc",)
+
+
+def test_a_process_that_is_gone_is_no_error(tmp_path: Path) -> None:
+    gone = processes.Process(2**22 + 1, "dockerd", "/usr/bin/dockerd", (), 1.0, None)
+    assert not os.path.exists(f"/proc/{gone.pid}")
+    assert runtime_paths.absolute(Node(str(tmp_path)), ("own",), FOLDER, gone) == ("own",)

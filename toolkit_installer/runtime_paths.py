@@ -1,0 +1,50 @@
+"""Where the node has its low-level runtimes: by absolute path, as the engine itself would find them."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections.abc import Sequence
+
+from toolkit_installer.node import processes, programs
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.toolkit import low_level
+
+
+def absolute(node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: Process | None) -> tuple[str, ...]:
+    """Return the engine's low-level runtimes, then the usual ones, each by absolute path where it is found.
+
+    `runtimes` is what the engine's files say, best first: paths, or names. A name is looked for as the engine's
+    process would look, or, where none is seen, in the usual folders of the node. The engine's own that is found
+    nowhere stays a name: it may be installed later.
+    """
+    root = node.programs.root if engine is None else processes.root_of(engine)
+    folders = programs.PATH.split(":") if engine is None else _search_path(engine)
+    usual = [name for name in low_level.DEFAULTS if name not in runtimes]
+    found = [runtime if "/" in runtime else _find(root, folders, runtime, toolkit_folder) for runtime in runtimes]
+    kept = [path or runtime for path, runtime in zip(found, runtimes, strict=True)]
+    others = [path for name in usual if (path := _find(root, folders, name, toolkit_folder)) is not None]
+    return tuple(dict.fromkeys([*kept, *others]))
+
+
+def _search_path(process: Process) -> list[str]:
+    """Return the folders in which a process looks for programs."""
+    folders = [folder for folder in processes.environment(process).get("PATH", "").split(":") if folder.startswith("/")]
+    return folders or programs.PATH.split(":")
+
+
+def _find(root: Root, folders: Sequence[str], name: str, toolkit_folder: str) -> str | None:
+    """Return the first executable of that name, but for one that is an NVIDIA runtime in truth."""
+    for folder in folders:
+        path = posixpath.join(folder, name)
+        try:
+            canonical = root.canonical(path)
+            mode = os.stat(root.outside(canonical)).st_mode
+        except (OSError, NodeError):
+            continue  # it leads nowhere
+        if stat.S_ISREG(mode) and mode & 0o111 and not low_level.is_nvidia(canonical, toolkit_folder):
+            return path
+    return None
