@@ -38,7 +38,20 @@ class Fault(enum.StrEnum):
     READ_ONLY = "the disk is read-only, as after an error of it: this call and all later ones that change it fail"
 
 
-NEED_SPACE = frozenset({"mkdir", "create", "open_or_create", "write", "clone", "copy_range", "symlink", "setxattr"})
+NEED_SPACE = frozenset(
+    {
+        "mkdir",
+        "create",
+        "create_unnamed",
+        "link",
+        "open_or_create",
+        "write",
+        "clone",
+        "copy_range",
+        "symlink",
+        "setxattr",
+    }
+)
 RENAMES = frozenset({"rename", "rename_new", "exchange"})
 NO_CHANGE_OF_THE_DISK = frozenset({"fsync", "signal", "restart_unit"})
 

@@ -11,19 +11,34 @@ from tests.support.soundness import PASSING, becoming
 
 RECEIPT = f"{STORE}/receipt.json"
 CONTENT = frozenset({"write", "truncate", "clone", "copy_range", "chmod", "chown", "setxattr", "removexattr"})
-NAMES = RENAMES | {"mkdir", "rmdir", "create", "open_or_create", "unlink", "symlink"}
+NAMES = RENAMES | {"link", "mkdir", "rmdir", "create", "open_or_create", "unlink", "symlink"}
 ASKING = frozenset({"signal", "restart_unit"})
 
 
 def on_the_node(trace: Sequence[Call], root: str) -> list[Call]:
     """Return the calls that were made, with the node's own paths; not those beneath /run, which ends with the boot."""
     calls = []
-    for call in trace:
+    for call in _named(trace):
         paths = tuple(path.removeprefix(root) or "/" for path in call.paths if path.startswith(root))
         passing = paths and all(f"{becoming(path)}/".startswith(f"{PASSING}/") for path in paths)
-        if not call.failed and not passing and paths != (posixpath.dirname(PASSING),):
+        unseen = call.name == "create_unnamed"  # a file without a name is no part of the node yet
+        if not call.failed and not unseen and not passing and paths != (posixpath.dirname(PASSING),):
             calls.append(Call(call.name, paths))
     return calls
+
+
+def _named(trace: Sequence[Call]) -> list[Call]:
+    """Return the calls with each file that was made without a name called by the one that it was given later."""
+    calls: list[Call] = []
+    names: dict[str, str] = {}
+    for call in reversed(trace):
+        if call.name == "link" and not call.failed:
+            names[call.paths[0]] = call.paths[1]
+            calls.append(Call("link", call.paths[1:]))
+        else:
+            paths = tuple(names.get(path, path) for path in call.paths)
+            calls.append(Call(call.name, paths, failed=call.failed))
+    return calls[::-1]
 
 
 def disorder(calls: Sequence[Call]) -> list[str]:
@@ -39,8 +54,8 @@ def _unsynced_content(calls: Sequence[Call]) -> Iterator[str]:
             dirty.add(call.paths[-1])
         elif call.name == "fsync" or call.name in ("unlink", "rmdir"):
             dirty.discard(call.paths[0])
-        elif call.name in RENAMES or call.name in ASKING:
-            early = dirty & set(call.paths) if call.name in RENAMES else dirty
+        elif call.name in RENAMES or call.name in ("link", *ASKING):
+            early = dirty if call.name in ASKING else dirty & set(call.paths)
             yield from (f"call {number}, {call.name}: {path} is not on the disk yet" for path in sorted(early))
     yield from (f"at the end {path} is not on the disk yet" for path in sorted(dirty))
 

@@ -37,6 +37,14 @@ class SystemCalls:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, mode, dir_fd=folder)
 
+    def create_unnamed(self, mode: int, folder: int) -> int:
+        """Create a file that has no name yet, and return its descriptor. EOPNOTSUPP, EISDIR: not to be had here."""
+        return os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=folder)
+
+    def link(self, fd: int, name: str, folder: int) -> None:
+        """Give an open file without a name one, which must be free."""
+        os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=folder, follow_symlinks=True)
+
     def open_or_create(self, name: str, mode: int, folder: int) -> int:
         """Open a file for reading and writing, created if absent, never through a symlink."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

@@ -14,6 +14,10 @@ from toolkit_installer.node.folders import Folders, temporary_name
 from toolkit_installer.node.reading import Metadata, xattrs
 from toolkit_installer.node.root import NodeError, refuse_if_others_write
 
+_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+"""What open(2) says to O_TMPFILE where the file system, or the kernel, does not have it."""
+_NO_LINK = (errno.ENOENT, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)
+"""What linkat(2) says where such a file cannot get a name: there is no /proc, or the file system forbids it."""
 _ACCESS_LIST = "system.posix_acl_access"
 """The attribute that acl(5) lives in."""
 
@@ -46,6 +50,7 @@ class Writer(Folders):
         try:
 
             def fill(fd: int) -> None:
+                os.lseek(origin, 0, os.SEEK_SET)
                 self._copy_all(origin, fd)
                 self._dress(fd, metadata)
 
@@ -98,10 +103,8 @@ class Writer(Folders):
                 refuse_if_others_write(folder, path)
                 temporary = temporary_name(name)
                 self._clear(temporary, folder)
-                fd = self.calls.create(temporary, 0o600, folder)
+                fd = self._filled(temporary, folder, fill)
                 try:
-                    fill(fd)
-                    self.calls.fsync(fd)
                     place(folder, temporary, name, fd)
                 except (OSError, InstallerError):
                     self._discard(temporary, folder)
@@ -111,6 +114,44 @@ class Writer(Folders):
                 self.calls.fsync(folder)
         except OSError as error:
             raise NodeError.of(error, path, "write it") from error
+
+    def _filled(self, temporary: str, folder: int, fill: Callable[[int], None]) -> int:
+        """Return a new file, open, under its temporary name, with all that is in it on the disk.
+
+        It has no name until then, where the file system can: CRI-O reads every file of its folder, whatever it is
+        called, and must not find one that is not whole yet.
+        """
+        try:
+            fd = self.calls.create_unnamed(0o600, folder)
+        except OSError as error:
+            if error.errno not in _NO_UNNAMED:
+                raise
+        else:
+            self._fill(fd, fill)
+            try:
+                self.calls.link(fd, temporary, folder)
+            except OSError as error:
+                os.close(fd)
+                if error.errno not in _NO_LINK:
+                    raise
+            else:
+                return fd
+        fd = self.calls.create(temporary, 0o600, folder)
+        try:
+            self._fill(fd, fill)
+        except (OSError, InstallerError):
+            self._discard(temporary, folder)
+            raise
+        return fd
+
+    def _fill(self, fd: int, fill: Callable[[int], None]) -> None:
+        """Fill an open file and bring what is in it to the disk; it is closed if that fails."""
+        try:
+            fill(fd)
+            self.calls.fsync(fd)
+        except (OSError, InstallerError):
+            os.close(fd)
+            raise
 
     def _rename(self, folder: int, temporary: str, name: str, _fd: int) -> None:
         self.calls.rename(temporary, name, folder)

@@ -69,10 +69,21 @@ def test_a_replaced_file_keeps_mode_owner_and_attributes(files: Files) -> None:
 
 def test_content_is_durable_before_it_is_renamed_and_the_name_afterwards(files: Files, calls: Calls) -> None:
     files.replace(PATH, NEW, own_metadata(0o600), None)
-    assert calls.noted == ["create", "write", "chmod", "fsync", "rename_new", "fsync"]
+    assert calls.noted == ["create_unnamed", "write", "chmod", "fsync", "link", "rename_new", "fsync"]
 
 
-def test_a_new_file_is_closed_to_others_until_it_has_its_mode(files: Files, calls: Calls) -> None:
+def test_a_new_file_has_no_name_until_it_is_whole_and_has_its_mode(files: Files, calls: Calls) -> None:
+    seen: list[list[str]] = []
+    calls.before["chmod"] = calls.before["link"] = lambda: seen.append(names(files))
+    files.replace(PATH, NEW, own_metadata(0o644), None)
+    assert seen == [[], []]
+    assert stat.S_IMODE(place(files).stat().st_mode) == 0o644
+
+
+def test_without_files_that_have_no_name_a_new_one_is_closed_to_others_until_it_has_its_mode(
+    files: Files, calls: Calls
+) -> None:
+    calls.errors["create_unnamed"] = errno.EOPNOTSUPP
     seen: list[int] = []
     temporary = place(files).with_name(temporary_name("daemon.json"))
     calls.before["chmod"] = lambda: seen.append(stat.S_IMODE(temporary.stat().st_mode))
@@ -80,8 +91,31 @@ def test_a_new_file_is_closed_to_others_until_it_has_its_mode(files: Files, call
     assert seen == [0o600]
 
 
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.EPERM, errno.EXDEV])
+def test_where_a_file_without_a_name_cannot_get_one_it_is_made_with_one(
+    files: Files, calls: Calls, tmp_path: Path, error: int
+) -> None:
+    calls.errors["link"] = error
+    files.replace(PATH, NEW, own_metadata(0o644), None)
+    assert place(files).read_bytes() == NEW
+    source = tmp_path / "source"
+    source.write_bytes(NEW)
+    files.copy(str(source), "/etc/copy", own_metadata(0o755))
+    assert place(files, "/etc/copy").read_bytes() == NEW
+    assert names(files) == ["copy", "daemon.json"]
+    assert calls.noted.count("create") == 2
+
+
+def test_a_temporary_file_of_another_run_is_left_to_it(files: Files, calls: Calls) -> None:
+    temporary = place(files).with_name(temporary_name("daemon.json"))
+    calls.before["link"] = lambda: temporary.write_bytes(b"theirs")
+    with pytest.raises(NodeError):
+        files.replace(PATH, NEW, own_metadata(0o600), None)
+    assert temporary.read_bytes() == b"theirs"
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-@pytest.mark.parametrize("call", ["create", "write", "chmod", "fsync", "rename_new", "exchange"])
+@pytest.mark.parametrize("call", ["create_unnamed", "write", "chmod", "fsync", "link", "rename_new", "exchange"])
 def test_a_call_that_fails_leaves_the_old_file_and_no_temporary_one(
     files: Files, calls: Calls, call: str, error: int
 ) -> None:
