@@ -43,7 +43,7 @@ class Applier:
         self.store = store
         self.attention = attention
         self.interruptible = interruptible
-        self.switcher = Switcher(node, attention, settings.reload_timeout)
+        self.switcher = Switcher(node, attention, settings.reload_timeout, store.folder)
         self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
         self._settings = settings
         self._reloaded: set[EngineName] = set()
@@ -116,7 +116,7 @@ class Applier:
         finally:
             if self.switcher.reloads > before:
                 self._reloaded.add(work.name)
-        if work.changes and work.reload.mode is ReloadMode.NONE:
+        if work.changes and work.reload.mode is ReloadMode.NONE and not work.reload.by_itself:
             log.get().warning(
                 "The engine was not reloaded: it serves the handlers after its next restart", engine=work.name
             )

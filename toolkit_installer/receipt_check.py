@@ -24,8 +24,9 @@ from toolkit_installer.toolkit import layout, wrappers
 
 PID_FILE_NAME = "toolkit.pid"
 _TOOLKIT = "toolkit"
-_TRACES = (b"runtimes", b"imports")
-"""What every text says that we write into an engine's file: a runtimes map, or the import of the file that has it."""
+_TRACES = (b"runtimes", b"imports", b"hooks_dir")
+"""What every text says that we write into an engine's file: a runtimes map, the import of the file that has it, or
+the folder of our hook."""
 
 
 def load(settings: Settings, node: Node, store: ReceiptStore) -> Receipt | None:
@@ -106,10 +107,14 @@ def _wrong_file(  # all that tells an engine's file from others
 ) -> Iterator[str]:
     """Yield why `file` cannot be one of the engine's."""
     of_engine = settings.for_engine(engine.name).engine
-    usual = ROOMS[engine.name].config
-    asked = [node.files.canonical(path) for path in (of_engine.config, of_engine.drop_in, usual) if path is not None]
-    ending = posixpath.splitext(usual)[1]
-    if file.path not in asked and ending not in posixpath.basename(file.path):
+    room = ROOMS[engine.name]
+    asked = [
+        node.files.canonical(path) for path in (of_engine.config, of_engine.drop_in, room.config) if path is not None
+    ]
+    usual = room.may_be(file.role, posixpath.basename(file.path)) or any(
+        beneath(file.path, node.files.canonical(place)) for place in room.folders
+    )
+    if file.path not in asked and not usual:
         yield f"names {file.path}, which is no file of {engine.name} unless --config says so"
     if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
         yield f"names {file.path}, which is a file of this installer's own, as one of {engine.name}"

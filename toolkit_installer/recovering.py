@@ -7,6 +7,8 @@ import stat
 from collections.abc import Iterable
 
 from toolkit_installer import log
+from toolkit_installer.engines.base import aside_of
+from toolkit_installer.engines.rooms import ROOMS
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.files import Recovered, swap_name
 from toolkit_installer.node.folders import temporary_name
@@ -57,7 +59,8 @@ def recover(node: Node, receipt: Receipt | None, store: str) -> None:
     for engine in receipt.engines if receipt is not None else ():
         for file in engine.files:
             before = () if file.before is None else (file.before.sha256,)
-            recovered = node.files.recover(file.path, frozenset((*file.written, *before)))
+            aside = aside_of(ROOMS[engine.name], store)
+            recovered = node.files.recover(file.path, frozenset((*file.written, *before)), aside)
             if recovered is Recovered.REMOVED:
                 log.get().info("Tidied up", file=file.path, engine=engine.name, what=recovered)
             elif recovered is not Recovered.NOTHING:

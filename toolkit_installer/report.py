@@ -86,6 +86,8 @@ def _engine_lines(engine: EngineWork, *, color: bool) -> list[str]:
     if engine.reload_why:
         unit = f" of {engine.reload.unit}" if engine.reload.unit else ""
         lines.append(f"  Reload by {engine.reload.mode}{unit}: {engine.reload_why}.")
+    elif engine.reload.by_itself:
+        lines.append("  No reload: the engine takes the change over by itself.")
     elif engine.reload.mode is ReloadMode.NONE:
         lines.append("  No reload: the engine serves the change after its next restart.")
     else:

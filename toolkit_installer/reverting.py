@@ -31,7 +31,7 @@ class Reverter:
     def __init__(self, node: Node, store: ReceiptStore, attention: Attention, seconds: float) -> None:
         self.node = node
         self.store = store
-        self.switcher = Switcher(node, attention, seconds)
+        self.switcher = Switcher(node, attention, seconds, store.folder)
 
     def revert(self, receipt: Receipt, *, keep_toolkit: bool) -> None:
         """Take back everything. What comes to an end here is never refused, and may be repeated after a crash.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from toolkit_installer import log, memory
 from toolkit_installer.documents import secrets
 from toolkit_installer.engines.answering import EngineBrokenError
-from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
+from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload, aside_of
 from toolkit_installer.engines.serving import process_of
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
@@ -66,8 +66,10 @@ class Switch:
 class Switcher:
     """Makes switches; remembers what it wrote, so that somebody else's edit in between is seen."""
 
-    def __init__(self, node: Node, attention: Attention, seconds: float) -> None:
+    def __init__(self, node: Node, attention: Attention, seconds: float, store: str) -> None:
+        """`seconds`: what an engine gets to serve a change. `store`: the receipt's folder."""
         self.node = node
+        self.store = store
         self.attention = attention
         self.seconds = seconds
         self.reloads = 0
@@ -87,7 +89,7 @@ class Switcher:
             transitional = switch.engine.transitional(step.content) if signalled else None
             if transitional is not None:
                 final.append(step)
-            self._write(step.file, step.content if transitional is None else transitional)
+            self._write(switch.engine, step.file, step.content if transitional is None else transitional)
         if switch.reload.mode is not ReloadMode.NONE:
             try:
                 self._reload(switch, interruptible=interruptible)
@@ -95,17 +97,17 @@ class Switcher:
                 # an engine that is gone reads the file at its start; one that hangs may have a signal pending,
                 # and has crashed on less than explicit values
                 if switch.last_resort and process_of(self.node, switch.engine.name, switch.socket) is None:
-                    self._write_all(final)
+                    self._write_all(switch.engine, final)
                 raise
-        self._write_all(final)
+        self._write_all(switch.engine, final)
 
-    def _write_all(self, steps: Sequence[Step]) -> None:
+    def _write_all(self, engine: Engine, steps: Sequence[Step]) -> None:
         for step in steps:
-            self._write(step.file, step.content)
+            self._write(engine, step.file, step.content)
 
-    def _write(self, file: EngineFile, content: bytes | None) -> None:
+    def _write(self, engine: Engine, file: EngineFile, content: bytes | None) -> None:
         """Make the file hold `content`. Raises ChangedMeanwhileError if somebody else wrote it since it was read."""
-        expected = self._expected(file)
+        expected = self._expected(engine, file)
         if content == (None if expected is None else expected.content):
             return
         # before the attempt: one that fails late, at its last fsync, has changed the file all the same
@@ -118,13 +120,14 @@ class Switcher:
         self.node.files.replace(file.path, content, _metadata(file.found), expected)
         log.get().info("Wrote the file", file=file.path)
 
-    def _expected(self, file: EngineFile) -> Found | None:
+    def _expected(self, engine: Engine, file: EngineFile) -> Found | None:
         """Return the file as it must still be: as it was read, or as one of our own attempts left it."""
         attempts = self._attempts.get(file.path)
         if attempts is None:
             return file.found
         known = (*attempts, file.content)
-        self.node.files.recover(file.path, {memory.digest(content) for content in known if content is not None})
+        ours = {memory.digest(content) for content in known if content is not None}
+        self.node.files.recover(file.path, ours, aside_of(engine, self.store))
         now = self.node.files.find(file.path)
         if (None if now is None else now.content) not in known:
             raise ChangedMeanwhileError("somebody else changed it meanwhile", path=file.path, hint="it is read again")

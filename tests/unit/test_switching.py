@@ -31,6 +31,7 @@ class Player:
 
     node: Node
     name: EngineName = EngineName.DOCKER
+    folders: tuple[str, ...] = ()
     read: bytes = OLD
     silent: bool = False
     deaf: bool = False
@@ -124,7 +125,7 @@ def switch(player: Player, reload: Reload, content: bytes | None = NEW, *, last_
 
 
 def switcher(node: Node, attention: Attention | None = None, seconds: float = 0.3) -> Switcher:
-    return Switcher(node, attention or Attention(), seconds)
+    return Switcher(node, attention or Attention(), seconds, "/store")
 
 
 SIGNAL = Reload(ReloadMode.SIGNAL)

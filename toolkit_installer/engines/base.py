@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -42,6 +43,8 @@ class Reload:
     mode: ReloadMode
     unit: str | None = None
     restarts: bool = False
+    by_itself: bool = False
+    """The engine takes the change over without being asked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +149,13 @@ class Engine(Protocol):
     def socket(self) -> str:
         """The usual path of the engine's socket."""
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The usual folders of which the engine reads every file, whatever its name; none for most."""
+
+    def may_be(self, role: str, name: str) -> bool:
+        """Tell whether a file of that role, wherever it lies, may be called `name`. Pure."""
+
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
 
@@ -193,3 +203,11 @@ class Engine(Protocol):
 
     def read_value(self, text: str) -> Any:
         """Return the value that `write_value` wrote. Raises DocumentError."""
+
+
+def aside_of(engine: Engine, store: str) -> str | None:
+    """Return the folder for what must not stay beside this engine's files, as it would be read there; None: it may.
+
+    `store`: the receipt's folder, which goes with the receipt. Pure.
+    """
+    return posixpath.dirname(store) if engine.folders else None

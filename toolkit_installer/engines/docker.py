@@ -51,6 +51,11 @@ class Docker:
     name = EngineName.DOCKER
     config = CONFIG
     socket = SOCKET
+    folders = ()
+
+    def may_be(self, role: str, name: str) -> bool:
+        """Tell whether a file of that role may be called `name`."""
+        return role == ROLE and ".json" in name
 
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Read daemon.json and ask dockerd. Raises ConfigurationError."""

@@ -18,12 +18,14 @@ from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node.folders import NO_RENAMEAT2, entry_exists
 from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.node.root import NodeError
-from toolkit_installer.node.writing import Writer
+from toolkit_installer.node.writing import Writer, own_metadata
 
 SWAP_SUFFIX = ".toolkit-installer.swap"
 """Ends the name at which a whole new version waits for its exchange, and the old one comes out."""
 KEPT_SUFFIX = ".toolkit-installer.kept"
 """Ends the name of a version that somebody else wrote and that nobody can tell where to put."""
+_PRIVATE = 0o600
+"""The mode of such a version away from its folder: who may read it there is not known."""
 
 
 class ChangedMeanwhileError(InstallerError):
@@ -44,6 +46,7 @@ class Recovered(enum.StrEnum):
     REMOVED = "removed what a killed run had replaced or not yet put in place"
     RETURNED = "a killed run had taken somebody else's version away: it is back"
     KEPT = f"a killed run had taken somebody else's version away: it lies beside the file, named {KEPT_SUFFIX}"
+    ASIDE = f"a killed run had taken somebody else's version away: it lies in the install folder, named {KEPT_SUFFIX}"
 
 
 class Files(Writer):
@@ -96,10 +99,11 @@ class Files(Writer):
         except OSError as error:
             raise NodeError.of(error, path, "remove it") from error
 
-    def recover(self, path: str, ours: Container[str]) -> Recovered:
+    def recover(self, path: str, ours: Container[str], aside: str | None = None) -> Recovered:
         """Tidy up after a run that was killed while it replaced or removed the canonical `path`.
 
-        `ours`: the SHA-256, in hex, of every version that may be thrown away. Raises NodeError, ConfigurationError.
+        `ours`: the SHA-256, in hex, of every version that may be thrown away. `aside`: the folder for a version that
+        is to be kept, where every file in the folder of `path` counts. Raises NodeError, ConfigurationError.
         """
         self.sweep(path)
         folder, name = os.path.split(path)
@@ -110,11 +114,23 @@ class Files(Writer):
             self.remove(swap)
             return Recovered.REMOVED
         present = self.find(path)
+        if aside is not None and present is not None and _digest(present) not in ours:
+            self._lay_aside(swap, name, aside)
+            return Recovered.ASIDE
         try:
             with self.root.parent(path) as (open_folder, name):
                 return self._give_back(open_folder, name, present, ours)
         except OSError as error:
             raise NodeError.of(error, path, "give somebody else's version back") from error
+
+    def _lay_aside(self, swap: str, name: str, folder: str) -> None:
+        """Move somebody else's version to another folder, maybe on another file system, under a name of its own."""
+        found = self.find(swap)
+        if found is not None:
+            target = os.path.join(folder, f"{name}.{_digest(found)[:12]}{KEPT_SUFFIX}")
+            if self.own_status(target) is None:  # else a run was killed when it had just been saved
+                self.replace(target, found.content, own_metadata(_PRIVATE), None)
+            self.remove(swap)
 
     def _give_back(self, folder: int, name: str, present: Found | None, ours: Container[str]) -> Recovered:
         """Bring the version that came out of an exchange to the file's name, or beside it if a newer one is there."""

@@ -249,6 +249,26 @@ def test_what_a_killed_run_left_beside_a_file_is_tidied_up_and_no_edit_is_lost(
     assert files.recover(PATH, OURS) is Recovered.NOTHING
 
 
+def test_where_every_file_of_the_folder_counts_a_version_that_is_kept_lies_elsewhere(files: Files) -> None:
+    place(files).write_bytes(b"newer")
+    aside = place(files).parents[1] / "aside"
+    aside.mkdir()
+    for _killed_once_it_was_saved in range(2):
+        place(files, swap_name("daemon.json")).write_bytes(THEIRS)
+        assert files.recover(PATH, OURS, "/aside") is Recovered.ASIDE
+        assert names(files) == ["daemon.json"]
+        (kept,) = aside.iterdir()
+        assert kept.name.endswith(KEPT_SUFFIX)
+        assert kept.read_bytes() == THEIRS
+    place(files, swap_name("daemon.json")).write_bytes(b"another")
+    assert files.recover(PATH, OURS, "/aside") is Recovered.ASIDE
+    assert {kept.read_bytes() for kept in aside.iterdir()} == {THEIRS, b"another"}
+    place(files).unlink()
+    place(files, swap_name("daemon.json")).write_bytes(THEIRS)
+    assert files.recover(PATH, OURS, "/aside") is Recovered.RETURNED
+    assert place(files).read_bytes() == THEIRS
+
+
 def test_a_half_written_version_of_another_run_under_our_temporary_name_is_never_put_in_place(
     files: Files, calls: Calls
 ) -> None:
