@@ -17,7 +17,7 @@ from toolkit_installer.evidence import Evidence, Kind
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, Settings
 
-_HINT = "say which one with --runtime docker or --runtime containerd; --socket and --config name one of several"
+_HINT = "say which one with --runtime docker, containerd or crio; --socket and --config name one of several"
 _AT_WORK = (Kind.KUBELET, Kind.LIVE)
 _ENGINES = tuple(dict.fromkeys(row.engine for row in (USUAL[EngineName.DOCKER], *TABLE)))
 

@@ -30,6 +30,13 @@ class ReloadMode(enum.StrEnum):
     NONE = "none"
 
 
+class ConfigMode(enum.StrEnum):
+    """How CRI-O is made to use the toolkit (`--config-mode`)."""
+
+    CONFIG = "config"
+    HOOK = "hook"
+
+
 class Cleanup(enum.StrEnum):
     """When the changes are taken back on exit (`--cleanup`)."""
 
@@ -109,6 +116,10 @@ class EngineSettings:
     """Turn CDI on in the engine itself (`--enable-cdi-in-runtime`)."""
     config_sources: tuple[str, ...] = ()
     """Any of command, file and file=/path; empty: the engine's own default."""
+    config_mode: ConfigMode = ConfigMode.CONFIG
+    """CRI-O only, as are the two below."""
+    hooks_dir: str = "/usr/share/containers/oci/hooks.d"
+    hook_filename: str = "oci-nvidia-hook.json"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -174,7 +174,7 @@ def test_the_version(program: Program, flag: str, capsys: pytest.CaptureFixture[
         (["run", "--no-daemon=perhaps"], ["--no-daemon", "'perhaps'"]),
         (["run", "--socket="], ["--socket", "''"]),
         (["run", "--cdi-enabled"], ["--cdi-enabled", "not built yet"]),
-        (["plan", "--runtime", "crio"], ["--runtime", "not built yet"]),
+        (["plan", "--cleanup", "auto"], ["--cleanup", "not built yet"]),
         (["status", "--json=perhaps"], ["--json", "'perhaps'"]),
         (["run", "--json"], ["--json"]),
     ],

@@ -18,7 +18,11 @@ PROCESS_NAMES = {
 }
 """The names of the engines' processes, as /proc/PID/comm shows them."""
 
-_ADDRESS_FLAGS = {EngineName.DOCKER: ("-H", "--host"), EngineName.CONTAINERD: ("-a", "--address", "-address")}
+_ADDRESS_FLAGS = {
+    EngineName.DOCKER: ("-H", "--host"),
+    EngineName.CONTAINERD: ("-a", "--address", "-address"),
+    EngineName.CRIO: ("--listen",),
+}
 _DOCKER_SOCKET = "/var/run/docker.sock"
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 _CONTAINERD_CONFIG = "/etc/containerd/config.toml"
@@ -43,8 +47,6 @@ def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
 
 def _addresses(engine: EngineName, process: Process) -> list[str] | None:
     """Return the unix sockets that a process was told to serve; None where that cannot be told."""
-    if engine not in _ADDRESS_FLAGS:
-        return None
     given = list(_flag_values(process.arguments, _ADDRESS_FLAGS[engine]))
     if engine is EngineName.CONTAINERD and not given:
         return _configured(process)
@@ -52,7 +54,9 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
         return bound(process.pid)  # systemd made its sockets before it started
     if engine is EngineName.DOCKER and not given:
         return [_DOCKER_SOCKET, *(bound(process.pid) or ())]
-    return [address.removeprefix(_UNIX) for address in given] or None
+    if not given:
+        return bound(process.pid) or None  # its files may name it; one that is starting has none yet
+    return [address.removeprefix(_UNIX) for address in given]
 
 
 def _configured(process: Process) -> list[str] | None:

@@ -12,6 +12,7 @@ from toolkit_installer.options.table import BY_NAME
 from toolkit_installer.options.values import AUTO, budget
 from toolkit_installer.settings import (
     Cleanup,
+    ConfigMode,
     EngineName,
     EngineSettings,
     LogFormat,
@@ -45,9 +46,10 @@ def build(
     runtimes = _engine_names(sources)
     runtime = runtimes[0] if len(runtimes) == 1 else None
     answers = sources.answers(runtime, runtime)
-    engine = _engine(answers, runtime)
+    hooks = program is Program.NVIDIA_TOOLKIT and DESTINATION in values
+    engine = _engine(answers, runtime, hooks=hooks)
     by_engine = {} if runtime else {name: sources.answers(name, None) for name in EngineName}
-    each = tuple((name, _engine(of_engine, name)) for name, of_engine in by_engine.items())
+    each = tuple((name, _engine(of_engine, name, hooks=hooks)) for name, of_engine in by_engine.items())
     _refuse_what_names_one_engine({name: by_engine[name] for name in runtimes if name in by_engine})
     if installing:
         _refuse_what_is_not_built(answers)
@@ -164,7 +166,9 @@ def _toolkit(answers: Answers) -> ToolkitSettings:
     )
 
 
-def _engine(answers: Answers, name: EngineName | None) -> EngineSettings:
+def _engine(answers: Answers, name: EngineName | None, *, hooks: bool) -> EngineSettings:
+    """Return the engine step's settings. `hooks`: the caller is of the time when CRI-O had hook mode only."""
+    config_mode = "hook" if hooks and not answers.given("config_mode") else answers.text("config_mode")
     reload_mode = answers.text_or_none("restart_mode")
     executable = answers.text_or_none("executable")
     has_drop_ins = name is not EngineName.DOCKER
@@ -184,6 +188,9 @@ def _engine(answers: Answers, name: EngineName | None) -> EngineSettings:
         enable_cdi=answers.flag("enable_cdi_in_runtime" if answers.given("enable_cdi_in_runtime") else "cdi_enabled"),
         config_sources=answers.words("config_sources"),
         answer_timeout=answers.seconds("reload_timeout"),
+        config_mode=ConfigMode(config_mode) if name is EngineName.CRIO else ConfigMode.CONFIG,
+        hooks_dir=answers.text("hooks_dir"),
+        hook_filename=answers.text("hook_filename"),
     )
 
 

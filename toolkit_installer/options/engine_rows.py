@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit_installer.options.model import Group, Kind, Option, Step, Unbuilt, chosen, turned_on
+from toolkit_installer.options.model import Group, Kind, Option, Step, Unbuilt, turned_on
 
 _ENGINE = (
     Option(
@@ -168,7 +168,7 @@ _CRIO = (
         step=Step.RUNTIME,
         variables=("CRIO_CONFIG_MODE",),
         default="config",
-        unbuilt=chosen("CRI-O's hook mode", "hook"),
+        default_note="config; hook for a DESTINATION under nvidia-toolkit",
         help="Register handlers, or an OCI hook.",
     ),
     Option(

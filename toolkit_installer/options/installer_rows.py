@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit_installer.options.model import Group, Kind, Option, Step, Unbuilt, chosen
+from toolkit_installer.options.model import Group, Kind, Option, Step, chosen
 from toolkit_installer.settings import Program
 
 _JOB = (
@@ -16,7 +16,6 @@ _JOB = (
         variables=("RUNTIME",),
         default="auto",
         default_of={Program.NVIDIA_TOOLKIT: "docker", Program.NVIDIA_CTK_INSTALLER: "docker"},
-        unbuilt=Unbuilt("CRI-O", lambda value: isinstance(value, tuple) and "crio" in value, "crio"),
         in_short_help=True,
         help="The container engine to configure: docker, containerd or crio; several as a comma list; auto finds the "
         "one that runs on the node.",

@@ -12,6 +12,7 @@ from toolkit_installer.errors import ExitCode, UsageError
 from toolkit_installer.options.build import DESTINATION, build, log_format, wants_debug
 from toolkit_installer.settings import (
     Cleanup,
+    ConfigMode,
     EngineName,
     EngineSettings,
     LogFormat,
@@ -393,10 +394,8 @@ UNBUILT = [
     ({}, {"ENABLE_CDI": "yes"}, "ENABLE_CDI: 'yes'"),
     ({}, {"TOOLKIT_ARGS": "--enable-cdi"}, "--cdi-enabled in TOOLKIT_ARGS: 'true'"),
     ({"enable_nri_plugin": ("true",)}, {}, "--enable-nri-plugin: 'true'"),
-    ({}, {"RUNTIME": "crio"}, "RUNTIME: 'crio'"),
     ({"use_legacy_config": ("true",)}, {}, "--use-legacy-config: 'true'"),
     ({}, {"CONTAINERD_RUNTIME_CONFIG_OVERRIDE": '{"a": 1}'}, "CONTAINERD_RUNTIME_CONFIG_OVERRIDE: '{\"a\": 1}'"),
-    ({"config_mode": ("hook",)}, {}, "--config-mode: 'hook'"),
     ({}, {"CLEANUP": "auto"}, "CLEANUP: 'auto'"),
 ]
 
@@ -431,6 +430,32 @@ def test_a_node_can_be_given_back_whatever_its_pod_asks_for(
 def test_turning_an_unbuilt_feature_off_is_no_use_of_it(environment: dict[str, str]) -> None:
     built = build({}, environment, OURS)
     assert dataclasses.replace(built, engine_of=()) == Settings()
+
+
+# --- CRI-O ---
+
+
+def test_hook_mode_is_crios_alone() -> None:
+    settings = build({"config_mode": ("hook",)}, {"CRIO_HOOKS_DIR": "/hooks", "CRIO_HOOK_FILENAME": "gpu.json"}, OURS)
+    assert settings.for_engine(EngineName.CONTAINERD).engine.config_mode is ConfigMode.CONFIG
+    crio = settings.for_engine(EngineName.CRIO).engine
+    assert (crio.config_mode, crio.hooks_dir, crio.hook_filename) == (ConfigMode.HOOK, "/hooks", "gpu.json")
+
+
+@pytest.mark.parametrize(
+    "values, program, mode",
+    [
+        ({"destination": ("/usr/local/nvidia",)}, OLD, ConfigMode.HOOK),
+        ({"destination": ("/usr/local/nvidia",), "runtime_args": ("-d /hooks",)}, OLD, ConfigMode.HOOK),
+        ({"destination": ("/usr/local/nvidia",), "runtime_args": ("--config-mode config",)}, OLD, ConfigMode.CONFIG),
+        ({"destination": ("/usr/local/nvidia",)}, OURS, ConfigMode.CONFIG),
+        ({}, OLD, ConfigMode.CONFIG),
+    ],
+)
+def test_callers_of_the_time_when_crio_had_hooks_only_get_a_hook(
+    values: dict[str, tuple[str, ...]], program: Program, mode: ConfigMode
+) -> None:
+    assert build(values, {"RUNTIME": "crio"}, program).engine.config_mode is mode
 
 
 # --- when nothing else makes sense ---

@@ -1,0 +1,317 @@
+"""The whole job beside a CRI-O that answers: a stand-in, restarted where systemd would restart CRI-O."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.node import faults
+from tests.support import crio_stand_in
+from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.programs import ProgramError
+from toolkit_installer.node.services import Services
+
+DROP_IN = "/etc/crio/crio.conf.d/99-nvidia.toml"
+HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+SITE = '[crio.runtime]\ndefault_runtime = "crun"\n[crio.runtime.runtimes.crun]\nmonitor_path = "/usr/bin/conmon"\n'
+UNIT = "crio.service"
+DEADLINE = 30.0
+
+
+@dataclasses.dataclass
+class Machine:
+    """A node, the stand-in on it, and a systemd that knows its unit. Forked children restart it too."""
+
+    node: FakeNode
+    folder: Path
+    flags: tuple[str, ...] = ()
+    signals_only: bool = False
+    """A fault: what should restart it sends SIGHUP."""
+    children: list[subprocess.Popen[bytes]] = dataclasses.field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        return int((self.folder / "pid").read_text())
+
+    @property
+    def starts(self) -> int:
+        """How often it was started."""
+        return len((self.folder / "starts").read_text().splitlines())
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises ProgramError if it does not start."""
+        script = str(Path(crio_stand_in.__file__))
+        command = [sys.executable, script, "--root", str(self.node.root), *self.flags]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.children.append(process)
+        (self.folder / "pid").write_text(str(process.pid))
+        with (self.folder / "starts").open("a") as starts:
+            starts.write(f"{process.pid}\n")
+        deadline = time.monotonic() + DEADLINE
+        while (
+            processes.behind(Node(str(self.node.root)).root, crio_stand_in.LISTEN, b"GET /info HTTP/1.0\r\n\r\n")
+            is None
+        ):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise ProgramError(f"it does not start: {(self.folder / 'log').read_text()}")
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """End it, if it runs: by its PID, as it may be another process's child."""
+        process = processes.look(self.pid)
+        if process is None or "crio_stand_in.py" not in " ".join(process.arguments):
+            return
+        os.kill(self.pid, signal.SIGTERM)
+        deadline = time.monotonic() + DEADLINE
+        while processes.look(self.pid) == process:
+            assert time.monotonic() < deadline, "the stand-in does not end"
+            time.sleep(0.02)
+
+    def restart(self, unit: str) -> None:
+        assert unit == UNIT
+        if self.signals_only:
+            os.kill(self.pid, signal.SIGHUP)
+            return
+        self.end()
+        self.start()
+
+    def do(self, command: str, *flags: str, engine: str = "crio") -> faults.Outcome:
+        """Run a command of the program."""
+        more = ("--no-daemon",) if command == "run" else ()
+
+        def restart(_services: Services, unit: str, *, seconds: float) -> None:
+            assert seconds > 0
+            self.restart(unit)
+
+        with (
+            mock.patch.object(Services, "knows", lambda _services, unit: unit == UNIT),
+            mock.patch.object(Services, "restart", restart),
+            mock.patch.object(processes, "_unit", return_value=UNIT),
+        ):
+            return faults.run(self.node, self.folder, command, *more, *flags, engine=engine)
+
+    def good(self, command: str, *flags: str, engine: str = "crio") -> str:
+        outcome = self.do(command, *flags, engine=engine)
+        assert outcome.code == 0, outcome.output
+        return outcome.output
+
+    def handlers(self) -> dict[str, str]:
+        """Return what the stand-in says that it runs with."""
+        folder = os.open(self.node.place(crio_stand_in.LISTEN).parent, os.O_PATH)
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(DEADLINE)
+                connection.connect(f"/proc/self/fd/{folder}/crio.sock")  # a socket's path has 107 bytes at most
+                connection.sendall(b"GET /config HTTP/1.0\r\n\r\n")
+                said = b"".join(iter(lambda: connection.recv(65536), b""))
+        finally:
+            os.close(folder)
+        runtimes = tomllib.loads(said.partition(b"\r\n\r\n")[2].decode())["crio"]["runtime"]["runtimes"]
+        return {name: entry["runtime_path"] for name, entry in runtimes.items()}
+
+
+@pytest.fixture
+def machine(node: FakeNode, tmp_path: Path) -> Iterator[Machine]:
+    for program in ("crun", "conmon"):
+        node.write(f"/usr/bin/{program}", "", 0o755)
+    node.write("/etc/crio/crio.conf.d/10-site.conf", SITE)
+    machine = Machine(node, tmp_path)
+    yield machine
+    if (tmp_path / "pid").exists():
+        machine.end()
+    for child in machine.children:
+        child.wait(DEADLINE)
+
+
+@pytest.fixture
+def crio(machine: Machine) -> Machine:
+    machine.start()
+    return machine
+
+
+def etc(node: FakeNode) -> dict[str, object]:
+    return {path: entry for path, entry in node.snapshot().items() if path.startswith(("/etc/", "/usr/"))}
+
+
+def test_crio_is_restarted_once_and_serves_until_we_go(crio: Machine) -> None:
+    before, pid = etc(crio.node), crio.pid
+    said = crio.good("run")
+    assert "The engine serves its configuration" in said
+    assert crio.starts == 2
+    assert crio.pid != pid
+    assert crio.handlers() == {
+        "crun": "/usr/bin/crun",
+        "nvidia": f"{TOOLKIT}/nvidia-container-runtime",
+        "nvidia-cdi": f"{TOOLKIT}/nvidia-container-runtime.cdi",
+        "nvidia-legacy": f"{TOOLKIT}/nvidia-container-runtime.legacy",
+    }
+    # the files give no path: it is the one that the live CRI-O found
+    toolkit = tomllib.loads(crio.node.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml").decode())
+    assert toolkit["nvidia-container-runtime"]["runtimes"][0] == "/usr/bin/crun"
+
+    stamps = crio.node.stamps()
+    assert NOTHING_TO_DO in crio.good("run")
+    assert crio.node.stamps() == stamps
+    assert crio.starts == 2
+    assert "serves them" in crio.good("status")
+
+    crio.good("uninstall")
+    assert crio.starts == 3
+    assert crio.handlers() == {"crun": "/usr/bin/crun"}
+    assert etc(crio.node) == before
+
+
+def test_the_plan_names_the_unit_and_touches_nothing(crio: Machine) -> None:
+    before = crio.node.snapshot()
+    assert f"Reload by systemd of {UNIT}" in crio.good("plan")
+    assert crio.node.snapshot() == before
+
+
+def test_an_edit_beside_ours_stays_when_we_go(crio: Machine) -> None:
+    crio.good("run")
+    text = crio.node.read(DROP_IN).decode()
+    crio.node.write(DROP_IN, text.replace("[crio.runtime]\n", '[crio.runtime]\n  log_level = "debug" # theirs\n', 1))
+    crio.good("uninstall")
+    assert '  log_level = "debug" # theirs' in crio.node.read(DROP_IN).decode()
+    assert tomllib.loads(crio.node.read(DROP_IN).decode()) == {"crio": {"runtime": {"log_level": "debug"}}}
+    assert crio.handlers() == {"crun": "/usr/bin/crun"}
+
+
+def test_a_drop_in_that_somebody_deleted_comes_back(crio: Machine) -> None:
+    crio.good("run")
+    content = crio.node.read(DROP_IN)
+    crio.node.place(DROP_IN).unlink()
+    crio.good("run")
+    assert crio.node.read(DROP_IN) == content
+    assert crio.starts == 3
+
+
+def test_one_that_does_not_start_with_our_change_gets_its_files_back(machine: Machine) -> None:
+    machine.flags = ("--refuses", "nvidia")
+    machine.start()
+    before = etc(machine.node)
+    failed = machine.do("run", "--reload-timeout", "5")
+    assert failed.code == 5, failed.output
+    assert "it was told to refuse nvidia" in failed.output
+    assert etc(machine.node) == before
+    assert machine.handlers() == {"crun": "/usr/bin/crun"}
+
+
+def test_a_list_of_the_old_process_proves_nothing(crio: Machine) -> None:
+    crio.signals_only = True
+    failed = crio.do("run", "--reload-timeout", "1")
+    assert failed.code == 6, failed.output
+    assert "it was not restarted" in failed.output
+    assert not crio.node.exists(DROP_IN)
+
+
+def test_a_signal_is_refused_before_anything_is_written(crio: Machine) -> None:
+    before = etc(crio.node)
+    refused = crio.do("run", "--restart-mode", "signal")
+    assert refused.code == 3
+    assert "CRI-O takes no handler over on a signal" in refused.output
+    assert etc(crio.node) == before
+    assert crio.starts == 1
+
+
+def test_a_hook_needs_no_restart_coming_or_going(crio: Machine) -> None:
+    before = etc(crio.node)
+    assert "the engine takes the change over by itself" in crio.good("plan", "--config-mode", "hook")
+    assert "next restart" not in crio.good("run", "--config-mode", "hook")
+    assert crio.node.exists(HOOK)
+    assert not crio.node.exists(DROP_IN)
+    assert NOTHING_TO_DO in crio.good("run", "--config-mode", "hook")
+    crio.good("uninstall")
+    assert crio.starts == 1
+    assert etc(crio.node) == before
+
+
+def test_a_hook_in_a_folder_that_crio_does_not_know_needs_one(crio: Machine) -> None:
+    flags = ("--config-mode", "hook", "--hooks-dir", "/etc/containers/oci/hooks.d")
+    crio.good("run", *flags)
+    assert crio.starts == 2
+    assert NOTHING_TO_DO in crio.good("run", *flags)
+    assert crio.starts == 2
+
+
+def test_from_handlers_to_a_hook_crio_is_made_to_forget_the_handlers(crio: Machine) -> None:
+    crio.good("run")
+    crio.good("run", "--config-mode", "hook")
+    assert crio.starts == 3
+    assert crio.handlers() == {"crun": "/usr/bin/crun"}
+    assert crio.node.exists(HOOK)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--default-runtime", "crun"), "CRI-O was started with --default-runtime crun"),
+        (("--runtimes", "nvidia:/usr/bin/x:/run/x"), "CRI-O was started with --runtimes nvidia:"),
+    ],
+)
+def test_a_command_line_that_goes_before_the_files_is_refused(
+    machine: Machine, flags: tuple[str, ...], message: str
+) -> None:
+    machine.flags = flags
+    machine.start()
+    before = etc(machine.node)
+    refused = machine.do("run")
+    assert refused.code == 3
+    assert message in refused.output
+    assert etc(machine.node) == before
+
+
+def test_a_file_that_is_read_after_ours_and_says_otherwise_is_named(crio: Machine) -> None:
+    crio.node.write("/etc/crio/crio.conf.d/zz-last.conf", '# site\n[crio.runtime]\ndefault_runtime = "crun"\n')
+    before = etc(crio.node)
+    refused = crio.do("run")
+    assert refused.code == 3
+    assert "sets crio.runtime.default_runtime, and CRI-O reads it after" in refused.output
+    assert "/etc/crio/crio.conf.d/zz-last.conf line=3" in refused.output
+    assert etc(crio.node) == before
+    crio.good("run", "--set-as-default=false")
+    assert "nvidia" in crio.handlers()
+
+
+def test_another_engine_on_the_socket_is_not_taken_for_crio(machine: Machine) -> None:
+    machine.flags = ("--name", "containerd")
+    machine.start()
+    refused = machine.do("run", "--restart-mode", "systemd")
+    assert refused.code == 3
+    assert "containerd answers there, not CRI-O" in refused.output
+
+
+@pytest.mark.parametrize("flag", ["--lists-nothing", "--hides-config"])
+def test_older_ones_that_tell_less_are_understood(machine: Machine, flag: str) -> None:
+    machine.flags = (flag, "--version", "1.29.1")
+    machine.start()
+    assert "The engine serves its configuration" in machine.good("run")
+    assert NOTHING_TO_DO in machine.good("run")
+    machine.good("uninstall")
+    assert machine.starts == 3
+
+
+def test_the_engine_that_answers_is_found(crio: Machine) -> None:
+    said = crio.good("run", engine="auto")
+    assert "crio 1.37.0 answers" in said
+    assert "nvidia" in crio.handlers()
+
+
+def test_files_of_a_package_alone_are_evidence(machine: Machine) -> None:
+    assert "crio has files in /etc/crio/crio.conf.d" in machine.good("run", engine="auto")

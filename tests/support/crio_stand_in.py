@@ -1,0 +1,193 @@
+"""A stand-in for CRI-O: `crio_stand_in.py --root DIR --config FILE --config-dir DIR [config]`, paths beneath the root.
+
+It reads its configuration and refuses to start as tests.support.crio_reading tells, and speaks on `crio.api.listen`
+what the installer asks for: the CRI's Version and Status over gRPC, `GET /info` and `GET /config` over HTTP/1 on the
+same socket. As with CRI-O, SIGHUP changes what it says and nothing else. It runs no pods. `config` prints what it
+reads.
+
+`--refuses NAME` is a fault: it does not start once its configuration has a runtime of that name. gRPC messages are
+made by hand, field numbers as in k8s.io/cri-api `runtime/v1/api.proto`, so that a mistake in the installer's own stubs
+cannot hide here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import grpc
+import tomlkit
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.support.crio_reading import Reading, RefusedError, read, start
+
+LISTEN = "/var/run/crio/crio.sock"
+_PREFACE = b"PRI "
+
+
+class StandIn:
+    """The daemon."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.root = Path(options.root)
+        self.says = self.read()
+
+    def read(self) -> Reading:
+        """Read the configuration as at a start. Raises RefusedError."""
+        place = Path if self.root == Path("/") else self.outside
+        reading = read(place(self.options.config), place(self.options.config_dir))
+        if self.options.default_runtime is not None:
+            reading.default = self.options.default_runtime
+        return reading
+
+    def outside(self, path: str) -> Path:
+        """Return where a path of the node is."""
+        return self.root / path.lstrip("/")
+
+    def find(self, path: str, name: str) -> str | None:
+        """Return the runtime's executable, looked for in PATH where no path is given."""
+        for candidate in [path] if path else [f"/usr/local/bin/{name}", f"/usr/bin/{name}"]:
+            if self.outside(candidate).exists():
+                return candidate
+        return None
+
+    async def serve(self) -> None:
+        """Start, answer until SIGTERM. Raises RefusedError."""
+        if self.options.refuses in self.says.runtimes:
+            raise RefusedError(f"it was told to refuse {self.options.refuses}")
+        self.says = start(self.says, self.find)
+        for folder in self.says.hooks_dirs:
+            self.outside(folder).mkdir(parents=True, exist_ok=True)
+        socket = self.outside(LISTEN)
+        socket.parent.mkdir(parents=True, exist_ok=True)
+        socket.unlink(missing_ok=True)
+        os.chdir(socket.parent)  # a socket's path has 107 bytes at most
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((self._handler(),))
+        server.add_insecure_port("unix:grpc.sock")
+        await server.start()
+        front = await asyncio.start_unix_server(self._connected, socket.name)
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        await stop.wait()
+        front.close()
+        await server.stop(None)
+        socket.unlink()
+
+    def _reload(self) -> None:
+        self.says = start(self.read(), self.find)
+
+    # --- gRPC ---
+
+    def _handler(self) -> grpc.GenericRpcHandler:
+        async def version(_request: bytes, _context: object) -> bytes:
+            texts = ("0.1.0", self.options.name, self.options.version, "v1")
+            return b"".join(_field(number, text) for number, text in enumerate(texts, 1))
+
+        async def status(_request: bytes, _context: object) -> bytes:
+            condition = _field(1, "RuntimeReady") + b"\x10\x01"
+            info = _field(1, "config") + _field(2, '{"sandboxImage":"registry.k8s.io/pause:3.10"}')
+            names = [] if self.options.lists_nothing else list(self.says.runtimes)
+            names += [""] if names else []
+            return b"".join(
+                [_field(1, _field(1, condition)), _field(2, info), *(_field(3, _field(1, n)) for n in names)]
+            )
+
+        methods = {
+            name: grpc.unary_unary_rpc_method_handler(answer)
+            for name, answer in (("Version", version), ("Status", status))
+        }
+        handler: grpc.GenericRpcHandler = grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", methods)
+        return handler
+
+    # --- the socket: HTTP/1 answered here, HTTP/2 handed on ---
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            beginning = await reader.readexactly(len(_PREFACE))
+            if beginning == _PREFACE:
+                await self._hand_on(beginning, reader, writer)
+            else:
+                request = beginning + await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(request.split()[1].decode()))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # whoever asked went away
+        finally:
+            writer.close()
+
+    @staticmethod
+    async def _hand_on(beginning: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back_reader, back_writer = await asyncio.open_unix_connection("grpc.sock")
+        back_writer.write(beginning)
+
+        async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while data := await source.read(65536):
+                target.write(data)
+                await target.drain()
+            target.close()
+
+        await asyncio.gather(pump(reader, back_writer), pump(back_reader, writer))
+
+    def _answer(self, path: str) -> bytes:
+        bodies = {"/info": b"{}", "/config": written(self.says).encode()}
+        if path not in bodies or (path == "/config" and self.options.hides_config):
+            return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(bodies[path])}\r\nConnection: close\r\n\r\n"
+        return head.encode() + bodies[path]
+
+
+def _field(number: int, content: str | bytes) -> bytes:
+    """Return a length-delimited field."""
+    data = content.encode() if isinstance(content, str) else content
+    length = len(data)
+    encoded = bytearray()
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([number << 3 | 2, *encoded, length]) + data
+
+
+def written(reading: Reading) -> str:
+    """Return what it runs with as TOML."""
+    runtime = {"default_runtime": reading.default, "hooks_dir": reading.hooks_dirs, "runtimes": reading.runtimes}
+    return tomlkit.dumps({"crio": {"runtime": runtime}})
+
+
+def main() -> int:
+    """Serve, or print the configuration."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--root", default="/")
+    parser.add_argument("--config", default="/etc/crio/crio.conf")
+    parser.add_argument("--config-dir", default="/etc/crio/crio.conf.d")
+    parser.add_argument("--default-runtime")
+    parser.add_argument("--runtimes")
+    parser.add_argument("--name", default="cri-o")
+    parser.add_argument("--version", default="1.37.0")
+    parser.add_argument("--refuses", default="")
+    parser.add_argument("--lists-nothing", action="store_true")
+    parser.add_argument("--hides-config", action="store_true")
+    parser.add_argument("command", nargs="?", choices=("config",))
+    options = parser.parse_args()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started it may block them
+    try:
+        daemon = StandIn(options)
+        if options.command == "config":
+            print(written(daemon.says))  # noqa: T201  # this program's answer
+        else:
+            asyncio.run(daemon.serve())
+    except RefusedError as error:
+        sys.exit(f'level=fatal msg="validating runtime config: {error}"')
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

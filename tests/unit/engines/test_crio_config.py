@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.engines import crio_config
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.toolkit.handlers import Handler
+
+FOLDER = "/usr/local/nvidia/toolkit"
+NVIDIA = Handler("nvidia", f"{FOLDER}/nvidia-container-runtime")
+
+
+def effective(*texts: str, release: tuple[int, int] | None = None) -> dict[str, Any]:
+    return crio_config.merged(crio_config.built_in(release), [crio_config.check(text.encode()) for text in texts])
+
+
+def handler(*texts: str, release: tuple[int, int] | None = None) -> dict[str, Any]:
+    ((_, entry),) = crio_config.entries(effective(*texts, release=release), [NVIDIA])
+    return entry
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        ("crio = 1\n", 1),
+        ("[crio]\nruntime = []\n", 2),
+        ("[crio.runtime]\nruntimes = 'x'\n", 2),
+        ("[crio.runtime.runtimes]\n\nrunc = '/usr/bin/runc'\n", 3),
+        ("[crio.runtime.runtimes.runc]\nruntime_path = 7\n", 2),
+        ("[crio.runtime.runtimes.runc]\nruntime_type = true\n", 2),
+        ("[crio.runtime]\ndefault_runtime = ['runc']\n", 2),
+        ("[crio.runtime]\nhooks_dir = '/hooks'\n", 2),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_line(text: str, line: int) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        crio_config.check(text.encode())
+    assert caught.value.line == line
+
+
+def test_a_later_table_replaces_a_runtime_whole_and_leaves_the_others() -> None:
+    first = "[crio.runtime.runtimes.runc]\nruntime_path = '/a'\nmonitor_path = '/m'\n[crio.runtime.runtimes.x]\n"
+    second = "[crio.runtime.runtimes.runc]\nruntime_root = '/r'\n"
+    runtimes = effective(first, second)["crio"]["runtime"]["runtimes"]
+    assert runtimes["runc"] == {"runtime_root": "/r"}
+    assert set(runtimes) == {"crun", "runc", "x"}
+
+
+def test_an_empty_default_means_the_built_in_one() -> None:
+    texts = ("[crio.runtime]\ndefault_runtime = 'runc'\n", "[crio.runtime]\ndefault_runtime = ''\n")
+    assert effective(*texts)["crio"]["runtime"]["default_runtime"] == "crun"
+
+
+@pytest.mark.parametrize(
+    "release, name", [((1, 25), "runc"), ((1, 30), "runc"), ((1, 31), "crun"), ((2, 0), "crun"), (None, "crun")]
+)
+def test_the_built_in_default_depends_on_the_release(release: tuple[int, int] | None, name: str) -> None:
+    assert handler(release=release)["runtime_root"] == f"/run/{name}"
+
+
+def test_the_executables_own_settings_are_not_carried_over() -> None:
+    text = """
+[crio.runtime]
+default_runtime = "runc"
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/bin/runc"
+runtime_type = ""
+inherit_default_runtime = true
+monitor_path = "/usr/bin/conmon"
+platform_runtime_paths = { "wasi/wasm32" = "/usr/bin/crun-wasm" }
+"""
+    assert handler(text) == {
+        "runtime_path": NVIDIA.executable,
+        "runtime_type": "oci",
+        "monitor_path": "/usr/bin/conmon",
+        "platform_runtime_paths": {"wasi/wasm32": "/usr/bin/crun-wasm"},
+    }
+
+
+def test_low_level_runtimes_are_paths_in_the_order_of_use() -> None:
+    text = """
+[crio.runtime]
+default_runtime = "youki"
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/bin/runc"
+[crio.runtime.runtimes.youki]
+runtime_path = "/usr/bin/youki"
+[crio.runtime.runtimes.kata]
+runtime_path = "/usr/bin/containerd-shim-kata-v2"
+runtime_type = "vm"
+"""
+    known = effective(text)
+    assert crio_config.low_level(known, {}) == ("/usr/bin/youki", "/usr/bin/runc")
+    assert crio_config.low_level(known, {"crun": "/live/crun", "kata": "/x"}) == (
+        "/usr/bin/youki",
+        "/live/crun",
+        "/usr/bin/runc",
+    )
+
+
+def test_a_virtual_machines_shim_is_no_low_level_runtime() -> None:
+    text = """
+[crio.runtime]
+default_runtime = "kata"
+[crio.runtime.runtimes.kata]
+runtime_type = "vm"
+runtime_path = "/k"
+"""
+    assert crio_config.low_level(effective(text), {}) == ()
+
+
+def test_what_differs_from_what_is_wanted_is_named_by_its_key() -> None:
+    known = effective(f"[crio.runtime.runtimes.nvidia]\nruntime_path = '{NVIDIA.executable}'\n")
+    assert crio_config.differences(known, {"nvidia": NVIDIA.executable}, None) == []
+    assert crio_config.differences(known, {"nvidia": "/other"}, "nvidia") == [
+        ("crio", "runtime", "runtimes", "nvidia"),
+        ("crio", "runtime", "default_runtime"),
+    ]
+
+
+def test_losses_name_what_would_be_missing_or_other() -> None:
+    before = toml_document.parse(b"[crio.runtime.runtimes.runc]\nruntime_path = '/runc'\n")
+    after = toml_document.parse(b"[crio.runtime]\ndefault_runtime = 'runc'\n[crio.runtime.runtimes.runc]\n")
+    assert crio_config.losses(before, after, {"nvidia": "/n", "with.dot": "/d"}, "nvidia") == [
+        "it does not see the handler nvidia",
+        "its default runtime would be 'runc'",
+        "the runtime runc would not be what it was",
+    ]
+
+
+def test_the_part_that_is_tried_has_runtimes_and_default_and_means_the_same() -> None:
+    known = effective("[crio.runtime]\nlog_level = 'debug'\n[crio.runtime.runtimes.'a.b']\nruntime_path = '/a'\n")
+    part = toml_document.parse(crio_config.runtime_part(known))["crio"]["runtime"]
+    assert part == {key: known["crio"]["runtime"][key] for key in ("default_runtime", "runtimes")}
+
+
+@pytest.mark.parametrize("text", ["", "[crio]\n  [crio.runtime]\n\n    [crio.runtime.runtimes]\n"])
+def test_headers_alone_say_nothing(text: str) -> None:
+    assert crio_config.says_nothing(text.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[crio.runtime]\n# mine\n",
+        "[crio.runtime]\nlog_level = 'info'\n",
+        "[crio.runtime.runtimes.x]\nallowed_annotations = []\n",
+    ],
+)
+def test_a_comment_or_a_value_of_somebodys_keeps_a_file(text: str) -> None:
+    assert not crio_config.says_nothing(text.encode())
