@@ -12,7 +12,7 @@ from tests.node.faults import NEVER, RENAMES, Call, Outcome, Plan
 from tests.node.warm import Warm
 from tests.support import payloads, soundness, trees
 from tests.support.fake_engines import Served, started
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT, Entry, FakeNode
+from tests.support.fake_node import CONFIG_TOML, CRIO_SITE, DAEMON_JSON, STORE, TOOLKIT, Entry, FakeNode
 from tests.support.live_engines import SOCKET, FakeContainerd, FakeDockerd, LiveEngine
 from tests.support.trees import Tree
 
@@ -41,6 +41,14 @@ imports = ["/etc/containerd/site.d/*.toml"]
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
   runtime_type = 'io.containerd.runc.v2'
 """
+_CRIO = b"""\
+# what the operator thinks
+[crio.runtime]
+default_runtime = "crun" # keep
+[crio.runtime.runtimes.crun]
+  runtime_path = "/usr/libexec/crio/crun"
+  monitor_path = "/usr/libexec/crio/conmon"
+"""
 _TEMPLATE = b'[nvidia-container-cli]\nldconfig = "@/sbin/ldconfig.real"\n'
 
 
@@ -63,6 +71,7 @@ MAKES = (
     Make("docker", "docker", DAEMON_JSON, _DOCKER, FakeDockerd, ("--socket", SOCKET)),
     Make("docker-down-without-file", "docker", DAEMON_JSON, None),
     Make("containerd", "containerd", CONFIG_TOML, _VERSION_3, FakeContainerd, ("--socket", "/run/containerd.sock")),
+    Make("crio-down", "crio", CRIO_SITE, _CRIO),
     Make("containerd-down-in-place", "containerd", CONFIG_TOML, _VERSION_2),
 )
 
@@ -211,9 +220,15 @@ class Bench:
         folders = ["/etc", "/run", "/usr", "/usr/local"]
         tree: dict[str, Entry] = {}
         if self.make.content is not None:
-            folders.append(os.path.dirname(self.make.path))
+            folders += _between("/etc", os.path.dirname(self.make.path))
             tree[self.make.path] = Entry("-", 0o640, OWNER, self.make.content, XATTRS)
         return tree | {folder: Entry("d", 0o755, own, "", ()) for folder in folders}
+
+
+def _between(folder: str, last: str) -> Iterator[str]:
+    """Yield the folders beneath `folder` that lead to `last`, which is one of them."""
+    parts = os.path.relpath(last, folder).split("/")
+    yield from (os.path.join(folder, *parts[: count + 1]) for count in range(len(parts)))
 
 
 @contextlib.contextmanager

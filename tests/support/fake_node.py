@@ -26,6 +26,9 @@ PID_FILE = "/run/nvidia/toolkit.pid"
 DAEMON_JSON = "/etc/docker/daemon.json"
 CONFIG_TOML = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
+CRIO_FOLDER = "/etc/crio/crio.conf.d"
+CRIO_SITE = f"{CRIO_FOLDER}/10-site.conf"
+CRIO_DROP_IN = f"{CRIO_FOLDER}/99-nvidia.toml"
 DEADLINE = 30.0
 """Seconds. Far more than anything here takes, so that only what hangs meets it."""
 

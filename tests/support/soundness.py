@@ -16,10 +16,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.support.fake_engines import CRI, Served
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DROP_IN, STORE, TOOLKIT, Entry
+from tests.support.fake_node import (
+    CONFIG_TOML,
+    CRIO_DROP_IN,
+    CRIO_FOLDER,
+    CRIO_SITE,
+    DAEMON_JSON,
+    DROP_IN,
+    STORE,
+    TOOLKIT,
+    Entry,
+)
 from tests.support.trees import Tree, unmarked
 
-FILES = {"docker": (DAEMON_JSON,), "containerd": (CONFIG_TOML, DROP_IN)}
+FILES = {"docker": (DAEMON_JSON,), "containerd": (CONFIG_TOML, DROP_IN), "crio": (CRIO_SITE, CRIO_DROP_IN)}
 """Each engine's files; the first is the operator's."""
 CONFIG = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
 _TEMPORARY = re.compile(r"\.(?P<final>.+)\.toolkit-installer\.(tmp|swap)")
@@ -58,8 +68,10 @@ def judge(tree: Tree, grounds: Grounds, served: Served | None = None) -> list[st
 def handlers(tree: Tree, engine: str) -> dict[str, str]:
     """Return the handlers with an executable in the toolkit's folder that the engine's files name."""
     named: dict[str, Any] = {}
-    for path in FILES[engine]:
+    for path in _read(tree, engine):
         document = parsed(tree.get(path), path)
+        runtimes = document.get("crio", {}).get("runtime", {}).get("runtimes", {}).items()
+        named |= {name: entry.get("runtime_path") for name, entry in runtimes}
         if engine == "docker":
             named |= {name: entry.get("path") for name, entry in (document.get("runtimes") or {}).items()}
         for plugin in CRI.values():
@@ -67,6 +79,12 @@ def handlers(tree: Tree, engine: str) -> dict[str, str]:
             runtimes = table.get("runtimes", {}).items()
             named |= {name: entry.get("options", {}).get("BinaryName") for name, entry in runtimes}
     return {name: path for name, path in named.items() if str(path).startswith(f"{TOOLKIT}/")}
+
+
+def _read(tree: Tree, engine: str) -> list[str]:
+    """Return the files that the engine reads: CRI-O all that lie in its folder, those with a temporary name too."""
+    hidden = [path for path in sorted(tree) if posixpath.dirname(path) == CRIO_FOLDER] if engine == "crio" else []
+    return list(dict.fromkeys([*hidden, *FILES[engine]]))
 
 
 def _of_ours(served: Served | None) -> dict[str, str]:
@@ -137,7 +155,7 @@ def lost(original: Any, document: Any, where: str) -> Iterator[str]:
     """Yield the operator's keys and values that a document lacks; the default and our handlers are ours to set."""
     if isinstance(original, dict) and isinstance(document, dict):
         for key, value in original.items():
-            if key in ("default-runtime", "default_runtime_name") or key in OURS:
+            if key in ("default-runtime", "default_runtime_name", "default_runtime") or key in OURS:
                 continue
             if key not in document:
                 yield f"{where}: {key} is gone"
