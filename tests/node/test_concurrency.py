@@ -198,7 +198,7 @@ def test_uninstall_waits_for_a_run_that_cleans_up_and_finds_nothing_left(node: F
 
 
 @pytest.mark.parametrize(
-    "at", ["create .order.json.toolkit-installer.tmp", "rename .order.json.toolkit-installer.tmp order.json", "signal"]
+    "at", ["link .order.json.toolkit-installer.tmp", "rename .order.json.toolkit-installer.tmp order.json", "signal"]
 )
 def test_a_run_that_leaves_by_itself_while_it_is_asked_to_is_no_failure(node: FakeNode, at: str) -> None:
     before = node.snapshot()

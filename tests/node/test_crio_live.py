@@ -314,4 +314,4 @@ def test_the_engine_that_answers_is_found(crio: Machine) -> None:
 
 
 def test_files_of_a_package_alone_are_evidence(machine: Machine) -> None:
-    assert "crio has files in /etc/crio/crio.conf.d" in machine.good("run", engine="auto")
+    assert "crio has the file /etc/crio/crio.conf.d/10-site.conf" in machine.good("run", engine="auto")

@@ -87,7 +87,7 @@ def test_the_folders_of_a_failed_change_of_engine_go_with_the_next_cleanup(bench
     more = ("--config", "/etc/new/config.toml")
     calls = bench.calls(*more, engine="containerd")
     # the last one: the toolkit has a file of that name as well
-    at = max(number for number, call in enumerate(calls) if call == "create .config.toml.toolkit-installer.tmp")
+    at = max(number for number, call in enumerate(calls) if call == "link .config.toml.toolkit-installer.tmp")
     assert bench.install(*more, engine="containerd", plan=Plan(at, Fault.ONCE, errno.EIO)).code == 3
     assert bench.uninstall().code == 0
     assert not bench.node.exists("/etc/new")
