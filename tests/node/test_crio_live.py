@@ -315,3 +315,21 @@ def test_the_engine_that_answers_is_found(crio: Machine) -> None:
 
 def test_files_of_a_package_alone_are_evidence(machine: Machine) -> None:
     assert "crio has the file /etc/crio/crio.conf.d/10-site.conf" in machine.good("run", engine="auto")
+
+
+def test_what_the_running_crio_says_lends_its_settings_where_it_is_asked(crio: Machine) -> None:
+    site = "/etc/crio/crio.conf.d/10-site.conf"
+    crio.node.write(site, SITE.replace("/usr/bin/conmon", "/edited/since"))
+
+    def monitor() -> str:
+        runtimes = tomllib.loads(crio.node.read(DROP_IN).decode())["crio"]["runtime"]["runtimes"]
+        return str(runtimes["nvidia"]["monitor_path"])
+
+    said = crio.good("run", "--config-source", "command", "--restart-mode", "none")
+    assert "the settings of the default runtime in what CRI-O says on its socket" in said
+    assert monitor() == "/usr/bin/conmon"
+    crio.good("run", "--config-source", "file")
+    assert monitor() == "/edited/since"
+    assert NOTHING_TO_DO in crio.good("run", "--config-source", "command")
+    crio.good("uninstall")
+    assert crio.handlers() == {"crun": "/usr/bin/crun"}

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from toolkit_installer.documents import secrets, toml_document, toml_values
-from toolkit_installer.documents.changes import lookup
-from toolkit_installer.engines import answering, crio_config, crio_files, crio_goals, crio_trial, reloading
+from toolkit_installer.engines import (
+    answering,
+    crio_config,
+    crio_files,
+    crio_goals,
+    crio_live,
+    crio_places,
+    crio_sources,
+    crio_trial,
+    reloading,
+)
 from toolkit_installer.engines.base import (
     EngineFile,
     EngineSilentError,
@@ -22,31 +30,17 @@ from toolkit_installer.engines.base import (
     Request,
     Survey,
 )
+from toolkit_installer.engines.crio_live import CrioLive
+from toolkit_installer.engines.crio_places import CONFIG, DROP_INS, Places
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import crio_api, processes
-from toolkit_installer.node.cri import client
+from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
-from toolkit_installer.toolkit.payload import RUNTIMES
 
-CONFIG = "/etc/crio/crio.conf"
-DROP_INS = "/etc/crio/crio.conf.d"
-DROP_IN_NAME = "99-nvidia.toml"
 SOCKET = "/var/run/crio/crio.sock"
-
-_RUNTIME_NAME = "cri-o"
-_GREETING = b"GET /info HTTP/1.0\r\nHost: localhost\r\n\r\n"
-"""CRI-O says nothing unasked; with its answer come the credentials of the process that gives it."""
 _VALUE = "value"
-
-
-@dataclasses.dataclass(frozen=True)
-class CrioLive(Live):
-    """What the running CRI-O says of itself. `hooks_dirs` are the folders whose hooks it watches."""
-
-    hooks_dirs: tuple[str, ...] = ()
 
 
 class Crio:
@@ -69,16 +63,15 @@ class Crio:
             silence = ""
         except EngineSilentError as error:
             live, silence = None, error.reason
-        config = settings.config or crio_goals.flag(live, "--config", "-c") or CONFIG
-        folder = crio_goals.flag(live, "--config-dir", "-d") or DROP_INS
-        drop_in = settings.drop_in or posixpath.join(folder, DROP_IN_NAME)
+        places = crio_places.find(node, settings, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
         files = (
-            EngineFile(crio_goals.ROOT_ROLE, *node.find(config)),
-            *_drop_ins(node, drop_in),
+            EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)),
+            *_drop_ins(node, places),
             EngineFile(crio_goals.HOOK_ROLE, *node.find(hook)),
         )
-        return Survey(socket, files, live, silence)
+        sources = crio_sources.find(node, settings, live, *_own_flags(places, socket))
+        return crio_goals.CrioSurvey(socket, files, live, silence, sources=sources, unread=places.unread)
 
     def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what the drop-in, the hook's file and the others should be. Raises ConfigurationError, UsageError."""
@@ -108,7 +101,7 @@ class Crio:
                 "CRI-O takes no handler over on a signal: it lists them, and no pod with one starts",
                 hint="use --restart-mode systemd or none",
             )
-        if isinstance(survey.live, CrioLive) and not _serves_ours(survey.live):
+        if isinstance(survey.live, CrioLive) and not crio_live.serves_ours(survey.live):
             watched = settings.config_mode is ConfigMode.HOOK and settings.hooks_dir in survey.live.hooks_dirs
             # without files it is asked to forget what it knows of us: nothing
             if watched or not survey.files:
@@ -156,31 +149,8 @@ class Crio:
         return None
 
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
-        """Ask the CRI whether it answers and what it lists, and CRI-O itself what it runs with.
-
-        Both speak of CRI-O's memory, which a signal changes without effect: they are proof only of a process that was
-        started after the change. Such a one lists a handler if its executable is there. Raises EngineSilentError.
-        """
-        try:
-            status = client.status(node.root, socket, seconds)
-        except client.CriError as error:
-            raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
-        if status.name != _RUNTIME_NAME:
-            raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
-        try:
-            runtime = _runtime(crio_api.config(node.root, socket, seconds))
-        except crio_api.CrioApiError as error:
-            if not status.handlers:
-                raise EngineSilentError(f"CRI-O does not say its handlers: {error.reason}", path=socket) from error
-            runtime = {"runtimes": {name: {} for name in status.handlers - {""}}}
-        listed = status.handlers or runtime["runtimes"].keys()
-        handlers = {
-            name: entry.get("runtime_path") or None for name, entry in runtime["runtimes"].items() if name in listed
-        }
-        pid = processes.behind(node.root, socket, _GREETING)
-        process = processes.look(pid) if pid else None
-        hooks = tuple(runtime.get("hooks_dir") or ())
-        return CrioLive(status.version, handlers, runtime.get("default_runtime") or None, process, hooks)
+        """Ask CRI-O what it offers and what it runs with. Raises EngineSilentError."""
+        return crio_live.ask(node, socket, seconds)
 
     def signal(self, node: Node, process: Process) -> None:  # noqa: ARG002  # for engines that are signalled
         """Refuse: see `reload`. Raises ConfigurationError."""
@@ -195,9 +165,9 @@ class Crio:
         return toml_document.parse(text.encode())[_VALUE]
 
 
-def _drop_ins(node: Node, drop_in: str) -> list[EngineFile]:
-    """Return the files of the drop-in's folder in CRI-O's order, ours among them whether it is there or not."""
-    folder = posixpath.dirname(drop_in)
+def _drop_ins(node: Node, places: Places) -> list[EngineFile]:
+    """Return the files of the drop-ins' folder in CRI-O's order, ours among them whether it is there or not."""
+    folder, drop_in = places.folder, places.drop_in
     ours = EngineFile(crio_goals.DROP_IN_ROLE, *node.find(drop_in))
     paths = {path for path in crio_files.drop_ins(node.files, folder) if path != drop_in}
     found = []
@@ -218,16 +188,8 @@ def _other(node: Node, path: str, role: str) -> EngineFile:
         return EngineFile(role, path, None)
 
 
-def _serves_ours(live: Live) -> bool:
-    return any(path is None or posixpath.basename(path) in RUNTIMES for path in live.handlers.values())
-
-
-def _runtime(content: bytes) -> dict[str, Any]:
-    """Return the `crio.runtime` table of what CRI-O says that it runs with. Raises CrioApiError."""
-    try:
-        runtime = lookup(tomllib.loads(content.decode()), crio_config.RUNTIME)
-    except ValueError as error:
-        raise crio_api.CrioApiError(f"no TOML: {error}") from error
-    if not isinstance(runtime, dict) or not isinstance(runtime.get("runtimes"), dict):
-        raise crio_api.CrioApiError("it names no runtimes")
-    return runtime
+def _own_flags(places: Places, socket: str) -> tuple[list[str], list[str]]:
+    """Return the flags for `crio status` and for `crio config`, as far as they are not what CRI-O takes by itself."""
+    status = [] if socket == SOCKET else ["--socket", socket]
+    config = [] if places.config == CONFIG else ["--config", places.config]
+    return status, config + ([] if places.folder == DROP_INS else ["--config-dir", places.folder])

@@ -34,6 +34,10 @@ _OCI_TYPES = (None, "", TYPE)
 _LOW_LEVEL_TYPES = (*_OCI_TYPES, "pod")
 _NOT_CARRIED = frozenset({_EXECUTABLE, _TYPE, _INHERITS, "runtime_config_path"})
 """What is the executable's own: the last two would give ours another runtime's, or are refused beside type oci."""
+_BY_PLATFORM = "platform_runtime_paths"
+"""Executables for images of single platforms, in place of `runtime_path`. Ours is for those of Linux."""
+_SETTING = re.compile(r"[a-z][a-z0-9_]*")
+"""The keys of a runtime's table, as CRI-O's manual has them: what it prints has the names of internal fields too."""
 
 CRUN_BY_DEFAULT = (1, 31)
 """The first CRI-O whose built-in default runtime is crun; it was runc before."""
@@ -117,13 +121,33 @@ def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Ta
     those of one that a file gives a path.
     """
     runtimes = _runtimes(effective)
-    others = sorted((name for name in _LOW_LEVEL if name in runtimes), key=lambda name: not _executable(runtimes[name]))
-    candidates = (runtimes.get(name, {_TYPE: None}) for name in (str(lookup(effective, DEFAULT)), *others))
+    usual = sorted((name for name in _LOW_LEVEL if name in runtimes), key=lambda name: not _executable(runtimes[name]))
+    candidates = (runtimes.get(name, {_TYPE: None}) for name in (str(lookup(effective, DEFAULT)), *usual))
     source = next((entry for entry in candidates if entry.get(_TYPE) in _OCI_TYPES), {})
     carried = {key: value for key, value in source.items() if key not in _NOT_CARRIED}
+    if isinstance(by_platform := carried.pop(_BY_PLATFORM, None), dict):
+        others = {platform: path for platform, path in by_platform.items() if not platform.startswith("linux/")}
+        carried |= {_BY_PLATFORM: others} if others else {}
     return [
         (handler.name, {_EXECUTABLE: handler.executable, _TYPE: TYPE, **copy.deepcopy(carried)}) for handler in handlers
     ]
+
+
+def lent(source: Table, start: Table, known: Table, toolkit_folder: str) -> Table:
+    """Return `source`, a configuration that CRI-O or somebody gives, without us, over `start`, what is built in.
+
+    Where its default is ours, it is that of `known`, what the files say without us. What is empty or false says
+    nothing, and is left out.
+    """
+    runtimes = {
+        name: {key: value for key, value in entry.items() if value and _SETTING.fullmatch(key)}
+        for name, entry in _runtimes(source).items()
+        if not beneath(_executable(entry), toolkit_folder)
+    }
+    table = merged(start, [{"crio": {"runtime": {"runtimes": runtimes}}}])
+    wanted = (lookup(source, DEFAULT), lookup(known, DEFAULT), *_LOW_LEVEL, *runtimes)
+    default = next(name for name in wanted if isinstance(name, str) and name in _runtimes(table))
+    return apply(table, (Set(DEFAULT, default),))
 
 
 def _runtimes(effective: Table) -> dict[str, Table]:
@@ -134,12 +158,14 @@ def _runtimes(effective: Table) -> dict[str, Table]:
 def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ...]:
     """Return the executables of the default runtime, of crun and of runc, as far as CRI-O has them without us.
 
-    One that the files do not say is the `live` engine's, which looked for it in its own PATH.
+    One that the files do not say is the `live` engine's, which looked for it in its own PATH; the default runtime's,
+    which is used for certain, is its name where that is not known either.
     """
     runtimes = _runtimes(effective)
-    names = dict.fromkeys((str(lookup(effective, DEFAULT)), *_LOW_LEVEL))
+    default = str(lookup(effective, DEFAULT))
+    names = dict.fromkeys((default, *_LOW_LEVEL))
     usable = [name for name in names if name in runtimes and runtimes[name].get(_TYPE) in _LOW_LEVEL_TYPES]
-    paths = (_executable(runtimes[name]) or live.get(name) for name in usable)
+    paths = (_executable(runtimes[name]) or live.get(name) or (name if name == default else None) for name in usable)
     return tuple(dict.fromkeys(path for path in paths if path))
 
 

@@ -11,6 +11,7 @@ from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Table, lookup, same
 from toolkit_installer.engines import crio_config, crio_hook
 from toolkit_installer.engines.base import EngineFile, Goal, Goals, Live, Memory, Request, Survey
+from toolkit_installer.engines.crio_sources import Sources
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError, UsageError, located
 from toolkit_installer.node import processes
@@ -23,6 +24,15 @@ OTHER_ROLE = "crio.conf.d/"
 """Begins the role of each further file that CRI-O reads; its path below the folder follows."""
 
 _BUILT_IN_NAMES = frozenset({"crun", "runc"})
+_HOOK_ENDING = ".json"
+
+
+@dataclasses.dataclass(frozen=True)
+class CrioSurvey(Survey):
+    """CRI-O as it was found. `unread` says in words why it would not read our drop-in."""
+
+    sources: Sources = Sources()
+    unread: str = ""
 
 
 def goals_of(survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
@@ -35,21 +45,22 @@ def goals_of(survey: Survey, request: Request, memories: Mapping[str, Memory]) -
         without_us(file, memories.get(file.path, Memory(ownership=unknown[file.path])), request.toolkit_folder)
         for file in survey.files
     ]
-    known = _with_flag(effective(survey.live, bases), survey.live)
+    lender = known = _with_flag(effective(survey.live, bases), survey.live)
     served: dict[str, str] = {}
     default = None
     if request.settings.config_mode is ConfigMode.HOOK:
         goals = _with_hook(survey, request, bases, known)
     else:
         _refuse_flags(survey.live, request)
-        goals = _with_handlers(survey, request, bases, known)
+        lender = _lender(survey, request, known)
+        goals = _with_handlers(survey, request, bases, lender)
         served = {handler.name: handler.executable for handler in request.handlers}
         default = request.default
         _refuse_overrides(effective(survey.live, goals), goals, served, default)
-    low_level = crio_config.low_level(known, survey.live.handlers if survey.live is not None else {})
+    low_level = crio_config.low_level(lender, survey.live.handlers if survey.live is not None else {})
     # ours stands before others' leftovers go: CRI-O does not start with a default that no file has
     ordered = tuple(sorted(goals, key=lambda goal: goal.role != DROP_IN_ROLE))
-    return Goals(ordered, served, default, low_level, _notes(survey, known, default))
+    return Goals(ordered, served, default, low_level, _notes(survey, known, served, default))
 
 
 def recognised(survey: Survey, toolkit_folder: str) -> dict[str, Ownership]:
@@ -123,6 +134,35 @@ def _drop_in_goal(survey: Survey, without: Goal, text: bytes, ownership: Ownersh
     return dataclasses.replace(without, target=text, ownership=ownership)
 
 
+def _lender(survey: Survey, request: Request, known: Table) -> Table:
+    """Return what has the settings for our handlers: the source that was asked for, else `known`, all the files.
+
+    Raises ConfigurationError.
+    """
+    sources = survey.sources if isinstance(survey, CrioSurvey) else Sources()
+    if sources.failed:
+        raise ConfigurationError(
+            f"none of the sources of CRI-O's settings can be read: {'; '.join(sources.heard)}",
+            hint="--config-source file reads its files, and needs no CRI-O",
+        )
+    if sources.source is None:
+        return known
+    with located(sources.source.name):
+        document = crio_config.check(sources.source.content)
+    return crio_config.lent(document, crio_config.built_in(_release(survey.live)), known, request.toolkit_folder)
+
+
+def _refuse_unread(survey: Survey, drop_in: Goal) -> None:
+    """Raise ConfigurationError where CRI-O would never read our file."""
+    if isinstance(survey, CrioSurvey) and survey.unread:
+        raise ConfigurationError(
+            survey.unread,
+            path=drop_in.path,
+            hint="name a file in that folder with --drop-in-config; where only single folders of the node are mounted, "
+            "mount it and name the file as it is seen there",
+        )
+
+
 def _with_handlers(survey: Survey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
     taken = [handler.name for handler in request.handlers if handler.name in _BUILT_IN_NAMES]
     if taken:
@@ -131,6 +171,7 @@ def _with_handlers(survey: Survey, request: Request, goals: Sequence[Goal], know
             hint="choose another name, such as nvidia",
         )
     drop_in = by_role(goals, DROP_IN_ROLE)
+    _refuse_unread(survey, drop_in)
     made = crio_config.entries(known, request.handlers)
     with located(drop_in.path):
         text, ownership = crio_config.with_us(drop_in.base or b"", made, request.default)
@@ -139,6 +180,12 @@ def _with_handlers(survey: Survey, request: Request, goals: Sequence[Goal], know
 
 def _with_hook(survey: Survey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
     """Put the hook's file in place; the drop-in only names its folder, if CRI-O does not know it."""
+    if not request.settings.hook_filename.endswith(_HOOK_ENDING):
+        raise UsageError(
+            f"--hook-filename {request.settings.hook_filename!r} cannot be used: of its folders of hooks CRI-O reads "
+            f"only the files whose names end in {_HOOK_ENDING}",
+            hint=f"choose a name such as oci-nvidia-hook{_HOOK_ENDING}",
+        )
     hook = by_role(goals, HOOK_ROLE)
     target = crio_hook.content(request.toolkit_folder)
     present = survey.file(HOOK_ROLE).content
@@ -157,6 +204,7 @@ def _with_hook(survey: Survey, request: Request, goals: Sequence[Goal], known: T
             hint="name one of these folders with --hooks-dir, or add this one to CRI-O's command line",
         )
     drop_in = by_role(goals, DROP_IN_ROLE)
+    _refuse_unread(survey, drop_in)
     with located(drop_in.path):
         text, ownership = crio_config.with_hooks_dir(drop_in.base or b"", known, folder)
     return _replaced(result, _drop_in_goal(survey, drop_in, text, ownership))
@@ -203,12 +251,15 @@ def _refuse_overrides(read: Table, goals: Sequence[Goal], served: Mapping[str, s
                 )
 
 
-def _notes(survey: Survey, known: Table, default: str | None) -> tuple[str, ...]:
+def _notes(survey: Survey, known: Table, served: Mapping[str, str], default: str | None) -> tuple[str, ...]:
     notes = [
         f"{file.path} cannot be read from here: what it says is not known"
         for file in survey.files
         if file.role.startswith(OTHER_ROLE) and file.found is None
     ]
+    source = survey.sources.source if isinstance(survey, CrioSurvey) else None
+    if source is not None and served:
+        notes.append(f"the handlers have the settings of the default runtime in {source.name}")
     if default is not None:
         notes += [
             f"the runtime {name} inherits the default runtime's executable: it is the NVIDIA runtime now"

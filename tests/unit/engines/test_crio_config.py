@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines import crio_config
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.toolkit.handlers import Handler
@@ -70,7 +71,7 @@ runtime_path = "/usr/bin/runc"
 runtime_type = ""
 inherit_default_runtime = true
 monitor_path = "/usr/bin/conmon"
-platform_runtime_paths = { "wasi/wasm32" = "/usr/bin/crun-wasm" }
+platform_runtime_paths = { "wasi/wasm32" = "/usr/bin/crun-wasm", "linux/amd64" = "/usr/bin/runc-amd64" }
 """
     assert handler(text) == {
         "runtime_path": NVIDIA.executable,
@@ -110,6 +111,53 @@ runtime_type = "vm"
 runtime_path = "/k"
 """
     assert crio_config.low_level(effective(text), {}) == ()
+
+
+def test_a_default_runtime_whose_path_nobody_says_is_used_by_its_name() -> None:
+    assert crio_config.low_level(effective(""), {}) == ("crun",)
+    assert crio_config.low_level(effective("[crio.runtime]\ndefault_runtime = 'runc'\n", release=(1, 29)), {}) == (
+        "runc",
+    )
+    assert crio_config.low_level(effective(""), {"crun": "/usr/libexec/crio/crun"}) == ("/usr/libexec/crio/crun",)
+
+
+LIVE = f"""
+[crio.runtime]
+default_runtime = "nvidia"
+[crio.runtime.runtimes.crun]
+runtime_path = "/usr/libexec/crio/crun"
+runtime_type = "oci"
+runtime_config_path = ""
+monitor_path = "/usr/libexec/crio/conmon"
+privileged_without_host_devices = false
+allowed_annotations = []
+DisallowedAnnotations = ["io.kubernetes.cri-o.Devices"]
+[crio.runtime.runtimes.nvidia]
+runtime_path = "{NVIDIA.executable}"
+monitor_path = "/of/ours"
+"""
+
+
+def lent(source: str, *files: str) -> dict[str, Any]:
+    return crio_config.lent(crio_config.check(source.encode()), crio_config.built_in(None), effective(*files), FOLDER)
+
+
+def test_what_a_running_crio_prints_lends_what_it_says_of_the_runtime_that_was_the_default_before_us() -> None:
+    table = lent(LIVE)
+    ((_, entry),) = crio_config.entries(table, [NVIDIA])
+    assert entry == {
+        "runtime_path": NVIDIA.executable,
+        "runtime_type": "oci",
+        "monitor_path": "/usr/libexec/crio/conmon",
+    }
+    assert crio_config.low_level(table, {}) == ("/usr/libexec/crio/crun",)
+
+
+def test_the_default_of_a_source_goes_before_that_of_the_files() -> None:
+    source = "[crio.runtime]\ndefault_runtime = 'runc'\n[crio.runtime.runtimes.runc]\nruntime_root = '/source'\n"
+    files = "[crio.runtime]\ndefault_runtime = 'youki'\n[crio.runtime.runtimes.youki]\nruntime_path = '/y'\n"
+    assert lookup(lent(source, files), crio_config.DEFAULT) == "runc"
+    assert lookup(lent(LIVE, files), crio_config.DEFAULT) == "crun"  # it does not know the files' own
 
 
 def test_what_differs_from_what_is_wanted_is_named_by_its_key() -> None:

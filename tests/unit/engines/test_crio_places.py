@@ -1,0 +1,80 @@
+"""Where CRI-O's files are looked for, and whether the running CRI-O reads what is written there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer.engines import crio_places
+from toolkit_installer.engines.base import Live
+from toolkit_installer.engines.crio_places import CONFIG, DROP_INS, Places
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import EngineSettings
+
+
+def live(*arguments: str) -> Live:
+    """Return a running CRI-O that was started with these, and sees the files that the test sees."""
+    me = processes.look(os.getpid())
+    assert me is not None
+    return Live("1.37.0", {}, None, dataclasses.replace(me, name="crio", arguments=("crio", *arguments)))
+
+
+def found(running: Live | None = None, node: Node | None = None, **settings: str) -> Places:
+    return crio_places.find(node or Node("/", whole=False), EngineSettings(**settings), running)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings, places",
+    [
+        ({}, (CONFIG, DROP_INS, f"{DROP_INS}/99-nvidia.toml")),
+        ({"config": "/a/crio.conf"}, ("/a/crio.conf", "/a/crio.conf.d", "/a/crio.conf.d/99-nvidia.toml")),
+        ({"drop_in": "/b/9.conf"}, (CONFIG, "/b", "/b/9.conf")),
+        ({"config": "/a/crio.conf", "drop_in": "/b/9.conf"}, ("/a/crio.conf", "/b", "/b/9.conf")),
+        # below the folder that CRI-O reads, all that it reads counts, not only what lies beside ours
+        ({"drop_in": f"{DROP_INS}/gpu/9.conf"}, (CONFIG, DROP_INS, f"{DROP_INS}/gpu/9.conf")),
+        # callers of the time before --drop-in-config name the drop-in with --config
+        ({"config": f"{DROP_INS}/99-nvidia.conf"}, (CONFIG, DROP_INS, f"{DROP_INS}/99-nvidia.conf")),
+        ({"config": "/a/c.d/9.conf", "drop_in": "/b/9.conf"}, ("/a/c.d/9.conf", "/b", "/b/9.conf")),
+    ],
+)
+def test_files_are_where_they_are_asked_for_and_usually_are(
+    settings: dict[str, str], places: tuple[str, str, str]
+) -> None:
+    assert found(**settings) == Places(*places)
+
+
+def test_a_running_crio_says_where_its_files_are() -> None:
+    running = live("--config", "/c/crio.conf", "--config-dir=/c/d")
+    assert found(running) == Places("/c/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
+
+
+def test_the_folder_beside_the_root_file_is_used_if_it_is_the_one_that_crio_reads(tmp_path: Path) -> None:
+    real, mounted = tmp_path / "etc", tmp_path / "mounted"
+    (real / "crio.conf.d").mkdir(parents=True)
+    mounted.symlink_to(real)
+    running = live("--config-dir", f"{real}/crio.conf.d")
+    assert found(running, config=f"{mounted}/crio.conf").drop_in == f"{mounted}/crio.conf.d/99-nvidia.toml"
+    running = live("--config-dir", f"{real}/other.d")
+    assert found(running, config=f"{mounted}/crio.conf").drop_in == f"{real}/other.d/99-nvidia.toml"
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["a folder", "no folder yet"])
+def test_a_drop_in_that_crio_does_not_read_is_known(tmp_path: Path, *, made: bool) -> None:
+    read, other = tmp_path / "crio.conf.d", tmp_path / "conf.d"
+    if made:
+        (read / "inner").mkdir(parents=True)
+        other.mkdir()
+    running = live("--config-dir", str(read))
+    for good in (read, read / "inner"):
+        assert found(running, drop_in=f"{good}/9.toml").unread == ""
+    for bad in (other, tmp_path, other / "inner"):
+        unread = found(running, drop_in=f"{bad}/9.toml").unread
+        assert str(read) in unread
+
+
+def test_beneath_a_node_root_that_is_not_crios_nothing_is_said_of_what_it_reads(tmp_path: Path) -> None:
+    assert found(live("--config-dir", "/c"), Node(str(tmp_path)), drop_in="/d/9.toml").unread == ""

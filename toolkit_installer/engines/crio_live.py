@@ -1,0 +1,75 @@
+"""What the running CRI-O says of itself: over the CRI, and over plain HTTP on the same socket."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import tomllib
+from typing import Any
+
+from toolkit_installer.documents.changes import lookup
+from toolkit_installer.engines import crio_config
+from toolkit_installer.engines.base import EngineSilentError, Live
+from toolkit_installer.node import crio_api, processes
+from toolkit_installer.node.cri import client
+from toolkit_installer.node.node import Node
+from toolkit_installer.toolkit.payload import RUNTIMES
+
+_RUNTIME_NAME = "cri-o"
+_GREETING = b"GET /info HTTP/1.0\r\nHost: localhost\r\n\r\n"
+"""CRI-O says nothing unasked; with its answer come the credentials of the process that gives it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CrioLive(Live):
+    """What the running CRI-O says of itself. `hooks_dirs` are the folders whose hooks it watches."""
+
+    hooks_dirs: tuple[str, ...] = ()
+    config: bytes | None = None
+    """The configuration that it runs with, as TOML, what is built in included; None where it does not say."""
+
+
+def ask(node: Node, socket: str, seconds: float) -> CrioLive:
+    """Ask the CRI whether it answers and what it lists, and CRI-O itself what it runs with.
+
+    Both speak of CRI-O's memory, which a signal changes without effect: they are proof only of a process that was
+    started after the change. Such a one lists a handler if its executable is there. Raises EngineSilentError.
+    """
+    try:
+        status = client.status(node.root, socket, seconds)
+    except client.CriError as error:
+        raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
+    if status.name != _RUNTIME_NAME:
+        raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
+    config: bytes | None = None
+    try:
+        config = crio_api.config(node.root, socket, seconds)
+        runtime = _runtime(config)
+    except crio_api.CrioApiError as error:
+        if not status.handlers:
+            raise EngineSilentError(f"CRI-O does not say its handlers: {error.reason}", path=socket) from error
+        config, runtime = None, {"runtimes": {name: {} for name in status.handlers - {""}}}
+    listed = status.handlers or runtime["runtimes"].keys()
+    handlers = {
+        name: entry.get("runtime_path") or None for name, entry in runtime["runtimes"].items() if name in listed
+    }
+    pid = processes.behind(node.root, socket, _GREETING)
+    process = processes.look(pid) if pid else None
+    hooks = tuple(runtime.get("hooks_dir") or ())
+    return CrioLive(status.version, handlers, runtime.get("default_runtime") or None, process, hooks, config)
+
+
+def serves_ours(live: Live) -> bool:
+    """Tell whether it offers a handler that runs one of the toolkit's executables, or may."""
+    return any(path is None or posixpath.basename(path) in RUNTIMES for path in live.handlers.values())
+
+
+def _runtime(content: bytes) -> dict[str, Any]:
+    """Return the `crio.runtime` table of what CRI-O says that it runs with. Raises CrioApiError."""
+    try:
+        runtime = lookup(tomllib.loads(content.decode()), crio_config.RUNTIME)
+    except ValueError as error:
+        raise crio_api.CrioApiError(f"no TOML: {error}") from error
+    if not isinstance(runtime, dict) or not isinstance(runtime.get("runtimes"), dict):
+        raise crio_api.CrioApiError("it names no runtimes")
+    return runtime

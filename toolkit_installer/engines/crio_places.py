@@ -1,0 +1,103 @@
+"""Where CRI-O's files are: as asked for, as the running CRI-O was told, or where they usually are. Reads, never writes.
+
+CRI-O's folder of drop-ins is the usual one, or its own --config-dir, wherever its --config is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import posixpath
+
+from toolkit_installer.engines import crio_goals
+from toolkit_installer.engines.base import Live
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.node.root import NodeError
+from toolkit_installer.settings import EngineSettings
+
+CONFIG = "/etc/crio/crio.conf"
+DROP_INS = "/etc/crio/crio.conf.d"
+DROP_IN_NAME = "99-nvidia.toml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """The root file, the folder whose files are read after it, and our file there.
+
+    `unread` says in words why the running CRI-O does not read our file; empty where it does, or that is not known.
+    """
+
+    config: str
+    folder: str
+    drop_in: str
+    unread: str = ""
+
+
+def find(node: Node, settings: EngineSettings, live: Live | None) -> Places:
+    """Return where the files are. Raises NodeError."""
+    process = live.process if live is not None else None
+    told = crio_goals.flag(live, "--config-dir", "-d") or DROP_INS
+    config = settings.config or crio_goals.flag(live, "--config", "-c") or CONFIG
+    drop_in = settings.drop_in
+    if drop_in is None and settings.config is not None and posixpath.dirname(settings.config).endswith(".d"):
+        # callers of the time before --drop-in-config name the drop-in itself
+        drop_in, config = settings.config, crio_goals.flag(live, "--config", "-c") or _root_of(settings.config)
+    if drop_in is None:
+        drop_in = posixpath.join(_folder(node, settings, told, process), DROP_IN_NAME)
+    parent = posixpath.dirname(drop_in)
+    folder = told if beneath(parent, told) else parent
+    unread = ""
+    if process is not None and _reads(node, process, told, parent) is False:
+        unread = f"the running CRI-O reads {told}, and this file is not in there"
+    return Places(config, folder, drop_in, unread)
+
+
+def _root_of(drop_in: str) -> str:
+    """Return the root file that a folder of drop-ins, `crio.conf.d`, usually lies beside."""
+    return posixpath.dirname(drop_in).removesuffix(".d")
+
+
+def _folder(node: Node, settings: EngineSettings, told: str, process: Process | None) -> str:
+    """Return the folder for our file where nobody names it: beside the root file that was named, if CRI-O reads that.
+
+    Where only single folders of the node are mounted, that is how it is seen from here.
+    """
+    if settings.config is None:
+        return told
+    beside = posixpath.join(posixpath.dirname(settings.config), posixpath.basename(DROP_INS))
+    if process is None or beside == told:
+        return beside
+    return beside if _reads(node, process, told, beside) is not False else told
+
+
+def _reads(node: Node, process: Process, told: str, folder: str) -> bool | None:
+    """Tell whether `folder`, as seen from here, is the one that the process reads, or in it; None: unknown."""
+    if node.whole and not processes.lives_on(process, node.root):
+        return None  # what it calls its files is not what they are called beneath the node's root
+    theirs = processes.root_of(process)
+    try:
+        wanted = theirs.outside(theirs.canonical(told))
+        place = node.root.outside(node.files.canonical(folder))
+        return _within(place, wanted)
+    except (OSError, NodeError):
+        return None  # it ended meanwhile, or hides
+
+
+def _within(place: str, wanted: str) -> bool:
+    """Tell whether `place` is the folder `wanted` or lies in it. Either may be missing, and be there later."""
+    missing: list[str] = []
+    while not os.path.lexists(wanted):
+        wanted, name = os.path.split(wanted)
+        missing.insert(0, name)
+    inner: list[str] = []
+    while True:
+        if os.path.lexists(place) and os.path.samefile(place, wanted) and inner[: len(missing)] == missing:
+            return True
+        parent, name = os.path.split(place)
+        if parent == place:
+            return False
+        place = parent
+        inner.insert(0, name)
