@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import posixpath
 
-from toolkit_installer import __version__, memory
+from toolkit_installer import __version__, detection, log, memory
 from toolkit_installer.engines.base import Engine, Memory
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.rooms import ROOMS
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import EngineRecord, Receipt, State
 from toolkit_installer.settings import Settings
@@ -21,7 +22,7 @@ def leftovers(node: Node, settings: Settings) -> Receipt | None:
     """
     folder = settings.toolkit.folder
     rooms = [room for name, room in ROOMS.items() if not settings.runtimes or name in settings.runtimes]
-    records = [_engine(node, settings.for_engine(room.name), room) for room in rooms]
+    records = [_engine(node, _settings(node, settings, room), room) for room in rooms]
     engines = tuple(record for record in records if record is not None)
     names = layout.known(node.files.list(folder))
     inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
@@ -31,6 +32,16 @@ def leftovers(node: Node, settings: Settings) -> Receipt | None:
     folders = (*made, folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
     present = tuple(place for place in folders if node.files.status(place) is not None)
     return Receipt(State.REVERTING, __version__, folder, (*inner, *names), present, settings.pid_file, (), engines)
+
+
+def _settings(node: Node, settings: Settings, room: Engine) -> Settings:
+    """Return where this engine's files are: a distribution may have them elsewhere than usual."""
+    own = settings.for_engine(room.name)
+    try:
+        return detection.detect(node, own)[0].settings
+    except ConfigurationError as error:
+        log.get().debug("Looking in the usual places", engine=room.name, reason=error.reason)
+        return own
 
 
 def _engine(node: Node, settings: Settings, room: Engine) -> EngineRecord | None:

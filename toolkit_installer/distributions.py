@@ -49,8 +49,6 @@ _BY_RANCHER = (
     "config-v3.toml.tmpl or config.toml.tmpl; config.toml itself is never edited"
 )
 
-_NOT_YET = "its generated files would be written over: name the file to edit with --config and its socket with --socket"
-
 TABLE: tuple[Distribution, ...] = (
     Distribution(
         name="k3s",
@@ -64,7 +62,6 @@ TABLE: tuple[Distribution, ...] = (
         marks=("/rancher/k3s/", "/k3s/data/", "/bin/k3s"),
         kubelets=frozenset({"k3s-server", "k3s-agent", "k3s"}),
         configured=_BY_RANCHER,
-        refused=_NOT_YET,
     ),
     Distribution(
         name="rke2",
@@ -77,7 +74,6 @@ TABLE: tuple[Distribution, ...] = (
         files=("/etc/rancher/rke2/config.yaml",),
         marks=("/rancher/rke2/", "/rke2/data/"),
         configured=_BY_RANCHER,
-        refused=_NOT_YET,
     ),
     Distribution(
         name="k0s",
@@ -90,7 +86,6 @@ TABLE: tuple[Distribution, ...] = (
         files=("/etc/k0s/k0s.yaml",),
         marks=("/k0s/bin/", "/etc/k0s/", "/lib/k0s/"),
         configured="a drop-in, which k0s merges, restarting containerd by itself",
-        refused=_NOT_YET,
     ),
     Distribution(
         name="microk8s",
@@ -102,7 +97,6 @@ TABLE: tuple[Distribution, ...] = (
         marks=("/snap/microk8s/",),
         kubelets=frozenset({"kubelite"}),
         configured="the template of its containerd.toml, in place",
-        refused=_NOT_YET,
     ),
     Distribution(
         name="containerd",

@@ -88,7 +88,8 @@ class Instance:
         """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
         seen = self._observe()
         report.notes(seen)
-        if seen.plan.empty and (seen.receipt is not None and seen.receipt.state is State.INSTALLED):
+        done = seen.receipt is not None and seen.receipt.state is State.INSTALLED
+        if seen.receipt is not None and done and seen.plan.empty and plan_of.known(seen.receipt.engines, seen.plan):
             if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
                 log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
             self._retire_others(seen)

@@ -74,6 +74,14 @@ def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> En
     return None
 
 
+def known(recorded: Sequence[EngineRecord], plan: Plan) -> bool:
+    """Tell whether all engines of the plan are recorded: one may be right already, and nobody know of it.
+
+    A distribution may have copied a file with our handlers in it to a new place.
+    """
+    return {engine.name for engine in plan.engines} <= {record.name for record in recorded}
+
+
 def superseded(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> tuple[EngineRecord, ...]:
     """Return the records of engines that are not to have handlers any more, because others have them now.
 
@@ -124,14 +132,17 @@ def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> li
     return wrong
 
 
-def leftovers(now: Live, work: EngineWork) -> list[str]:
-    """Return in words what the engine still serves of a change that was taken back; nothing once it has forgotten."""
+def leftovers(now: Live, work: EngineWork, own: frozenset[str] = frozenset()) -> list[str]:
+    """Return in words what the engine still serves of a change that was taken back; nothing once it has forgotten.
+
+    `own`: handlers that a distribution registers on its own.
+    """
     before = work.survey.live
     known = before.handlers if before is not None else {}
     wrong = [
         f"it still lists the handler {name}"
         for name, path in work.goals.served.items()
-        if name in now.handlers and name not in known and now.handlers[name] in (None, path)
+        if name in now.handlers and name not in {*known, *own} and now.handlers[name] in (None, path)
     ]
     if before is not None and now.default != before.default and now.default == work.goals.default:
         wrong.append(f"its default runtime is still {now.default}")

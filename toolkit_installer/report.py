@@ -85,7 +85,7 @@ def _engine_lines(engine: EngineWork, *, color: bool) -> list[str]:
             lines.append(diff.unified(goal.path, before, goal.target, color=color).rstrip("\n"))
     if engine.reload_why:
         unit = f" of {engine.reload.unit}" if engine.reload.unit else ""
-        lines.append(f"  Reload by {engine.reload.mode}{unit}: {engine.reload_why}.")
+        lines.append(f"  Reload by {engine.reload.watched_by or engine.reload.mode}{unit}: {engine.reload_why}.")
     elif engine.reload.by_itself:
         lines.append("  No reload: the engine takes the change over by itself.")
     elif engine.reload.mode is ReloadMode.NONE:

@@ -161,7 +161,8 @@ class Switcher:
 
     def _attempt(self, switch: Switch, *, interruptible: bool) -> None:
         name = switch.engine.name
-        log.get().info("Reloading the engine", engine=name, mode=switch.reload.mode, unit=switch.reload.unit)
+        mode = f"{switch.reload.watched_by} does it" if switch.reload.watched_by else switch.reload.mode
+        log.get().info("Reloading the engine", engine=name, mode=mode, unit=switch.reload.unit)
         heard = ""
         unit = switch.reload.unit
         if switch.reload.mode is ReloadMode.SIGNAL and switch.last_resort and self._signalled:

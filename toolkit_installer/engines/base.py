@@ -45,6 +45,8 @@ class Reload:
     restarts: bool = False
     by_itself: bool = False
     """The engine takes the change over without being asked."""
+    watched_by: str = ""
+    """A distribution that sees the change and restarts the engine on its own: it is waited for, no more."""
 
 
 @dataclasses.dataclass(frozen=True)

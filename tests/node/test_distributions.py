@@ -1,0 +1,280 @@
+"""Nodes of k3s, RKE2, k0s and microk8s from start to end: what is made for their containerd is never written.
+
+`DISTRIBUTION_FILES=write pytest …` writes the expected files anew, to be read before use.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node import faults
+from tests.node.faults import Plan
+from tests.support.distribution_cases import WRITE, Case, cases
+from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
+from toolkit_installer.distributions import BY_NAME
+
+CASES = pytest.mark.parametrize("case", cases(), ids=str)
+AGENT = "/var/lib/rancher/k3s/agent/etc/containerd"
+CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+HANDLERS = {
+    "nvidia": f"{TOOLKIT}/nvidia-container-runtime",
+    "nvidia-cdi": f"{TOOLKIT}/nvidia-container-runtime.cdi",
+    "nvidia-legacy": f"{TOOLKIT}/nvidia-container-runtime.legacy",
+}
+
+
+def runtimes(document: dict[str, Any]) -> dict[str, Any]:
+    table = document["plugins"][CRI[document["version"]]]["containerd"]["runtimes"]
+    assert isinstance(table, dict)
+    return table
+
+
+@CASES
+def test_only_the_places_for_additions_change_and_all_is_back_afterwards(node: FakeNode, case: Case) -> None:
+    case.put(node)
+    before = node.snapshot()
+    run = node.waiting(engine="auto")
+    assert f"distribution={case.distribution} " in run.output
+    if WRITE:
+        case.write(case.changed(node))
+    assert case.changed(node) == case.expected()
+    assert BY_NAME[case.distribution].config not in case.changed(node) or case.distribution == "microk8s"
+    again = node.do("plan", engine="containerd")
+    assert NOTHING_TO_DO in again.output, again.output
+    assert run.stop() == 0, run.output
+    assert node.snapshot() == before
+
+
+@CASES
+def test_every_version_that_is_written_is_that_of_the_file_which_is_made(case: Case) -> None:
+    for path, content in case.expected().items():
+        if not path.endswith(".toml"):
+            continue
+        document = tomllib.loads(content.decode())
+        root = next(
+            place for place in (case.folder / "in").rglob("*.toml") if place.name in ("config.toml", "containerd.toml")
+        )
+        assert document["version"] == tomllib.loads(root.read_text())["version"]
+        found = {name: runtimes(document)[name]["options"]["BinaryName"] for name in HANDLERS}
+        assert found == HANDLERS
+        assert "imports" not in document or case.distribution == "microk8s"  # k0s follows none
+
+
+@CASES
+def test_killed_at_instants_around_its_files_the_node_is_given_back_whole(
+    node: FakeNode, case: Case, tmp_path: Path
+) -> None:
+    case.put(node)
+    before = node.snapshot()
+    whole = faults.run(node, tmp_path, "run", "--no-daemon", engine="auto")
+    assert whole.code == 0, whole.output
+    installed = case.changed(node)
+    undone = faults.run(node, tmp_path, "uninstall", engine="auto")
+    assert undone.code == 0, undone.output
+    assert tree(node) == {path: each for path, each in before.items() if not path.startswith("/run/nvidia")}
+    near = [at for at, call in enumerate(whole.calls) if "99-nvidia" in call or "toml" in call]
+    instants = sorted({*near[:3], *near[len(near) // 2 : len(near) // 2 + 2], *near[-2:], len(whole.calls) - 2})
+    for turn, at in enumerate(instants):
+        killed = faults.run(node, tmp_path, "run", "--no-daemon", engine="auto", plan=Plan(at))
+        assert killed.code == -9, killed.output
+        if turn % 2:
+            again = faults.run(node, tmp_path, "run", "--no-daemon", engine="auto")
+            assert again.code == 0, again.output
+            assert case.changed(node) == installed
+        done = faults.run(node, tmp_path, "uninstall", engine="auto")
+        assert done.code == 0, done.output
+        assert tree(node) == {path: each for path, each in before.items() if not path.startswith("/run/nvidia")}, at
+
+
+def tree(node: FakeNode) -> dict[str, Any]:
+    return {path: each for path, each in node.snapshot().items() if not path.startswith("/run/nvidia")}
+
+
+def placed(node: FakeNode, name: str) -> Case:
+    case = Case(*name.split("/"))
+    case.put(node)
+    return case
+
+
+# --- low-level runtimes ---
+
+
+@pytest.mark.parametrize(
+    "name,runc",
+    [
+        ("k3s/drop-in", "/var/lib/rancher/k3s/data/current/bin/runc"),
+        ("rke2/drop-in", "/var/lib/rancher/rke2/bin/runc"),
+        ("k0s/version-3", "/var/lib/k0s/bin/runc"),
+    ],
+)
+def test_the_runc_that_a_distribution_brings_is_used_by_its_absolute_path(node: FakeNode, name: str, runc: str) -> None:
+    placed(node, name)
+    assert node.do("run", "--no-daemon", engine="auto").process.returncode == 0
+    config = tomllib.loads(node.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml").decode())
+    assert config["nvidia-container-runtime"]["runtimes"] == [runc, "runc", "crun"]
+    assert runc.encode() in node.read(f"{TOOLKIT}/nvidia-container-runtime")
+
+
+# --- somebody else's edits meanwhile ---
+
+
+def test_an_edit_of_the_drop_in_stays_and_ours_goes(node: FakeNode) -> None:
+    placed(node, "k3s/drop-in")
+    node.do("run", "--no-daemon", engine="auto")
+    path = f"{AGENT}/config-v3.toml.d/99-nvidia.toml"
+    theirs = b"\n[debug]\n  level = 'debug' # somebody's\n"
+    node.write(path, node.read(path) + theirs)
+    assert node.do("uninstall", engine="auto").process.returncode == 0
+    assert tomllib.loads(node.read(path).decode()) == {"version": 3, "debug": {"level": "debug"}}
+    assert b"# somebody's" in node.read(path)
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
+def test_an_edit_of_the_template_stays_and_only_the_block_goes(node: FakeNode, ending: str) -> None:
+    path = f"{AGENT}/config-v3.toml.tmpl"
+    placed(node, "k3s/template-created")
+    node.write(path, f'{{{{ template "base" . }}}}\n# theirs{ending}')
+    before = node.read(path)
+    assert node.do("run", "--no-daemon", engine="auto").process.returncode == 0
+    node.write(path, b"# first line\n" + node.read(path) + b"# last line\n")
+    assert node.do("uninstall", engine="auto").process.returncode == 0
+    assert node.read(path) == b"# first line\n" + before + b"# last line\n"
+
+
+def test_a_template_that_was_created_for_us_and_was_built_upon_stays_without_ours(node: FakeNode) -> None:
+    placed(node, "k3s/template-created")
+    node.do("run", "--no-daemon", engine="auto")
+    path = f"{AGENT}/config-v3.toml.tmpl"
+    node.write(path, node.read(path) + b"[debug]\n")
+    assert node.do("uninstall", engine="auto").process.returncode == 0
+    assert node.read(path) == b'{{ template "base" . }}\n[debug]\n'
+
+
+def test_without_a_receipt_what_is_ours_is_recognised_in_a_template_and_in_a_drop_in(node: FakeNode) -> None:
+    for name in ("k3s/template-extended", "k3s/drop-in"):
+        placed(node, name)
+        before = tree(node)
+        node.do("run", "--no-daemon", engine="auto")
+        node.place("/usr/local/nvidia/.toolkit-installer/receipt.json").unlink()
+        done = node.do("uninstall", engine="auto")
+        assert done.process.returncode == 0, done.output
+        left = {path: each for path, each in tree(node).items() if path not in before}
+        assert not any(each.kind == "-" for each in left.values()), left
+        assert {path: each.content for path, each in tree(node).items() if path in before} == {
+            path: each.content for path, each in before.items()
+        }
+
+
+def test_an_upgrade_to_a_k3s_that_imports_drop_ins_moves_the_handlers_there(node: FakeNode) -> None:
+    placed(node, "k3s/template-created")
+    before = tree(node)
+    node.do("run", "--no-daemon", engine="auto")
+    newer = Case("k3s", "drop-in").folder / "in" / AGENT.lstrip("/") / "config.toml"
+    older = node.read(f"{AGENT}/config.toml")
+    node.write(f"{AGENT}/config.toml", newer.read_bytes())
+    done = node.do("run", "--no-daemon", engine="auto")
+    assert done.process.returncode == 0, done.output
+    assert not node.exists(f"{AGENT}/config-v3.toml.tmpl")
+    assert node.exists(f"{AGENT}/config-v3.toml.d/99-nvidia.toml")
+    node.write(f"{AGENT}/config.toml", older)
+    assert node.do("uninstall", engine="auto").process.returncode == 0
+    assert tree(node) == before
+
+
+# --- what is refused, and what is meant all the same ---
+
+
+def test_a_second_table_that_would_keep_containerd_from_starting_is_refused_with_its_line(node: FakeNode) -> None:
+    placed(node, "k3s/template-created-of-version-2")
+    by_hand = b'{{ template "base" . }}\n\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."nvidia".options]\n'
+    header = b'[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."nvidia"]\n'
+    node.write(f"{AGENT}/config.toml.tmpl", by_hand.replace(b"\n\n", b"\n" + header))
+    before = tree(node)
+    run = node.do("run", "--no-daemon", engine="auto")
+    assert run.process.returncode == 3
+    assert f"{AGENT}/config.toml.tmpl line=2" in run.output.replace("file=", "")
+    assert tree(node) == before
+
+
+def test_a_template_that_registers_something_else_under_our_name_is_refused(node: FakeNode) -> None:
+    case = placed(node, "k3s/template-with-nvidia")
+    path = f"{AGENT}/config.toml.tmpl"
+    node.write(path, node.read(path).replace(b"/usr/local/nvidia/toolkit/", b"/usr/bin/"))
+    before = tree(node)
+    assert node.do("run", "--no-daemon", engine="auto").process.returncode == 3
+    assert tree(node) == before
+    assert node.do("run", "--no-daemon", "--runtime-name", "gpu", engine="auto").process.returncode == 0
+    assert case.name == "template-with-nvidia"
+
+
+def test_a_k3s_that_has_not_started_yet_is_refused(node: FakeNode) -> None:
+    node.write("/etc/systemd/system/k3s.service", "[Service]\n")
+    run = node.do("run", "--no-daemon", engine="auto")
+    assert run.process.returncode == 3
+    assert "start k3s once" in run.output
+
+
+def test_a_toolkit_elsewhere_is_refused_where_k3s_finds_only_its_usual_folder(node: FakeNode) -> None:
+    placed(node, "k3s/no-place")
+    before = tree(node)
+    assert node.do("run", "--no-daemon", "/opt/nvidia", engine="auto").process.returncode == 3
+    assert tree(node) == before
+
+
+def test_the_generated_file_that_an_operator_names_is_not_edited_either(node: FakeNode) -> None:
+    case = placed(node, "k3s/drop-in")
+    flags = ("--config", f"{AGENT}/config.toml", "--drop-in-config", "/etc/containerd/conf.d/99-nvidia.toml")
+    run = node.do("run", "--no-daemon", *flags, "--socket", "/run/k3s/containerd/containerd.sock", engine="containerd")
+    assert run.process.returncode == 0, run.output
+    assert "99-nvidia.toml is not used: k3s does not read it" in run.output
+    assert case.changed(node) == case.expected()
+
+
+def test_the_template_that_an_operator_names_is_edited_as_a_template(node: FakeNode) -> None:
+    case = placed(node, "k3s/template-extended")
+    run = node.do("run", "--no-daemon", "--config", f"{AGENT}/config-v3.toml.tmpl", engine="containerd")
+    assert run.process.returncode == 0, run.output
+    assert case.changed(node) == case.expected()
+
+
+def test_a_drop_in_that_an_operator_names_is_used_where_k0s_reads_it(node: FakeNode) -> None:
+    case = placed(node, "k0s/version-3")
+    flags = ("--config", "/run/k0s/containerd-cri.toml", "--drop-in-config", "/etc/k0s/containerd.d/nvidia.toml")
+    assert node.do("run", "--no-daemon", *flags, engine="containerd").process.returncode == 0
+    (content,) = case.expected().values()
+    assert case.changed(node) == {"/etc/k0s/containerd.d/nvidia.toml": content}
+
+
+def test_a_k0s_file_that_somebody_took_over_is_edited_as_any_containerds(node: FakeNode) -> None:
+    placed(node, "k0s/version-3")
+    node.write("/etc/k0s/containerd.toml", "version = 3\nroot = '/var/lib/k0s/containerd'\n")
+    before = tree(node)
+    assert node.do("run", "--no-daemon", engine="auto").process.returncode == 0
+    assert not node.exists("/etc/k0s/containerd.d")
+    assert "nvidia" in runtimes(tomllib.loads(node.read("/etc/k0s/containerd.toml").decode()))
+    assert node.do("uninstall", engine="auto").process.returncode == 0
+    assert tree(node) == before
+
+
+def test_microk8s_copies_its_template_at_a_refresh_and_both_copies_are_given_back(node: FakeNode) -> None:
+    placed(node, "microk8s/template")
+    before = tree(node)
+    node.do("run", "--no-daemon", engine="auto")
+    args = node.place("/var/snap/microk8s/6102/args")
+    args.mkdir(parents=True)
+    for name in ("containerd-template.toml", "containerd.toml"):
+        (args / name).write_bytes(node.read(f"/var/snap/microk8s/6089/args/{name}"))
+    current = node.place("/var/snap/microk8s/current")
+    current.unlink()
+    current.symlink_to("6102")
+    done = node.do("run", "--no-daemon", engine="auto")
+    assert done.process.returncode == 0, done.output
+    assert node.do("uninstall", engine="auto").process.returncode == 0
+    template = "args/containerd-template.toml"
+    original = before[f"/var/snap/microk8s/6089/{template}"].content
+    assert node.read(f"/var/snap/microk8s/6089/{template}") == original
+    assert TOOLKIT.encode() not in node.read(f"/var/snap/microk8s/6102/{template}")

@@ -1,0 +1,202 @@
+"""Made distributions that live: a k3s that makes its configuration anew when systemd starts it, a k0s that watches.
+
+The rules are those of their code. k3s: config.toml is made of the template, else of its own one; the toolkit in its
+usual folder is registered as nvidia; containerd merges the imported drop-ins, and does not start on a table that is
+there twice. k0s: a change in containerd.d is merged a while later, and containerd is started again by k0s itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+from unittest import mock
+
+from tests.support import played
+from tests.support.fake_node import TOOLKIT, FakeNode
+from toolkit_installer.engines.base import EngineSilentError, Live
+from toolkit_installer.engines.containerd import Containerd
+from toolkit_installer.node.processes import Process
+from toolkit_installer.node.programs import Completed, ProgramError, Programs
+from toolkit_installer.node.services import Services
+
+AGENT = "/var/lib/rancher/k3s/agent/etc/containerd"
+_CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+_SYSTEMCTL = "/bin/systemctl"
+_CONDITION = re.compile(
+    r'\{\{ if not \(index \.ExtraRuntimes "([^"]+)"\)\.BinaryName \}\}\n(.*?)\{\{ end \}\}\n', re.DOTALL
+)
+_COMMENT = re.compile(r"\{\{-? /\*.*?\*/ ?-?\}\}\n?", re.DOTALL)
+_LATER = 3
+"""How many questions are answered before k0s has noticed a change."""
+
+
+def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return two documents merged table by table."""
+    both = {
+        key: merged(one[key], value) if isinstance(value, dict) and isinstance(one.get(key), dict) else value
+        for key, value in other.items()
+    }
+    return {**one, **both}
+
+
+class _Made:
+    """An engine whose state lies in a file beside the node; its process is played, with the node's own `/`."""
+
+    unit: str | None
+    release: str
+    arguments: tuple[str, ...]
+
+    def __init__(self, node: FakeNode, *, unit: str | None = None, release: str | None = None) -> None:
+        self.node = node
+        self.unit = unit or self.unit
+        self.release = release or self.release
+        self.place = node.root.parent / "distribution.json"
+        self.state: dict[str, Any] = {"starts": 0, "restarted": [], "document": None, "down": ""}
+
+    def read(self) -> dict[str, Any]:
+        """Return its state."""
+        state: dict[str, Any] = json.loads(self.place.read_text())
+        return state
+
+    def write(self, **changed: Any) -> None:
+        """Change its state."""
+        self.place.write_text(json.dumps({**self.read(), **changed}))
+
+    def handlers(self) -> dict[str, str]:
+        """Return what it serves, by name."""
+        table = self._table(self.read()["document"])
+        return {name: each.get("options", {}).get("BinaryName", "") for name, each in table.get("runtimes", {}).items()}
+
+    def default(self) -> str:
+        """Return the runtime that it uses where none is named."""
+        return str(self._table(self.read()["document"]).get("default_runtime_name", "runc"))
+
+    @staticmethod
+    def _table(document: dict[str, Any]) -> dict[str, Any]:
+        table = document.get("plugins", {}).get(_CRI[document["version"]], {}).get("containerd", {})
+        assert isinstance(table, dict)
+        return table
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Be what the program meets."""
+        self.place.write_text(json.dumps(self.state))
+        self.start()
+        with (
+            played.process(self.node.root, "containerd", *self.arguments) as self.pid,
+            mock.patch.object(Containerd, "ask", self._ask),
+            mock.patch.object(Services, "knows", return_value=True),
+            mock.patch.object(Services, "property", self._property),
+            mock.patch.object(Programs, "find", lambda _, name: _SYSTEMCTL if name == "systemctl" else None),
+            mock.patch.object(Programs, "run", self._run),
+        ):
+            yield
+
+    def start(self) -> None:
+        """Read its files anew."""
+        try:
+            self.write(document=self.made(), down="", starts=self.read()["starts"] + 1)
+        except ValueError as error:
+            self.write(down=f"does not start: {error}", starts=self.read()["starts"] + 1)
+
+    def made(self) -> dict[str, Any]:
+        """Return what its containerd reads. Raises ValueError where it does not start."""
+        raise NotImplementedError
+
+    def _ask(self, *_: object) -> Live:
+        state = self.read()
+        if state["down"]:
+            raise EngineSilentError(f"the made engine {state['down']}")
+        process = Process(
+            self.pid, "containerd", "/usr/bin/containerd", self.arguments, float(state["starts"]), self.unit
+        )
+        handlers: dict[str, str | None] = dict(self.handlers())
+        return Live(self.release, handlers, self.default(), process)
+
+    def _property(self, unit: str, name: str) -> str | None:
+        return ("active" if unit == "k3s-agent.service" else "inactive") if name == "ActiveState" else None
+
+    def _run(self, command: list[str], **_: object) -> Completed:
+        if command[:2] == [_SYSTEMCTL, "restart"]:
+            self.write(restarted=[*self.read()["restarted"], command[2]])
+            self.start()
+        elif command[0] != _SYSTEMCTL:
+            raise ProgramError(f"the node has no {command[0]}")
+        return Completed(0, b"", "")
+
+
+class K3s(_Made):
+    """A k3s whose own configuration is that of the case that was put on the node."""
+
+    unit = "k3s.service"
+    release = "v2.1.5-k3s1"
+    arguments = ("-c", f"{AGENT}/config.toml", "-a", "/run/k3s/containerd/containerd.sock")
+
+    def __init__(self, node: FakeNode, *, unit: str | None = None, release: str | None = None) -> None:
+        super().__init__(node, unit=unit, release=release)
+        self.base = node.read(f"{AGENT}/config.toml").decode()
+
+    def found(self) -> dict[str, str]:
+        """Return the toolkit's runtimes that k3s finds when it starts."""
+        path = f"{TOOLKIT}/nvidia-container-runtime"
+        return {"nvidia": path} if self.node.exists(path) else {}
+
+    def made(self) -> dict[str, Any]:
+        version = tomllib.loads(self.base)["version"]
+        text = self._rendered(version)
+        self.node.write(f"{AGENT}/config.toml", text)
+        document = tomllib.loads(text)
+        for pattern in document.get("imports", []):
+            folder = self.node.place(str(PurePosixPath(pattern).parent))
+            for place in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
+                document = merged(document, tomllib.loads(place.read_text()))
+        return document
+
+    def _rendered(self, version: int) -> str:
+        path = f"{AGENT}/{'config-v3.toml.tmpl' if version == 3 else 'config.toml.tmpl'}"
+        template = self.node.read(path).decode() if self.node.exists(path) else '{{ template "base" . }}\n'
+        found = self.found()
+        extra = "".join(
+            f"\n[plugins.'{_CRI[version]}'.containerd.runtimes.'{name}']\n  runtime_type = \"io.containerd.runc.v2\"\n"
+            f"[plugins.'{_CRI[version]}'.containerd.runtimes.'{name}'.options]\n  BinaryName = \"{path}\"\n"
+            for name, path in found.items()
+        )
+        text = template.replace('{{ template "base" . }}', self.base + extra)
+        text = _CONDITION.sub(lambda match: "" if match[1] in found else match[2], text)
+        return _COMMENT.sub("", text)
+
+
+class K0s(_Made):
+    """A k0s of version 3, which has a default of its own and merges what is in containerd.d."""
+
+    unit = "k0sworker.service"
+    release = "v2.1.4"
+    arguments = ("--root=/var/lib/k0s/containerd", "--config=/etc/k0s/containerd.toml")
+
+    def made(self) -> dict[str, Any]:
+        runc = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "", "SystemdCgroup": False}}
+        document: dict[str, Any] = {
+            "version": 3,
+            "plugins": {_CRI[3]: {"containerd": {"default_runtime_name": "runc", "runtimes": {"runc": runc}}}},
+        }
+        for content in self._dropped():
+            document = merged(document, tomllib.loads(content))
+        return document
+
+    def _dropped(self) -> list[str]:
+        folder = self.node.place("/etc/k0s/containerd.d")
+        return [place.read_text() for place in sorted(folder.glob("*.toml"))] if folder.is_dir() else []
+
+    def _ask(self, *_: object) -> Live:
+        state = self.read()
+        if self.made() != state["document"]:
+            noticed = state.get("noticed", 0) + 1
+            self.write(noticed=noticed % _LATER)
+            if noticed == _LATER:
+                self.start()
+        return super()._ask()
