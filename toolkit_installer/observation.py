@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-from toolkit_installer import detection, memory, plan, references, runtime_paths
+from toolkit_installer import detection, memory, node_checks, plan, references, runtime_paths
 from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError, UsageError
@@ -59,22 +59,14 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
     else:  # those that are configured stay so
         own = tuple(runtime for record in (receipt.engines if receipt else ()) for runtime in record.low_level)
     toolkit = _toolkit(settings, node, found, receipt, own, engines)
+    made = Plan(toolkit, engines)
     if toolkit.write:
-        _refuse_useless_file_system(node, toolkit.folder)
+        node_checks.shell(node)
+    if not made.empty:
+        node_checks.toolkit_folder(node, toolkit.folder)
+        node_checks.engine_files(node, engines)
     warnings = _warnings(settings, toolkit, found) if toolkit.write else ()
-    return Observation(receipt, originals, found, Plan(toolkit, engines), warnings)
-
-
-def _refuse_useless_file_system(node: Node, folder: str) -> None:
-    """Raise ConfigurationError where the toolkit could not be written, or nothing of it be executed."""
-    flags = node.files.mount_flags(folder)
-    if flags & (os.ST_RDONLY | os.ST_NOEXEC):
-        how = "noexec: no container would start through it" if flags & os.ST_NOEXEC else "read-only"
-        raise ConfigurationError(
-            f"the toolkit's folder is on a file system that is mounted {how}",
-            path=folder,
-            hint="choose a folder on another one with --toolkit-install-dir",
-        )
+    return Observation(receipt, originals, found, made, warnings)
 
 
 def _warnings(settings: Settings, toolkit: ToolkitWork, found: Payload) -> tuple[str, ...]:

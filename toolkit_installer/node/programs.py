@@ -39,9 +39,13 @@ class Programs:
         """Return the node's path of the program `name`, or None."""
         for folder in PATH.split(":"):
             path = f"{folder}/{name}"
-            if os.access(self.root.outside(self.root.canonical(path)), os.X_OK):
+            if self.runs(path):
                 return path
         return None
+
+    def runs(self, path: str) -> bool:
+        """Tell whether the node has an executable at `path`."""
+        return os.access(self.root.outside(self.root.canonical(path)), os.X_OK)
 
     def run(self, command: Sequence[str], *, seconds: float, given: bytes = b"", keep: Sequence[int] = ()) -> Completed:
         """Run `command`, its first word an absolute path on the node. Raises ProgramError.
