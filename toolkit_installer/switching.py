@@ -11,6 +11,7 @@ from toolkit_installer.documents import secrets
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload, aside_of
 from toolkit_installer.engines.serving import process_of
+from toolkit_installer.engines.steadiness import Steadiness
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
 from toolkit_installer.node.files import ChangedMeanwhileError
@@ -24,7 +25,6 @@ from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.settings import ReloadMode
 
 _ASK_SECONDS = 5.0
-_PAUSE_SECONDS = 0.1
 _NEW_FILE_MODE = 0o644
 _FALLEN = ("failed", "inactive")
 """States of a unit that systemd does not start by itself: where it will, it says "activating"."""
@@ -194,13 +194,13 @@ class Switcher:
     def _wait(self, switch: Switch, heard: str, *, signalled: bool, interruptible: bool) -> None:
         """Wait until the engine serves its files; one that has to be signalled is, as soon as it answers."""
         before = _process(switch.live)
-        deadline = time.monotonic() + self.seconds
+        steady = Steadiness(time.monotonic() + self.seconds)
         while True:
-            remaining = deadline - time.monotonic()
             try:
-                live = switch.engine.ask(self.node, switch.socket, max(1.0, min(_ASK_SECONDS, remaining)))
+                live = switch.engine.ask(self.node, switch.socket, max(1.0, min(_ASK_SECONDS, steady.remaining)))
             except EngineSilentError as error:
                 last, answers = error.reason, False
+                steady.ended()
                 # neither comes back by itself: the sooner the next is tried, the better
                 if isinstance(error, EngineBrokenError) or self._fallen(switch) is not None:
                     raise NotServedError(f"{heard}{last}", answers=False) from error
@@ -212,14 +212,21 @@ class Switcher:
                     signalled, last = self._signal(switch, live), "it could not be signalled"
                     if signalled:
                         continue
-                if not last:
+                if steady.confirmed(None if last else live):
                     _tell(switch, live, before)
                     return
-            if time.monotonic() >= deadline:
-                raise NotServedError(f"{heard}{last} (waited {self.seconds:g} s)", answers=answers)
-            self.attention.look(_PAUSE_SECONDS)
+            if steady.hopeless:
+                raise NotServedError(f"{heard}it answers, and ends again and again; last: {last}", answers=False)
+            self._rest(steady, f"{heard}{last}", answers=answers)
             if interruptible and self.attention.stop is not None:
                 raise Stopped(self.attention.stop)
+
+    def _rest(self, steady: Steadiness, last: str, *, answers: bool) -> None:
+        """Wait until the engine is to be asked again. Raises NotServedError once its time is over."""
+        seconds = steady.pause()
+        if seconds is None:
+            raise NotServedError(f"{last} (waited {self.seconds:g} s)", answers=answers)
+        self.attention.look(seconds)
 
     def _signal(self, switch: Switch, live: Live) -> bool:
         """Signal the engine that has just answered; tell whether that could be done."""

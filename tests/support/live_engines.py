@@ -25,6 +25,7 @@ from unittest import mock
 from tests.support.fake_engines import Served, containerd_started, docker_reloaded
 from tests.support.fake_node import DAEMON_JSON, FakeNode
 from tests.support.trees import taken
+from toolkit_installer.engines import steadiness
 from toolkit_installer.engines.base import EngineSilentError, Live
 from toolkit_installer.engines.containerd import Containerd
 from toolkit_installer.node.processes import Process
@@ -94,7 +95,10 @@ class FakeDockerd:
     def inside(self) -> contextlib.AbstractContextManager[object]:
         # there is no binary of it on the node, and a fork that finds this out costs more than all the rest
         absent = ProgramError("the made node has no programs")
-        return mock.patch.object(Programs, "run", side_effect=absent)
+        stack = contextlib.ExitStack()
+        stack.enter_context(mock.patch.object(Programs, "run", side_effect=absent))
+        stack.enter_context(mock.patch.object(steadiness, "STEADY_SECONDS", 0.0))
+        return stack
 
     def close(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -185,6 +189,7 @@ class FakeContainerd:
         with (
             mock.patch.object(Containerd, "ask", self._ask),
             mock.patch.object(Services, "knows", return_value=True),
+            mock.patch.object(steadiness, "STEADY_SECONDS", 0.0),
             mock.patch.object(Programs, "find", self._find),
             mock.patch.object(Programs, "run", self._run),
         ):

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from toolkit_installer.engines import steadiness
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
 from toolkit_installer.node.files import ChangedMeanwhileError
@@ -43,6 +44,11 @@ class Player:
     goes: bool = False
     dies: bool = False
     """Of the signal: nobody starts it again."""
+    crashes: int = 0
+    """How often it ends after its first good answer, and is started again as another process."""
+    hides: bool = False
+    """While it is started again it does not answer."""
+    _answered: bool = False
 
     def ask(self, _node: Node, socket: str, _seconds: float) -> Live:
         if self.broken:
@@ -52,6 +58,13 @@ class Player:
             raise EngineSilentError("still starting", path=socket)
         if self.silent:
             raise EngineSilentError("connection refused", path=socket)
+        if self._answered and self.crashes:
+            self.crashes -= 1
+            self._answered = False
+            self.process = dataclasses.replace(self.process, pid=self.process.pid + 1)
+            if self.hides:
+                raise EngineSilentError("connection refused", path=socket)
+        self._answered = self.read != OLD
         return Live("1.0", {self.read.decode(): None}, None, self.process)
 
     def signal(self, node: Node, _process: Process) -> None:
@@ -122,6 +135,11 @@ def switch(player: Player, reload: Reload, content: bytes | None = NEW, *, last_
     return Switch(
         cast("Engine", player), "/run/engine.sock", live, [Step(file, content)], reload, wrong, last_resort=last_resort
     )
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steadiness, "STEADY_SECONDS", 0.01)
 
 
 def switcher(node: Node, attention: Attention | None = None, seconds: float = 0.3) -> Switcher:
@@ -300,3 +318,44 @@ def test_a_file_that_says_this_already_is_not_written(node: Node, player: Player
     before = stamp()
     switcher(node).make(switch(player, Reload(ReloadMode.NONE), OLD), interruptible=False)
     assert stamp() == before
+
+
+@pytest.mark.usefixtures("restarts")
+@pytest.mark.parametrize("hides", [True, False])
+@pytest.mark.parametrize("reload", [SIGNAL, SYSTEMD])
+def test_an_engine_that_answers_and_ends_again_and_again_has_not_taken_the_change_over(
+    node: Node, player: Player, reload: Reload, *, hides: bool
+) -> None:
+    player.crashes, player.hides = 1000, hides
+    with pytest.raises(NotServedError, match="ends again and again"):
+        switcher(node, seconds=600).make(switch(player, reload), interruptible=False)
+    assert player.crashes > 900, "it is given up at once"
+
+
+@pytest.mark.usefixtures("restarts")
+@pytest.mark.parametrize("hides", [True, False])
+def test_an_engine_that_is_restarted_once_by_somebody_else_is_asked_again(
+    node: Node, player: Player, *, hides: bool
+) -> None:
+    player.crashes, player.hides = 1, hides
+    switcher(node, seconds=60).make(switch(player, SYSTEMD), interruptible=False)
+    assert player.crashes == 0
+
+
+def test_an_engine_that_answers_just_in_time_is_asked_again_all_the_same(node: Node, player: Player) -> None:
+    switcher(node, seconds=0).make(switch(player, SIGNAL), interruptible=False)
+
+
+def test_a_restart_that_does_not_end_is_told_with_the_units_last_words(
+    node: Node, player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(_unit: str, *, seconds: float) -> None:
+        raise ProgramError(f"systemctl restart engine.service did not end within {seconds:g} s")
+
+    monkeypatch.setattr(restarts, "restart", hangs)
+    restarts.log = "level=fatal msg=waiting for a mount"
+    for last_resort in (False, True):
+        player.silent = True
+        with pytest.raises(NotServedError, match=r"did not end within 0\.3 s") as caught:
+            switcher(node).make(switch(player, SYSTEMD, last_resort=last_resort), interruptible=False)
+        assert caught.value.reason.endswith("; its log says: level=fatal msg=waiting for a mount")
