@@ -106,6 +106,11 @@ class EngineSettings:
     set_as_default: bool = True
     runtime_type: str | None = None
     runtime_config_override: str = "{}"
+    """A JSON object that is merged into the options of containerd's handlers."""
+    use_legacy_config: bool = False
+    """Make the handler the default as containerd before 1.3 reads it, in files of version 1."""
+    named: bool = False
+    """The engine was named (`--runtime`), not recognised."""
     allow_restart: bool = False
     """systemd may restart docker although its running containers would die."""
     container_annotations: tuple[str, ...] = ()

@@ -36,7 +36,6 @@ def installed(templates: Templates, path: str) -> FakeNode:
         (CONFIG_TOML, swap(b"[debug]", b"[debug"), 3, "not valid TOML"),
         (CONFIG_TOML, lambda text: text[: text.index(b"nvidia-cdi.options")], 17, "not valid TOML"),
         (CONFIG_TOML, swap(b"version = 2", b"version = 7"), 1, "is of version 7"),
-        (CONFIG_TOML, swap(b"version = 2\n", b""), 1, "version 1 file"),
     ],
 )
 def test_a_broken_file_is_named_nothing_changes_and_after_its_repair_cleanup_is_exact(

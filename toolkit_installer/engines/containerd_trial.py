@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from toolkit_installer.documents import secrets, toml_document
-from toolkit_installer.documents.changes import Set
-from toolkit_installer.engines import containerd_config, containerd_files, trial
+from toolkit_installer.documents.changes import Remove, Set
+from toolkit_installer.engines import containerd_files, trial
 from toolkit_installer.engines.base import Goal, Goals
+from toolkit_installer.engines.containerd_tables import IMPORTS, MARKER
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value, read_as, root_of
@@ -15,7 +17,6 @@ from toolkit_installer.node.root import NodeError, Root
 
 DEFAULT_CONFIG = "/etc/containerd/config.toml"
 """What a containerd without --config reads."""
-_MAGIC = frozenset("*?[")
 
 
 def told_config(process: Process) -> str | None:
@@ -23,8 +24,18 @@ def told_config(process: Process) -> str | None:
     return flag_value(process.arguments, "--config", "-config", "-c")
 
 
-def try_out(node: Node, process: Process, root: Goal, drop_in: Goal, goals: Goals) -> None:
-    """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError."""
+def try_out(  # the files, what they import, and who is asked
+    node: Node,
+    process: Process,
+    root: Goal,
+    drop_in: Goal,
+    goals: Goals,
+    imported: Sequence[tuple[bytes, bytes]],
+) -> None:
+    """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError.
+
+    `imported`: what the root imports, without us and with us, in the order in which it is read.
+    """
     programs, binary = node.programs, process.executable
     place = told_config(process) or DEFAULT_CONFIG
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
@@ -35,10 +46,13 @@ def try_out(node: Node, process: Process, root: Goal, drop_in: Goal, goals: Goal
         raise _would_not_start(words, root.path)
     if (missing := _missing(process, place, old, but=drop_in.path)) is not None:
         raise _would_not_start(missing, root.path)
-    if drop_in.target is None or drop_in.target == drop_in.base:
+    if any(base != target for base, target in imported):
+        texts = [root.target or b"", *(target for _, target in imported)]
+        after, words = trial.containerd_dump_of_all(programs, binary, list(map(_without_imports, texts)))
+    elif drop_in.target is None or drop_in.target == drop_in.base:
         after, words = trial.containerd_dump(programs, binary, new)
     else:
-        after, words = trial.containerd_dump(programs, binary, old, drop_in.target)
+        after, words = trial.containerd_dump_of_all(programs, binary, [old, drop_in.target])
     wrong = [words] if after is None else trial.containerd_losses(before, after, dict(goals.served), goals.default)
     if wrong:
         raise ConfigurationError(
@@ -81,7 +95,7 @@ def _missing(process: Process, path: str, content: bytes, but: str | None = None
     """
     view = root_of(process)
     for pattern in containerd_files.imports(content, path):
-        if _MAGIC.isdisjoint(pattern) and pattern != but and not _is_there(view, pattern):
+        if not containerd_files.is_pattern(pattern) and pattern != but and not _is_there(view, pattern):
             return f"it imports {pattern}, which is not there"
     return None
 
@@ -95,4 +109,8 @@ def _absolute(content: bytes, place: str) -> bytes:
     patterns = containerd_files.imports(content, place)
     if patterns == toml_document.parse(content).get("imports", []):
         return content
-    return toml_document.edit(content, [Set(containerd_config.IMPORTS, patterns)], marker=containerd_config.MARKER)
+    return toml_document.edit(content, [Set(IMPORTS, patterns)], marker=MARKER)
+
+
+def _without_imports(content: bytes) -> bytes:
+    return toml_document.edit(content, [Remove(IMPORTS)], marker=MARKER)

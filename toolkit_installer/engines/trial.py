@@ -12,8 +12,10 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from toolkit_installer.documents.changes import ABSENT, Path, Table, lookup, same
-from toolkit_installer.engines.containerd_config import CRI_PLUGIN
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
+from toolkit_installer.engines.containerd_sources import said
+from toolkit_installer.engines.containerd_tables import PLUGINS, table_of
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
 
 _SECONDS = 20.0
@@ -36,17 +38,18 @@ def docker_refusal(programs: Programs, binary: str, flags: Sequence[str], candid
     return None if tried.status == 0 else tried.errors
 
 
-def containerd_dump(
-    programs: Programs, binary: str, root: bytes, drop_in: bytes | None = None
-) -> tuple[Table | None, str]:
-    """Return what containerd makes of a root file and a drop-in, and its words; None if it refuses them.
+def containerd_dump(programs: Programs, binary: str, root: bytes) -> tuple[Table | None, str]:
+    """Return what containerd makes of a root file, and its words; None if it refuses it.
 
-    The drop-in is imported after what the root imports itself. Its exit code proves little, so the output counts.
+    Its exit code proves little, so the output counts.
     """
-    if drop_in is None:
-        return _dumped(programs, [binary, "--config", _INPUT, "config", "dump"], root)
+    return _dumped(programs, [binary, "--config", _INPUT, "config", "dump"], root)
+
+
+def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[bytes]) -> tuple[Table | None, str]:
+    """Return what containerd makes of several files in this order: the root, and what it is to import after it."""
     try:
-        done = _with_drop_in(programs, binary, root, drop_in)
+        done = _with_imports(programs, binary, contents)
         return (tomllib.loads(done.output.decode()) if done.status == 0 else None), done.errors
     except (ProgramError, ValueError) as error:
         return None, str(error)
@@ -65,12 +68,15 @@ def _dumped(programs: Programs, command: Sequence[str], given: bytes = b"") -> t
         return None, str(error)
 
 
-def _with_drop_in(programs: Programs, binary: str, root: bytes, drop_in: bytes) -> Completed:
-    version = tomllib.loads(drop_in.decode())["version"]
-    with _memory(root) as first, _memory(drop_in) as second:
-        text = f'version = {version}\nimports = ["/proc/self/fd/{first}", "/proc/self/fd/{second}"]\n'
+def _with_imports(programs: Programs, binary: str, contents: Sequence[bytes]) -> Completed:
+    versions = (toml_document.parse(content).get("version") for content in contents)
+    version = next((f"version = {version}\n" for version in versions if version is not None), "")
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(_memory(content)) for content in contents]
+        paths = ", ".join(f'"/proc/self/fd/{file}"' for file in files)
         command = [binary, "--config", _INPUT, "config", "dump"]
-        return programs.run(command, seconds=_SECONDS, given=text.encode(), keep=(first, second))
+        text = f"{version}imports = [{paths}]\n"
+        return programs.run(command, seconds=_SECONDS, given=text.encode(), keep=files)
 
 
 @contextlib.contextmanager
@@ -96,32 +102,15 @@ def containerd_losses(before: Table, after: Table, handlers: dict[str, str], def
     if default is not None and new.get("default_runtime_name") != default:
         wrong.append(f"its default runtime would be {new.get('default_runtime_name')!r}, not {default!r}")
     for name, entry in (old.get("runtimes") or {}).items():
-        if name not in handlers and not same(_told(lookup(new, ("runtimes", name))), _told(entry)):
+        if name not in handlers and not same(said(lookup(new, ("runtimes", name))), said(entry)):
             wrong.append(f"the runtime {name} would not be what it was")
     return wrong
 
 
-_FILLED_IN = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
-
-
-def _told(entry: Any) -> Any:
-    """Return a runtime without what says nothing: empty values, and what the daemon itself puts where nothing is.
-
-    The built-in runc is printed with all its options; written down, only with those that were.
-    """
-    if not isinstance(entry, dict):
-        return entry
-    told = {key: _told(value) for key, value in entry.items()}
-    return {
-        key: value for key, value in told.items() if value not in ("", 0, [], {}) and value != _FILLED_IN.get(key, "")
-    }
-
-
 def _table(dump: Table) -> dict[str, Any]:
     """Return the containerd table of the CRI plugin, under whichever name this containerd prints it."""
-    for plugin in CRI_PLUGIN.values():
-        path: Path = ("plugins", plugin, "containerd")
-        found = lookup(dump, path)
+    for plugin in PLUGINS:
+        found = lookup(dump, table_of(plugin))
         if found is not ABSENT and isinstance(found, dict):
             return found
     return {}

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, lookup, same
-from toolkit_installer.engines import containerd_config
+from toolkit_installer.engines import containerd_config, containerd_sources, containerd_tables
 from toolkit_installer.engines.base import EngineFile, Goals, Live, Memory, Request, Survey
-from toolkit_installer.engines.containerd import DROP_IN_ROLE, ROOT_ROLE, Containerd
+from toolkit_installer.engines.containerd import Containerd
+from toolkit_installer.engines.containerd_config import Part
+from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE, ROOT_ROLE
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.memory import digest
@@ -26,7 +28,7 @@ HANDLERS = tuple(
     Handler(name, f"{FOLDER}/nvidia-container-runtime{end}")
     for name, end in (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 )
-TABLE = {version: containerd_config.containerd_table(version) for version in (2, 3)}
+TABLE = {version: containerd_tables.containerd_table(version) for version in (2, 3)}
 
 HEADS = st.sampled_from(["", "# a comment\n", "root = '/var/lib/x' # mine\n", "imports = ['/etc/c/*.toml']\n"])
 TAILS = st.sampled_from(["", "[debug]\n  level = 'info'", "\n[plugins.'io.containerd.x']\n\ta = [1,\n 2]\n", "# end\n"])
@@ -44,7 +46,7 @@ RUNTIME_BLOCKS = {
 def documents(draw: st.DrawFn) -> tuple[bytes, int]:
     """Return a config.toml that every containerd takes, and its version."""
     version = draw(st.sampled_from([2, 3]))
-    plugin = f'plugins."{containerd_config.CRI_PLUGIN[version]}"'
+    plugin = f'plugins."{containerd_tables.CRI_PLUGIN[version]}"'
     parts = [f"version = {version}\n", draw(HEADS)]
     if draw(st.booleans()):
         parts.append(f"[{plugin}]\n  sandbox_image = 'x'\n")
@@ -57,9 +59,12 @@ def documents(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def with_us(base: bytes, version: int, default: str | None = "nvidia") -> tuple[bytes, Ownership]:
-    document, _ = containerd_config.check(base, version)
-    made = containerd_config.entries(document, version, HANDLERS, None)
-    return containerd_config.with_us(base, version, made, default, document)
+    document, _ = containerd_tables.check(base)
+    plugin = containerd_tables.CRI_PLUGIN[version]
+    made = containerd_sources.entries(containerd_sources.lender(document, plugin), plugin, HANDLERS)
+    built_in = lookup(document, (*TABLE[version], "runtimes")) is ABSENT
+    part = Part(plugin, made, default, built_in=built_in)
+    return containerd_config.with_us(base, [part], None if document else version)
 
 
 def meaning(text: bytes) -> dict[str, Any]:
@@ -110,7 +115,7 @@ def test_an_operators_edit_meanwhile_is_all_that_is_left_of_the_difference(
     made: tuple[bytes, int], edit: tuple[str, Path, Any]
 ) -> None:
     base, version = made
-    path = tuple(part.replace("{p}", containerd_config.CRI_PLUGIN[version]) for part in edit[1])
+    path = tuple(part.replace("{p}", containerd_tables.CRI_PLUGIN[version]) for part in edit[1])
     text, ownership = with_us(base, version)
     edited = toml_document.edit(text, [Set(path, edit[2])], marker="theirs")
     without, left = containerd_config.without_us(edited, ownership, FOLDER)
@@ -152,7 +157,8 @@ def test_a_default_that_is_no_runc_lends_its_options_to_nobody(version: int) -> 
     effective: dict[str, Any] = {"default_runtime_name": "kata", "runtimes": runtimes}
     for part in reversed(TABLE[version]):
         effective = {part: effective}
-    ((_, entry), *_) = containerd_config.entries(effective, version, HANDLERS, None)
+    plugin = containerd_tables.CRI_PLUGIN[version]
+    ((_, entry), *_) = containerd_sources.entries(containerd_sources.lender(effective, plugin), plugin, HANDLERS)
     assert entry == {
         "runtime_type": "io.containerd.runc.v2",
         "options": {"SystemdCgroup": True, "BinaryName": HANDLERS[0].executable},
@@ -170,12 +176,11 @@ def test_a_default_that_is_no_runc_lends_its_options_to_nobody(version: int) -> 
         (b"imports = [1]\nversion = 2\n", 1, "imports must be a list of paths"),
         (b"\nversion = 5\n", 2, "is of version 5"),
         (b"\nversion = '2'\n", 2, "version must be a number"),
-        (b"root = '/x'\n", 1, "version 1 file"),
     ],
 )
 def test_what_we_cannot_work_with_is_named_with_its_line(content: bytes, line: int, word: str) -> None:
     with pytest.raises(ConfigurationError, match=word) as raised:
-        containerd_config.check(content, 2)
+        containerd_tables.check(content)
     assert raised.value.line == line
 
 
@@ -201,9 +206,9 @@ def test_runc_as_default_is_the_operators_choice_also_where_only_we_named_runc(v
 
 def test_an_import_is_added_once_and_taken_out_alone() -> None:
     base = b"version = 3\nimports = ['/etc/a.toml'] # theirs\n"
-    text, ownership = containerd_config.with_import(base, 3, "/etc/b.toml")
+    text, ownership = containerd_config.with_import(base, "/etc/b.toml")
     assert meaning(text)["imports"] == ["/etc/a.toml", "/etc/b.toml"]
-    assert containerd_config.with_import(text, 3, "/etc/b.toml") == (text, Ownership())
+    assert containerd_config.with_import(text, "/etc/b.toml") == (text, Ownership())
     edited = toml_document.edit(text, [Set(("imports",), ["/etc/b.toml", "/etc/c.toml"])], marker="")
     without, _ = containerd_config.without_us(edited, ownership, FOLDER)
     assert meaning(without)["imports"] == ["/etc/c.toml"]
@@ -227,6 +232,7 @@ def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None)
 
 
 ROOT_3 = b"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nSystemdCgroup=true\n"
+ROOT_2 = ROOT_3.replace(b"version = 3", b"version = 2").replace(b"cri.v1.runtime", b"grpc.v1.cri")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +247,7 @@ ROOT_3 = b"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runti
     ],
 )
 def test_a_drop_in_is_made_only_where_it_is_known_to_be_merged_deeply(release: str | None, *, by_drop_in: bool) -> None:
-    made = goals(ROOT_3, release)
+    made = goals(ROOT_2 if (release or "").startswith("1.") else ROOT_3, release)
     changed = [goal.role for goal in made.files if goal.target != goal.base]
     assert changed == ([DROP_IN_ROLE, ROOT_ROLE] if by_drop_in else [ROOT_ROLE])
     assert bool(made.notes) == (release is None)

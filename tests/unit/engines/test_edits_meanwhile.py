@@ -23,8 +23,9 @@ from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, Set, same
 from toolkit_installer.engines import docker_rules
 from toolkit_installer.engines.base import EngineFile, Memory, Request, Survey
-from toolkit_installer.engines.containerd import DROP_IN_ROLE, ROOT_ROLE, Containerd
-from toolkit_installer.engines.containerd_config import containerd_table
+from toolkit_installer.engines.containerd import Containerd
+from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE, ROOT_ROLE
+from toolkit_installer.engines.containerd_tables import containerd_table
 from toolkit_installer.engines.docker import ROLE, Docker
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.memory import digest

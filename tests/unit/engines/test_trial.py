@@ -92,7 +92,7 @@ def test_a_binary_that_is_gone_refuses_nothing(binary: Path) -> None:
 
 def test_containerd_is_given_the_drop_in_after_the_root(binary: Path) -> None:
     programs = play(binary, "cat")
-    read, words = trial.containerd_dump(programs, str(binary), b"version = 3\n", b"version = 3\nx = 1\n")
+    read, words = trial.containerd_dump_of_all(programs, str(binary), [b"version = 3\n", b"version = 3\nx = 1\n"])
     assert words == ""
     assert read is not None
     assert read["version"] == 3

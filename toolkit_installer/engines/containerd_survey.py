@@ -1,0 +1,115 @@
+"""What is found of a containerd: its files and those that they import, what its own binary prints, the kubelet."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+
+from toolkit_installer.documents.changes import Table
+from toolkit_installer.engines import containerd_files, containerd_trial, trial
+from toolkit_installer.engines.base import EngineFile, Live, Survey
+from toolkit_installer.engines.containerd_files import Imported, Missing
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.node.root import Root
+from toolkit_installer.settings import EngineSettings
+
+CONFIG = containerd_trial.DEFAULT_CONFIG
+DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
+ROOT_ROLE = "config.toml"
+DROP_IN_ROLE = "drop-in"
+_FILE = "file="
+
+
+@dataclasses.dataclass(frozen=True)
+class ContainerdSurvey(Survey):
+    """A containerd as it was found. Imported files that could be edited are among `files`, under their paths' names."""
+
+    graph: tuple[Imported, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    dump: Table | None = None
+    """What the live daemon's own binary prints of its configuration; None if it was not asked, or does not say."""
+    sources: tuple[tuple[str, bytes | None], ...] = ()
+    """The files that `--config-source file=PATH` names, None for one that is not there."""
+    kubelet: int | None = None
+    """The PID of a kubelet of this node."""
+
+
+def of(survey: Survey) -> ContainerdSurvey:
+    """Return a survey as one of containerd's."""
+    if isinstance(survey, ContainerdSurvey):
+        return survey
+    graph = tuple(Imported(path, path, content) for path, content in survey.imported)
+    return ContainerdSurvey(survey.socket, survey.files, survey.live, survey.silence, survey.imported, graph)
+
+
+def role_of(path: str) -> str:
+    """Return the role of an imported file."""
+    return f"import {path}"
+
+
+def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, silence: str) -> ContainerdSurvey:
+    """Read everything. Raises ConfigurationError, NodeError."""
+    process = live.process if live is not None else None
+    told = containerd_trial.told_config(process) if process is not None else None
+    config = settings.config or told or CONFIG
+    root = EngineFile(ROOT_ROLE, *node.find(config))
+    drop_in_path = settings.drop_in or DROP_IN
+    drop_in = EngineFile(DROP_IN_ROLE, *node.find(drop_in_path))
+    named = settings.drop_in_host_path or drop_in_path
+    elsewhere = {posixpath.dirname(named): posixpath.dirname(drop_in_path)}
+    if told is not None:
+        elsewhere[posixpath.dirname(told)] = posixpath.dirname(config)
+    skip = frozenset({drop_in_path, drop_in.path, named})
+    different = {there: here for there, here in elsewhere.items() if there != here}
+    graph = containerd_files.read(node.files, config, root.content or b"", skip, different)
+    files = (root, drop_in, *_editable(node, graph.imported, {root.path, drop_in.path}))
+    sources = tuple(
+        (path, found.content if (found := node.files.find(path)) is not None else None)
+        for path in (word.removeprefix(_FILE) for word in settings.config_sources if word.startswith(_FILE))
+    )
+    return ContainerdSurvey(
+        socket,
+        files,
+        live,
+        silence,
+        tuple((each.path, each.content) for each in graph.imported),
+        graph=graph.imported,
+        missing=graph.missing,
+        dump=_dump(node, process, settings),
+        sources=sources,
+        kubelet=_kubelet(node),
+    )
+
+
+def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> list[EngineFile]:
+    """Return the imported files that are what the node has under that name, each once."""
+    result = []
+    for each in imported:
+        try:
+            path, found = node.find(each.place)
+        except ConfigurationError:
+            continue  # a symlink out of its mount: it can be looked at, and is not ours to change
+        if path not in known:
+            known.add(path)
+            result.append(EngineFile(role_of(each.path), path, found))
+    return result
+
+
+def _dump(node: Node, process: Process | None, settings: EngineSettings) -> Table | None:
+    """Return what the live daemon's binary prints of the daemon's own file, if that is a source of settings."""
+    if process is None or (settings.config_sources and "command" not in settings.config_sources):
+        return None
+    place = containerd_trial.told_config(process) or CONFIG
+    return trial.containerd_dump_of(node.programs, process.executable, place)[0]
+
+
+def _kubelet(node: Node) -> int | None:
+    """Return the PID of a kubelet that lives on this node, None if there is none."""
+    homes = (node.root,) if node.whole else (Root("/proc/1/root"), node.root)
+    for process in processes.named(frozenset({"kubelet"})):
+        if any(processes.lives_on(process, home) for home in homes):
+            return process.pid
+    return None

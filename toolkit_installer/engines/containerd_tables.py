@@ -1,0 +1,165 @@
+"""Where containerd's files keep what we touch, by the plugin's name, and whether it is of the right type. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any, Final
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import ABSENT, Path, Table, lookup
+from toolkit_installer.engines.ownership import Shape
+from toolkit_installer.errors import ConfigurationError
+
+MARKER: Final = "Added by toolkit-installer, which removes it when it stops."
+
+SHORT: Final = "cri"
+"""The CRI plugin's name in files of version 1."""
+GRPC: Final = "io.containerd.grpc.v1.cri"
+"""Its name in files of version 2."""
+RUNTIME: Final = "io.containerd.cri.v1.runtime"
+"""The plugin that owns the runtimes in files of version 3 and 4."""
+PLUGINS: Final = (RUNTIME, GRPC, SHORT)
+"""The newest first: where a 2.x reads two of them, what the newer one says counts."""
+CRI_PLUGIN: Final = {1: SHORT, 2: GRPC, 3: RUNTIME, 4: RUNTIME}
+"""The plugin that owns the runtimes, by the file's version."""
+
+BUILT_IN_RUNTIME: Final = "runc"
+DEFAULT_RUNTIME_TYPE: Final = "io.containerd.runc.v2"
+
+VERSION: Final[Path] = ("version",)
+IMPORTS: Final[Path] = ("imports",)
+
+
+def table_of(plugin: str) -> Path:
+    """Return the path of the plugin's table that holds `runtimes` and `default_runtime_name`."""
+    return ("plugins", plugin, "containerd")
+
+
+def containerd_table(version: int) -> Path:
+    """Return the path of that table in a file of this version."""
+    return table_of(CRI_PLUGIN[version])
+
+
+def shape(plugin: str) -> Shape:
+    """Return where the plugin keeps its runtimes."""
+    table = table_of(plugin)
+    return Shape(
+        (*table, "runtimes"),
+        (*table, "default_runtime_name"),
+        executable,
+        (legacy_type(plugin), legacy_default(plugin), enable_cdi(plugin)),
+        same_import,
+    )
+
+
+def legacy_default(plugin: str) -> Path:
+    """Return the table that is the default runtime of containerd before 1.3, and of later 1.x if it has a type."""
+    return (*table_of(plugin), "default_runtime")
+
+
+def legacy_type(plugin: str) -> Path:
+    """Return the key that overrides `default_runtime_name` on containerd 1.x if it says anything."""
+    return (*legacy_default(plugin), "runtime_type")
+
+
+def enable_cdi(plugin: str) -> Path:
+    """Return the key that lets the CRI plugin resolve CDI devices: 1.7 to 2.1 know it, later ones always do it."""
+    return ("plugins", plugin, "enable_cdi")
+
+
+def executable(entry: Any) -> str | None:
+    """Return what a runtime's entry runs, None where it does not say: `Runtime` is what the oldest shims read."""
+    options = entry.get("options") if isinstance(entry, dict) else None
+    if not isinstance(options, dict):
+        return None
+    paths = (options.get("BinaryName"), options.get("Runtime"))
+    return next((path for path in paths if isinstance(path, str) and path), None)
+
+
+def same_import(left: Any, right: Any) -> bool:
+    """Tell whether two elements of `imports` name one file: one of them may be relative to config.toml's folder.
+
+    Where that lies is not asked: in the installer's mount namespace it may be elsewhere than on the node.
+    """
+    if not isinstance(left, str) or not isinstance(right, str):
+        return False
+    short, long = sorted((posixpath.normpath(left), posixpath.normpath(right)), key=len)
+    return short == long or (not short.startswith("/") and long.endswith(f"/{short}"))
+
+
+def plugins_in(document: Table) -> frozenset[str]:
+    """Return under which of its names the document configures the CRI plugin."""
+    found = document.get("plugins")
+    return frozenset(PLUGINS).intersection(found) if isinstance(found, dict) else frozenset()
+
+
+def check(content: bytes) -> tuple[Table, int | None]:
+    """Parse a file and check the types of what we touch; return its meaning and its version, None without that line.
+
+    Raises DocumentError, ConfigurationError with a line.
+    """
+    document = toml_document.parse(content)
+    version = _version(document, content)
+    for plugin in PLUGINS:
+        _check_table(document, plugin, content)
+    imports = _require(document, IMPORTS, list, "a list of paths", content)
+    if any(not isinstance(element, str) for element in imports or []):
+        raise wrong(content, IMPORTS, "must be a list of paths")
+    return document, version
+
+
+def _check_table(document: Table, plugin: str, content: bytes) -> None:
+    table = table_of(plugin)
+    for length in range(1, len(table) + 1):
+        _require(document, table[:length], dict, "a table", content)
+    runtimes = _require(document, (*table, "runtimes"), dict, "a table", content)
+    for name in runtimes or {}:
+        entry = (*table, "runtimes", name)
+        _require(document, entry, dict, "a table", content)
+        _require(document, (*entry, "runtime_type"), str, "a string", content)
+        _require(document, (*entry, "container_annotations"), list, "a list", content)
+        _require(document, (*entry, "options"), dict, "a table", content)
+        _require(document, (*entry, "options", "BinaryName"), str, "a string", content)
+    _require(document, (*table, "default_runtime_name"), str, "a string", content)
+    _require(document, legacy_default(plugin), dict, "a table", content)
+    _require(document, legacy_type(plugin), str, "a string", content)
+
+
+def _version(document: Table, content: bytes) -> int | None:
+    version = document.get("version", ABSENT)
+    if version is ABSENT:
+        return None
+    if type(version) is not int:
+        raise wrong(content, VERSION, "must be a number")
+    if version not in CRI_PLUGIN:
+        raise ConfigurationError(
+            f"is of version {version}; versions 1 to {max(CRI_PLUGIN)} are known",
+            line=toml_document.line_of(content, VERSION),
+            hint="a newer toolkit-installer may know it; or write it for a version that is known",
+        )
+    return version
+
+
+def is_known(document: Table) -> bool:
+    """Tell whether a file is of a version that we know, or has none."""
+    version = document.get("version")
+    return version is None or (type(version) is int and version in CRI_PLUGIN)
+
+
+def _require(document: Table, path: Path, kind: type, name: str, content: bytes) -> Any:
+    """Return the value at `path`, None where it is absent; raise ConfigurationError if it is of another type."""
+    value = lookup(document, path)
+    if value is ABSENT:
+        return None
+    if type(value) is not kind:
+        raise wrong(content, path, f"must be {name}")
+    return value
+
+
+def wrong(content: bytes, path: Path, what: str) -> ConfigurationError:
+    """Return the error for a value that containerd would not take either."""
+    return ConfigurationError(
+        f"{'.'.join(path)} {what}",
+        line=toml_document.line_of(content, path),
+        hint="correct the file; containerd would refuse it too",
+    )
