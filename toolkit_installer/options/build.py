@@ -183,6 +183,7 @@ def _engine(answers: Answers, name: EngineName | None, *, hooks: bool) -> Engine
         set_as_default=answers.flag("set_as_default"),
         runtime_type=answers.text_or_none("runtime_type"),
         runtime_config_override=answers.text("runtime_config_override"),
+        use_legacy_config=answers.flag("use_legacy_config"),
         allow_restart=answers.flag("allow_restart"),
         container_annotations=tuple(f"{prefix}*" for prefix in answers.words("engine_annotation_prefixes")),
         enable_cdi=answers.flag("enable_cdi_in_runtime" if answers.given("enable_cdi_in_runtime") else "cdi_enabled"),

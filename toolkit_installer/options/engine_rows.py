@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit_installer.options.model import Group, Kind, Option, Step, Unbuilt, turned_on
+from toolkit_installer.options.model import Group, Kind, Option, Step
 
 _ENGINE = (
     Option(
@@ -108,10 +108,8 @@ _ENGINE = (
         step=Step.RUNTIME,
         variables=("RUNTIME_CONFIG_SOURCES", "RUNTIME_CONFIG_SOURCE"),
         default_note="command, file; docker: file",
-        help="Where the engine's settings are read from: command, file or file=/path.",
-        unbuilt=Unbuilt(
-            "another file as the source of the settings", lambda value: "file=" in str(value), "file=/path"
-        ),
+        help="Where the handlers' settings are copied from, the first that has any: command (what the running "
+        "daemon's own binary prints), file (its configuration file) or file=/path.",
     ),
     Option(
         name="runtime_type",
@@ -131,8 +129,8 @@ _ENGINE = (
         step=Step.RUNTIME,
         variables=("RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"),
         default="{}",
-        unbuilt=Unbuilt("merging options into a handler", lambda value: value != "{}"),
-        help="Options merged into the handlers'. containerd only.",
+        help="Options, as a JSON object, merged into those that the handlers get from the default runtime. containerd "
+        "only.",
     ),
     Option(
         name="use_legacy_config",
@@ -142,8 +140,7 @@ _ENGINE = (
         step=Step.RUNTIME,
         variables=("CONTAINERD_USE_LEGACY_CONFIG",),
         default="false",
-        unbuilt=turned_on("the configuration of containerd before 1.3"),
-        help="Write the default runtime as containerd before 1.3 reads it.",
+        help="Write the default runtime as containerd before 1.3 reads it, in a config.toml of version 1.",
     ),
     Option(
         name="engine_annotation_prefixes",

@@ -174,11 +174,30 @@ def _json_object(text: str) -> str:
 
     try:
         value = json.loads(text, parse_constant=refuse)
+        holds = isinstance(value, dict) and _fits_toml(value)
     except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise NotAllowedError("a JSON object")
+        holds = False
+    if not holds:
+        raise NotAllowedError("a JSON object of values that TOML has too: no null, no number beyond 64 bits")
     return text if value else "{}"
+
+
+def _fits_toml(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(_fits_toml, (*value, *value.values())))
+    if isinstance(value, list):
+        return all(map(_fits_toml, value))
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return value is not None and (not isinstance(value, str) or _is_writable(value))
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
 
 
 def _matching(pattern: re.Pattern[str], allowed: str) -> Callable[[str], str]:

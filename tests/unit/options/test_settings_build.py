@@ -394,8 +394,6 @@ UNBUILT = [
     ({}, {"ENABLE_CDI": "yes"}, "ENABLE_CDI: 'yes'"),
     ({}, {"TOOLKIT_ARGS": "--enable-cdi"}, "--cdi-enabled in TOOLKIT_ARGS: 'true'"),
     ({"enable_nri_plugin": ("true",)}, {}, "--enable-nri-plugin: 'true'"),
-    ({"use_legacy_config": ("true",)}, {}, "--use-legacy-config: 'true'"),
-    ({}, {"CONTAINERD_RUNTIME_CONFIG_OVERRIDE": '{"a": 1}'}, "CONTAINERD_RUNTIME_CONFIG_OVERRIDE: '{\"a\": 1}'"),
     ({}, {"CLEANUP": "auto"}, "CLEANUP: 'auto'"),
 ]
 
@@ -420,10 +418,7 @@ def test_a_node_can_be_given_back_whatever_its_pod_asks_for(
     "environment",
     [
         {"CDI_ENABLED": "false", "CREATE_DEVICE_NODES": "none", "CDI_OUTPUT_DIR": "/x", "CDI_KIND": "a/b"},
-        {"RUNTIME_ENABLE_CDI": "off"},
         {"ENABLE_NRI_PLUGIN": "0", "NRI_PLUGIN_INDEX": "20", "NRI_NAMESPACE": "gpu"},
-        {"RUNTIME_CONFIG_OVERRIDE": " {} "},
-        {"CONTAINERD_USE_LEGACY_CONFIG": "F"},
         {"CRIO_CONFIG_MODE": "hook"},
     ],
 )
