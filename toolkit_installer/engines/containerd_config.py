@@ -35,11 +35,13 @@ class Part:
     """What we put into one plugin's table of a file. `legacy`: as the default of containerd before 1.3.
 
     `built_in`: the engine's own runc is named too, as naming ours alone would make containerd 1.x forget it.
+    `copied`: the operator's runtimes of an older name's table, which this one replaces where a daemon reads both.
     """
 
     plugin: str
     made: tuple[tuple[str, Table], ...]
     default: str | None
+    copied: tuple[tuple[str, Table], ...] = ()
     built_in: bool = False
     legacy: bool = False
     cdi: bool = False
@@ -61,7 +63,7 @@ def _additions(document: Table, part: Part) -> list[Change]:
     changes: list[Change] = []
     if part.built_in:
         changes.append(Set((*place.runtimes, BUILT_IN_RUNTIME), BUILT_IN))
-    changes += [Set((*place.runtimes, name), entry) for name, entry in part.made]
+    changes += [Set((*place.runtimes, name), entry) for name, entry in (*part.copied, *part.made)]
     if part.default is not None and part.legacy:
         changes.append(Set(legacy_default(part.plugin), dict(part.made)[part.default]))
     elif part.default is not None:

@@ -23,7 +23,14 @@ from toolkit_installer.engines.containerd_tables import (
     shape,
 )
 from toolkit_installer.engines.containerd_versions import names_no_plugin, refuse_unread, version_of
-from toolkit_installer.engines.containerd_views import IMPORTS_BY_DEFAULT, READS_VERSION_3, Read, Release, View
+from toolkit_installer.engines.containerd_views import (
+    IMPORTS_BY_DEFAULT,
+    MERGES_DEEPLY,
+    READS_VERSION_3,
+    Read,
+    Release,
+    View,
+)
 from toolkit_installer.engines.ownership import Ownership, low_level
 from toolkit_installer.errors import ConfigurationError, located
 
@@ -39,6 +46,7 @@ class Work:
         self.survey = survey
         self.request = request
         self.without = without
+        self.deep = deep
         self.release = views_of.release_of(survey.live.version) if survey.live is not None else None
         self.roles: dict[str, str] = {}
         contents: list[bytes] = []
@@ -102,7 +110,7 @@ class Work:
         settings = self.request.settings
         effective = views_of.plugin_table(views[-1], self.files, plugin)
         made = containerd_sources.entries(
-            self._lender(effective, plugin),
+            self._lender(effective, plugin) or self._lender_of_version_1(plugin),
             plugin,
             self.request.handlers,
             runtime_type=settings.runtime_type,
@@ -113,7 +121,29 @@ class Work:
         built_in = any(not views_of.has_runtimes(table, plugin) for table in tables)
         legacy = settings.use_legacy_config and plugin == SHORT
         cdi = settings.enable_cdi and self._wants_cdi(effective, plugin)
-        return Part(plugin, made, self.request.default, built_in=built_in, legacy=legacy, cdi=cdi)
+        copied = self._copied(plugin)
+        built_in = built_in and all(name != BUILT_IN_RUNTIME for name, _ in copied)
+        return Part(plugin, made, self.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
+
+    def _copied(self, plugin: str) -> tuple[tuple[str, Table], ...]:
+        """Return the runtimes that a file without version has under the name of version 1, for the newest name's table.
+
+        2.0 to 2.2 read only that one there; newer ones read both, and then this one alone.
+        """
+        if plugin != RUNTIME or self.effective_version is not None or self.release is not None:
+            return ()
+        view = self.views[-1]
+        if views_of.runtimes(views_of.plugin_table(view, self.files, RUNTIME), RUNTIME):
+            return ()
+        older = views_of.runtimes(views_of.plugin_table(view, self.files, SHORT), SHORT)
+        ours = {handler.name for handler in self.request.handlers}
+        return tuple((name, entry) for name, entry in older.items() if name not in ours)
+
+    def _lender_of_version_1(self, plugin: str) -> Table:
+        """Return the settings for a table that replaces the one of version 1."""
+        if not self._copied(plugin):
+            return {}
+        return self._lender(views_of.plugin_table(self.views[-1], self.files, SHORT), SHORT)
 
     def _lender(self, effective: Table, plugin: str) -> Table:
         """Return the settings that the handlers get, from the first source that has any."""
@@ -180,7 +210,8 @@ def by_drop_in(work: Work) -> Goals | None:
     """
     root, drop_in = work.without[ROOT_ROLE], work.without[DROP_IN_ROLE]
     version = work.files[0].version
-    if work.views != (View.DEEP,) or version is None or version != work.version:
+    known = work.deep or (work.release is not None and work.release >= MERGES_DEEPLY)
+    if not known or version is None or version != work.version:
         return None
     if drop_in.base is not None and toml_document.parse(drop_in.base).get("version") != version:
         return None
@@ -219,6 +250,8 @@ def in_place(work: Work) -> Goals:
         plugin = work.plugin(view)
         file = views_of.owner(view, work.files, plugin)
         wanted.setdefault((file.path, plugin), []).append(view)
+        if work.release is None and work.effective_version is None and plugin == SHORT and view is View.DEEP:
+            wanted.setdefault((file.path, RUNTIME), []).append(view)
     root, drop_in = work.without[ROOT_ROLE], work.without[DROP_IN_ROLE]
     edited = dict(work.without)
     for path in dict.fromkeys(path for path, _ in wanted):
