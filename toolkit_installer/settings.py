@@ -109,8 +109,8 @@ class EngineSettings:
     """A JSON object that is merged into the options of containerd's handlers."""
     use_legacy_config: bool = False
     """Make the handler the default as containerd before 1.3 reads it, in files of version 1."""
-    named: bool = False
-    """The engine was named (`--runtime`), not recognised."""
+    recognised: bool = False
+    """The engine was recognised on the node, not named (`--runtime`)."""
     allow_restart: bool = False
     """systemd may restart docker although its running containers would die."""
     container_annotations: tuple[str, ...] = ()
@@ -159,5 +159,6 @@ class Settings:
 
     def for_engine(self, name: EngineName) -> Settings:
         """Return the same for this engine alone."""
-        engine = dict(self.engine_of).get(name, self.engine)
+        own = dict(self.engine_of).get(name, self.engine)
+        engine = dataclasses.replace(own, recognised=own.recognised or not self.runtimes)
         return dataclasses.replace(self, runtimes=(name,), engine=engine, engine_of=())

@@ -29,9 +29,9 @@ from toolkit_installer.engines.base import (
     Request,
     Survey,
 )
-from toolkit_installer.engines.containerd_goals import Work
 from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE, ROOT_ROLE
 from toolkit_installer.engines.containerd_tables import executable
+from toolkit_installer.engines.containerd_work import Work
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes
@@ -111,6 +111,8 @@ class Containerd:
 
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
         """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP."""
+        if containerd_survey.is_disabled(survey):
+            return Reload(ReloadMode.NONE)  # whatever it reads, its CRI serves nothing
         reload = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
         if reload.mode is ReloadMode.SIGNAL:
             return dataclasses.replace(reload, restarts=True)

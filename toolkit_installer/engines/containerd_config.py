@@ -152,6 +152,9 @@ def _without_version(document: Table, ownership: Ownership) -> tuple[list[Change
     owned = ownership.of(VERSION)
     if owned is None or not same(document.get("version"), owned.ours) or owned.prior is not ABSENT:
         return [], []
+    imports = ownership.of(IMPORTS)
+    if imports is not None and same(document, {"version": owned.ours, "imports": imports.ours}):
+        return [Remove(VERSION), Remove(IMPORTS)], []
     if any(document.get(key) for key in _OF_VERSION_2):
         return [], ["the version line: what others added is written for it"]
     return [Remove(VERSION)], []
@@ -198,6 +201,11 @@ def imports_of(content: bytes, paths: Sequence[str]) -> Ownership:
     return Ownership(tuple(Owned(IMPORTS, each, item=True) for each in dict.fromkeys(found)))
 
 
-def with_default_imports(content: bytes) -> bytes:
-    """Return a config.toml that we create with the import that containerd 2.2 and later has without any file."""
-    return toml_document.edit(content, [Set(IMPORTS, ["/etc/containerd/conf.d/*.toml"])], marker=MARKER)
+def with_default_imports(content: bytes, ownership: Ownership) -> tuple[bytes, Ownership]:
+    """Return a config.toml that we create with the import that containerd 2.2 and later has without any file.
+
+    It stays with what others wrote into that file: the daemon would have it no more.
+    """
+    ours = Owned(IMPORTS, ["/etc/containerd/conf.d/*.toml"])
+    text = toml_document.edit(content, [Set(ours.path, ours.ours)], marker=MARKER)
+    return text, Ownership((*ownership.keys, ours), ownership.created)

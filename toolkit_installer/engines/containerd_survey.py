@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 
+from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table
 from toolkit_installer.engines import containerd_files, containerd_trial, trial
 from toolkit_installer.engines.base import EngineFile, Live, Survey
 from toolkit_installer.engines.containerd_files import Imported, Missing
+from toolkit_installer.engines.containerd_tables import switched_off
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -48,6 +50,13 @@ def of(survey: Survey) -> ContainerdSurvey:
 def role_of(path: str) -> str:
     """Return the role of an imported file."""
     return f"import {path}"
+
+
+def is_disabled(survey: Survey) -> bool:
+    """Tell whether the files switch the CRI plugin off. Raises DocumentError."""
+    contents = [file.content or b"" for file in survey.files if file.role == ROOT_ROLE]
+    contents += [content for _, content in survey.imported]
+    return any(switched_off(toml_document.parse(content)) for content in contents)
 
 
 def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, silence: str) -> ContainerdSurvey:

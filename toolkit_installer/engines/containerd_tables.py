@@ -93,6 +93,12 @@ def plugins_in(document: Table) -> frozenset[str]:
     return frozenset(PLUGINS).intersection(found) if isinstance(found, dict) else frozenset()
 
 
+def switched_off(document: Table) -> str | None:
+    """Return the name by which `disabled_plugins` has the CRI plugin, None if it is not among them."""
+    names = document.get("disabled_plugins")
+    return next((name for name in names if name in PLUGINS), None) if isinstance(names, list) else None
+
+
 def check(content: bytes) -> tuple[Table, int | None]:
     """Parse a file and check the types of what we touch; return its meaning and its version, None without that line.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.containerd_tables import GRPC, SHORT, VERSION, plugins_in
+from toolkit_installer.engines.containerd_tables import GRPC, SHORT, VERSION, plugins_in, switched_off
 from toolkit_installer.engines.containerd_views import (
     MIGRATES_EACH_FILE,
     READS_VERSION_3,
@@ -85,12 +85,4 @@ def names_no_plugin(files: Sequence[Read]) -> bool:
 
 def disabled(files: Sequence[Read]) -> tuple[str, str] | None:
     """Return path and name where the CRI plugin, or what it is made of, is switched off; None if it is not."""
-    for file in files:
-        names = file.document.get("disabled_plugins")
-        for name in names if isinstance(names, list) else ():
-            if name in _SWITCHED_OFF:
-                return file.path, name
-    return None
-
-
-_SWITCHED_OFF = frozenset({"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"})
+    return next(((file.path, name) for file in files if (name := switched_off(file.document)) is not None), None)

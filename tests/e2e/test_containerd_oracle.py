@@ -1,0 +1,76 @@
+"""The real containerds print what they make of every golden case: what they had and our handlers, nothing else.
+
+The machine's own and those of newer Debian releases; a newer one still by the variable NEWEST_CONTAINERD.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.containerd_binaries import Binary, differences, dump, found
+from tests.support.containerd_cases import Case, cases
+from tests.support.releases import Release, Suite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+RELEASES = ("1.6", "1.7", "2.1", "2.4")
+
+
+@pytest.fixture(scope="session")
+def binaries(release: Callable[[Suite], Release]) -> list[Binary]:
+    for suite in Suite:
+        release(suite)
+    assert found()
+    return found()
+
+
+def spared(case: Case) -> frozenset[str]:
+    variables = case.about.get("variables", {})
+    keys = {"RUNTIME_ENABLE_CDI": "enable_cdi", "CONTAINERD_USE_LEGACY_CONFIG": "default_runtime"}
+    return frozenset(key for variable, key in keys.items() if variable in variables)
+
+
+def series(binary: Binary) -> str:
+    """Return the release that a case names for this binary: a newer 2.x than those measured reads as the newest."""
+    return binary.release if binary.release in RELEASES else RELEASES[-1]
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if not case.refused], ids=str)
+def test_every_containerd_that_reads_the_files_has_what_it_had_and_our_handlers(
+    case: Case, binaries: list[Binary], tmp_path: Path
+) -> None:
+    asked = [binary for binary in binaries if series(binary) in case.about["reads"]]
+    for binary in asked:
+        before, after = (
+            dump(binary, files, tmp_path / f"{binary}-{which}")
+            for which, files in (("before", case.before() or {"config.toml": b""}), ("after", case.after()))
+        )
+        assert before is not None, f"{binary} refuses the original"
+        assert after is not None, f"{binary} refuses ours"
+        assert differences(before, after, spared=spared(case)) == [], binary
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if not case.refused], ids=str)
+def test_no_containerd_that_took_the_files_refuses_them_or_loses_a_runtime(
+    case: Case, binaries: list[Binary], tmp_path: Path
+) -> None:
+    for binary in binaries:
+        before = dump(binary, case.before() or {"config.toml": b""}, tmp_path / f"{binary}-before")
+        if before is None or case.about.get("live", binary.release)[:2] != binary.release[:2]:
+            continue
+        after = dump(binary, case.after(), tmp_path / f"{binary}-after")
+        assert after is not None, f"{binary} refuses ours"
+        assert names(before) <= names(after), binary
+
+
+def names(dumped: dict[str, Any]) -> set[str]:
+    plugins = dumped.get("plugins", {})
+    return {
+        name
+        for plugin in ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+        for name in plugins.get(plugin, {}).get("containerd", {}).get("runtimes", {})
+    }

@@ -1,0 +1,128 @@
+"""Golden cases of containerd's files: `tests/data/containerd/CASE/`, and what the room makes of one.
+
+`in` and `out` are what /etc/containerd holds before and while we are installed; files that stay as they are stand in
+`in` alone. `case.toml`: a `note`; the release that is `live` (none: no daemon runs); the engine's `variables`; what is
+`exit` and what is said (`says`) of a case that is refused; the containerds that are to see the handlers (`reads`);
+why the `peer` differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from toolkit_installer.engines import containerd_survey
+from toolkit_installer.engines.base import EngineFile, Goals, Live, Memory, Request
+from toolkit_installer.engines.containerd import Containerd
+from toolkit_installer.engines.containerd_survey import ContainerdSurvey
+from toolkit_installer.memory import digest
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.options.build import build
+from toolkit_installer.settings import Program
+from toolkit_installer.toolkit.handlers import Handler
+
+DATA = Path(__file__).parents[1] / "data" / "containerd"
+FOLDER = "/etc/containerd"
+TOOLKIT = "/usr/local/nvidia/toolkit"
+HANDLERS = tuple(
+    Handler(name, f"{TOOLKIT}/nvidia-container-runtime{end}")
+    for name, end in (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One case."""
+
+    folder: Path
+    about: dict[str, Any]
+
+    def __str__(self) -> str:
+        return self.folder.name
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is not to be installed."""
+        return "exit" in self.about
+
+    def before(self) -> dict[str, bytes]:
+        """Return what the folder holds, by path below it."""
+        return _files(self.folder / "in")
+
+    def after(self) -> dict[str, bytes]:
+        """Return what it is to hold while we are installed."""
+        return self.before() | _files(self.folder / "out")
+
+    def write(self, after: dict[str, bytes]) -> None:
+        """Make this what it is to hold."""
+        for name, content in after.items():
+            if content != self.before().get(name):
+                place = self.folder / "out" / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(content)
+
+
+def cases() -> list[Case]:
+    """Return all cases."""
+    return [Case(each.parent, tomllib.loads(each.read_text())) for each in sorted(DATA.glob("*/case.toml"))]
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def put(files: dict[str, bytes], root: Path) -> None:
+    """Write files into the containerd folder below `root`."""
+    for name, content in files.items():
+        place = root / FOLDER.lstrip("/") / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What the room made of a case."""
+
+    survey: ContainerdSurvey
+    goals: Goals
+
+    def after(self, before: dict[str, bytes]) -> dict[str, bytes]:
+        """Return what the folder would hold."""
+        result = dict(before)
+        for goal in self.goals.files:
+            if goal.target is not None:
+                result[goal.path.removeprefix(f"{FOLDER}/")] = goal.target
+        return result
+
+
+def make(case: Case, root: Path) -> Made:
+    """Put the case's files below `root` and ask the room. Raises InstallerError."""
+    put(case.before(), root)
+    engine = build(
+        {}, {"RUNTIME": "containerd", **case.about.get("variables", {})}, Program.NVIDIA_CTK_INSTALLER
+    ).engine
+    engine = dataclasses.replace(engine, recognised=case.about.get("recognised", False))
+    release = case.about.get("live")
+    live = Live(release, {"runc": None}, "runc") if release is not None else None
+    survey = containerd_survey.look(Node(str(root)), engine, "/run/containerd/containerd.sock", live, "")
+    survey = dataclasses.replace(survey, kubelet=case.about.get("kubelet"))
+    return Made(survey, Containerd().goals(survey, Request(HANDLERS, "nvidia", TOOLKIT, engine), {}))
+
+
+def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, bytes | None]]:
+    """Return what each file was and what cleanup would leave of it; `touched`: somebody else wrote it meanwhile."""
+    result = {}
+    for goal in made.goals.files:
+        written = frozenset({"0" * 64 if touched else digest(goal.target or b"")})
+        found = None if goal.target is None else Found(goal.path, goal.target, _METADATA, _IDENTITY)
+        memory = Memory(goal.base, written, goal.ownership)
+        left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
+        result[goal.path] = (goal.base, left.base)
+    return result
+
+
+_METADATA = Metadata(0o644, 0, 0)
+_IDENTITY = Identity(1, 2, 3, 4, 5)

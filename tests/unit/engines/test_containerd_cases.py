@@ -1,0 +1,65 @@
+"""containerd's golden cases. `CASES=write pytest …` writes what is expected anew, to be read before use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.containerd_cases import FOLDER, Case, cases, make, taken_back
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import Table, same
+from toolkit_installer.errors import ConfigurationError
+
+INSTALLED = [case for case in cases() if not case.refused]
+REFUSED = [case for case in cases() if case.refused]
+
+
+def test_there_are_cases_of_every_version_and_of_none() -> None:
+    known = {str(case).partition("-")[0] for case in cases()}
+    assert {"v1", "v2", "v3", "v4", "none", "live"} <= known
+
+
+@pytest.mark.parametrize("case", INSTALLED, ids=str)
+def test_the_files_are_what_was_read_and_found_good(case: Case, tmp_path: Path) -> None:
+    made = make(case, tmp_path)
+    after = made.after(case.before())
+    if os.environ.get("CASES") == "write":
+        case.write(after)
+    assert {name: text.decode() for name, text in after.items()} == {
+        name: text.decode() for name, text in case.after().items()
+    }
+    assert case.about.get("says", "") in " ".join(made.goals.notes)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_what_is_right_for_no_containerd_is_refused_with_file_line_reason_and_remedy(
+    case: Case, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=r".") as raised:
+        make(case, tmp_path)
+    error = raised.value
+    assert case.about["says"] in str(error)
+    assert str(error.path).startswith(f"{FOLDER}/")
+    assert error.line is not None
+    assert error.hint
+    assert error.exit_code == case.about["exit"]
+
+
+@pytest.mark.parametrize("case", INSTALLED, ids=str)
+def test_cleanup_gives_every_byte_back(case: Case, tmp_path: Path) -> None:
+    for before, left in taken_back(make(case, tmp_path), touched=False).values():
+        assert left == before
+
+
+@pytest.mark.parametrize("case", INSTALLED, ids=str)
+def test_after_somebody_elses_edit_nothing_of_ours_is_left_and_nothing_of_theirs_is_gone(
+    case: Case, tmp_path: Path
+) -> None:
+    for before, left in taken_back(make(case, tmp_path), touched=True).values():
+        assert same(meaning(left), meaning(before))
+
+
+def meaning(text: bytes | None) -> Table:
+    return toml_document.parse(text or b"")
