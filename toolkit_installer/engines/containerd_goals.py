@@ -11,7 +11,7 @@ from toolkit_installer.documents.changes import lookup, same
 from toolkit_installer.engines import containerd_config, containerd_files, containerd_sources
 from toolkit_installer.engines import containerd_views as views_of
 from toolkit_installer.engines.base import Goal, Goals, Request
-from toolkit_installer.engines.containerd_survey import DROP_IN, DROP_IN_ROLE, ROOT_ROLE
+from toolkit_installer.engines.containerd_survey import DROP_IN, DROP_IN_ROLE, ENDING, ROOT_ROLE
 from toolkit_installer.engines.containerd_tables import (
     RUNTIME,
     SHORT,
@@ -84,7 +84,8 @@ def in_place(work: Work) -> Goals:
         role = work.roles[path]
         if role not in work.without:
             raise ConfigurationError(
-                "configures the CRI plugin, and cannot be changed from here: it is a symlink to another mount",
+                "configures the CRI plugin, and cannot be changed from here: it is a symlink to another mount, or its "
+                f"name has no {ENDING}",
                 path=path,
                 hint=f"move its CRI settings into {root.path}, or mount the node's / and use --node-root",
             )

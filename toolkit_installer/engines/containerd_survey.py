@@ -22,6 +22,8 @@ CONFIG = containerd_trial.DEFAULT_CONFIG
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 ROOT_ROLE = "config.toml"
 DROP_IN_ROLE = "drop-in"
+ENDING = ".toml"
+"""What the names of containerd's files have in them: what a receipt may name, and nothing else, is edited."""
 _FILE = "file="
 
 
@@ -101,7 +103,7 @@ def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> li
             path, found = node.find(each.place)
         except ConfigurationError:
             continue  # a symlink out of its mount: it can be looked at, and is not ours to change
-        if path not in known:
+        if path not in known and ENDING in posixpath.basename(path):
             known.add(path)
             result.append(EngineFile(role_of(each.path), path, found))
     return result

@@ -63,6 +63,8 @@ class Work:
         self.views = views_of.views(self.release, self.new_version or self.version)
         if deep or self._is_for_2():
             self.views = (View.DEEP,)
+        elif request.settings.use_legacy_config and self.release is None and self.effective_version in (None, 1):
+            self.views = (View.OLDEST, View.SHALLOW)
 
     def _refuse_disabled(self, contents: Sequence[bytes]) -> None:
         """Raise ConfigurationError for a CRI plugin that is off where Kubernetes is to use it."""
@@ -101,6 +103,9 @@ class Work:
         """
         if self.version is not None:
             return None
+        legacy = self.request.settings.use_legacy_config
+        if legacy and (self.release is None or self.release < READS_VERSION_3):
+            return None if self.files[0].document else 1
         if not self.files[0].document:
             return 3 if self.release is not None and self.release >= READS_VERSION_3 else 2
         older = self.release is None or self.release < READS_VERSION_3

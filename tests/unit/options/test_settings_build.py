@@ -217,13 +217,15 @@ def test_auto_knows_what_to_ask_of_whichever_engine_is_found() -> None:
     assert settings.engine == of_variables(RUNTIME="containerd", **PER_ENGINE).engine
     for name in ("docker", "containerd"):
         found = settings.for_engine(EngineName(name))
-        assert found == of_variables(RUNTIME=name, **PER_ENGINE), name
+        assert found.engine.recognised, name
+        named = dataclasses.replace(found, engine=dataclasses.replace(found.engine, recognised=False))
+        assert named == of_variables(RUNTIME=name, **PER_ENGINE), name
 
 
 def test_auto_leaves_crio_without_containerds_socket() -> None:
     crio = of_variables(**PER_ENGINE, CRIO_CONFIG="/crio").for_engine(EngineName.CRIO)
     assert crio.runtimes == (EngineName.CRIO,)
-    assert crio.engine == EngineSettings(config="/crio", drop_in="/drop-in")
+    assert crio.engine == EngineSettings(config="/crio", drop_in="/drop-in", recognised=True)
 
 
 # --- every other field ---
