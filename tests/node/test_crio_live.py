@@ -38,6 +38,7 @@ class Machine:
     node: FakeNode
     folder: Path
     flags: tuple[str, ...] = ()
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
     signals_only: bool = False
     """A fault: what should restart it sends SIGHUP."""
     children: list[subprocess.Popen[bytes]] = dataclasses.field(default_factory=list)
@@ -57,7 +58,12 @@ class Machine:
         command = [sys.executable, script, "--root", str(self.node.root), *self.flags]
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | self.variables,
             )
         self.children.append(process)
         (self.folder / "pid").write_text(str(process.pid))
@@ -333,3 +339,26 @@ def test_what_the_running_crio_says_lends_its_settings_where_it_is_asked(crio: M
     assert NOTHING_TO_DO in crio.good("run", "--config-source", "command")
     crio.good("uninstall")
     assert crio.handlers() == {"crun": "/usr/bin/crun"}
+
+
+def test_files_that_crio_is_told_by_its_environment_are_its_files(machine: Machine) -> None:
+    machine.variables = {"CONTAINER_CONFIG_DIR": "/opt/crio.d"}
+    machine.start()
+    before = machine.node.snapshot()
+    machine.good("run")
+    assert TOOLKIT in machine.node.read("/opt/crio.d/99-nvidia.toml").decode()
+    assert not machine.node.exists(DROP_IN)
+    assert "nvidia" in machine.handlers()
+    machine.good("uninstall")
+    assert {path for path in machine.node.snapshot() if not path.startswith("/run")} == {
+        path for path in before if not path.startswith("/run")
+    }
+
+
+def test_a_default_that_the_environment_puts_over_all_files_is_refused(machine: Machine) -> None:
+    machine.variables = {"CONTAINER_DEFAULT_RUNTIME": "crun"}
+    machine.start()
+    refused = machine.do("run")
+    assert refused.code == 3
+    assert "CRI-O was started with --default-runtime crun" in refused.output
+    assert "nvidia" in machine.good("run", "--set-as-default=false")

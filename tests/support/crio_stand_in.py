@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.crio_reading import Reading, RefusedError, read, start
 
+CONFIG = "/etc/crio/crio.conf"
 LISTEN = "/var/run/crio/crio.sock"
 _PREFACE = b"PRI "
 
@@ -41,7 +42,11 @@ class StandIn:
     def read(self) -> Reading:
         """Read the configuration as at a start. Raises RefusedError."""
         place = Path if self.root == Path("/") else self.outside
-        reading = read(place(self.options.config), place(self.options.config_dir))
+        named = self.options.config
+        config = place(named or CONFIG)
+        if named and not os.path.lexists(config):
+            raise RefusedError(f"update config from file: open {named}: no such file or directory")
+        reading = read(config, place(self.options.config_dir))
         if self.options.default_runtime is not None:
             reading.default = self.options.default_runtime
         return reading
@@ -166,8 +171,8 @@ def main() -> int:
     """Serve, or print the configuration."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", default="/")
-    parser.add_argument("--config", default="/etc/crio/crio.conf")
-    parser.add_argument("--config-dir", default="/etc/crio/crio.conf.d")
+    parser.add_argument("--config", default=os.environ.get("CONTAINER_CONFIG"))
+    parser.add_argument("--config-dir", default=os.environ.get("CONTAINER_CONFIG_DIR", "/etc/crio/crio.conf.d"))
     parser.add_argument("--default-runtime")
     parser.add_argument("--runtimes")
     parser.add_argument("--name", default="cri-o")

@@ -34,7 +34,6 @@ from toolkit_installer.engines.crio_live import CrioLive
 from toolkit_installer.engines.crio_places import CONFIG, DROP_INS, Places
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
@@ -136,9 +135,11 @@ class Crio:
 
     def refusal(self, node: Node, process: Process) -> str | None:
         """Let CRI-O read its files as they are."""
-        config = processes.flag_value(process.arguments, "--config", "-c") or CONFIG
-        folder = processes.flag_value(process.arguments, "--config-dir", "-d") or DROP_INS
-        return crio_trial.refusal(node.programs, process.executable, config, folder)
+        given = crio_live.variables(process)
+        # only what it was told itself: a root file that is named has to be there, the usual one does not
+        told = ((flag, crio_live.told_to(process, given, flag)) for flag in ("--config", "--config-dir"))
+        flags = [word for flag, value in told if value is not None for word in (flag, value)]
+        return crio_trial.refusal(node.programs, process.executable, flags)
 
     def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # containerd has some
         """Return nothing: containers survive a restart of CRI-O."""

@@ -11,10 +11,10 @@ from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Table, lookup, same
 from toolkit_installer.engines import crio_config, crio_hook
 from toolkit_installer.engines.base import EngineFile, Goal, Goals, Live, Memory, Request, Survey
+from toolkit_installer.engines.crio_live import told as told_of
 from toolkit_installer.engines.crio_sources import Sources
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError, UsageError, located
-from toolkit_installer.node import processes
 from toolkit_installer.settings import ConfigMode
 
 ROOT_ROLE = "crio.conf"
@@ -102,12 +102,6 @@ def by_role(goals: Sequence[Goal], role: str) -> Goal:
     return next(goal for goal in goals if goal.role == role)
 
 
-def flag(live: Live | None, *names: str) -> str | None:
-    """Return what the running CRI-O's command line says, None if it does not, or none runs."""
-    process = live.process if live is not None else None
-    return processes.flag_value(process.arguments, *names) if process is not None else None
-
-
 def _base(file: EngineFile, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
     """Return the file without us: the very bytes from before if nobody touched ours, else ours taken out."""
     content = file.content
@@ -193,7 +187,7 @@ def _with_hook(survey: Survey, request: Request, goals: Sequence[Goal], known: T
         target = present
     result = _replaced(goals, dataclasses.replace(hook, target=target))
     folder = request.settings.hooks_dir
-    told = flag(survey.live, "--hooks-dir")
+    told = told_of(survey.live, "--hooks-dir")
     folders = told.split(",") if told is not None else crio_config.hooks_dirs(known)
     if folder in folders:
         return result
@@ -219,13 +213,13 @@ def _same_json(present: bytes, wanted: bytes) -> bool:
 
 def _refuse_flags(live: Live | None, request: Request) -> None:
     """Raise ConfigurationError if CRI-O's command line has what our file says: it goes before all files."""
-    told = flag(live, "--default-runtime")
+    told = told_of(live, "--default-runtime")
     if told is not None and request.default is not None and told != request.default:
         raise ConfigurationError(
             f"CRI-O was started with --default-runtime {told}, which goes before every file",
             hint="move it into crio.conf and restart CRI-O, or use --set-as-default=false",
         )
-    runtimes = {each.partition(":")[0] for each in (flag(live, "--runtimes") or "").split(",")}
+    runtimes = {each.partition(":")[0] for each in (told_of(live, "--runtimes") or "").split(",")}
     for handler in request.handlers:
         if handler.name in runtimes:
             raise ConfigurationError(
@@ -276,5 +270,5 @@ def _release(live: Live | None) -> tuple[int, int] | None:
 
 def _with_flag(known: Table, live: Live | None) -> Table:
     """Return what CRI-O reads, and the default runtime that its command line puts over all files."""
-    told = flag(live, "--default-runtime")
+    told = told_of(live, "--default-runtime")
     return known if not told else crio_config.merged(known, [{"crio": {"runtime": {"default_runtime": told}}}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from toolkit_installer.documents.changes import lookup
@@ -13,11 +14,24 @@ from toolkit_installer.engines.base import EngineSilentError, Live
 from toolkit_installer.node import crio_api, processes
 from toolkit_installer.node.cri import client
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 _RUNTIME_NAME = "cri-o"
 _GREETING = b"GET /info HTTP/1.0\r\nHost: localhost\r\n\r\n"
 """CRI-O says nothing unasked; with its answer come the credentials of the process that gives it."""
+
+
+_VARIABLES = {
+    "--config": "CONTAINER_CONFIG",
+    "--config-dir": "CONTAINER_CONFIG_DIR",
+    "--default-runtime": "CONTAINER_DEFAULT_RUNTIME",
+    "--runtimes": "CONTAINER_RUNTIMES",
+    "--hooks-dir": "CONTAINER_HOOKS_DIR",
+}
+"""What stands in for a flag that is not given, of those that matter here. Source: crio(8), internal/criocli."""
+_LISTS = ("--runtimes", "--hooks-dir")
+_SHORT = {"--config": "-c", "--config-dir": "-d"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +41,8 @@ class CrioLive(Live):
     hooks_dirs: tuple[str, ...] = ()
     config: bytes | None = None
     """The configuration that it runs with, as TOML, what is built in included; None where it does not say."""
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Those that it was started with, and that stand in for its flags."""
 
 
 def ask(node: Node, socket: str, seconds: float) -> CrioLive:
@@ -56,7 +72,37 @@ def ask(node: Node, socket: str, seconds: float) -> CrioLive:
     pid = processes.behind(node.root, socket, _GREETING)
     process = processes.look(pid) if pid else None
     hooks = tuple(runtime.get("hooks_dir") or ())
-    return CrioLive(status.version, handlers, runtime.get("default_runtime") or None, process, hooks, config)
+    given = variables(process) if process is not None else {}
+    return CrioLive(status.version, handlers, runtime.get("default_runtime") or None, process, hooks, config, given)
+
+
+def variables(process: Process) -> dict[str, str]:
+    """Return the variables of a CRI-O that stand in for its flags."""
+    known = _VARIABLES.values()
+    return {name: value for name, value in processes.environment(process).items() if name in known and value}
+
+
+def told(live: Live | None, flag: str) -> str | None:
+    """Return what the running CRI-O's command line, else its environment, says; None if neither, or none runs. Pure."""
+    process = live.process if live is not None else None
+    if process is None:
+        return None
+    return told_to(process, live.variables if isinstance(live, CrioLive) else {}, flag)
+
+
+def told_to(process: Process, given: Mapping[str, str], flag: str) -> str | None:
+    """Return what a CRI-O was told by a flag, or the variable in its place. Pure."""
+    names = (flag, _SHORT[flag]) if flag in _SHORT else (flag,)
+    # a list may be given in several flags; of all others the last one counts
+    values = [
+        value
+        for index in range(1, len(process.arguments))
+        if process.arguments[index].partition("=")[0] in names
+        and (value := processes.flag_value(process.arguments[index : index + 2], *names)) is not None
+    ]
+    if flag in _LISTS and values:
+        return ",".join(values)
+    return values[-1] if values else given.get(_VARIABLES[flag])
 
 
 def serves_ours(live: Live) -> bool:

@@ -9,8 +9,8 @@ import dataclasses
 import os
 import posixpath
 
-from toolkit_installer.engines import crio_goals
 from toolkit_installer.engines.base import Live
+from toolkit_installer.engines.crio_live import told
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -39,19 +39,19 @@ class Places:
 def find(node: Node, settings: EngineSettings, live: Live | None) -> Places:
     """Return where the files are. Raises NodeError."""
     process = live.process if live is not None else None
-    told = crio_goals.flag(live, "--config-dir", "-d") or DROP_INS
-    config = settings.config or crio_goals.flag(live, "--config", "-c") or CONFIG
+    reads = told(live, "--config-dir") or DROP_INS
+    config = settings.config or told(live, "--config") or CONFIG
     drop_in = settings.drop_in
     if drop_in is None and settings.config is not None and posixpath.dirname(settings.config).endswith(".d"):
         # callers of the time before --drop-in-config name the drop-in itself
-        drop_in, config = settings.config, crio_goals.flag(live, "--config", "-c") or _root_of(settings.config)
+        drop_in, config = settings.config, told(live, "--config") or _root_of(settings.config)
     if drop_in is None:
-        drop_in = posixpath.join(_folder(node, settings, told, process), DROP_IN_NAME)
+        drop_in = posixpath.join(_folder(node, settings, reads, process), DROP_IN_NAME)
     parent = posixpath.dirname(drop_in)
-    folder = told if beneath(parent, told) else parent
+    folder = reads if beneath(parent, reads) else parent
     unread = ""
-    if process is not None and _reads(node, process, told, parent) is False:
-        unread = f"the running CRI-O reads {told}, and this file is not in there"
+    if process is not None and _reads(node, process, reads, parent) is False:
+        unread = f"the running CRI-O reads {reads}, and this file is not in there"
     return Places(config, folder, drop_in, unread)
 
 
@@ -60,26 +60,26 @@ def _root_of(drop_in: str) -> str:
     return posixpath.dirname(drop_in).removesuffix(".d")
 
 
-def _folder(node: Node, settings: EngineSettings, told: str, process: Process | None) -> str:
+def _folder(node: Node, settings: EngineSettings, usual: str, process: Process | None) -> str:
     """Return the folder for our file where nobody names it: beside the root file that was named, if CRI-O reads that.
 
     Where only single folders of the node are mounted, that is how it is seen from here.
     """
     if settings.config is None:
-        return told
+        return usual
     beside = posixpath.join(posixpath.dirname(settings.config), posixpath.basename(DROP_INS))
-    if process is None or beside == told:
+    if process is None or beside == usual:
         return beside
-    return beside if _reads(node, process, told, beside) is not False else told
+    return beside if _reads(node, process, usual, beside) is not False else usual
 
 
-def _reads(node: Node, process: Process, told: str, folder: str) -> bool | None:
+def _reads(node: Node, process: Process, theirs: str, folder: str) -> bool | None:
     """Tell whether `folder`, as seen from here, is the one that the process reads, or in it; None: unknown."""
     if node.whole and not processes.lives_on(process, node.root):
         return None  # what it calls its files is not what they are called beneath the node's root
-    theirs = processes.root_of(process)
+    root = processes.root_of(process)
     try:
-        wanted = theirs.outside(theirs.canonical(told))
+        wanted = root.outside(root.canonical(theirs))
         place = node.root.outside(node.files.canonical(folder))
         return _within(place, wanted)
     except (OSError, NodeError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents.changes import Table
 from toolkit_installer.engines import crio_config
@@ -40,10 +40,13 @@ def wrong(  # what is asked, and what is expected
     return crio_config.losses(old, new, served, default)
 
 
-def refusal(programs: Programs, binary: str, config: str, folder: str) -> str | None:
-    """Return CRI-O's last words about its files as they are, None if it takes them or cannot be asked."""
+def refusal(programs: Programs, binary: str, flags: Sequence[str]) -> str | None:
+    """Return CRI-O's last words about its files as they are, None if it takes them or cannot be asked.
+
+    `flags` name the files, as far as they are not the usual ones.
+    """
     try:
-        done = programs.run([binary, "--config", config, "--config-dir", folder, "config"], seconds=_SECONDS)
+        done = programs.run([binary, *flags, "config"], seconds=_SECONDS)
     except ProgramError:
         return None
     return None if done.status == 0 else _last_words(done)

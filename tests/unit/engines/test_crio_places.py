@@ -10,6 +10,7 @@ import pytest
 
 from toolkit_installer.engines import crio_places
 from toolkit_installer.engines.base import Live
+from toolkit_installer.engines.crio_live import CrioLive, told
 from toolkit_installer.engines.crio_places import CONFIG, DROP_INS, Places
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -50,6 +51,15 @@ def test_files_are_where_they_are_asked_for_and_usually_are(
 def test_a_running_crio_says_where_its_files_are() -> None:
     running = live("--config", "/c/crio.conf", "--config-dir=/c/d")
     assert found(running) == Places("/c/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
+
+
+def test_variables_stand_in_for_flags_that_are_not_given() -> None:
+    variables = {"CONTAINER_CONFIG": "/v/crio.conf", "CONTAINER_CONFIG_DIR": "/v/d"}
+    running = CrioLive("1.37.0", {}, None, live("-d", "/first", "-d", "/c/d").process, variables=variables)
+    assert found(running) == Places("/v/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
+    assert told(running, "--default-runtime") is None
+    running = CrioLive("1.37.0", {}, None, live("--hooks-dir", "/a", "--hooks-dir=/b").process)
+    assert told(running, "--hooks-dir") == "/a,/b"
 
 
 def test_the_folder_beside_the_root_file_is_used_if_it_is_the_one_that_crio_reads(tmp_path: Path) -> None:

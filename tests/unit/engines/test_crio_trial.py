@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +12,9 @@ import pytest
 from tests.support import crio_stand_in
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines import crio_config, crio_trial
+from toolkit_installer.engines.crio import Crio
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.node.root import Root
 
@@ -79,12 +84,31 @@ def test_files_that_cri_o_refuses_as_they_are_are_told_in_its_words(crio: str, t
     config, folder = tmp_path / "crio.conf", tmp_path / "crio.conf.d"
     folder.mkdir()
     config.write_bytes(SITE)
-    assert crio_trial.refusal(PROGRAMS, crio, str(config), str(folder)) is None
+    flags = ["--config", str(config), "--config-dir", str(folder)]
+    assert crio_trial.refusal(PROGRAMS, crio, flags) is None
     (folder / "10-broken.conf").write_text("[crio.runtime\n")
-    words = crio_trial.refusal(PROGRAMS, crio, str(config), str(folder))
+    words = crio_trial.refusal(PROGRAMS, crio, flags)
     assert words is not None
     assert "10-broken.conf" in words
 
 
 def test_a_cri_o_that_cannot_be_started_says_nothing_against_its_files(tmp_path: Path) -> None:
-    assert crio_trial.refusal(PROGRAMS, str(tmp_path / "none"), "/etc/crio/crio.conf", "/etc/crio/crio.conf.d") is None
+    assert crio_trial.refusal(PROGRAMS, str(tmp_path / "none"), []) is None
+
+
+def refused(binary: str, *arguments: str) -> str | None:
+    me = processes.look(os.getpid())
+    assert me is not None
+    process = dataclasses.replace(me, executable=binary, arguments=("crio", *arguments))
+    return Crio().refusal(Node("/"), process)
+
+
+def test_a_node_without_the_usual_root_file_is_not_refused_for_that(crio: str, tmp_path: Path) -> None:
+    assert not Path("/etc/crio/crio.conf").exists()
+    assert refused(crio, "--config-dir", str(tmp_path / "crio.conf.d")) is None
+
+
+def test_a_root_file_that_crio_was_told_and_that_is_gone_is_a_reason(crio: str, tmp_path: Path) -> None:
+    words = refused(crio, f"--config={tmp_path}/crio.conf", "-d", str(tmp_path / "crio.conf.d"))
+    assert words is not None
+    assert "no such file" in words
