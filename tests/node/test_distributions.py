@@ -119,6 +119,29 @@ def test_the_runc_that_a_distribution_brings_is_used_by_its_absolute_path(node: 
     assert runc.encode() in node.read(f"{TOOLKIT}/nvidia-container-runtime")
 
 
+# --- options of the handlers, and CDI ---
+
+
+@pytest.mark.parametrize(
+    "name,cdi", [("k0s/version-2", True), ("k0s/version-3", None), ("microk8s/template", True), ("k3s/drop-in", None)]
+)
+def test_cdi_is_turned_on_where_it_is_off_and_options_are_merged_into_the_handlers(
+    node: FakeNode, name: str, cdi: object
+) -> None:
+    case = placed(node, name)
+    before = tree(node)
+    flags = ("--enable-cdi-in-runtime", "--runtime-config-override", '{"NoPivotRoot": true}')
+    run = node.do("run", "--no-daemon", *flags, engine="auto")
+    assert run.process.returncode == 0, run.output
+    (content,) = case.changed(node).values()
+    document = tomllib.loads(content.decode())
+    assert document["plugins"][CRI[document["version"]]].get("enable_cdi") is cdi
+    options = runtimes(document)["nvidia"]["options"]
+    assert (options["NoPivotRoot"], options["BinaryName"]) == (True, HANDLERS["nvidia"])
+    assert node.do("uninstall", engine="auto").process.returncode == 0
+    assert tree(node) == before
+
+
 # --- somebody else's edits meanwhile ---
 
 

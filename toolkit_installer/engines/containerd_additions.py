@@ -34,10 +34,11 @@ _VERSION: Path = ("version",)
 
 @dataclasses.dataclass(frozen=True)
 class Addition:
-    """What is to be registered: the runtimes' tables by name, and the default's name (None: it stays)."""
+    """What is to be registered: the runtimes' tables by name, the default's name (None: it stays), CDI turned on."""
 
     entries: tuple[tuple[str, Table], ...]
     default: str | None
+    cdi: bool = False
 
 
 def version_of(document: Table) -> int:
@@ -54,7 +55,12 @@ def version_of(document: Table) -> int:
 def shape(version: int) -> Shape:
     """Return where a file of this version keeps its runtimes."""
     table = ("plugins", PLUGINS[version], "containerd")
-    return Shape((*table, "runtimes"), (*table, "default_runtime_name"), executable)
+    return Shape((*table, "runtimes"), (*table, "default_runtime_name"), executable, (enable_cdi(version),))
+
+
+def enable_cdi(version: int) -> Path:
+    """Return the key that turns CDI on. containerd 1.7 has it off, 2.0 and 2.1 on, and newer ones do not know it."""
+    return ("plugins", PLUGINS[version], "enable_cdi")
 
 
 def executable(entry: Any) -> str | None:
@@ -116,6 +122,8 @@ def changes(version: int, addition: Addition) -> list[Change]:
     made: list[Change] = [Set((*place.runtimes, name), entry) for name, entry in addition.entries]
     if addition.default is not None:
         made.append(Set(place.default, addition.default))
+    if addition.cdi:
+        made.append(Set(enable_cdi(version), value=True))
     return made
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from toolkit_installer import log
 from toolkit_installer.documents import secrets, toml_document
-from toolkit_installer.documents.changes import Table
+from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines import answering, containerd_additions, containerd_trial, serving, templates, trial
 from toolkit_installer.engines.base import (
     EngineFile,
@@ -38,6 +38,8 @@ from toolkit_installer.settings import EngineSettings, ReloadMode
 GENERATED_ROLE = "generated"
 DROP_IN_ROLE = "distribution's drop-in"
 TEMPLATE_ROLE = "distribution's template"
+_ON_BY_DEFAULT = 3
+"""The first version of containerd's files whose daemons have CDI on unless they are told otherwise."""
 FILE_ROLE = "distribution's file"
 """A file of the distribution's own that has the additions in it: microk8s'."""
 _OURS = frozenset({GENERATED_ROLE, DROP_IN_ROLE, TEMPLATE_ROLE, FILE_ROLE})
@@ -171,6 +173,7 @@ def _goals(
             json.loads(request.settings.runtime_config_override),
         ),
         request.default,
+        request.settings.enable_cdi and _wants_cdi(document, version),
     )
     served = {handler.name: handler.executable for handler in request.handlers}
     default = request.default
@@ -192,6 +195,8 @@ def _goals(
         if default is not None:
             default = None
             notes.append(f"{layout.name} sets the default runtime itself (its --default-runtime): it stays as it is")
+        if addition.cdi:
+            notes.append(f"CDI stays off in the containerd of {layout.name}: its own configuration decides on that")
         if survey.way is Way.TEMPLATE:
             goal = without[TEMPLATE_ROLE]
             with located(goal.path):
@@ -204,6 +209,12 @@ def _goals(
             notes.append(f"{layout.name} has no place for additions: it finds the toolkit's folder when it starts")
     own = (*containerd_additions.low_level(document, version), *survey.low_level)
     return Goals(tuple(without.values()), served, default, tuple(dict.fromkeys(own)), tuple(notes))
+
+
+def _wants_cdi(document: Table, version: int) -> bool:
+    """Tell whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off unless told."""
+    said = lookup(document, containerd_additions.enable_cdi(version))
+    return said is not True and (said is False or version < _ON_BY_DEFAULT)
 
 
 def _goal(survey: Survey, without: Goal, text: bytes, ownership: Ownership) -> Goal:
