@@ -164,6 +164,70 @@ def test_a_runtime_that_contradicts_the_kubelet_is_refused_with_what_was_seen(ba
         assert before.keys() >= {path for path in bare.snapshot() if not path.startswith("/run")}
 
 
+K3S = "/run/k3s/containerd/containerd.sock"
+MICROK8S = "/var/snap/microk8s/common/run/containerd.sock"
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "name,arguments,files,distribution",
+    [
+        ("k3s-server", ("/usr/local/bin/k3s server",), {}, "k3s"),
+        ("k3s-agent", ("/usr/local/bin/k3s agent",), {"/etc/rancher/k3s/config.yaml": "token: x\n"}, "k3s"),
+        ("k3s-server", ("server", "--docker"), {}, "docker"),
+        ("k3s-server", ("server",), {"/etc/rancher/k3s/config.yaml": "docker: true\n"}, "docker"),
+        (
+            "k3s-server",
+            ("server",),
+            {"/etc/rancher/k3s/config.yaml": f"container-runtime-endpoint: unix://{CONTAINERD_SOCKET}\n"},
+            "containerd",
+        ),
+        (
+            "kubelet",
+            (
+                "--kubeconfig=/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
+                f"--container-runtime-endpoint=unix://{K3S}",
+            ),
+            {},
+            "rke2",
+        ),
+        (
+            "kubelet",
+            ("--config=/var/lib/k0s/kubelet-config.yaml",),
+            {"/var/lib/k0s/kubelet-config.yaml": "containerRuntimeEndpoint: unix:///run/k0s/containerd.sock\n"},
+            "k0s",
+        ),
+        (
+            "kubelite",
+            ("--kubelet-args-file=/var/snap/microk8s/current/args/kubelet",),
+            {
+                "/var/snap/microk8s/current/args/kubelet": "--v=2\n"
+                "--container-runtime-endpoint=${SNAP_COMMON}/run/containerd.sock\n"
+            },
+            "microk8s",
+        ),
+        ("kubelite", ("--start-control-plane=true",), {}, "microk8s"),
+    ],
+)
+def test_a_kubelet_within_a_distribution_outweighs_a_docker_that_answers(
+    bare: FakeNode, name: str, arguments: tuple[str, ...], files: dict[str, str], distribution: str
+) -> None:
+    for path, content in files.items():
+        bare.write(path, content)
+    with dockerd(bare), kubelet(bare, *arguments, name=name):
+        facts = detected(bare)
+    assert facts["decided"][0]["distribution"] == distribution
+
+
+@needs_root
+def test_k3s_is_found_behind_its_socket_although_rke2_would_serve_on_the_same(bare: FakeNode) -> None:
+    bare.write("/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "version = 3\n")
+    with containerd(bare, K3S):
+        facts = detected(bare)
+    assert only(facts) == ("containerd", "rke2")
+    assert facts["decided"][0]["files"][1]["path"].startswith("/var/lib/rancher/rke2/agent/etc/containerd/config-v3")
+
+
 # --- what answers ---
 
 
