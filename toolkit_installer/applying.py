@@ -138,9 +138,9 @@ class Applier:
             self._keep_record(previous, receipt)
         else:
             self._remove_what_is_new(seen, receipt)
-            toolkit_files.remove_folders(self.node, receipt, but=self.store.folder)
+            toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=False)
             self.store.clear()
-            toolkit_files.remove_folders(self.node, receipt)
+            toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
         if isinstance(error, NotServedError):
             raise EngineRejectedError(
                 f"the engine did not take the change over: {error.reason}; "

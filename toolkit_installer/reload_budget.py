@@ -26,7 +26,7 @@ def recent(content: bytes, boot: str, now: float, seconds: float) -> tuple[float
         if body["boot"] != boot:
             return ()
         return tuple(float(time) for time in body["reloads"] if now - seconds < time <= now)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ()
 
 

@@ -57,9 +57,9 @@ class Reverter:
             toolkit_files.remove_all(self.node, receipt)
             log.get().info("Removed the toolkit", folder=receipt.toolkit_folder)
         # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
-        toolkit_files.remove_folders(self.node, receipt, but=self.store.folder)
+        toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=False)
         self.store.clear()
-        toolkit_files.remove_folders(self.node, receipt)
+        toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
 
     def retire(self, receipt: Receipt, record: EngineRecord) -> Receipt:
         """Take the handlers back from one engine that is no longer to have them; the toolkit and the rest stay.

@@ -45,17 +45,17 @@ def remove_all(node: Node, receipt: Receipt) -> None:
         remove(node, receipt.toolkit_folder, name)
 
 
-def remove_folders(node: Node, receipt: Receipt, but: str | None = None) -> None:
-    """Remove the folders that were created, where nothing of anybody else's is in them; not those that hold `but`.
+def remove_folders(node: Node, receipt: Receipt, *, around: str, store_gone: bool) -> None:
+    """Remove the folders that were created, where nothing of anybody else's is in them. Raises NodeError.
 
-    Raises NodeError.
+    `around` is the folder of the receipt: those that hold it go once it is gone, all others before.
     """
     for folder in reversed(receipt.folders):
         canonical = node.files.in_folder(folder)
+        if around.startswith(f"{canonical}/") is not store_gone:
+            continue
         inside = f"{canonical}/".startswith(f"{node.files.canonical(receipt.toolkit_folder)}/")
         if not inside and node.files.made_by_others(canonical):
             continue  # ours is gone, and somebody has made it anew since
-        if but is not None and but.startswith(canonical + "/"):
-            continue
         if not node.files.remove_folder(canonical):
             log.get().info("Left the folder: it is not empty", file=folder)

@@ -238,3 +238,13 @@ def test_the_receipt_is_for_nobody_else_to_read(node: FakeNode) -> None:
     assert stat.S_IMODE(node.place(STORE).stat().st_mode) == 0o700
     for place in node.place(STORE).rglob("*"):
         assert stat.S_IMODE(place.stat().st_mode) == (0o700 if place.is_dir() else 0o600), place
+
+
+def test_a_folder_that_somebody_put_a_file_into_stays_and_is_told_once(node: FakeNode) -> None:
+    node.place("/etc/docker").rmdir()
+    run = node.waiting()
+    node.write("/etc/docker/key.json", "{}")
+    assert run.stop() == 0, run.output
+    assert node.read("/etc/docker/key.json") == b"{}"
+    assert run.output.count("Left the folder: it is not empty") == 1, run.output
+    assert not node.exists("/usr/local/nvidia")

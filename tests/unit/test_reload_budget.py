@@ -46,6 +46,9 @@ def test_times_of_the_future_do_not_count() -> None:
         b'{"boot": "this"}',
         b'{"boot": "this", "reloads": 3}',
         b'{"boot":"this","reloads":["x"]}',
+        pytest.param(b"[" * 1_000_000, id="deep"),
+        pytest.param(b'{"boot":' * 100_000, id="deep-objects"),
+        b'{"boot":"this","reloads":[1e999, null]}',
     ],
 )
 def test_a_damaged_file_counts_as_nothing(content: bytes) -> None:
