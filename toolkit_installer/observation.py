@@ -7,10 +7,11 @@ import hashlib
 import os
 import posixpath
 import re
+import time
 from collections.abc import Mapping
 
 from toolkit_installer import detection, memory, node_checks, plan, references, runtime_paths
-from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request
+from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request, Survey
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError, UsageError
 from toolkit_installer.node import tree
@@ -28,6 +29,8 @@ from toolkit_installer.toolkit.layout import ToolkitFile
 from toolkit_installer.toolkit.payload import Payload
 
 _VERSION_SECONDS = 5.0
+_CLOCK_SECONDS = 2.0
+"""How far the start of a process may be off: the kernel tells the instant of its own boot in whole seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,10 +134,23 @@ def _engine(  # all that an engine's plan depends on
         dangers=engine.dangers(node, survey, reload),
         low_level=runtime_paths.absolute(node, goals.low_level, folder, process),
     )
-    if any(goal.target != survey.file(goal.role).content for goal in goals.files):
+    due = recorded is not None and recorded.reload_due and not _read_since(survey)
+    work = plan.engine_work(engine.name, survey, goals, reload, reload_due=due)
+    if work.changes or work.reload_why:
         engine.try_out(node, survey, goals)
-    due = recorded is not None and recorded.reload_due
-    return plan.engine_work(engine.name, survey, goals, reload, reload_due=due)
+    return work
+
+
+def _read_since(survey: Survey) -> bool:
+    """Tell whether the live engine was started after the last change of its files, and so has read them.
+
+    Where that cannot be told, it has not.
+    """
+    process = survey.live.process if survey.live is not None else None
+    changed = [file.found.identity.ctime_ns / 1e9 for file in survey.files if file.found is not None]
+    if process is None or len(changed) < len(survey.files):
+        return False
+    return max(changed) + _CLOCK_SECONDS < process.started <= time.time() + _CLOCK_SECONDS
 
 
 _RUNTIME_OF_A_TOOLKIT = re.compile(rb"(/[^\"'\s]*)/toolkit/nvidia-container-runtime\b")

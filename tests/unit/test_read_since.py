@@ -1,0 +1,49 @@
+"""Whether an engine has read its files since they were changed, told by when it was started."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from toolkit_installer.engines.base import EngineFile, Live, Survey
+from toolkit_installer.node.processes import Process
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.observation import _read_since
+
+NOW = time.time()
+HOUR = 3600.0
+
+
+def survey(started: float | None, *changed: float | None) -> Survey:
+    files = []
+    for number, when in enumerate(changed):
+        path = f"/etc/{number}"
+        identity = Identity(1, 2, 3, 4, round((when or 0.0) * 1e9))
+        found = None if when is None else Found(path, b"", Metadata(0o644, 0, 0), identity)
+        files.append(EngineFile(str(number), path, found))
+    process = None if started is None else Process(4711, "dockerd", "/usr/bin/dockerd", (), started, None)
+    return Survey("/run/x.sock", tuple(files), Live("28.0", {}, None, process))
+
+
+@pytest.mark.parametrize(
+    "started, changed, read",
+    [
+        (NOW - HOUR, (NOW - 2 * HOUR,), True),
+        (NOW - HOUR, (NOW - 2 * HOUR, NOW - 3 * HOUR), True),
+        (NOW - 2 * HOUR, (NOW - HOUR,), False),
+        (NOW - HOUR, (NOW - 2 * HOUR, NOW), False),  # the latest change counts
+        (NOW - HOUR, (NOW - HOUR - 0.5,), False),  # too close to tell
+        (NOW - HOUR, (NOW - 2 * HOUR, None), False),  # when a file went, nobody knows
+        (None, (NOW - HOUR,), False),
+        (NOW + HOUR, (NOW - HOUR,), False),  # a clock that is wrong
+    ],
+)
+def test_an_engine_has_read_a_file_only_if_it_was_started_well_after_its_last_change(
+    started: float | None, changed: tuple[float | None, ...], read: object
+) -> None:
+    assert _read_since(survey(started, *changed)) is read
+
+
+def test_an_engine_that_does_not_answer_has_read_nothing() -> None:
+    assert not _read_since(Survey("/run/x.sock", (), None))
