@@ -20,6 +20,9 @@ from toolkit_installer.reverting import Reverter
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
 from toolkit_installer.taking_back import locked, revert, undisturbed
 
+_SIGNALLED = 128
+"""What a shell adds to the number of the signal that ended a program (POSIX, "Exit Status for Commands")."""
+
 
 class Instance:
     """One run that holds the locks."""
@@ -30,6 +33,8 @@ class Instance:
         self.pid_file = pid_file
         self.store = ReceiptStore(node.files, settings.toolkit.install_dir)
         self.attention = Attention()
+        self._unfinished: Stopped | None = None
+        """A signal stopped the work before it was done."""
         self._told = False
         """That a managed file was changed: said once in each process, as nothing else may come of it."""
 
@@ -58,9 +63,9 @@ class Instance:
             if self.attention.again:
                 self.attention.again = False
                 self._converge_again()
-            elif not self.settings.daemon:
-                return ExitCode.DONE
             elif self.attention.stop is None:
+                if not self.settings.daemon:
+                    return self._exit_code()
                 self._wait()
         return self._leave()
 
@@ -68,7 +73,10 @@ class Instance:
         try:
             self.converge()
         except Stopped as stopped:
+            self._unfinished = stopped
             log.get().info("Stopped before the work was done", signal=stopped.number.name)
+        else:
+            self._unfinished = None
 
     def _converge_again(self) -> None:
         """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on."""
@@ -181,4 +189,10 @@ class Instance:
             revert(self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep)
             self.pid_file.adopt_folders(receipt.pid_folders)
             log.get().info("The node is as it was")
+        return self._exit_code()
+
+    def _exit_code(self) -> int:
+        """Return that of a run without an error: whoever waits for its work must not go on as if it were done."""
+        if self._unfinished is not None and not self.settings.daemon:
+            return _SIGNALLED + self._unfinished.number
         return ExitCode.DONE
