@@ -38,6 +38,7 @@ def survey(started: float | None, *changed: float | None) -> Survey:
         (None, (NOW - HOUR,), False),
         (NOW + HOUR, (NOW - HOUR,), False),  # a clock that is wrong
     ],
+    ids=["since", "since-both", "before", "latest-counts", "too-close", "removed", "start-unknown", "wrong-clock"],
 )
 def test_an_engine_has_read_a_file_only_if_it_was_started_well_after_its_last_change(
     started: float | None, changed: tuple[float | None, ...], read: object
