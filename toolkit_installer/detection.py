@@ -115,7 +115,9 @@ def _named(node: Node, settings: Settings, engine: EngineName, kubelets: tuple[E
     seen = tuple(each for each in seen if each.row is not None and each.row.engine is engine)
     rows = {each.row.name for each in _weighed(seen) if each.row is not None}
     if not rows or (len(rows) > 1 and not any(each.kind is Kind.KUBELET for each in seen)):
-        seen = (*seen, *evidence.of_sockets(node, settings, _ENGINES if not rows else (engine,)))
+        # where nothing speaks for it, only who is there already can contradict
+        live = evidence.of_sockets(node, settings, (engine,) if rows else _ENGINES, starting=bool(rows))
+        seen = (*seen, *live)
     mine = [each for each in seen if each.row is not None and each.row.engine is engine]
     if not mine and seen:
         raise _contradiction(engine, seen)

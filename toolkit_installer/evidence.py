@@ -30,6 +30,8 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, Settings
 
+_ASK_SECONDS = 5.0
+
 
 class Kind(enum.StrEnum):
     """The kinds of evidence, the strongest first."""
@@ -69,17 +71,21 @@ def of_kubelets(node: Node) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def of_sockets(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[Evidence, ...]:
+def of_sockets(
+    node: Node, settings: Settings, engines: Sequence[EngineName], *, starting: bool = True
+) -> tuple[Evidence, ...]:
     """Return which of these engines answer on their sockets.
 
-    One that is starting counts as well: what the node is must not depend on who was up first.
+    With `starting`, one that is starting counts as well: what the node is must not depend on who was up first.
     """
     # one deadline for all: an engine that hangs must not make the others wait for it each time
-    deadline = time.monotonic() + settings.reload_timeout
+    deadline = time.monotonic() + (settings.reload_timeout if starting else _ASK_SECONDS)
     found = []
     for engine in engines:
         own = settings.for_engine(engine).engine
         for socket in _sockets(node, engine, own):
+            if not _is_there(node, socket) and not (starting and _is_expected(node, engine, socket)):
+                continue
             evidence = _answer(node, engine, socket, deadline)
             if evidence is not None:
                 found.append(evidence)
@@ -120,6 +126,11 @@ def _sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[st
             yield from _matching(node, row.socket) if "*" in row.socket else (row.socket,)
 
 
+def _is_expected(node: Node, engine: EngineName, socket: str) -> bool:
+    """Tell whether a process runs that will serve the socket once it is up."""
+    return engine in ROOMS and serving.process_of(node, engine, socket) is not None
+
+
 def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evidence | None:
     """Return what was heard on a socket, None where nobody answers and nobody is about to."""
     rows = with_socket(socket)
@@ -129,8 +140,6 @@ def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evi
         row = rows[0] if rows else USUAL[engine]
         return Evidence(Kind.LIVE, row, f"{row.name} listens on {socket}", socket)
     room = ROOMS[engine]
-    if not _is_there(node, socket) and serving.process_of(node, engine, socket) is None:
-        return None
     try:
         live = answering.wait(room, node, socket, deadline - time.monotonic())
     except EngineSilentError as error:
