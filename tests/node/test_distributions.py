@@ -14,7 +14,7 @@ import pytest
 from tests.node import faults
 from tests.node.faults import Plan
 from tests.support.distribution_cases import WRITE, Case, cases
-from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
+from tests.support.fake_node import NOTHING_TO_DO, SCRIPTS, TOOLKIT, WAITING, FakeNode
 from toolkit_installer.distributions import BY_NAME
 
 CASES = pytest.mark.parametrize("case", cases(), ids=str)
@@ -301,3 +301,22 @@ def test_microk8s_copies_its_template_at_a_refresh_and_both_copies_are_given_bac
     original = before[f"/var/snap/microk8s/6089/{template}"].content
     assert node.read(f"/var/snap/microk8s/6089/{template}") == original
     assert TOOLKIT.encode() not in node.read(f"/var/snap/microk8s/6102/{template}")
+
+
+def test_the_operators_daemonset_finds_k3s_behind_its_mounts(node: FakeNode, tmp_path: Path) -> None:
+    case = Case("k3s", "drop-in")
+    config = tmp_path / "runtime" / "config-dir" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_bytes(case.read(f"{AGENT}/config.toml"))
+    flags = ("--restart-mode", "none", "--toolkit-source-root", str(node.payload), "--root", str(tmp_path / "nvidia"))
+    more = ("--pid-file", str(tmp_path / "toolkit.pid"), "--socket", str(tmp_path / "runtime" / "containerd.sock"))
+    named = ("--config", str(config), "--drop-in-config", str(tmp_path / "runtime" / "config-dir.d" / "99-nvidia.toml"))
+    host = ("--drop-in-config-host-path", "/etc/containerd/conf.d/99-nvidia.toml", "--runtime", "containerd")
+    run = node._started([str(SCRIPTS / "nvidia-toolkit"), *flags, *more, *named, *host])
+    run.wait_for(WAITING)
+    assert config.read_bytes() == case.read(f"{AGENT}/config.toml")
+    (expected,) = case.expected().values()
+    written = (config.parent / "config-v3.toml.d" / "99-nvidia.toml").read_bytes()
+    assert written == expected.replace(b"/usr/local/nvidia", str(tmp_path / "nvidia").encode())
+    assert run.stop() == 0
+    assert list((tmp_path / "runtime").rglob("*")) == [config.parent, config]
