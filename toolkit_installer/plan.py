@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.engines.base import Goals, Live, Reload, Survey
-from toolkit_installer.receipt import EngineRecord
+from toolkit_installer.receipt import EngineRecord, FileRecord
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit.layout import ToolkitFile
 
@@ -69,9 +69,14 @@ def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> En
     """Return the record of an engine that is configured in another file now; None if there is none."""
     now = {engine.name: {goal.path for goal in engine.goals.files} for engine in engines}
     for record in recorded:
-        if record.name in now and any(file.path not in now[record.name] for file in record.files):
+        if record.name in now and any(file.path not in now[record.name] and _of_ours(file) for file in record.files):
             return record
     return None
+
+
+def _of_ours(file: FileRecord) -> bool:
+    """Tell whether something of ours may stand in a file; an older installer's entries only went from some."""
+    return any(file.before is None or digest != file.before.sha256 for digest in file.written)
 
 
 def known(recorded: Sequence[EngineRecord], plan: Plan) -> bool:

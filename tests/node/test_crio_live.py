@@ -362,3 +362,36 @@ def test_a_default_that_the_environment_puts_over_all_files_is_refused(machine: 
     assert refused.code == 3
     assert "CRI-O was started with --default-runtime crun" in refused.output
     assert "nvidia" in machine.good("run", "--set-as-default=false")
+
+
+@pytest.mark.parametrize(
+    "manager, mode, warned",
+    [("cgroupfs", "control-group", True), ("cgroupfs", "process", False), ("systemd", "control-group", False)],
+)
+def test_a_restart_that_may_end_containers_is_warned_of(
+    machine: Machine, manager: str, mode: str, *, warned: bool
+) -> None:
+    machine.flags = ("--cgroup-manager", manager)
+    machine.start()
+    with mock.patch.object(Services, "property", lambda _services, _unit, name: mode if name == "KillMode" else None):
+        said = machine.good("run")
+    assert ("its restart may end running containers" in said) is warned
+
+
+def test_cdi_needs_nothing_of_crio(crio: Machine) -> None:
+    crio.good("run")
+    content = crio.node.read(DROP_IN)
+    assert NOTHING_TO_DO in crio.good("run", "--enable-cdi-in-runtime")
+    assert crio.node.read(DROP_IN) == content
+
+
+def test_a_file_that_only_lost_an_older_installers_entries_may_go_without_the_handlers_going(crio: Machine) -> None:
+    older = "/etc/crio/crio.conf.d/50-gpu.conf"
+    entry = f'[crio.runtime.runtimes.nvidia-cdi]\nruntime_path = "{TOOLKIT}/nvidia-container-runtime.cdi"\n'
+    crio.node.write(older, entry)
+    crio.good("run")
+    assert TOOLKIT not in crio.node.read(older).decode()
+    starts = crio.starts
+    crio.node.place(older).unlink()
+    assert "taking the handlers back" not in crio.good("run")
+    assert crio.starts == starts

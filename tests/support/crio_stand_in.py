@@ -143,7 +143,7 @@ class StandIn:
         await asyncio.gather(pump(reader, back_writer), pump(back_reader, writer))
 
     def _answer(self, path: str) -> bytes:
-        bodies = {"/info": b"{}", "/config": written(self.says).encode()}
+        bodies = {"/info": b"{}", "/config": written(self.says, self.options.cgroup_manager).encode()}
         if path not in bodies or (path == "/config" and self.options.hides_config):
             return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(bodies[path])}\r\nConnection: close\r\n\r\n"
@@ -161,9 +161,14 @@ def _field(number: int, content: str | bytes) -> bytes:
     return bytes([number << 3 | 2, *encoded, length]) + data
 
 
-def written(reading: Reading) -> str:
+def written(reading: Reading, cgroup_manager: str = "systemd") -> str:
     """Return what it runs with as TOML."""
-    runtime = {"default_runtime": reading.default, "hooks_dir": reading.hooks_dirs, "runtimes": reading.runtimes}
+    runtime = {
+        "cgroup_manager": cgroup_manager,
+        "default_runtime": reading.default,
+        "hooks_dir": reading.hooks_dirs,
+        "runtimes": reading.runtimes,
+    }
     return tomlkit.dumps({"crio": {"runtime": runtime}})
 
 
@@ -178,6 +183,7 @@ def main() -> int:
     parser.add_argument("--name", default="cri-o")
     parser.add_argument("--version", default="1.37.0")
     parser.add_argument("--refuses", default="")
+    parser.add_argument("--cgroup-manager", default="systemd")
     parser.add_argument("--lists-nothing", action="store_true")
     parser.add_argument("--hides-config", action="store_true")
     parser.add_argument("command", nargs="?", choices=("config",))

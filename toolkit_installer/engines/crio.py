@@ -141,9 +141,20 @@ class Crio:
         flags = [word for flag, value in told if value is not None for word in (flag, value)]
         return crio_trial.refusal(node.programs, process.executable, flags)
 
-    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # containerd has some
-        """Return nothing: containers survive a restart of CRI-O."""
-        return ()
+    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
+        """Warn of a restart that ends containers: under cgroupfs their monitors are in the unit's own cgroup.
+
+        systemd ends all that is in there, unless the unit says otherwise. Source: cri-o issue 2745, systemd.kill(5).
+        """
+        if not reload.restarts or reload.unit is None or not crio_live.uses_cgroupfs(survey.live):
+            return ()
+        if node.services.property(reload.unit, "KillMode") == "process":
+            return ()
+        warning = (
+            "CRI-O manages cgroups by cgroupfs, so that its restart may end running containers; cgroup_manager = "
+            '"systemd" is safer, and --restart-mode none leaves the restart to you'
+        )
+        return (warning,)
 
     def transitional(self, content: bytes | None) -> bytes | None:  # noqa: ARG002  # what docker needs, not CRI-O
         """Return None: a restart reads whatever is there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
@@ -25,6 +26,8 @@ OTHER_ROLE = "crio.conf.d/"
 
 _BUILT_IN_NAMES = frozenset({"crun", "runc"})
 _HOOK_ENDING = ".json"
+_OLDER_NAMES = frozenset({"99-nvidia.conf", "99-nvidia.toml"})
+"""What older installers call a drop-in that is wholly theirs, in whatever folder they were told to use."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +113,8 @@ def _base(file: EngineFile, memory: Memory, toolkit_folder: str) -> tuple[bytes 
     if hashlib.sha256(content).hexdigest() in memory.written:
         return memory.before, ()
     base, left = crio_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
-    made = memory.before is None and (memory.written or (file.role == DROP_IN_ROLE and base != content))
+    own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
+    made = memory.before is None and (memory.written or (own and base != content))
     if made and crio_config.says_nothing(base):
         return None, left  # it was made for us, or by an older installer, and nobody else put anything in
     return base, left

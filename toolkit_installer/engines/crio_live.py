@@ -76,6 +76,14 @@ def ask(node: Node, socket: str, seconds: float) -> CrioLive:
     return CrioLive(status.version, handlers, runtime.get("default_runtime") or None, process, hooks, config, given)
 
 
+def uses_cgroupfs(live: Live | None) -> bool:
+    """Tell whether the running CRI-O says that it does not leave cgroups to systemd. Pure."""
+    if not isinstance(live, CrioLive) or live.config is None:
+        return False
+    manager: object = lookup(tomllib.loads(live.config.decode()), (*crio_config.RUNTIME, "cgroup_manager"))
+    return manager == "cgroupfs"
+
+
 def variables(process: Process) -> dict[str, str]:
     """Return the variables of a CRI-O that stand in for its flags."""
     known = _VARIABLES.values()
