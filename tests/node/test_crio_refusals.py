@@ -100,3 +100,13 @@ def test_a_root_file_elsewhere_has_its_drop_ins_beside_it(node: FakeNode, tmp_pa
     assert not node.exists("/etc/crio")
     assert do(node, tmp_path, "uninstall").code == 0
     assert node.snapshot() == before
+
+
+def test_a_node_that_has_crun_alone_runs_crun_at_once(node: FakeNode, tmp_path: Path) -> None:
+    node.write("/usr/bin/crun", "", 0o755)
+    for _ in range(2):
+        outcome = do(node, tmp_path, "run", "--no-daemon")
+        assert outcome.code == 0, outcome.output
+        config = tomllib.loads(node.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml").decode())
+        assert config["nvidia-container-runtime"]["runtimes"][0] == "/usr/bin/crun"
+        assert "'/usr/bin/crun'" in node.read(f"{TOOLKIT}/nvidia-container-runtime").decode()
