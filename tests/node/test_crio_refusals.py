@@ -110,3 +110,17 @@ def test_a_node_that_has_crun_alone_runs_crun_at_once(node: FakeNode, tmp_path: 
         config = tomllib.loads(node.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml").decode())
         assert config["nvidia-container-runtime"]["runtimes"][0] == "/usr/bin/crun"
         assert "'/usr/bin/crun'" in node.read(f"{TOOLKIT}/nvidia-container-runtime").decode()
+
+
+def test_a_named_file_lends_its_settings_and_a_broken_one_is_named_with_its_line(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.write(CRIO_SITE, "[crio.runtime.runtimes.crun]\nmonitor_path = '/of/the/files'\n")
+    node.write("/etc/site.toml", "[crio.runtime.runtimes.crun]\nmonitor_path = '/of/the/site'\n")
+    outcome = do(node, tmp_path, "run", "--no-daemon", "--config-source", "file=/etc/site.toml,file")
+    assert outcome.code == 0, outcome.output
+    ours = tomllib.loads(node.read(CRIO_DROP_IN).decode())["crio"]["runtime"]["runtimes"]["nvidia"]
+    assert ours["monitor_path"] == "/of/the/site"
+    assert do(node, tmp_path, "uninstall").code == 0
+    node.write("/etc/site.toml", "# site\n[crio.runtime\n")
+    assert "file=/etc/site.toml line=2" in check_refused(node, tmp_path, "--config-source", "file=/etc/site.toml")
