@@ -93,9 +93,9 @@ def without_us(
     Raises as `check` does for a file that names our toolkit folder.
     """
     document = toml_document.parse(content)
-    if toolkit_folder.encode() in content:
+    if toolkit_folder.encode() in content or is_known(document):
         check(content)
-    elif not is_known(document):
+    else:
         # somebody wrote it anew, for another containerd: all that can be ours in it is an import
         ownership = Ownership(tuple(key for key in ownership.keys if key.item))
     original = toml_document.parse(before or b"")

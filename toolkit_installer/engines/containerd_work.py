@@ -11,7 +11,7 @@ from toolkit_installer.engines import containerd_config, containerd_sources
 from toolkit_installer.engines import containerd_views as views_of
 from toolkit_installer.engines.base import Goal, Goals, Request
 from toolkit_installer.engines.containerd_config import Part
-from toolkit_installer.engines.containerd_survey import ROOT_ROLE, ContainerdSurvey, role_of
+from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey, role_of
 from toolkit_installer.engines.containerd_tables import (
     BUILT_IN_RUNTIME,
     RUNTIME,
@@ -54,6 +54,9 @@ class Work:
             self.files.append(Read(path, document, own, relative))
             self.roles[path] = role
             contents.append(content)
+        drop_in = without[DROP_IN_ROLE]
+        with located(drop_in.path):
+            check(drop_in.base or b"")
         root = self.files[0]
         self.version = version_of(self.files, contents, self.release)
         refuse_unread(root, contents[0], self.version, self.release)
