@@ -19,7 +19,10 @@ from toolkit_installer.settings import Program
 
 PROJECT = pathlib.Path(__file__).parents[2]
 PACKAGE = PROJECT / "toolkit_installer"
-DOCUMENTS = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/safety.md", "docs/detection.md"]
+DOCUMENTS = [
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md"),
+    *("docs/containerd.md", "docs/detection.md", "docs/safety.md"),
+]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 GAP = "…"
 """Stands for what differs from one message to the next, in the documents and in `messages`."""
