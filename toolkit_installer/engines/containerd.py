@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from toolkit_installer import log
 from toolkit_installer.documents import toml_document, toml_values
 from toolkit_installer.engines import (
     answering,
@@ -111,8 +112,13 @@ class Containerd:
 
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
         """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP."""
-        if containerd_survey.is_disabled(survey):
-            return Reload(ReloadMode.NONE)  # whatever it reads, its CRI serves nothing
+        if (switch := containerd_survey.disabled_in(survey)) is not None:
+            log.get().warning(
+                "The file disables the CRI plugin: Kubernetes cannot use this containerd, and it is not reloaded",
+                file=switch[0],
+                disabled=switch[1],
+            )
+            return Reload(ReloadMode.NONE)  # whatever it reads, it serves no handler
         reload = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
         if reload.mode is ReloadMode.SIGNAL:
             return dataclasses.replace(reload, restarts=True)

@@ -54,11 +54,14 @@ def role_of(path: str) -> str:
     return f"import {path}"
 
 
-def is_disabled(survey: Survey) -> bool:
-    """Tell whether the files switch the CRI plugin off. Raises DocumentError."""
-    contents = [file.content or b"" for file in survey.files if file.role == ROOT_ROLE]
-    contents += [content for _, content in survey.imported]
-    return any(switched_off(toml_document.parse(content)) for content in contents)
+def disabled_in(survey: Survey) -> tuple[str, str] | None:
+    """Return which file switches the CRI plugin off, and by which name; None if none does. Raises DocumentError."""
+    contents = [(file.path, file.content or b"") for file in survey.files if file.role == ROOT_ROLE]
+    for path, content in (*contents, *survey.imported):
+        name = switched_off(toml_document.parse(content))
+        if name is not None:
+            return path, name
+    return None
 
 
 def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, silence: str) -> ContainerdSurvey:

@@ -236,6 +236,4 @@ class Work:
             ]
         if self.request.settings.use_legacy_config and all(self.plugin(view) != SHORT for view in self.views):
             notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
-        if self.disabled is not None:
-            notes.append(f"{self.disabled[0]} disables the CRI plugin ({self.disabled[1]!r}): Kubernetes cannot use it")
         return notes
