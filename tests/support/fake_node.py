@@ -176,7 +176,7 @@ class FakeNode:
     def named_runtimes(self) -> dict[str, str]:
         """Return the executables that any of the engines' files names, by handler."""
         named = {name: entry["path"] for name, entry in self.docker().get("runtimes", {}).items()}
-        for plugin in ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"):
+        for plugin in ("cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"):
             for name, entry in self.containerd(plugin).get("runtimes", {}).items():
                 if "BinaryName" in entry.get("options", {}):
                     named[name] = entry["options"]["BinaryName"]

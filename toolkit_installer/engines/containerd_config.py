@@ -110,7 +110,7 @@ def without_us(
         document = apply(document, tuple(kept))
         changes += [*made, *kept]
         left += notes
-    gone, notes = _without_version(document, ownership)
+    gone, notes = _without_version(document, ownership, original)
     text = toml_document.edit(content, [*changes, *gone], marker=MARKER)
     if gone and not text.strip():
         text = b""
@@ -147,14 +147,19 @@ _OF_VERSION_2 = ("plugins", "disabled_plugins", "required_plugins", "imports")
 """What reads otherwise in a file of version 1."""
 
 
-def _without_version(document: Table, ownership: Ownership) -> tuple[list[Change], list[str]]:
-    """Drop the version line that we wrote, unless what others wrote since needs it."""
+def _without_version(document: Table, ownership: Ownership, original: Table) -> tuple[list[Change], list[str]]:
+    """Drop the version line that we wrote, unless what others wrote since needs it.
+
+    Whoever wrote anything into a file that we made wrote it into one of that version.
+    """
     owned = ownership.of(VERSION)
     if owned is None or not same(document.get("version"), owned.ours) or owned.prior is not ABSENT:
         return [], []
     imports = ownership.of(IMPORTS)
     if imports is not None and same(document, {"version": owned.ours, "imports": imports.ours}):
         return [Remove(VERSION), Remove(IMPORTS)], []
+    if not original and not same(document, {"version": owned.ours}):
+        return [], []
     if any(document.get(key) for key in _OF_VERSION_2):
         return [], ["the version line: what others added is written for it"]
     return [Remove(VERSION)], []
