@@ -17,6 +17,7 @@ import psutil
 
 from toolkit_installer import log
 from toolkit_installer.engines import containerd_places
+from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import EngineSilentError
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.rooms import room
@@ -87,6 +88,8 @@ def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
     """Return the handlers in the folder that a live engine offers, or why that cannot be known."""
     try:
         live = room(record.name).ask(node, record.socket, _ASK_SECONDS)
+    except EngineBrokenError:
+        return []  # it runs without its CRI, and offers no handler; its containers are looked for by themselves
     except EngineSilentError:
         if not processes.listens(node.root, record.socket):
             return []  # it reads its files when it starts

@@ -57,7 +57,7 @@ class Containerd:
 
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`."""
-        return role in (ROOT_ROLE, DROP_IN_ROLE) and ".toml" in name
+        return containerd_survey.may_be(role, name)
 
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Read config.toml, the drop-in and what they import, and ask the CRI. Raises ConfigurationError."""

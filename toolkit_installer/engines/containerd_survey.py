@@ -25,6 +25,7 @@ DROP_IN_ROLE = "drop-in"
 ENDING = ".toml"
 """What the names of containerd's files have in them: what a receipt may name, and nothing else, is edited."""
 _FILE = "file="
+_IMPORT = "import"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,12 @@ def of(survey: Survey) -> ContainerdSurvey:
 
 def role_of(path: str) -> str:
     """Return the role of an imported file."""
-    return f"import {path}"
+    return f"{_IMPORT} {path}"
+
+
+def may_be(role: str, name: str) -> bool:
+    """Tell whether a file of that role, config.toml's, the drop-in's or an import's, may be called `name`."""
+    return (role in (ROOT_ROLE, DROP_IN_ROLE) or role.startswith(f"{_IMPORT} ")) and ENDING in name
 
 
 def disabled_in(survey: Survey) -> tuple[str, str] | None:
