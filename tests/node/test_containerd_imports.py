@@ -77,3 +77,21 @@ def test_a_receipt_that_was_lost_leaves_no_handler_in_an_imported_file(node: Fak
     run = node.do("uninstall", engine="containerd")
     assert run.process.returncode == 0, run.output
     assert found(node, case) == case.before()
+
+
+def test_a_file_of_somebodys_own_in_the_drop_ins_place_is_edited_again_while_the_engine_stays_down(
+    node: FakeNode,
+) -> None:
+    case = BY_NAME["v2-somebodys-drop-in"]
+    put(node, case)
+    before = node.snapshot()
+    assert node.do("run", "--no-daemon", engine="containerd").process.returncode == 0
+    theirs = node.read(f"{FOLDER}/conf.d/99-nvidia.toml")
+    node.write(f"{FOLDER}/conf.d/99-nvidia.toml", theirs + b"# seen\n")
+    assert node.do("run", "--no-daemon", engine="containerd").process.returncode == 0
+    assert found(node, case) == case.after() | {"conf.d/99-nvidia.toml": theirs + b"# seen\n"}
+    assert node.do("uninstall", engine="containerd").process.returncode == 0
+    left = case.before()["conf.d/99-nvidia.toml"] + b"# seen\n"
+    assert node.read(f"{FOLDER}/conf.d/99-nvidia.toml") == left
+    node.write(f"{FOLDER}/conf.d/99-nvidia.toml", case.before()["conf.d/99-nvidia.toml"])
+    assert node.snapshot() == before

@@ -132,7 +132,7 @@ class Containerd:
         by_role = {goal.role: goal for goal in goals.files}
         imported = []
         for each in containerd_survey.of(survey).graph:
-            goal = by_role.get(containerd_survey.role_of(each.path))
+            goal = by_role.get(containerd_survey.role_of(each))
             imported.append((goal.base or b"", goal.target or b"") if goal is not None else (each.content,) * 2)
         containerd_trial.try_out(node, process, by_role[ROOT_ROLE], by_role[DROP_IN_ROLE], goals, imported)
 
@@ -204,7 +204,8 @@ def _base(file: EngineFile, memory: Memory, toolkit_folder: str) -> tuple[bytes 
     if foreign and containerd_config.ours(content, toolkit_folder):
         return None, ()  # an older installer's, whole: it wrote nothing of anybody else's into this file
     base, left = containerd_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
-    if memory.before is None and (memory.written or dropped) and not base.strip():
+    made = memory.before is None and (memory.written or (dropped and base != content))
+    if made and not base.strip():
         return None, left  # it was created for us, and nobody else put anything in
     if dropped and memory.before is None and base != content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")

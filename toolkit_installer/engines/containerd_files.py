@@ -20,12 +20,14 @@ class Imported:
     """A file that another one imports. `path` is as containerd names it, `place` where it is found here.
 
     `by_relative_pattern`: it is reached only through a relative path with a wildcard, which 1.6 looks up elsewhere.
+    `drop_in`: it lies where our own drop-in goes.
     """
 
     path: str
     place: str
     content: bytes
     by_relative_pattern: bool = False
+    drop_in: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +47,15 @@ class Graph:
 
 
 def read(
-    files: Files, root: str, content: bytes, skip: frozenset[str], elsewhere: Mapping[str, str] | None = None
+    files: Files, root: str, content: bytes, drop_in: frozenset[str], elsewhere: Mapping[str, str] | None = None
 ) -> Graph:
     """Return what `content`, the file at `root`, imports, nested files included, and what is not there.
 
-    Files in `skip` are left out. `elsewhere` maps folders as containerd names them to where they are found here.
+    `drop_in` has the names of our drop-in. `elsewhere` maps folders as containerd names them to where they are found
+    here.
     Raises DocumentError naming the file, NodeError.
     """
-    seen = {root, *skip}
+    seen = {root}
     imported: list[Imported] = []
     missing: list[Missing] = []
     pending = [(root, content, False)]
@@ -62,14 +65,15 @@ def read(
             by_pattern = relative or (is_relative and _WILDCARD in pattern)
             places = expand(files, _here(pattern, elsewhere or {}))
             names = [_named(place, pattern, elsewhere or {}) for place in places]
-            if not names and _WILDCARD not in pattern and pattern not in skip:
+            if not names and _WILDCARD not in pattern and pattern not in drop_in:
                 missing.append(Missing(path, pattern))
             for place, name in zip(places, names, strict=True):
-                known = not seen.isdisjoint((name, place)) or files.canonical(place) in skip
-                found = None if known else files.find(place)
+                ours = not drop_in.isdisjoint((name, place, files.canonical(place)))
+                names_of_it = drop_in if ours else {name, place}
+                found = files.find(place) if seen.isdisjoint(names_of_it) else None
                 if found is not None:
-                    seen |= {name, place}
-                    imported.append(Imported(name, place, found.content, by_pattern))
+                    seen |= names_of_it
+                    imported.append(Imported(name, place, found.content, by_pattern, ours))
                     pending.append((name, found.content, by_pattern))
     return Graph(tuple(imported), tuple(missing))
 

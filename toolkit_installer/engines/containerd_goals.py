@@ -42,7 +42,8 @@ def by_drop_in(work: Work) -> Goals | None:
     if drop_in.base is not None and toml_document.parse(drop_in.base).get("version") != version:
         return None
     plugin = work.plugin(View.DEEP)
-    if any(_contradicts(file, plugin, work.request) for file in work.files[1:]):
+    others = (file for file in work.files[1:] if work.roles[file.path] != DROP_IN_ROLE)
+    if any(_contradicts(file, plugin, work.request) for file in others):
         return None
     new = version if not drop_in.base or not toml_document.parse(drop_in.base) else None
     settings = work.request.settings
@@ -99,7 +100,8 @@ def in_place(work: Work) -> Goals:
     _refuse_what_would_be_lost(work, edited)
     imported = [goal for role, goal in edited.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     unknown = f"{drop_in.path} is not used: containerd is not known to be 2.1 or later, so config.toml is edited"
-    return work.goals([*imported, edited[ROOT_ROLE], drop_in], (unknown,) if work.release is None else ())
+    unused = work.release is None and edited[DROP_IN_ROLE].target == drop_in.base
+    return work.goals([*imported, edited[ROOT_ROLE], edited[DROP_IN_ROLE]], (unknown,) if unused else ())
 
 
 def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, Goal]) -> None:

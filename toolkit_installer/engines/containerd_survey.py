@@ -33,6 +33,7 @@ class ContainerdSurvey(Survey):
     """A containerd as it was found. Imported files that could be edited are among `files`, under their paths' names."""
 
     graph: tuple[Imported, ...] = ()
+    """All that is imported, the drop-in included where it is there."""
     missing: tuple[Missing, ...] = ()
     dump: Table | None = None
     """What the live daemon's own binary prints of its configuration; None if it was not asked, or does not say."""
@@ -50,9 +51,9 @@ def of(survey: Survey) -> ContainerdSurvey:
     return ContainerdSurvey(survey.socket, survey.files, survey.live, survey.silence, survey.imported, graph)
 
 
-def role_of(path: str) -> str:
+def role_of(imported: Imported) -> str:
     """Return the role of an imported file."""
-    return f"{_IMPORT} {path}"
+    return DROP_IN_ROLE if imported.drop_in else f"{_IMPORT} {imported.path}"
 
 
 def may_be(role: str, name: str) -> bool:
@@ -82,9 +83,9 @@ def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, s
     elsewhere = {posixpath.dirname(named): posixpath.dirname(drop_in_path)}
     if told is not None:
         elsewhere[posixpath.dirname(told)] = posixpath.dirname(config)
-    skip = frozenset({drop_in_path, drop_in.path, named})
+    names = frozenset({drop_in_path, drop_in.path, named})
     different = {there: here for there, here in elsewhere.items() if there != here}
-    graph = containerd_files.read(node.files, config, root.content or b"", skip, different)
+    graph = containerd_files.read(node.files, config, root.content or b"", names, different)
     files = (root, drop_in, *_editable(node, graph.imported, {root.path, drop_in.path}))
     sources = tuple(
         (path, found.content if (found := node.files.find(path)) is not None else None)
@@ -95,7 +96,7 @@ def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, s
         files,
         live,
         silence,
-        tuple((each.path, each.content) for each in graph.imported),
+        tuple((each.path, each.content) for each in graph.imported if not each.drop_in),
         graph=graph.imported,
         missing=graph.missing,
         dump=_dump(node, process, settings),
@@ -114,7 +115,7 @@ def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> li
             continue  # a symlink out of its mount: it can be looked at, and is not ours to change
         if path not in known and ENDING in posixpath.basename(path):
             known.add(path)
-            result.append(EngineFile(role_of(each.path), path, found))
+            result.append(EngineFile(role_of(each), path, found))
     return result
 
 

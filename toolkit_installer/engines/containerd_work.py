@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup, same
-from toolkit_installer.engines import containerd_config, containerd_sources
+from toolkit_installer.engines import containerd_config, containerd_files, containerd_sources
 from toolkit_installer.engines import containerd_views as views_of
 from toolkit_installer.engines.base import Goal, Goals, Request
 from toolkit_installer.engines.containerd_config import Part
+from toolkit_installer.engines.containerd_files import Imported
 from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey, role_of
 from toolkit_installer.engines.containerd_tables import (
     BUILT_IN_RUNTIME,
@@ -39,11 +40,10 @@ class Work:
     """One containerd's files without us, and what is asked for."""
 
     def __init__(self, survey: ContainerdSurvey, request: Request, without: Mapping[str, Goal], *, deep: bool) -> None:
-        """`without`: the files without us, by role. `deep`: the daemon is down, and is known to merge deeply."""
+        """`without`: the files without us, by role. `deep`: the daemon is down, and our drop-in is in use."""
         self.survey = survey
         self.request = request
         self.without = without
-        self.deep = deep
         self.release = views_of.release_of(survey.live.version) if survey.live is not None else None
         self.roles: dict[str, str] = {}
         contents: list[bytes] = []
@@ -57,6 +57,9 @@ class Work:
         drop_in = without[DROP_IN_ROLE]
         with located(drop_in.path):
             check(drop_in.base or b"")
+        # one that has the CRI plugin's settings by itself is edited in place: that tells nothing of the daemon
+        theirs = any(self.roles[file.path] == DROP_IN_ROLE and plugins_in(file.document) for file in self.files)
+        self.deep = deep and not theirs
         root = self.files[0]
         self.version = version_of(self.files, contents, self.release)
         refuse_unread(root, contents[0], self.version, self.release)
@@ -64,7 +67,7 @@ class Work:
         self._refuse_disabled(contents)
         self.new_version = self._new_version()
         self.views = views_of.views(self.release, self.new_version or self.version)
-        if deep or self._is_for_2():
+        if self.deep or self._is_for_2():
             self.views = (View.DEEP,)
         elif request.settings.use_legacy_config and self.release is None and self.effective_version in (None, 1):
             self.views = (View.OLDEST, View.SHALLOW)
@@ -92,11 +95,20 @@ class Work:
         root = self.without[ROOT_ROLE]
         found = [(ROOT_ROLE, root.path, root.base or b"", False)]
         for each in self.survey.graph:
-            role = role_of(each.path)
+            role = role_of(each)
             goal = self.without.get(role)
+            if each.drop_in and (goal is None or goal.base is None or self._imported_by_us(each)):
+                continue
             content = (goal.base or b"") if goal is not None else each.content
             found.append((role, each.path, content, each.by_relative_pattern))
         return found
+
+    def _imported_by_us(self, each: Imported) -> bool:
+        """Tell whether it is our own line in the root that imports a file."""
+        root = self.without[ROOT_ROLE]
+        present = self.survey.file(ROOT_ROLE).content or b""
+        now, without = (containerd_files.imports(text, root.path) for text in (present, root.base or b""))
+        return containerd_files.covers(set(now).difference(without), each.path)
 
     def _new_version(self) -> int | None:
         """Return the version line that the root gets, None if it stays as it is.
