@@ -28,6 +28,11 @@ DEFAULT_RUNTIME_TYPE: Final = "io.containerd.runc.v2"
 
 VERSION: Final[Path] = ("version",)
 IMPORTS: Final[Path] = ("imports",)
+_LISTS: Final[dict[Path, str]] = {
+    IMPORTS: "a list of paths",
+    ("disabled_plugins",): "a list of plugins",
+    ("required_plugins",): "a list of plugins",
+}
 
 
 def table_of(plugin: str) -> Path:
@@ -108,9 +113,10 @@ def check(content: bytes) -> tuple[Table, int | None]:
     version = _version(document, content)
     for plugin in PLUGINS:
         _check_table(document, plugin, content)
-    imports = _require(document, IMPORTS, list, "a list of paths", content)
-    if any(not isinstance(element, str) for element in imports or []):
-        raise wrong(content, IMPORTS, "must be a list of paths")
+    for path, what in _LISTS.items():
+        elements = _require(document, path, list, what, content)
+        if any(not isinstance(element, str) for element in elements or []):
+            raise wrong(content, path, f"must be {what}")
     return document, version
 
 
