@@ -15,7 +15,15 @@ from typing import Any
 from toolkit_installer import log
 from toolkit_installer.documents import secrets, toml_document
 from toolkit_installer.documents.changes import Table, lookup
-from toolkit_installer.engines import answering, containerd_additions, containerd_trial, serving, templates, trial
+from toolkit_installer.engines import (
+    answering,
+    containerd_additions,
+    containerd_copies,
+    containerd_trial,
+    serving,
+    templates,
+    trial,
+)
 from toolkit_installer.engines.base import (
     EngineFile,
     EngineSilentError,
@@ -72,7 +80,7 @@ class PlacedContainerd(Containerd):
             process = serving.process_of(node, self.name, socket)
             config = containerd_trial.told_config(process) if process is not None else None
         layout = find(node, config) if config is not None else None
-        if layout is None:
+        if config is None or layout is None or containerd_copies.is_copy(node, layout, config, socket):
             return super().survey(node, settings)
         try:
             live = answering.wait(self, node, socket, settings.answer_timeout)
