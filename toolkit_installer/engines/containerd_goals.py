@@ -77,7 +77,7 @@ def in_place(work: Work) -> Goals:
         plugin = work.plugin(view)
         file = views_of.owner(view, work.files, plugin)
         wanted.setdefault((file.path, plugin), []).append(view)
-        if work.release is None and work.effective_version is None and plugin == SHORT and view is View.DEEP:
+        if work.release is None and plugin == SHORT and view is View.DEEP:
             wanted.setdefault((file.path, RUNTIME), []).append(view)
     root, drop_in = work.without[ROOT_ROLE], work.without[DROP_IN_ROLE]
     edited = dict(work.without)

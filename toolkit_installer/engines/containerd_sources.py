@@ -12,6 +12,7 @@ from toolkit_installer.engines.containerd_tables import (
     BUILT_IN_RUNTIME,
     DEFAULT_RUNTIME_TYPE,
     PLUGINS,
+    RUNTIME,
     SHORT,
     executable,
     legacy_default,
@@ -24,6 +25,8 @@ from toolkit_installer.toolkit.handlers import Handler
 
 _RUNC_TYPES = "io.containerd.runc."
 """Runtime types whose options have a BinaryName."""
+_GONE_FROM_2 = "io.containerd.runc.v1"
+"""Deprecated since 1.4, removed in 2.0 (containerd, RELEASES.md)."""
 _FILLED_IN = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
 """What a daemon itself puts where nothing is said."""
 
@@ -89,7 +92,7 @@ def entries(  # all that makes a handler's table
     made = []
     for handler in handlers:
         entry = copy.deepcopy(source)
-        entry["runtime_type"] = runtime_type or entry.get("runtime_type") or DEFAULT_RUNTIME_TYPE
+        entry["runtime_type"] = runtime_type or _readable(entry.get("runtime_type"), plugin)
         options = dict(entry.get("options", {}))
         asked = json.loads(override)
         if isinstance(asked.get("options"), dict):
@@ -103,6 +106,11 @@ def entries(  # all that makes a handler's table
             entry["container_annotations"] = list(dict.fromkeys([*known_annotations, *annotations]))
         made.append((handler.name, entry))
     return tuple(made)
+
+
+def _readable(kind: str | None, plugin: str) -> str:
+    """Return a lender's runtime type, and for a table that only a 2.x reads one whose shim that still has."""
+    return DEFAULT_RUNTIME_TYPE if not kind or (plugin == RUNTIME and kind == _GONE_FROM_2) else kind
 
 
 def _is_runc(entry: Table) -> bool:

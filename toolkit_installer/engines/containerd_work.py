@@ -163,24 +163,27 @@ class Work:
         return Part(plugin, made, self.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
 
     def _copied(self, plugin: str) -> tuple[tuple[str, Table], ...]:
-        """Return the runtimes that a file without version has under the name of version 1, for the newest name's table.
+        """Return the runtimes that files have under the name of version 1, for the newest name's table.
 
         2.0 to 2.2 read only that one there; newer ones read both, and then this one alone.
         """
-        if plugin != RUNTIME or self.effective_version is not None or self.release is not None:
+        if not self._replaces_version_1(plugin):
             return ()
-        view = self.views[-1]
-        if views_of.runtimes(views_of.plugin_table(view, self.files, RUNTIME), RUNTIME):
-            return ()
-        older = views_of.runtimes(views_of.plugin_table(view, self.files, SHORT), SHORT)
+        older = views_of.runtimes(views_of.plugin_table(self.views[-1], self.files, SHORT), SHORT)
         ours = {handler.name for handler in self.request.handlers}
         return tuple((name, entry) for name, entry in older.items() if name not in ours)
 
     def _lender_of_version_1(self, plugin: str) -> Table:
         """Return the settings for a table that replaces the one of version 1."""
-        if not self._copied(plugin):
+        if not self._replaces_version_1(plugin):
             return {}
         return self._lender(views_of.plugin_table(self.views[-1], self.files, SHORT), SHORT)
+
+    def _replaces_version_1(self, plugin: str) -> bool:
+        """Tell whether the plugin's table gets runtimes that hide those of version 1."""
+        if plugin != RUNTIME or self.effective_version not in (None, 1) or self.release is not None:
+            return False
+        return not views_of.runtimes(views_of.plugin_table(self.views[-1], self.files, RUNTIME), RUNTIME)
 
     def _lender(self, effective: Table, plugin: str) -> Table:
         """Return the settings that the handlers get, from the first source that has any."""
