@@ -238,7 +238,8 @@ def installed_containerd(before: dict[str, Any], site: Site) -> dict[str, Any]:
     table = result.setdefault("plugins", {}).setdefault(_CRI[version(result)], {}).setdefault("containerd", {})
     lender = _lender(table)
     if "runtimes" not in table:
-        table["runtimes"] = {"runc": {"runtime_type": "io.containerd.runc.v2"}}
+        mode = {"sandbox_mode": "podsandbox"} if version(result) == 2 else {}
+        table["runtimes"] = {"runc": {"runtime_type": "io.containerd.runc.v2", **mode}}
     for name in HANDLERS:
         entry = {"runtime_type": "io.containerd.runc.v2"} | copy.deepcopy(lender)
         entry["options"] = {**entry.get("options", {}), "BinaryName": site.executable(name)}

@@ -143,8 +143,9 @@ def containerd_edits(version: int) -> st.SearchStrategy[list[Change]]:
 def without_kept(document: Table, before: Table, runtimes: Path) -> Table:
     """Leave the built-in runc out where only we named it: it stays beside a runtime that somebody added meanwhile."""
     built_in = (*runtimes, "runc")
-    if lookup(before, runtimes) is ABSENT and same(
-        lookup(document, built_in), {"runtime_type": "io.containerd.runc.v2"}
-    ):
+    ours = {"runtime_type": "io.containerd.runc.v2"}
+    if "io.containerd.grpc.v1.cri" in runtimes:
+        ours["sandbox_mode"] = "podsandbox"
+    if lookup(before, runtimes) is ABSENT and same(lookup(document, built_in), ours):
         return apply(document, (Remove(built_in),))
     return document

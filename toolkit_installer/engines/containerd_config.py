@@ -14,6 +14,7 @@ from toolkit_installer.engines.containerd_tables import (
     IMPORTS,
     MARKER,
     PLUGINS,
+    RUNTIME,
     VERSION,
     check,
     enable_cdi,
@@ -26,8 +27,7 @@ from toolkit_installer.engines.containerd_tables import (
 )
 from toolkit_installer.engines.ownership import Owned, Ownership, Shape, beneath, record, strip
 
-BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
-"""How we name the engine's own runc."""
+_BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,11 @@ class Part:
     cdi: bool = False
 
 
+def built_in(plugin: str) -> Table:
+    """Return how we name the engine's own runc: as 1.7 prints it, whose `sandbox_mode` newer names do not have."""
+    return _BUILT_IN if plugin == RUNTIME else _BUILT_IN | {"sandbox_mode": "podsandbox"}
+
+
 def with_us(base: bytes, parts: Sequence[Part], version: int | None = None) -> tuple[bytes, Ownership]:
     """Return `base` with the parts in it, and what of it is ours. `version`: the line that the file is to get."""
     document = toml_document.parse(base)
@@ -62,7 +67,7 @@ def _additions(document: Table, part: Part) -> list[Change]:
     place = shape(part.plugin)
     changes: list[Change] = []
     if part.built_in:
-        changes.append(Set((*place.runtimes, BUILT_IN_RUNTIME), BUILT_IN))
+        changes.append(Set((*place.runtimes, BUILT_IN_RUNTIME), built_in(part.plugin)))
     changes += [Set((*place.runtimes, name), entry) for name, entry in (*part.copied, *part.made)]
     if part.default is not None and part.legacy:
         changes.append(Set(legacy_default(part.plugin), dict(part.made)[part.default]))
@@ -190,8 +195,9 @@ def recognised(content: bytes, *, whole: bool) -> Ownership:
     created: list[Owned] = []
     for plugin in PLUGINS:
         path = (*shape(plugin).runtimes, BUILT_IN_RUNTIME)
-        if path in marked and same(lookup(document, path), BUILT_IN):
-            keys.append(Owned(path, BUILT_IN))
+        named = built_in(plugin)
+        if path in marked and same(lookup(document, path), named):
+            keys.append(Owned(path, named))
         if any(table[:2] == path[:2] for table in marked):
             created += ownership_of.parents(path)
     if whole and "version" in document:

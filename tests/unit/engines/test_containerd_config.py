@@ -40,6 +40,11 @@ RUNTIME_BLOCKS = {
     "nvidia": "[{p}.containerd.runtimes.nvidia]\nruntime_type = 'io.containerd.runc.v2'\n"
     "options.BinaryName = '/opt/nv'\n",
 }
+BUILT_IN = {
+    2: {"runtime_type": "io.containerd.runc.v2", "sandbox_mode": "podsandbox"},
+    3: {"runtime_type": "io.containerd.runc.v2"},
+}
+"""containerd's own runc, as files of a version say what a daemon without any has."""
 
 
 @st.composite
@@ -79,7 +84,7 @@ def test_installed_every_runtime_that_was_effective_still_is(made: tuple[bytes, 
     table = TABLE[version]
     before = lookup(meaning(base), (*table, "runtimes"))
     after = lookup(meaning(text), (*table, "runtimes"))
-    effective = {"runc": {"runtime_type": "io.containerd.runc.v2"}} if before is ABSENT else before
+    effective = {"runc": BUILT_IN[version]} if before is ABSENT else before
     for name, entry in effective.items():
         assert name == "nvidia" or same(after[name], entry)
     for handler in HANDLERS:
@@ -135,7 +140,7 @@ def test_an_empty_file_gets_version_and_runc_and_loses_them_again(version: int, 
     text, ownership = with_us(base, version)
     document = meaning(text)
     assert document["version"] == version
-    assert lookup(document, (*TABLE[version], "runtimes"))["runc"] == {"runtime_type": "io.containerd.runc.v2"}
+    assert lookup(document, (*TABLE[version], "runtimes"))["runc"] == BUILT_IN[version]
     without, _ = containerd_config.without_us(text, ownership, FOLDER)
     assert meaning(without) == {}
 
@@ -189,7 +194,7 @@ def test_an_older_installers_entries_are_ours_without_any_receipt() -> None:
     text, _ = with_us(base, 2)
     without, _ = containerd_config.without_us(text, Ownership(), FOLDER)
     runtimes = lookup(meaning(without), (*TABLE[2], "runtimes"))
-    assert runtimes == {"runc": {"runtime_type": "io.containerd.runc.v2"}}
+    assert runtimes == {"runc": BUILT_IN[2]}
     assert lookup(meaning(without), (*TABLE[2], "default_runtime_name")) is ABSENT
     assert b"# mine" in without
 
