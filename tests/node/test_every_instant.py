@@ -8,7 +8,20 @@ import pytest
 
 from tests.node.faults import Plan
 from tests.node.judging import Judge
-from tests.node.matrix import CLEANUP, DEEDS, HALVES, INSTALL, UNINSTALL, Bench, Command, Deed, Half, World, interrupted
+from tests.node.matrix import (
+    CLEANUP,
+    DEEDS,
+    HALVES,
+    INSTALL,
+    MAKES,
+    UNINSTALL,
+    Bench,
+    Command,
+    Deed,
+    Half,
+    World,
+    interrupted,
+)
 
 Count = Callable[[int, Sequence[str]], None]
 SIGKILLED = -9
@@ -57,6 +70,11 @@ def test_killed_at_any_instant_of_an_install_that_was_told_to_stop_the_node_work
     report(*tried(made, made.original, interrupted(made), judge, killing=True), count_instants)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [pytest.param(make, id=make.name, marks=pytest.mark.xdist_group(make.name)) for make in MAKES if make.live],
+    indirect=True,
+)
 @pytest.mark.parametrize("recovering", [INSTALL, UNINSTALL, CLEANUP], ids=["run", "uninstall", "cleanup"])
 @pytest.mark.parametrize("half", HALVES, ids=str)
 def test_killed_at_any_instant_of_the_recovery_from_a_killed_run_the_node_works(

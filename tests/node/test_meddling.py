@@ -157,7 +157,7 @@ class Bench:
 
     def is_the_toolkits(self, whole: Outcome, number: int) -> bool:
         """Tell whether this call is about the toolkit's file of the same name, which is not exchanged."""
-        return whole.calls[number].startswith(("create", "rename ", "unlink config.toml")) and not any(
+        return whole.calls[number].startswith(("create", "link ", "rename ", "unlink config.toml")) and not any(
             "swap" in call for call in whole.calls[number : number + 6]
         )
 
