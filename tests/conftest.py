@@ -22,7 +22,7 @@ def count_instants(record_property: Callable[[str, object], None]) -> Callable[[
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Show for each test how many instants it tried, and their sum: also where other processes ran the tests."""
+    """Show for each file of tests how many instants it tried, and their sum: also where other processes ran them."""
     counted = [
         (report.nodeid, value)
         for reports in terminalreporter.stats.values()
@@ -33,10 +33,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if not counted:
         return
     terminalreporter.section("every instant")
-    for nodeid, (tried, broken) in sorted(counted):
-        terminalreporter.write_line(f"{tried:6d} instants, {broken} broken  {nodeid.rpartition('/')[2]}")
-    tried, broken = (sum(column) for column in zip(*(value for _, value in counted), strict=True))
-    terminalreporter.write_line(f"{tried:6d} instants, {broken} broken")
+    files: dict[str, list[tuple[int, int]]] = {}
+    for nodeid, value in counted:
+        files.setdefault(nodeid.partition("::")[0], []).append(value)
+    for name, values in [*sorted(files.items()), ("all", [value for _, value in counted])]:
+        tried, broken = (sum(column) for column in zip(*values, strict=True))
+        terminalreporter.write_line(f"{tried:6d} instants, {broken} broken  {name}")
 
 
 def _properties(report: Any) -> Iterable[tuple[str, Any]]:
