@@ -6,7 +6,6 @@ import dataclasses
 import os
 
 from toolkit_installer import __version__, log, memory, plan, references, toolkit_files
-from toolkit_installer.engines import containerd_places
 from toolkit_installer.engines.base import Engine, Goal, Live
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
@@ -185,7 +184,7 @@ class Applier:
             work.survey.live,
             list(reversed(steps)),
             dataclasses.replace(work.reload, mode=mode),
-            lambda now: plan.leftovers(now, work, containerd_places.finds_by_itself(now.process)),
+            lambda now: plan.leftovers(now, work),
             last_resort=True,
         )
         try:

@@ -137,17 +137,14 @@ def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> li
     return wrong
 
 
-def leftovers(now: Live, work: EngineWork, own: frozenset[str] = frozenset()) -> list[str]:
-    """Return in words what the engine still serves of a change that was taken back; nothing once it has forgotten.
-
-    `own`: handlers that a distribution registers on its own.
-    """
+def leftovers(now: Live, work: EngineWork) -> list[str]:
+    """Return in words what the engine still serves of a change that was taken back; nothing once it has forgotten."""
     before = work.survey.live
     known = before.handlers if before is not None else {}
     wrong = [
         f"it still lists the handler {name}"
         for name, path in work.goals.served.items()
-        if name in now.handlers and name not in {*known, *own} and now.handlers[name] in (None, path)
+        if name in now.handlers and name not in {*known, *now.own} and now.handlers[name] in (None, path)
     ]
     if before is not None and now.default != before.default and now.default == work.goals.default:
         wrong.append(f"its default runtime is still {now.default}")

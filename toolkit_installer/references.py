@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 import psutil
 
 from toolkit_installer import log
-from toolkit_installer.engines import containerd_places
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import EngineSilentError
 from toolkit_installer.engines.ownership import beneath
@@ -97,11 +96,10 @@ def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
     if live.process is None:
         return [f"the containers of {record.name} cannot be seen from here (hostPID: true), and may run with it"]
     ours = dict(record.handlers)
-    own = containerd_places.finds_by_itself(live.process)
     return [
         f"{record.name} still offers the handler {name}: restart it"
         for name, path in live.handlers.items()
-        if beneath(path or ours.get(name), folder) and name not in own
+        if beneath(path or ours.get(name), folder) and name not in live.own
     ]
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import time
 
 from toolkit_installer import log, memory, recovering, references, toolkit_files
-from toolkit_installer.engines import containerd_places
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
 from toolkit_installer.engines.ownership import beneath
@@ -174,11 +173,10 @@ class Reverter:
         toolkit_folder: str,
     ) -> None:
         def wrong(now: Live) -> list[str]:
-            own = containerd_places.finds_by_itself(now.process)
             return [
                 f"it still lists the handler {name}, which runs {path}"
                 for name, path in now.handlers.items()
-                if beneath(path, toolkit_folder) and name not in own
+                if beneath(path, toolkit_folder) and name not in now.own
             ]
 
         changes = any(goal.base != present.content for present, goal in goals)

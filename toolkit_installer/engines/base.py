@@ -31,6 +31,11 @@ class Live:
     handlers: Mapping[str, str | None]
     default: str | None
     process: Process | None = None
+    own: frozenset[str] = dataclasses.field(default=frozenset(), kw_only=True)
+    """Handlers that a distribution registered on its own, because it found the toolkit when the engine started.
+
+    They are none of ours, and go when it is started again without the toolkit.
+    """
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,6 +29,7 @@ from toolkit_installer.engines.base import (
     EngineSilentError,
     Goal,
     Goals,
+    Live,
     Memory,
     Reload,
     Request,
@@ -71,6 +72,11 @@ class PlacedContainerd(Containerd):
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`."""
         return ".toml" in name if role in _OURS else super().may_be(role, name)
+
+    def ask(self, node: Node, socket: str, seconds: float) -> Live:
+        """Ask the CRI for its handlers, and tell those apart that the distribution registered. Raises as there."""
+        live = super().ask(node, socket, seconds)
+        return dataclasses.replace(live, own=_found_by_itself(live.process))
 
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Find the distribution's files; read them, and ask the CRI. Raises ConfigurationError."""
@@ -286,11 +292,8 @@ def _with_additions(content: bytes, document: Table, version: int, target: Goal)
     return toml_document.edit(content, changes, marker=containerd_additions.MARKER)
 
 
-def finds_by_itself(process: Process | None) -> frozenset[str]:
-    """Return the handlers that a distribution registered on its own, because it found the toolkit when it started.
-
-    They are none of ours, and go when it is started again without the toolkit.
-    """
+def _found_by_itself(process: Process | None) -> frozenset[str]:
+    """Return the handlers that a distribution registered on its own, because it found the toolkit when it started."""
     layout = behind(process) if process is not None else None
     if process is None or layout is None or not layout.detects:
         return frozenset()
