@@ -24,17 +24,19 @@ _READABLE_NAMES: Final = frozenset(
     }
 )
 
-_KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+# Not possessive where a group repeats: Python before 3.11.5, Debian 12's among them, matches such groups wrongly.
+# The parts of each exclude one another, so that a long string is tried once all the same.
+_KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*"|'[^'\n]*+')"""
 _HEADER = re.compile(
-    rf"[ \t]*+\[\[?[ \t]*+({_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*+)[ \t]*+\]\]?[ \t\r]*+(?=#|$)", re.MULTILINE
+    rf"[ \t]*+\[\[?[ \t]*+({_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*)[ \t]*+\]\]?[ \t\r]*+(?=#|$)", re.MULTILINE
 )
 _TOKEN = re.compile(
     r"""
       (?P<line>\n)
     | (?P<space>[ \t\r\f\v]+)
     | (?P<comment>\#+)
-    | (?P<block>"{3}(?:[^"\\]|\\.|"(?!""))*+"{3,5} | '{3}(?:[^']|'(?!''))*+'{3,5})
-    | (?P<string>"(?:[^"\\\n]|\\[^\n])*+"? | '[^'\n]*+'?)
+    | (?P<block>"{3}(?:[^"\\]++|\\.|"(?!""))*"{3,5} | '{3}(?:[^']++|'(?!''))*'{3,5})
+    | (?P<string>"(?:[^"\\\n]++|\\[^\n])*"? | '[^'\n]*+'?)
     | (?P<mark>[=:,\[\]{}])
     | (?P<word>[^\s"'\#=:,\[\]{}]+)
     """,

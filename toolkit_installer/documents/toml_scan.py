@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
     from toolkit_installer.documents.changes import Path
 
-# Possessive quantifiers: a long string never makes the matcher try again.
-_ML_BASIC = r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*+"{3,5}'
-_ML_LITERAL = r"'''(?:[^']++|'{1,2}(?!'))*+'{3,5}"
-_STRING = rf"""{_ML_BASIC}|{_ML_LITERAL}|"(?:[^"\\]++|\\.)*+"|'[^']*+'"""
-_KEY_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+')"""
+# Possessive quantifiers, and parts that exclude one another: a long string never makes the matcher try again. None is
+# on a group: Python before 3.11.5, Debian 12's among them, matches such groups wrongly.
+_ML_BASIC = r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*"{3,5}'
+_ML_LITERAL = r"'''(?:[^']++|'{1,2}(?!'))*'{3,5}"
+_STRING = rf"""{_ML_BASIC}|{_ML_LITERAL}|"(?:[^"\\]++|\\.)*"|'[^']*+'"""
+_KEY_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]++|\\.)*"|'[^'\n]*+')"""
 _KEY = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
 
 _STRING_TOKEN: Final = re.compile(_STRING, re.DOTALL)
 _PLAIN_VALUE: Final = re.compile(r"\d{4}-\d\d-\d\d [^\s#,\]}]+|[^\s#,\]}]+")
 _TOKEN: Final = re.compile(rf"{_STRING}|\#[^\r\n]*|[\[\]{{}},]|[^\"'#\[\]{{}},]+", re.DOTALL)
 _PART: Final = re.compile(_KEY_PART)
-_BLANK: Final = re.compile(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n)*+(?:[ \t]*+#[^\n]*+)?")
+_BLANK: Final = re.compile(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n)*(?:[ \t]*+#[^\n]*+)?")
 _INDENT: Final = re.compile(r"[ \t]*")
 _HEADER: Final = re.compile(rf"(\[\[?)[ \t]*({_KEY})[ \t]*\]\]?")
 _ASSIGNMENT: Final = re.compile(rf"({_KEY})[ \t]*=[ \t]*")
