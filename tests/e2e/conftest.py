@@ -14,6 +14,7 @@ from tests.e2e.machine import Machine
 from tests.e2e.program import Installer, missing_programs
 from tests.support import host as hosts
 from tests.support import payloads, releases
+from tests.support.containerd_binaries import Binary, found
 from tests.support.engines import PATH, ContainerdEngine, DockerEngine, Engine
 from tests.support.host import Host
 from tests.support.releases import Release, ReleaseError, Suite
@@ -117,6 +118,15 @@ def release() -> Callable[[Suite], Release]:
             pytest.skip(str(error))
 
     return fetch
+
+
+@pytest.fixture(scope="session")
+def binaries(release: Callable[[Suite], Release]) -> list[Binary]:
+    """Return the containerd binaries of every Debian release, and the newest one where it is named."""
+    for suite in Suite:
+        release(suite)
+    assert found()
+    return found()
 
 
 @pytest.fixture

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.containerd_binaries import Binary, dump, found, table
-from tests.support.releases import Release, Suite
+from tests.support.containerd_binaries import Binary, dump, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 CRI, GRPC, RUNTIME = "cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
@@ -26,14 +24,6 @@ TABLES = {
     4: ([GRPC], REFUSED, REFUSED, [RUNTIME]),
     5: ([GRPC], REFUSED, REFUSED, REFUSED),
 }
-
-
-@pytest.fixture(scope="session")
-def binaries(release: Callable[[Suite], Release]) -> list[Binary]:
-    for suite in Suite:
-        release(suite)
-    assert found()
-    return found()
 
 
 def column(binary: Binary) -> int:

@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.containerd_binaries import Binary, differences, dump, found
+from tests.support.containerd_binaries import Binary, differences, dump
 from tests.support.containerd_cases import Case, cases
-from tests.support.releases import Release, Suite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 RELEASES = ("1.6", "1.7", "2.1", "2.4")
-
-
-@pytest.fixture(scope="session")
-def binaries(release: Callable[[Suite], Release]) -> list[Binary]:
-    for suite in Suite:
-        release(suite)
-    assert found()
-    return found()
 
 
 def spared(case: Case) -> frozenset[str]:

@@ -21,7 +21,7 @@ PROJECT = pathlib.Path(__file__).parents[2]
 PACKAGE = PROJECT / "toolkit_installer"
 DOCUMENTS = [
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md"),
-    *("docs/containerd.md", "docs/detection.md", "docs/safety.md"),
+    *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs").glob("*.md")),
 ]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 GAP = "…"
