@@ -46,13 +46,24 @@ class Node:
         """
         canonical = self.files.canonical(path)
         entry = self.files.in_folder(path)
-        if not self.whole and canonical != entry and self._mount(canonical) != self._mount(entry):
-            raise ConfigurationError(
-                f"is a symlink to {canonical}, which is on another mount: the node's file may not be what is seen here",
-                path=path,
-                hint=f"mount the node's {os.path.dirname(canonical)} as well and name the file itself, "
-                "or mount the node's / and use --node-root",
-            )
+        if not self.whole and canonical != entry:
+            mount = self._mount(canonical)
+            where = os.path.dirname(canonical)
+            if mount is None:
+                raise ConfigurationError(
+                    f"is a symlink to {canonical}, and there is no {where} here",
+                    path=path,
+                    hint=f"make {where} or remove the link; or, if this is a container and the node has that folder, "
+                    "mount it here as well and name the file itself, or mount the node's / and use --node-root",
+                )
+            if mount != self._mount(entry):
+                raise ConfigurationError(
+                    f"is a symlink to {canonical}, which is on another mount: the node's file may not be what is seen "
+                    "here",
+                    path=path,
+                    hint=f"mount the node's {where} as well and name the file itself, "
+                    "or mount the node's / and use --node-root",
+                )
         return canonical, self.files.find(path)
 
     def _mount(self, path: str) -> int | None:
