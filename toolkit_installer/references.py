@@ -9,6 +9,7 @@ it holds nothing.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import flag_value
 from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.receipt import EngineRecord
 
 _ASK_SECONDS = 5.0
@@ -192,16 +194,25 @@ def _bundles(node: Node) -> Iterator[_Container]:
     """Yield the containers whose bundles are in the usual places, also where neither engine nor shim lives."""
     for files in _readers(node):
         for state in STATE_FOLDERS:
-            tasks = posixpath.join(state, _TASKS)
-            for bundle in (
-                posixpath.join(tasks, namespace, name)
-                for namespace in files.list(tasks)
-                for name in files.list(posixpath.join(tasks, namespace))
-            ):
-                found = files.find(posixpath.join(bundle, _RUNTIME_FILE))
-                if found is not None:
-                    runtime = found.content.decode(errors="replace").strip()
-                    yield _Container(posixpath.basename(bundle), runtime, None, f"its bundle {bundle} is there")
+            try:
+                yield from _bundles_below(files, posixpath.join(state, _TASKS))
+            except NodeError as error:
+                if error.number != errno.EACCES:
+                    raise
+                # a user's own docker, and another's beside it
+                yield _Container(f"below {state}", None, None, "this user may not look there, root may")
+
+
+def _bundles_below(files: Reader, tasks: str) -> Iterator[_Container]:
+    for bundle in (
+        posixpath.join(tasks, namespace, name)
+        for namespace in files.list(tasks)
+        for name in files.list(posixpath.join(tasks, namespace))
+    ):
+        found = files.find(posixpath.join(bundle, _RUNTIME_FILE))
+        if found is not None:
+            runtime = found.content.decode(errors="replace").strip()
+            yield _Container(posixpath.basename(bundle), runtime, None, f"its bundle {bundle} is there")
 
 
 def _readers(node: Node) -> list[Reader]:

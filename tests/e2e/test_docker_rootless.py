@@ -147,8 +147,7 @@ def test_its_user_can_install_into_a_rootless_docker_and_take_it_back(rootless: 
     assert {"nvidia", "nvidia-cdi", "nvidia-legacy"} <= rootless.handlers().keys()
     assert rootless.default_handler() == "nvidia"
     assert json.loads(rootless.own_config.read_bytes())["debug"] is False
-    # what containers of the node's own docker may run with, a user cannot see
-    code = as_user(["uninstall", "--keep-toolkit", *flags], said)
+    code = as_user(["uninstall", *flags], said)
     assert code == 0, said.read_text()
     assert rootless.handlers().keys().isdisjoint({"nvidia", "nvidia-cdi", "nvidia-legacy"})
     assert rootless.own_config.read_bytes() == before

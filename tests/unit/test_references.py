@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import pytest
 
 from toolkit_installer import references
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import NodeError
 
 TOOLKIT = f"/usr/local/nvidia-{uuid.uuid4().hex}/toolkit"
 """No other test's: processes are looked for on the whole machine."""
@@ -184,3 +187,17 @@ def test_what_only_the_hosts_root_shows_holds_the_toolkit_too(tmp_path: Path) ->
     assert "/etc/cdi/nvidia.yaml" in specification
     shutil.rmtree(host)
     assert references.holders(Node(str(seen), str(host)), TOOLKIT) == []
+
+
+def test_bundles_that_this_user_may_not_look_at_hold_the_toolkit_rather_than_fail_the_cleanup(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_reader: Reader, path: str) -> list[str]:
+        if path.startswith("/run/docker/"):
+            raise NodeError.of(PermissionError(errno.EACCES, ""), path, "list it")
+        return []
+
+    monkeypatch.setattr(Reader, "list", refused)
+    assert references.holders(node, TOOLKIT) == [
+        "the container below /run/docker/containerd/daemon (this user may not look there, root may) may run with it"
+    ]
