@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -36,6 +37,12 @@ class Live:
 
     They are none of ours, and go when it is started again without the toolkit.
     """
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """Major and minor of a version such as "v2.1.4" or "1.6.20~ds1", None where it is not known."""
+        match = re.match(r"v?(\d+)\.(\d+)", self.version)
+        return (int(match[1]), int(match[2])) if match else None
 
 
 @dataclasses.dataclass(frozen=True)

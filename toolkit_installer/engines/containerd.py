@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +33,7 @@ from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE, ROOT_ROLE
 from toolkit_installer.engines.containerd_tables import executable
 from toolkit_installer.engines.containerd_work import Work
 from toolkit_installer.engines.ownership import Ownership
-from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.errors import located
 from toolkit_installer.node import processes
 from toolkit_installer.node.cri import client
 from toolkit_installer.node.node import Node
@@ -176,12 +175,7 @@ class Containerd:
 
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, of which containerd dies; its unit starts it again. Raises ConfigurationError."""
-        if process.name not in serving.PROCESS_NAMES[self.name]:
-            raise ConfigurationError(
-                f"the process behind the socket is {process.name!r} (PID {process.pid}), not containerd: not signalled",
-                hint="check --socket",
-            )
-        processes.send(node.calls, process, signal.SIGHUP)
+        serving.hang_up(node, self.name, process)
 
     def write_value(self, value: Any) -> str:
         """Return a value as TOML."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import re
 from collections.abc import Sequence
 
 from toolkit_installer.documents.changes import ABSENT, Table, lookup
@@ -58,12 +57,6 @@ class Read:
     document: Table
     version: int | None
     by_relative_pattern: bool = False
-
-
-def release_of(version: str) -> Release | None:
-    """Return major and minor of a version such as "v2.1.4" or "1.6.20~ds1", None where it is not known."""
-    match = re.match(r"v?(\d+)\.(\d+)", version)
-    return (int(match[1]), int(match[2])) if match else None
 
 
 def views(release: Release | None, version: int | None) -> tuple[View, ...]:

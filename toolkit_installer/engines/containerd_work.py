@@ -44,7 +44,7 @@ class Work:
         self.survey = survey
         self.request = request
         self.without = without
-        self.release = views_of.release_of(survey.live.version) if survey.live is not None else None
+        self.release = survey.live.release if survey.live is not None else None
         self.roles: dict[str, str] = {}
         contents: list[bytes] = []
         self.files: list[Read] = []

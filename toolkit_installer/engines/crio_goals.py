@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import json_document, toml_document
@@ -97,7 +96,7 @@ def effective(live: Live | None, goals: Sequence[Goal]) -> Table:
         if goal.role != HOOK_ROLE and goal.target is not None:
             with located(goal.path):
                 documents.append(crio_config.check(goal.target))
-    return crio_config.merged(crio_config.built_in(_release(live)), documents)
+    return crio_config.merged(crio_config.built_in(live.release if live is not None else None), documents)
 
 
 def by_role(goals: Sequence[Goal], role: str) -> Goal:
@@ -147,7 +146,8 @@ def _lender(survey: Survey, request: Request, known: Table) -> Table:
         return known
     with located(sources.source.name):
         document = crio_config.check(sources.source.content)
-    return crio_config.lent(document, crio_config.built_in(_release(survey.live)), known, request.toolkit_folder)
+    built_in = crio_config.built_in(survey.live.release if survey.live is not None else None)
+    return crio_config.lent(document, built_in, known, request.toolkit_folder)
 
 
 def _refuse_unread(survey: Survey, drop_in: Goal) -> None:
@@ -264,12 +264,6 @@ def _notes(survey: Survey, known: Table, served: Mapping[str, str], default: str
             for name in crio_config.heirs(known)
         ]
     return tuple(notes)
-
-
-def _release(live: Live | None) -> tuple[int, int] | None:
-    """Return major and minor of a version such as "1.37.0", None where it is not known."""
-    match = re.match(r"v?(\d+)\.(\d+)", live.version) if live is not None else None
-    return (int(match[1]), int(match[2])) if match else None
 
 
 def _with_flag(known: Table, live: Live | None) -> Table:

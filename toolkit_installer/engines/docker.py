@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -190,12 +189,7 @@ class Docker:
 
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, which makes dockerd read daemon.json in place. Raises ConfigurationError."""
-        if process.name not in serving.PROCESS_NAMES[self.name]:
-            raise ConfigurationError(
-                f"the process behind the socket is {process.name!r} (PID {process.pid}), not dockerd: not signalled",
-                hint="check --socket",
-            )
-        processes.send(node.calls, process, signal.SIGHUP)
+        serving.hang_up(node, self.name, process)
 
     def write_value(self, value: Any) -> str:
         """Return a value as JSON."""

@@ -61,7 +61,7 @@ def wanted(live: Live | None, *, asked: bool, restarts: bool) -> Wanted:
         )
     if not isinstance(live, DockerLive) or live.cdi:
         return Wanted(write=True)
-    if _major(live.version) < _FIRST:
+    if live.release is not None and live.release[0] < _FIRST:
         return Wanted(write=True, notes=(f"dockerd {live.version} knows no CDI: {_FIRST}.0 is the first that does",))
     if restarts:
         return Wanted(write=True, restart_why="CDI is turned on by a restart only")
@@ -81,9 +81,3 @@ def _features(arguments: Sequence[str]) -> dict[str, bool]:
     ]
     pairs = [value.partition("=") for value in values]
     return {name: not equals or value.lower() in ("1", "t", "true") for name, equals, value in pairs}
-
-
-def _major(version: str) -> int:
-    """Return the major release; one that cannot be told counts as new."""
-    first = version.partition(".")[0]
-    return int(first) if first.isascii() and first.isdigit() else _FIRST

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import tomllib
 from collections.abc import Iterator, Sequence
 
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, bound, flag_value, lives_on, named, read_as, root_of
+from toolkit_installer.node.processes import Process, bound, flag_value, lives_on, named, read_as, root_of, send
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import EngineName
 
@@ -43,6 +45,16 @@ def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
         if addresses is None or any(_same(root_of(process), address, node.root, socket) for address in addresses):
             return process
     return None
+
+
+def hang_up(node: Node, engine: EngineName, process: Process) -> None:
+    """Send SIGHUP to the engine's process. Raises ConfigurationError where the process is another program's."""
+    if process.name not in PROCESS_NAMES[engine]:
+        raise ConfigurationError(
+            f"the process behind the socket is {process.name!r} (PID {process.pid}), not {engine}: not signalled",
+            hint="check --socket",
+        )
+    send(node.calls, process, signal.SIGHUP)
 
 
 def _addresses(engine: EngineName, process: Process) -> list[str] | None:
