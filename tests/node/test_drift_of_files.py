@@ -34,7 +34,7 @@ def installed(templates: Templates, path: str) -> FakeNode:
         (DAEMON_JSON, swap(b'"runtimes": {', b'"runtimes": 5, "x": {'), 2, "must be an object"),
         (DAEMON_JSON, lambda text: text + text, 19, "not valid JSON"),
         (CONFIG_TOML, swap(b"[debug]", b"[debug"), 3, "not valid TOML"),
-        (CONFIG_TOML, lambda text: text[: text.index(b"nvidia-cdi.options")], 17, "not valid TOML"),
+        (CONFIG_TOML, lambda text: text[: text.index(b"nvidia-cdi.options")], 18, "not valid TOML"),
         (CONFIG_TOML, swap(b"version = 2", b"version = 7"), 1, "is of version 7"),
     ],
 )
