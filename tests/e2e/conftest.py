@@ -12,10 +12,11 @@ import pytest
 
 from tests.e2e.machine import Machine
 from tests.e2e.program import Installer, missing_programs
+from tests.support import go_tools, payloads, releases
 from tests.support import host as hosts
-from tests.support import payloads, releases
-from tests.support.containerd_binaries import Binary, found
+from tests.support.containerd_binaries import NEWEST, Binary, found
 from tests.support.engines import PATH, ContainerdEngine, DockerEngine, Engine
+from tests.support.go_tools import GoToolError, Tool
 from tests.support.host import Host
 from tests.support.releases import Release, ReleaseError, Suite
 
@@ -121,10 +122,25 @@ def release() -> Callable[[Suite], Release]:
 
 
 @pytest.fixture(scope="session")
-def binaries(release: Callable[[Suite], Release]) -> list[Binary]:
-    """Return the containerd binaries of every Debian release, and the newest one where it is named."""
+def go_tool() -> Callable[[Tool], Path]:
+    """Return what builds programs by Go, once for all, and tells their folder."""
+
+    def build(tool: Tool) -> Path:
+        try:
+            return go_tools.build(tool)
+        except GoToolError as error:
+            pytest.skip(str(error))
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def binaries(release: Callable[[Suite], Release], go_tool: Callable[[Tool], Path]) -> list[Binary]:
+    """Return the containerd binaries of every Debian release, and the newest one."""
     for suite in Suite:
         release(suite)
+    if not os.environ.get(NEWEST):
+        go_tool(go_tools.CONTAINERD)
     assert found()
     return found()
 

@@ -1,51 +1,32 @@
 """nvidia-ctk-installer 1.19 on containerd's golden cases: our result means the same, or the case says why not.
 
-The program is taken from the variable PEER_INSTALLER, or built by Go; it copies settings from the file, as we do here.
+tests/support/go_tools.py builds it; it copies settings from the file, as we do here.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import payloads
-from tests.support.containerd_binaries import NEWEST, Binary, dump, found, said, table
+from tests.support import go_tools, payloads
+from tests.support.containerd_binaries import Binary, dump, said, table
 from tests.support.containerd_cases import FOLDER, TOOLKIT, Case, cases
-from tests.support.releases import CACHE, Release, Suite
+from tests.support.go_tools import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MODULE = "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk-installer@v1.19.0"
-_BUILD_SECONDS = 1200
-DEBIANS = {"1.6", "1.7", "2.1"}
-ASKED = [case for case in cases() if not case.refused and (NEWEST in os.environ or DEBIANS & set(case.about["reads"]))]
+ASKED = [case for case in cases() if not case.refused]
 
 
 @pytest.fixture(scope="session")
-def peer() -> Path:
+def peer(go_tool: Callable[[Tool], Path]) -> Path:
     """Return the program."""
-    if "PEER_INSTALLER" in os.environ:
-        return Path(os.environ["PEER_INSTALLER"])
-    built = CACHE.parent / "peer" / "nvidia-ctk-installer"
-    if not built.exists():
-        if shutil.which("go") is None:
-            pytest.skip("not installed: go, which builds nvidia-ctk-installer; or name it with PEER_INSTALLER")
-        environment = os.environ | {"GOBIN": str(built.parent), "GOFLAGS": "-p=2"}
-        subprocess.run(["go", "install", MODULE], env=environment, check=True, timeout=_BUILD_SECONDS)
-    return built
-
-
-@pytest.fixture(scope="session")
-def binaries(release: Callable[[Suite], Release]) -> list[Binary]:
-    for suite in Suite:
-        release(suite)
-    return found()
+    return go_tool(go_tools.PEER) / "nvidia-ctk-installer"
 
 
 @pytest.fixture(scope="module")

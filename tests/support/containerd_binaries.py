@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support import go_tools
 from tests.support.containerd_cases import FOLDER, HANDLERS
 from tests.support.releases import CACHE, Suite
 
 NEWEST = "NEWEST_CONTAINERD"
-"""The variable that names a containerd newer than Debian has."""
+"""The variable that names a containerd in place of the newest one that tests/support/go_tools.py builds."""
 _NAMES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 _SECONDS = 60
 
@@ -43,9 +44,8 @@ def at(path: Path) -> Binary:
 
 def found() -> list[Binary]:
     """Return those that are at hand without fetching any, the oldest first, one of each release."""
-    places = [Path("/usr/bin/containerd"), *(CACHE / suite / "engines/usr/bin/containerd" for suite in Suite)]
-    if NEWEST in os.environ:
-        places.append(Path(os.environ[NEWEST]))
+    newest = Path(os.environ.get(NEWEST) or go_tools.folder_of(go_tools.CONTAINERD) / "containerd")
+    places = [Path("/usr/bin/containerd"), *(CACHE / suite / "engines/usr/bin/containerd" for suite in Suite), newest]
     binaries = {each.release: each for each in (at(place) for place in places if place.exists())}
     return sorted(binaries.values(), key=lambda each: tuple(map(int, each.release.split("."))))
 

@@ -1,0 +1,178 @@
+"""Programs that Debian does not have in the versions that the tests are about: built by Go, once for all.
+
+A module is fetched as Go fetches any: checked against Go's own checksum database, and what it needs against its go.sum.
+It is built where it lies, since `go install MODULE@VERSION` asks for a list of versions that not every proxy gives out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+CACHE = Path(__file__).parents[2] / ".cache" / "go-tools"
+_SECONDS = 2400
+"""For one command: a slow machine with two cores compiles CRI-O in several minutes."""
+_SMALLER = "-s -w"
+"""No symbols: half of the linking's time, and of the disk."""
+
+
+class GoToolError(Exception):
+    """A tool cannot be had; the message has what is missing, or what the program that failed said."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tool:
+    """Programs of one module. `commands` are its packages, each of which becomes a program of that name."""
+
+    name: str
+    module: str
+    version: str
+    commands: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    in_c: tuple[str, ...] = ()
+    """Folders of C files: each becomes a program of that name."""
+    linking: str = _SMALLER
+    cgo: bool = False
+    """Whether parts of it are C."""
+    libraries: tuple[str, ...] = ()
+    """What pkg-config has to know."""
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """What is in the folder once it is built."""
+        return *(command.rpartition("/")[2] for command in self.commands), *self.in_c
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The programs that build it."""
+        return "go", *(("gcc",) if self.cgo or self.in_c else ()), *(("pkg-config",) if self.libraries else ())
+
+
+_NVIDIA = "github.com/NVIDIA/nvidia-container-toolkit"
+_NVIDIA_VERSION = "v1.19.0"
+# lazy, as its own Makefile has it: NVML's symbols are the driver's, and there may be none
+_NVIDIA_LINKING = (
+    f"{_SMALLER} -X {_NVIDIA}/internal/info.version={_NVIDIA_VERSION[1:]} '-extldflags=-Wl,--export-dynamic "
+    "-Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'"
+)
+
+TOOLKIT = Tool(  # the release that the payloads of the tests are made like
+    name="nvidia-container-toolkit",
+    module=_NVIDIA,
+    version=_NVIDIA_VERSION,
+    commands=(
+        "cmd/nvidia-cdi-hook",
+        "cmd/nvidia-container-runtime",
+        "cmd/nvidia-container-runtime.cdi",
+        "cmd/nvidia-container-runtime.legacy",
+        "cmd/nvidia-container-runtime-hook",
+        "cmd/nvidia-ctk",
+    ),
+    linking=_NVIDIA_LINKING,
+    cgo=True,
+)
+PEER = Tool(  # the same release: what its own installer does with the same files
+    name="nvidia-ctk-installer",
+    module=_NVIDIA,
+    version=_NVIDIA_VERSION,
+    commands=("cmd/nvidia-ctk-installer",),
+    linking=_NVIDIA_LINKING,
+    cgo=True,
+)
+CONTAINERD = Tool(  # the newest 2.x: Debian's newest is 2.1 to 2.3, and 2.3 came with version 4 of the configuration
+    name="containerd",
+    module="github.com/containerd/containerd/v2",
+    version="v2.4.2",
+    commands=("cmd/containerd", "cmd/containerd-shim-runc-v2"),
+)
+CRIO = Tool(  # the last whose dependencies can all be had everywhere; its rules on configuration are those of today
+    name="cri-o",
+    module="github.com/cri-o/cri-o",
+    version="v1.34.0",
+    commands=("cmd/crio",),
+    tags=(
+        *("containers_image_openpgp", "containers_image_ostree_stub", "exclude_graphdriver_btrfs"),  # without more C
+        *("libsqlite3", "seccomp"),  # by Debian's libraries
+    ),
+    in_c=("pinns",),
+    cgo=True,
+    libraries=("sqlite3", "libseccomp"),
+)
+
+
+def folder_of(tool: Tool, cache: Path = CACHE) -> Path:
+    """Return where a tool's programs are once they are built; a version has a folder of its own."""
+    return cache / f"{tool.name}-{tool.version}"
+
+
+def build(tool: Tool, cache: Path = CACHE) -> Path:
+    """Return the folder of a tool's programs, built if they are not there yet; others may do so at the same time.
+
+    Raises GoToolError.
+    """
+    folder = folder_of(tool, cache)
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _require(tool)
+            with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=cache) as work:
+                made = Path(work) / "made"
+                made.mkdir(mode=0o755)
+                _make(tool, made)
+                made.rename(folder)
+    return folder
+
+
+def _require(tool: Tool) -> None:
+    """Raise GoToolError where something that builds it is not installed."""
+    missing = [program for program in tool.needs if shutil.which(program) is None]
+    if "pkg-config" not in missing:
+        missing += [
+            f"{library} (for pkg-config)"
+            for library in tool.libraries
+            if subprocess.run(["pkg-config", library], capture_output=True, check=False).returncode
+        ]
+    if missing:
+        raise GoToolError(f"{tool.name} {tool.version} cannot be built, not installed: {', '.join(missing)}")
+
+
+def _make(tool: Tool, into: Path) -> None:
+    """Fetch a tool's module and build its programs into a folder."""
+    source = json.loads(_run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], into))["Dir"]
+    environment = {"CGO_ENABLED": str(int(tool.cgo)), "GOWORK": "off"}
+    flags = ["-mod=readonly", "-trimpath", f"-tags={','.join(tool.tags)}", f"-ldflags={tool.linking}"]
+    commands = [f"./{command}" for command in tool.commands]
+    _run(["go", "build", *flags, "-o", f"{into}/", *commands], Path(source), environment)
+    for name in tool.in_c:
+        files = sorted(map(str, (Path(source) / name / "src").glob("*.c")))
+        _run(["gcc", "-std=c99", "-Os", "-s", "-static", "-o", str(into / name), *files], Path(source))
+    if absent := set(tool.programs) - {path.name for path in into.iterdir()}:
+        raise GoToolError(f"{tool.name} {tool.version} was built without {', '.join(sorted(absent))}")
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
+    """Run a program in a folder and return what it printed. Raises GoToolError with its words."""
+    words = " ".join(command)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=os.environ | (environment or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+        raise GoToolError(f"{words}: {error}") from error
+    if done.returncode:
+        raise GoToolError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
