@@ -1,0 +1,166 @@
+"""A small Kubernetes API server: HTTPS with a certificate authority of its own, tokens, permissions, real objects."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import http.server
+import ipaddress
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+DATA = Path(__file__).parent.parent / "data" / "kubernetes"
+NAMESPACE, DAEMON_SET, NODE = "toolkit", "toolkit-installer", "gpu-node-1"
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{DAEMON_SET}"
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.e30.c2lnbmF0dXJl"  # noqa: S105  # of this server alone
+DAEMON_SET_PATH = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{DAEMON_SET}"
+NAMESPACE_PATH = f"/api/v1/namespaces/{NAMESPACE}"
+NODE_PATH = f"/api/v1/nodes/{NODE}"
+
+
+def real(name: str) -> dict[str, Any]:
+    """Return one of the objects under tests/data/kubernetes."""
+    found: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def status(code: int, reason: str, message: str) -> dict[str, Any]:
+    """Return what an API server says of an error."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code,
+    }
+
+
+@dataclasses.dataclass
+class Cluster:
+    """What the API server knows: objects by path, who may get which of them, whose token is good."""
+
+    objects: dict[str, dict[str, Any]]
+    tokens: set[str] = dataclasses.field(default_factory=lambda: {TOKEN})
+    forbidden: set[str] = dataclasses.field(default_factory=set)
+    sick: tuple[int, str] | None = None
+    """An HTTP status and a body that all requests get, as from an API server that fails, or a proxy before it."""
+    silent: threading.Event | None = None
+    """While it is not set, no request gets an answer."""
+    promised: int = 0
+    """How many bytes more than it sends an answer says that it has."""
+    asked: list[str] = dataclasses.field(default_factory=list)
+
+    def answer(self, path: str, token: str) -> tuple[int, str]:
+        """Return the HTTP status and the body for a GET."""
+        self.asked.append(path)
+        if self.silent is not None:
+            self.silent.wait()
+        if self.sick is not None:
+            return self.sick
+        kind, name = path.split("/")[-2:]
+        if token not in self.tokens:
+            body = status(401, "Unauthorized", "Unauthorized")
+        elif path in self.forbidden:
+            message = f'{kind} "{name}" is forbidden: User "{ACCOUNT}" cannot get resource "{kind}"'
+            body = status(403, "Forbidden", message)
+        elif path not in self.objects:
+            body = status(404, "NotFound", f'{kind} "{name}" not found')
+        else:
+            body = {"code": 200, **self.objects[path]}
+        return body["code"], json.dumps(body)
+
+    def delete(self, path: str) -> None:
+        """Mark an object as being deleted, as long as something holds it back."""
+        self.objects[path]["metadata"]["deletionTimestamp"] = "2026-11-20T10:20:30Z"
+
+
+def cluster() -> Cluster:
+    """Return a cluster in which the DaemonSet wants the node."""
+    return Cluster(
+        {
+            DAEMON_SET_PATH: real("daemonset"),
+            NAMESPACE_PATH: real("namespace"),
+            NODE_PATH: real("node"),
+        }
+    )
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves a cluster on 127.0.0.1; `account` is the folder that its pods have."""
+
+    def __init__(self, folder: Path, state: Cluster) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.cluster = state
+        authority = trustme.CA()
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(str(ipaddress.ip_address("127.0.0.1"))).configure_cert(self._tls)
+        self.account = folder / "serviceaccount"
+        self.account.mkdir()
+        authority.cert_pem.write_to_path(str(self.account / "ca.crt"))
+        (self.account / "token").write_text(TOKEN)
+        (self.account / "namespace").write_text(NAMESPACE)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What a run in a pod of the DaemonSet is given."""
+        return (
+            *("--cleanup", "auto", "--daemonset", DAEMON_SET, "--node-name", NODE),
+            *("--kubernetes-service-host", "127.0.0.1", "--kubernetes-service-port", str(self.port)),
+            *("--service-account-dir", str(self.account)),
+        )
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection; the handshake is made by the request's own thread."""
+        connection, address = super().get_request()
+        return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # the library's
+        """Let clients go away whenever they like: who does not trust the certificate does."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        code, body = self.server.cluster.answer(self.path, token)
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body.encode()) + self.server.cluster.promised))
+        if code // 100 == 3:
+            self.send_header("Location", "/elsewhere")
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the library's
+        """Say nothing."""
+
+
+@contextmanager
+def serving(folder: Path, state: Cluster | None = None) -> Iterator[Server]:
+    """Serve a cluster until the block ends."""
+    server = Server(folder, copy.deepcopy(state) if state is not None else cluster())
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server
+    finally:
+        if server.cluster.silent is not None:
+            server.cluster.silent.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

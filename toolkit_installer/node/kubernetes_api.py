@@ -1,0 +1,104 @@
+"""Asks the Kubernetes API server for single objects, with the service account of the pod that this runs in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import requests
+
+_LIMIT = 16 * 1024 * 1024
+"""Bytes of an answer. etcd takes no object of more than 1.5 MiB."""
+_CHUNK = 64 * 1024
+_CONNECT_SECONDS = 3.0
+
+
+class UnreadableError(Exception):
+    """A file of the service account cannot be read; the text says which, and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What the API server said: an HTTP status with a JSON object, or None and in words why there is no answer."""
+
+    status: int | None
+    body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    words: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The object's kind, empty where there is none."""
+        return str(self.body.get("kind", ""))
+
+
+class ApiServer:
+    """The API server as pods find it: `host` and `port` from the environment, the rest from the folder `account`."""
+
+    def __init__(self, host: str, port: int, account: str) -> None:
+        self._host = f"[{host}]" if ":" in host else host
+        self._port = port
+        self._account = account
+
+    def namespace(self) -> str:
+        """Return the namespace of the pod. Raises UnreadableError."""
+        return self._read("namespace")
+
+    def get(self, path: str, seconds: float) -> Answer:
+        """Return what the API server says of the object at `path`, within `seconds`. Raises nothing.
+
+        Proxies, certificates and passwords that the environment or a netrc file names are not for this: a pod reaches
+        its API server directly, and knows it by the cluster's own certificate authority.
+        """
+        # it takes a tenth of a second to import, and is wanted twice in the life of a pod
+        import requests  # noqa: PLC0415
+
+        deadline = time.monotonic() + seconds
+        try:
+            token = self._read("token")
+            with requests.Session() as session:
+                session.trust_env = False
+                response = session.get(
+                    f"https://{self._host}:{self._port}{path}",
+                    headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
+                    verify=os.path.join(self._account, "ca.crt"),
+                    timeout=(min(seconds, _CONNECT_SECONDS), seconds),
+                    allow_redirects=False,
+                    stream=True,
+                )
+                return Answer(response.status_code, *_body(response, deadline))
+        except (OSError, UnreadableError) as error:  # all that requests raises is an OSError
+            return Answer(None, words=f"{type(error).__name__}: {error}")
+
+    def _read(self, name: str) -> str:
+        """Return the content of one of the service account's files, which are replaced while the pod runs."""
+        path = os.path.join(self._account, name)
+        try:
+            with open(path, encoding="ascii") as file:
+                text = file.read().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnreadableError(f"cannot read {path}: {error}") from error
+        # what is in it is not shown, and does not fit into a header
+        if not text.isprintable() or not text or " " in text:
+            raise UnreadableError(f"{path} is not one word")
+        return text
+
+
+def _body(response: requests.Response, deadline: float) -> tuple[Mapping[str, Any], str]:
+    """Return the answer's JSON object, or {} and why there is none. Raises OSError."""
+    content = b""
+    for chunk in response.iter_content(_CHUNK):
+        content += chunk
+        if len(content) > _LIMIT:
+            return {}, "the answer does not end"
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer took too long")
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}, "the answer is not JSON"
+    return (body, str(body.get("message", ""))) if isinstance(body, dict) else ({}, "the answer is not an object")
