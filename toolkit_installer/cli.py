@@ -18,8 +18,8 @@ from toolkit_installer.options import argv, build
 from toolkit_installer.options import help as cli_help
 from toolkit_installer.options.argv import Given
 from toolkit_installer.options.model import Option
-from toolkit_installer.options.resolve import answer_of
-from toolkit_installer.options.table import OPTIONS, STATUS_JSON
+from toolkit_installer.options.resolve import Sources, answer_of
+from toolkit_installer.options.table import BY_NAME, DRIVER_TIMEOUT, OPTIONS, STATUS_JSON
 from toolkit_installer.settings import Program, Settings
 
 _HELP_FLAGS = ("-h", "--help")
@@ -69,7 +69,7 @@ class _Command(click.Command):
     def __init__(
         self, name: str, page: cli_help.Page, job: _Job, program: Program, environment: Mapping[str, str]
     ) -> None:
-        rows = (*OPTIONS, STATUS_JSON) if STATUS_JSON in page.options else OPTIONS
+        rows = (*OPTIONS, *(row for row in page.options if row.name not in BY_NAME))
         destination = build.destination_name(program)
         super().__init__(
             name,
@@ -196,12 +196,28 @@ def _jobs(program: Program, environment: Mapping[str, str]) -> Mapping[str, _Job
 
         return lifecycle.detect(settings, as_json=as_json.value is True)
 
-    return {"run": run, "plan": plan, "uninstall": uninstall, "status": status, "detect": detect}
+    def wait_driver(values: _Values) -> int:
+        seconds = Sources(values, environment, program).answer(DRIVER_TIMEOUT).value
+        values.pop(DRIVER_TIMEOUT.name, None)
+        settings = _configured(values, environment, program, installing=False, looking_for_driver=True)
+        from toolkit_installer import lifecycle  # noqa: PLC0415  # see above
+
+        return lifecycle.wait_driver(settings, seconds=seconds if isinstance(seconds, float) else None)
+
+    commands = {"run": run, "plan": plan, "uninstall": uninstall, "status": status, "detect": detect}
+    return {**commands, "wait-driver": wait_driver}
 
 
-def _configured(values: _Values, environment: Mapping[str, str], program: Program, *, installing: bool) -> Settings:
+def _configured(
+    values: _Values,
+    environment: Mapping[str, str],
+    program: Program,
+    *,
+    installing: bool,
+    looking_for_driver: bool = False,
+) -> Settings:
     """Build the settings, and log as they say from now on."""
-    settings = build.build(values, environment, program, installing=installing)
+    settings = build.build(values, environment, program, installing=installing, looking_for_driver=looking_for_driver)
     from toolkit_installer import log  # noqa: PLC0415  # --help needs no log
 
     log.configure(settings.log_format, debug=settings.debug, stream=sys.stderr, environment=environment)

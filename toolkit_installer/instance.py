@@ -20,7 +20,7 @@ from toolkit_installer.reverting import Reverter
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
 from toolkit_installer.taking_back import locked, revert, undisturbed
 
-_SIGNALLED = 128
+SIGNALLED = 128
 """What a shell adds to the number of the signal that ended a program (POSIX, "Exit Status for Commands")."""
 
 
@@ -194,5 +194,5 @@ class Instance:
     def _exit_code(self) -> int:
         """Return that of a run without an error: whoever waits for its work must not go on as if it were done."""
         if self._unfinished is not None and not self.settings.daemon:
-            return _SIGNALLED + self._unfinished.number
+            return SIGNALLED + self._unfinished.number
         return ExitCode.DONE

@@ -1,15 +1,16 @@
-"""The commands: run, plan, uninstall, status, detect."""
+"""The commands: run, plan, uninstall, status, detect, wait-driver."""
 
 from __future__ import annotations
 
 import os
 
-from toolkit_installer import detecting, log, observation, orders, receipt_check, report, waiting
+from toolkit_installer import detecting, driver_wait, log, observation, orders, receipt_check, report, waiting
 from toolkit_installer.errors import ExitCode, InstallerError
-from toolkit_installer.instance import Instance
+from toolkit_installer.instance import SIGNALLED, Instance
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Stopped
 from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.settings import Settings
@@ -71,6 +72,21 @@ def status(settings: Settings, *, as_json: bool) -> int:
     node = Node.open(settings.node_root, settings.host_root)
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
     report.show_status(node, settings, receipt_check.load(settings, node, store), as_json=as_json)
+    return ExitCode.DONE
+
+
+def wait_driver(settings: Settings, *, seconds: float | None) -> int:
+    """Wait until the driver is usable, for `seconds` (None: as long as it takes); return the exit code.
+
+    Raises DriverNotReadyError.
+    """
+    node = Node.open(settings.node_root, settings.host_root)
+    try:
+        found = driver_wait.wait(node, settings, seconds)
+    except Stopped as stopped:
+        log.get().info("Stopped before the driver was ready", signal=stopped.number.name)
+        return SIGNALLED + stopped.number
+    log.get().info("The driver is ready", root=found.root, dev_root=found.dev_root, version=found.version)
     return ExitCode.DONE
 
 

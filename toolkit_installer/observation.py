@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from toolkit_installer import detection, memory, node_checks, plan, references, runtime_paths
+from toolkit_installer import detection, driver, memory, node_checks, plan, references, runtime_paths
 from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request, Survey
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError, UsageError
@@ -47,7 +47,11 @@ class Observation:
 
 
 def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
-    """Look at everything and plan. Raises PayloadError, ConfigurationError, UsageError; nothing was changed then."""
+    """Look at everything and plan. Nothing was changed when this raises.
+
+    Raises PayloadError, ConfigurationError, UsageError, DriverNotReadyError.
+    """
+    settings = driver.settled(settings, node)
     receipt = store.load()
     source = payload.source_root(
         settings.toolkit.source_root, settings.toolkit.package_type, node.programs.find("rpm") is not None, tree.exists

@@ -61,9 +61,16 @@ class LogFormat(enum.StrEnum):
     JSON = "json"
 
 
+AUTO = "auto"
+"""Stands for a path of the driver that is found on the node (`--driver-root auto`): no path is relative."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ToolkitSettings:
-    """The install step. Paths are the node's, but for `source_root`, which is the installer's own."""
+    """The install step. Paths are the node's, but for `source_root`, which is the installer's own.
+
+    The four of the driver are AUTO until `driver.settled` has found them.
+    """
 
     install_dir: str = "/usr/local/nvidia"
     source_root: str | None = None

@@ -31,6 +31,7 @@ class Lifecycle(types.ModuleType):
         self.calls: list[Call] = []
         self.answer: int | BaseException = 0
         self.prints = ""
+        self.seconds: float | None = None
 
     def _do(self, name: str, settings: Settings, *, as_json: bool | None = None) -> int:
         self.calls.append((name, settings, as_json))
@@ -54,6 +55,10 @@ class Lifecycle(types.ModuleType):
 
     def detect(self, settings: Settings, *, as_json: bool) -> int:
         return self._do("detect", settings, as_json=as_json)
+
+    def wait_driver(self, settings: Settings, *, seconds: float | None) -> int:
+        self.seconds = seconds
+        return self._do("wait-driver", settings)
 
     @property
     def asked(self) -> Settings:
@@ -87,7 +92,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
 # --- commands ---
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "uninstall", "status", "detect"])
+@pytest.mark.parametrize("command", ["run", "plan", "uninstall", "status", "detect", "wait-driver"])
 def test_each_command_reaches_its_part_of_the_lifecycle_and_returns_its_exit_code(
     lifecycle: Lifecycle, command: str
 ) -> None:
@@ -106,6 +111,22 @@ def test_each_command_reaches_its_part_of_the_lifecycle_and_returns_its_exit_cod
 def test_status_speaks_json_when_asked(lifecycle: Lifecycle, arguments: Sequence[str], *, as_json: bool) -> None:
     assert start(OURS, "status", *arguments) == 0
     assert lifecycle.calls[0][2] is as_json
+
+
+@pytest.mark.parametrize(
+    "arguments, environment, seconds",
+    [
+        ([], {}, None),
+        (["--timeout", "90"], {}, 90.0),
+        (["--timeout=0.5"], {"DRIVER_TIMEOUT": "7"}, 0.5),
+        ([], {"DRIVER_TIMEOUT": "7"}, 7.0),
+    ],
+)
+def test_the_driver_is_waited_for_as_long_as_was_asked(
+    lifecycle: Lifecycle, arguments: Sequence[str], environment: dict[str, str], seconds: float | None
+) -> None:
+    assert start(OURS, "wait-driver", *arguments, **environment) == 0
+    assert lifecycle.seconds == seconds
 
 
 @pytest.mark.parametrize("program", [OLD, CTK])
@@ -175,6 +196,8 @@ def test_the_version(program: Program, flag: str, capsys: pytest.CaptureFixture[
         (["run", "--socket="], ["--socket", "''"]),
         (["run", "--cdi-enabled"], ["--cdi-enabled", "not built yet"]),
         (["plan", "--cleanup", "auto"], ["--cleanup", "not built yet"]),
+        (["run", "--timeout", "5"], ["--timeout"]),
+        (["wait-driver", "--timeout", "soon"], ["--timeout", "'soon'"]),
         (["status", "--json=perhaps"], ["--json", "'perhaps'"]),
         (["run", "--json"], ["--json"]),
     ],

@@ -25,6 +25,7 @@ CASES = [
     ("toolkit-installer-uninstall", Program.TOOLKIT_INSTALLER, ["uninstall", "--help"]),
     ("toolkit-installer-status", Program.TOOLKIT_INSTALLER, ["status", "--help"]),
     ("toolkit-installer-detect", Program.TOOLKIT_INSTALLER, ["detect", "--help"]),
+    ("toolkit-installer-wait-driver", Program.TOOLKIT_INSTALLER, ["wait-driver", "--help"]),
     ("nvidia-toolkit", Program.NVIDIA_TOOLKIT, ["-h"]),
     ("nvidia-ctk-installer", Program.NVIDIA_CTK_INSTALLER, ["-help"]),
 ]
@@ -107,13 +108,13 @@ def test_emphasis_changes_nothing_but_the_looks() -> None:
 def test_every_example_can_be_run_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Settings] = []
 
-    def remember(settings: Settings, **_: bool) -> int:
+    def remember(settings: Settings, **_: object) -> int:
         asked.append(settings)
         return 0
 
     fake = types.ModuleType("toolkit_installer.lifecycle")
     for name in cli_help.COMMANDS:
-        monkeypatch.setattr(fake, name, remember, raising=False)
+        monkeypatch.setattr(fake, name.replace("-", "_"), remember, raising=False)
     monkeypatch.setitem(sys.modules, fake.__name__, fake)
     monkeypatch.setattr(toolkit_installer, "lifecycle", fake, raising=False)
     examples = [shlex.split(example) for page in PAGES for example in page.examples]

@@ -14,7 +14,7 @@ from toolkit_installer.errors import ExitCode
 from toolkit_installer.options import argv, build
 from toolkit_installer.options import help as cli_help
 from toolkit_installer.options.model import Kind
-from toolkit_installer.options.table import OPTIONS, STATUS_JSON
+from toolkit_installer.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON
 from toolkit_installer.settings import Program
 
 PROJECT = pathlib.Path(__file__).parents[2]
@@ -128,8 +128,9 @@ def test_the_exit_codes_are_those_of_the_code_in_the_words_of_the_help() -> None
 
 # --- options ---
 
-FLAGS = {flag for option in (*OPTIONS, STATUS_JSON) for flag in option.flags} | {"--help", "--version"}
-VARIABLES = {variable for option in OPTIONS for variable in option.variables}
+EVERY = (*OPTIONS, STATUS_JSON, DRIVER_TIMEOUT)
+FLAGS = {flag for option in EVERY for flag in option.flags} | {"--help", "--version"}
+VARIABLES = {variable for option in EVERY for variable in option.variables}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -145,7 +146,7 @@ def test_every_word_that_is_shown_behind_a_flag_is_one_that_it_takes(document: s
     shown = [span.split() for span in spans(text) if span.startswith("--") and " " in span]
     assert document != "README.md" or shown
     for flag, *given in shown:
-        option = next(option for option in OPTIONS if flag in option.flags)
+        option = next(option for option in EVERY if flag in option.flags)
         assert len(given) == 1
         words = given[0].split(",") if option.kind is Kind.ENGINES else given
         assert not option.choices or set(words) <= set(option.choices), f"{flag} {given[0]}"

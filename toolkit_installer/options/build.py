@@ -9,8 +9,9 @@ from toolkit_installer.errors import UsageError
 from toolkit_installer.options.model import engine_of
 from toolkit_installer.options.resolve import Answers, Sources, answer_of
 from toolkit_installer.options.table import BY_NAME
-from toolkit_installer.options.values import AUTO, budget
+from toolkit_installer.options.values import budget
 from toolkit_installer.settings import (
+    AUTO,
     Cleanup,
     ConfigMode,
     EngineName,
@@ -33,12 +34,13 @@ def build(
     program: Program,
     *,
     installing: bool = True,
+    looking_for_driver: bool = False,
 ) -> Settings:
     """Return what was asked for.
 
     `values` are the texts given on the command line by option name, in their order; the positional argument is under
     `DESTINATION`. With `installing` false, features that do not exist yet are no reason to refuse: a node can always
-    be looked at and given back.
+    be looked at and given back. With `looking_for_driver`, a driver root that nobody gave is to be found.
 
     Raises UsageError: a bad value, a contradiction, or a feature that is not built yet.
     """
@@ -59,7 +61,7 @@ def build(
         runtimes=runtimes,
         node_root=answers.text_or_none("node_root"),
         host_root=answers.text("host_root"),
-        toolkit=_toolkit(answers),
+        toolkit=_toolkit(answers, looking=looking_for_driver),
         engine=engine,
         daemon=not answers.flag("no_daemon"),
         configure_engine=not answers.flag("no_runtime_config"),
@@ -141,17 +143,29 @@ def _refuse_what_names_one_engine(answers_of: Mapping[EngineName, Answers]) -> N
             )
 
 
-def _toolkit(answers: Answers) -> ToolkitSettings:
-    driver_root, mounted_at = answers.text("driver_root"), answers.text("driver_root_ctr_path")
+def _driver_paths(answers: Answers, *, looking: bool) -> tuple[str, str, str, str]:
+    """Return the driver root, the device root, and where each is mounted here; AUTO is what is to be found."""
+    driver_root = AUTO if looking and not answers.given("driver_root") else answers.text("driver_root")
+    found = looking or driver_root == AUTO
+
+    def path(name: str, otherwise: str) -> str:
+        return answers.text(name) if answers.given(name) else AUTO if found else otherwise
+
+    mounted_at = path("driver_root_ctr_path", answers.text("driver_root_ctr_path"))
+    return driver_root, path("dev_root", driver_root), mounted_at, path("dev_root_ctr_path", mounted_at)
+
+
+def _toolkit(answers: Answers, *, looking: bool) -> ToolkitSettings:
+    driver_root, dev_root, driver_root_ctr_path, dev_root_ctr_path = _driver_paths(answers, looking=looking)
     prefixes = (*answers.words("cdi_annotation_prefixes"), *answers.words("engine_annotation_prefixes"))
     return ToolkitSettings(
         install_dir=answers.text("install_dir"),
         source_root=answers.text_or_none("source_root"),
         package_type=answers.text("package_type"),
         driver_root=driver_root,
-        driver_root_ctr_path=mounted_at,
-        dev_root=answers.text_or_none("dev_root") or driver_root,
-        dev_root_ctr_path=answers.text_or_none("dev_root_ctr_path") or mounted_at,
+        driver_root_ctr_path=driver_root_ctr_path,
+        dev_root=dev_root,
+        dev_root_ctr_path=dev_root_ctr_path,
         runtime_debug=answers.text_or_none("runtime_debug"),
         runtime_log_level=answers.text_or_none("runtime_log_level"),
         runtime_mode=answers.text_or_none("runtime_mode"),

@@ -20,6 +20,7 @@ class Kind(enum.StrEnum):
     CHOICE = "WORD"
     ENGINES = "ENGINE[,ENGINE]"
     PATH = "PATH"
+    ROOT = "PATH|auto"
     EXECUTABLE = "FILE"
     INSTALL_DIR = "DIR"
     PID_FILE = "PIDFILE"

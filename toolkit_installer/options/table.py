@@ -15,3 +15,4 @@ OPTIONS: tuple[Option, ...] = (
 BY_NAME = {option.name: option for option in OPTIONS}
 
 STATUS_JSON = installer_rows.STATUS_JSON
+DRIVER_TIMEOUT = toolkit_rows.DRIVER_TIMEOUT

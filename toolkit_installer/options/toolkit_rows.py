@@ -42,12 +42,13 @@ _FILES = (
     Option(
         name="driver_root",
         flags=("--driver-root", "--nvidia-driver-root"),
-        kind=Kind.PATH,
+        kind=Kind.ROOT,
         group=Group.TOOLKIT,
         step=Step.INSTALL,
         variables=("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"),
         default="/run/nvidia/driver",
-        help="Where the driver is installed on the node.",
+        help="Where the driver is installed on the node. auto takes the first root in which nvidia-smi works: what the "
+        "GPU Operator says, /run/nvidia/driver, /; and, unless they are given, the three paths below with it.",
     ),
     Option(
         name="driver_root_ctr_path",
@@ -199,3 +200,16 @@ _CONFIG = (
 )
 
 ROWS = (*_FILES, *_CONFIG)
+
+DRIVER_TIMEOUT = Option(
+    name="timeout",
+    flags=("--timeout",),
+    kind=Kind.SECONDS,
+    group=Group.TOOLKIT,
+    step=Step.INSTALLER,
+    variables=("DRIVER_TIMEOUT",),
+    default_note="none, it waits as long as it takes",
+    in_short_help=True,
+    help="How long the driver may take to become ready.",
+)
+"""The one option that only `wait-driver` has."""

@@ -9,14 +9,13 @@ import types
 from collections.abc import Callable, Mapping
 
 from toolkit_installer.options.model import Kind, Option, Value
+from toolkit_installer.settings import AUTO
 
 TRUE_WORDS = frozenset({"1", "t", "true", "yes", "on"})
 """The words of Go's strconv.ParseBool, in which the field's manifests are written, and what YAML writers try."""
 FALSE_WORDS = frozenset({"0", "f", "false", "no", "off"})
 
 PID_FILE_NAME = "toolkit.pid"
-AUTO = "auto"
-"""The engine that the node itself tells."""
 _LONGEST_RELOAD_SECONDS = 86_400
 _KERNEL_FOLDERS = ("proc", "sys", "dev")
 _DEFAULT_EXECUTABLES = frozenset({"containerd", "crio"})
@@ -91,6 +90,14 @@ def _engines(choices: tuple[str, ...], text: str) -> tuple[str, ...]:
 def _path(text: str) -> str:
     if not text.startswith("/") or not _is_plain(text):
         raise NotAllowedError("an absolute path, without control characters, in UTF-8")
+    return text
+
+
+def _root(text: str) -> str:
+    if text == AUTO:
+        return text
+    if not text.startswith("/") or not _is_plain(text):
+        raise NotAllowedError(f"an absolute path, without control characters, in UTF-8, or {AUTO}")
     return text
 
 
@@ -217,6 +224,7 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
     {
         Kind.FLAG: boolean,
         Kind.PATH: _path,
+        Kind.ROOT: _root,
         Kind.EXECUTABLE: _executable,
         Kind.INSTALL_DIR: _install_dir,
         Kind.PID_FILE: _pid_file,

@@ -513,3 +513,49 @@ def test_one_path_cannot_be_that_of_several_engines(
 def test_what_is_no_list_of_engines_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--runtime"):
         build({"runtime": (text,)}, {}, OURS)
+
+
+# --- the driver that is to be found ---
+
+DRIVER = ("driver_root", "driver_root_ctr_path", "dev_root", "dev_root_ctr_path")
+FOUR = {"driver_root": "/r", "driver_root_ctr_path": "/rc", "dev_root": "/d", "dev_root_ctr_path": "/dc"}
+
+
+def driver_of(values: dict[str, str], *, looking: bool = False) -> tuple[str, ...]:
+    texts = {name: (text,) for name, text in values.items()}
+    toolkit = build(texts, {}, OURS, installing=not looking, looking_for_driver=looking).toolkit
+    return tuple(getattr(toolkit, name) for name in DRIVER)
+
+
+@pytest.mark.parametrize(
+    "values, paths",
+    [
+        ({}, ("/run/nvidia/driver",) * 4),
+        ({"driver_root": "/"}, ("/", "/run/nvidia/driver", "/", "/run/nvidia/driver")),
+        ({"driver_root": "auto"}, ("auto",) * 4),
+        ({"driver_root": "auto", "dev_root": "/d"}, ("auto", "auto", "/d", "auto")),
+        ({**FOUR, "driver_root": "auto"}, ("auto", "/rc", "/d", "/dc")),
+        (FOUR, ("/r", "/rc", "/d", "/dc")),
+    ],
+    ids=str,
+)
+def test_what_of_the_driver_is_not_given_goes_with_its_root(values: dict[str, str], paths: tuple[str, ...]) -> None:
+    assert driver_of(values) == paths
+
+
+@pytest.mark.parametrize(
+    "values, paths",
+    [
+        ({}, ("auto",) * 4),
+        ({"driver_root": "/r"}, ("/r", "auto", "auto", "auto")),
+        (FOUR, ("/r", "/rc", "/d", "/dc")),
+    ],
+    ids=str,
+)
+def test_who_waits_for_the_driver_looks_for_what_is_not_given(values: dict[str, str], paths: tuple[str, ...]) -> None:
+    assert driver_of(values, looking=True) == paths
+
+
+@pytest.mark.parametrize("text", ["driver", "AUTO", "", "auto/", "/a\nb"])
+def test_a_driver_root_is_a_path_or_auto(text: str) -> None:
+    assert "auto" in str(refusal({"driver_root": (text,)}, {}).hint)
