@@ -19,6 +19,7 @@ from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.reverting import Reverter
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
 from toolkit_installer.taking_back import locked, revert, undisturbed
+from toolkit_installer.wanted import Asked, Question
 
 SIGNALLED = 128
 """What a shell adds to the number of the signal that ended a program (POSIX, "Exit Status for Commands")."""
@@ -37,16 +38,21 @@ class Instance:
         """A signal stopped the work before it was done."""
         self._told = False
         """That a managed file was changed: said once in each process, as nothing else may come of it."""
+        self._question = Question(settings.cluster) if settings.cluster is not None else None
 
     def start(self) -> int:
         """Converge for the first time, then wait; return the exit code if it is not to wait."""
         if locked(self.store):
             self.store.take_order()  # it was for a run that is gone
+        if self._question is not None:
+            self._question.ask_at_start()
         self._converge_or_stop()
         return self._go_on()
 
-    def resume(self, event: str) -> int:
-        """Go on after the idle process was woken by `event`."""
+    def resume(self, event: str, answered: Iterable[str] = ()) -> int:
+        """Go on after the idle process was woken by `event`; `answered` is what `Question` remembers."""
+        if self._question is not None:
+            self._question.answered = frozenset(map(Asked, answered))
         if event == waiter.DRIFT:
             self._drifted()
         elif event == signal.SIGHUP.name:
@@ -171,16 +177,21 @@ class Instance:
             self._drifted()
             return
         log.get().info("Waiting for signal")
-        waiting.wait(self.pid_file, self.store.lock_fd, watched, look=look)
+        answered = self._question.answered if self._question is not None else ()
+        waiting.wait(self.pid_file, self.store.lock_fd, watched, look=look, answered=answered)
 
     def _leave(self) -> int:
         """Clean up as the settings, or an order of `uninstall`, say."""
         order = self.store.take_order() if self.store.exists() else None
+        # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
+        stays = order is None and self._question is not None and not self._question.unwanted()
         receipt = receipt_check.load(self.settings, self.node, self.store)
         if order is None and self.settings.cleanup is Cleanup.NEVER:
             log.get().info("Leaving the node configured, as --cleanup never says")
         elif order is None and not self.settings.daemon:
             log.get().info("Leaving: --no-daemon cleans nothing up")
+        elif stays:
+            log.get().info("Leaving the node configured, as --cleanup auto says")
         elif receipt is None:
             log.get().info("Nothing to clean up")
         else:

@@ -135,6 +135,19 @@ class EngineSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class ClusterSettings:
+    """Where the Kubernetes API server is asked about which DaemonSet and node, before anything is cleaned up."""
+
+    daemon_set: str
+    node: str
+    host: str
+    """An address or a name, an IPv6 address without brackets."""
+    port: int = 443
+    service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+    """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """Everything that was asked for, checked as far as it can be without looking at the node."""
 
@@ -153,6 +166,8 @@ class Settings:
     log_format: LogFormat | None = None
     """None: console on a terminal, logfmt otherwise."""
     cleanup: Cleanup = Cleanup.ALWAYS
+    cluster: ClusterSettings | None = None
+    """Whom `--cleanup auto` asks; None where nothing is cleaned up for it to ask about."""
     keep_toolkit: bool = False
     """Leave the toolkit's files on the node after cleanup."""
     on_drift: OnDrift = OnDrift.REPORT

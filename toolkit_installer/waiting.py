@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from toolkit_installer import waiter
 from toolkit_installer.node.locks import PidFile
@@ -23,19 +23,29 @@ class Resumed:
     pid_path: str
     pid_folders: tuple[str, ...]
     lock_fd: int | None
+    answered: tuple[str, ...] = ()
+    """What the Kubernetes API server answered for at the start."""
 
 
-def wait(pid_file: PidFile, lock_fd: int | None, watched: Sequence[tuple[str, str]], *, look: bool) -> None:
+def wait(
+    pid_file: PidFile,
+    lock_fd: int | None,
+    watched: Sequence[tuple[str, str]],
+    *,
+    look: bool,
+    answered: Iterable[str] = (),
+) -> None:
     """Replace this program by the idle one, same PID, locks kept, signals still blocked. Does not return.
 
     `watched` are paths in the installer's mount namespace, and their identities (waiter.identity) as far as they are
-    known; with `look` they are looked at every 30 s.
+    known; with `look` they are looked at every 30 s. `answered` is for `Resumed`.
     """
     memory = {
         "pid_fd": pid_file.fd,
         "pid_path": pid_file.path,
         "pid_folders": list(pid_file.created_folders),
         "lock_fd": lock_fd,
+        "answered": sorted(answered),
     }
     command = [sys.executable, *sys.orig_argv[1:]]
     fields = [json.dumps(memory), str(_LOOK_SECONDS) if look else "", str(len(command)), *command]
@@ -63,4 +73,11 @@ def resumed() -> Resumed | None:
     for kept in (memory["pid_fd"], memory["lock_fd"]):
         if kept is not None:
             os.set_inheritable(kept, False)  # noqa: FBT003  # its only form
-    return Resumed(event, memory["pid_fd"], memory["pid_path"], tuple(memory["pid_folders"]), memory["lock_fd"])
+    return Resumed(
+        event,
+        memory["pid_fd"],
+        memory["pid_path"],
+        tuple(memory["pid_folders"]),
+        memory["lock_fd"],
+        tuple(memory["answered"]),
+    )

@@ -195,7 +195,7 @@ def test_the_version(program: Program, flag: str, capsys: pytest.CaptureFixture[
         (["run", "--no-daemon=perhaps"], ["--no-daemon", "'perhaps'"]),
         (["run", "--socket="], ["--socket", "''"]),
         (["run", "--cdi-enabled"], ["--cdi-enabled", "not built yet"]),
-        (["plan", "--cleanup", "auto"], ["--cleanup", "not built yet"]),
+        (["plan", "--cleanup", "auto"], ["--cleanup auto", "DAEMONSET_NAME"]),
         (["run", "--timeout", "5"], ["--timeout"]),
         (["wait-driver", "--timeout", "soon"], ["--timeout", "'soon'"]),
         (["status", "--json=perhaps"], ["--json", "'perhaps'"]),

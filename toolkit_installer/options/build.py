@@ -13,6 +13,7 @@ from toolkit_installer.options.values import budget
 from toolkit_installer.settings import (
     AUTO,
     Cleanup,
+    ClusterSettings,
     ConfigMode,
     EngineName,
     EngineSettings,
@@ -69,6 +70,7 @@ def build(
         debug=answers.flag("debug"),
         log_format=None if log_format is None else LogFormat(log_format),
         cleanup=Cleanup(answers.text("cleanup")),
+        cluster=_cluster(answers) if installing else None,
         keep_toolkit=_keep_toolkit(answers, values),
         on_drift=OnDrift(answers.text("on_drift")),
         reload_timeout=answers.seconds("reload_timeout"),
@@ -141,6 +143,26 @@ def _refuse_what_names_one_engine(answers_of: Mapping[EngineName, Answers]) -> N
                 f"{answer.label}: {answer.text!r} is one path, and --runtime names several engines",
                 hint=f"give each its own, with {', '.join(own)}" if own else "configure one engine at a time",
             )
+
+
+def _cluster(answers: Answers) -> ClusterSettings | None:
+    """Return whom to ask before anything is cleaned up. Raises UsageError for what is missing."""
+    if Cleanup(answers.text("cleanup")) is not Cleanup.AUTO or answers.flag("no_daemon"):
+        return None
+    missing = [BY_NAME[name] for name in ("daemon_set", "node_name", "api_host") if not answers.given(name)]
+    if missing:
+        raise UsageError(
+            f"--cleanup auto asks the Kubernetes API server, and {missing[0].variables[0]} is not set",
+            hint="set NODE_NAME from the downward API's spec.nodeName and DAEMONSET_NAME to the DaemonSet's name; "
+            "outside a pod use --cleanup always or never",
+        )
+    return ClusterSettings(
+        daemon_set=answers.text("daemon_set"),
+        node=answers.text("node_name"),
+        host=answers.text("api_host"),
+        port=answers.number("api_port"),
+        service_account=answers.text("service_account"),
+    )
 
 
 def _driver_paths(answers: Answers, *, looking: bool) -> tuple[str, str, str, str]:

@@ -191,7 +191,8 @@ def _option(option: Option, program: Program, width: int, emphasise: Callable[[s
     placeholder = "|".join(option.choices) if option.kind is Kind.CHOICE else option.kind.value
     spelling = _paragraph(f"{flags} {placeholder}", width, "  ", "      ")
     yield from (emphasise(line) for line in spelling)
-    yield from _paragraph(f"{option.help}{_warning(option)}", width, "      ")
+    warning = " Not built yet." if option.unbuilt is not None else ""
+    yield from _paragraph(f"{option.help}{warning}", width, "      ")
     facts = _facts(option, program)
     together = f"[{'; '.join(facts)}]"
     if len(together) + len("      ") <= width:
@@ -199,12 +200,6 @@ def _option(option: Option, program: Program, width: int, emphasise: Callable[[s
     else:
         yield from _paragraph(f"[{facts[0]};", width, "      ", "         ")
         yield from _paragraph(f"{facts[1]}]", width, "       ", "         ")
-
-
-def _warning(option: Option) -> str:
-    if option.unbuilt is None:
-        return ""
-    return f" {option.unbuilt.word} is not built yet." if option.unbuilt.word else " Not built yet."
 
 
 def _facts(option: Option, program: Program) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit_installer.options.model import Group, Kind, Option, Step, chosen
+from toolkit_installer.options.model import Group, Kind, Option, Step
 from toolkit_installer.settings import Program
 
 _JOB = (
@@ -121,8 +121,8 @@ _OURS = (
         step=Step.INSTALLER,
         variables=("CLEANUP",),
         default="always",
-        unbuilt=chosen("cleanup that asks Kubernetes first", "auto"),
-        help="Whether a waiting run takes its changes back when it is told to stop.",
+        help="Whether a waiting run takes its changes back when it is told to stop. auto, in a DaemonSet's pod: only "
+        "if the DaemonSet is gone, or does not want this node any more; the Kubernetes API server is asked.",
     ),
     Option(
         name="keep_toolkit",

@@ -29,6 +29,9 @@ class Kind(enum.StrEnum):
     RUNTIME_TYPE = "TYPE"
     CDI_KIND = "VENDOR/CLASS"
     NAMESPACE = "NAMESPACE"
+    OBJECT = "OBJECT"
+    HOST = "HOST"
+    PORT = "PORT"
     INDEX = "0..99"
     SECONDS = "SECONDS"
     BUDGET = "N/SECONDS"
@@ -63,6 +66,7 @@ class Group(enum.StrEnum):
     TOOLKIT_CONFIG = "The toolkit's own config.toml"
     ENGINE = "The container engine"
     CRIO = "CRI-O"
+    KUBERNETES = "Kubernetes"
     CDI = "CDI specifications"
     NRI = "NRI plugin"
 
@@ -73,8 +77,6 @@ class Unbuilt:
 
     feature: str
     asked_for: Callable[[Value], bool]
-    word: str | None = None
-    """The one value that asks for it, if the option has others that do not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,8 +139,3 @@ def engine_of(variable: str) -> EngineName | None:
 def turned_on(feature: str) -> Unbuilt:
     """Mark a boolean option whose `true` asks for a feature that does not exist yet."""
     return Unbuilt(feature, lambda value: value is True)
-
-
-def chosen(feature: str, word: str) -> Unbuilt:
-    """Mark an option one of whose words asks for a feature that does not exist yet."""
-    return Unbuilt(feature, lambda value: value == word, word)

@@ -102,6 +102,10 @@ class Answers:
         """Return the text of an option that need not be given."""
         return None if self.by_name[name].value is None else self.text(name)
 
+    def number(self, name: str) -> int:
+        """Return a whole number."""
+        return _typed(self.by_name[name].value, int, name)
+
     def seconds(self, name: str) -> float:
         """Return a time in seconds."""
         return _typed(self.by_name[name].value, float, name)

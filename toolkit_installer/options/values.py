@@ -28,6 +28,11 @@ _RUNTIME_TYPE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._/-]*")
 _CDI_KIND = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # an RFC 1123 label, as Kubernetes asks
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+# The names of DaemonSets and nodes: an RFC 1123 subdomain, as Kubernetes asks.
+_OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_HOST = re.compile(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?")
+_PORT = re.compile(r"[0-9]{1,5}")
+_HIGHEST_PORT = 65_535
 _FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INDEX = re.compile(r"[0-9]{1,2}")
@@ -153,6 +158,12 @@ def _index(text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if not _PORT.fullmatch(text) or not 0 < int(text) <= _HIGHEST_PORT:
+        raise NotAllowedError(f"a whole number from 1 to {_HIGHEST_PORT}")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     if not _SECONDS.fullmatch(text) or not 0 < float(text) <= _LONGEST_RELOAD_SECONDS:
         raise NotAllowedError(f"a number of seconds, more than 0 and at most {_LONGEST_RELOAD_SECONDS}")
@@ -233,6 +244,9 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
         Kind.RUNTIME_TYPE: _matching(_RUNTIME_TYPE, "a runtime type such as io.containerd.runc.v2"),
         Kind.CDI_KIND: _matching(_CDI_KIND, "vendor/class, each a letter, then letters, digits, '.', '_' and '-'"),
         Kind.NAMESPACE: _matching(_NAMESPACE, "a Kubernetes namespace: small letters, digits and '-', 63 at most"),
+        Kind.OBJECT: _matching(_OBJECT, "the name of a Kubernetes object: small letters, digits, '-' and '.'"),
+        Kind.HOST: _matching(_HOST, "a host name or an address, an IPv6 one without brackets"),
+        Kind.PORT: _port,
         Kind.INDEX: _index,
         Kind.SECONDS: _seconds,
         Kind.BUDGET: _budget,

@@ -12,6 +12,7 @@ from toolkit_installer.errors import ExitCode, UsageError
 from toolkit_installer.options.build import DESTINATION, build, log_format, wants_debug
 from toolkit_installer.settings import (
     Cleanup,
+    ClusterSettings,
     ConfigMode,
     EngineName,
     EngineSettings,
@@ -396,7 +397,6 @@ UNBUILT = [
     ({}, {"ENABLE_CDI": "yes"}, "ENABLE_CDI: 'yes'"),
     ({}, {"TOOLKIT_ARGS": "--enable-cdi"}, "--cdi-enabled in TOOLKIT_ARGS: 'true'"),
     ({"enable_nri_plugin": ("true",)}, {}, "--enable-nri-plugin: 'true'"),
-    ({}, {"CLEANUP": "auto"}, "CLEANUP: 'auto'"),
 ]
 
 
@@ -559,3 +559,34 @@ def test_who_waits_for_the_driver_looks_for_what_is_not_given(values: dict[str, 
 @pytest.mark.parametrize("text", ["driver", "AUTO", "", "auto/", "/a\nb"])
 def test_a_driver_root_is_a_path_or_auto(text: str) -> None:
     assert "auto" in str(refusal({"driver_root": (text,)}, {}).hint)
+
+
+# --- whom cleanup asks ---
+
+POD = {"DAEMONSET_NAME": "toolkit-installer", "NODE_NAME": "gpu-1", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+
+
+def test_a_pods_environment_says_whom_to_ask() -> None:
+    built = build({"cleanup": ("auto",)}, {**POD, "KUBERNETES_SERVICE_PORT": "6443"}, OURS)
+    assert built.cluster == ClusterSettings("toolkit-installer", "gpu-1", "10.96.0.1", 6443)
+    assert build({}, POD, OURS).cluster is None
+    assert build({"cleanup": ("auto",), "no_daemon": ("true",)}, {}, OURS).cluster is None
+
+
+@pytest.mark.parametrize(
+    "variable, text",
+    [
+        ("NODE_NAME", "a/b"),
+        ("NODE_NAME", "A"),
+        ("NODE_NAME", "a" * 254),
+        ("DAEMONSET_NAME", "a..b"),
+        ("DAEMONSET_NAME", "a?"),
+        ("KUBERNETES_SERVICE_HOST", "a/b"),
+        ("KUBERNETES_SERVICE_HOST", "a@b"),
+        ("KUBERNETES_SERVICE_PORT", "0"),
+        ("KUBERNETES_SERVICE_PORT", "65536"),
+        ("KUBERNETES_SERVICE_PORT", "https"),
+    ],
+)
+def test_what_could_lead_the_question_elsewhere_is_refused(variable: str, text: str) -> None:
+    assert refusal({"cleanup": ("auto",)}, {**POD, variable: text}).reason.startswith(f"{variable}: ")
