@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 
-from toolkit_installer import log, observation, orders, receipt_check, recovering, report, waiter, waiting
+from toolkit_installer import log, observation, orders, readiness, receipt_check, recovering, report, waiter, waiting
 from toolkit_installer import plan as plan_of
 from toolkit_installer.applying import Applier
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
@@ -13,6 +13,7 @@ from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.observation import Observation
+from toolkit_installer.readiness import Marker
 from toolkit_installer.receipt import Receipt, State
 from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reload_budget import ReloadBudget
@@ -39,11 +40,15 @@ class Instance:
         self._told = False
         """That a managed file was changed: said once in each process, as nothing else may come of it."""
         self._question = Question(settings.cluster) if settings.cluster is not None else None
+        self._marker = Marker(settings.ready_file, node.calls)
+        self._awaited: tuple[tuple[str, str], ...] = ()
+        """What changes when an engine that does not serve the handlers yet is restarted."""
 
     def start(self) -> int:
         """Converge for the first time, then wait; return the exit code if it is not to wait."""
         if locked(self.store):
             self.store.take_order()  # it was for a run that is gone
+        self._marker.prepare()
         if self._question is not None:
             self._question.ask_at_start()
         self._converge_or_stop()
@@ -69,7 +74,7 @@ class Instance:
             if self.attention.again:
                 self.attention.again = False
                 self._converge_again()
-            elif self.attention.stop is None:
+            elif self.attention.stop is None and self._marked():
                 if not self.settings.daemon:
                     return self._exit_code()
                 self._wait()
@@ -90,6 +95,24 @@ class Instance:
             self._converge_or_stop()
         except InstallerError as error:
             log.get().error("Could not converge; the node is as it was", reason=str(error))
+
+    def _marked(self) -> bool:
+        """Bring the ready file to what the engines serve; False if a signal came meanwhile, which is pending."""
+        if self.settings.ready_file is None:
+            return True
+        receipt = self._recorded()
+        try:
+            seen = readiness.look(self.node, receipt, self.settings.reload_timeout)
+        except Stopped as stopped:
+            self._unfinished = stopped
+            return False
+        self._awaited = seen.awaited
+        if seen.wrong or receipt is None or receipt.state is not State.INSTALLED:
+            log.get().warning("Not ready: the engines do not serve the handlers", why="; ".join(seen.wrong))
+            self._marker.clear()
+        else:
+            self._marker.write(readiness.described(receipt))
+        return True
 
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
@@ -148,6 +171,8 @@ class Instance:
         return seen
 
     def _drifted(self) -> None:
+        if self.settings.on_drift is OnDrift.IGNORE:
+            return  # it was an engine, of which more than its files is awaited
         self._told = True
         if self.settings.on_drift is OnDrift.REPAIR:
             log.get().warning("A managed file was changed: looking again")
@@ -169,22 +194,30 @@ class Instance:
     def _wait(self) -> None:
         """Become the idle process. Returns only if a file was changed since it was written, which is new."""
         receipt = self._recorded()
-        places = [self.node.root.outside(path) for path in (receipt.file_paths() if receipt is not None else [])]
-        watched = [(place, waiter.identity(place)) for place in places]
         look = self.settings.on_drift is not OnDrift.IGNORE
+        paths = receipt.file_paths() if receipt is not None and look else []
+        places = [self.node.root.outside(path) for path in paths]
+        watched = [(place, waiter.identity(place)) for place in places]
         # looked at after its identity was taken: whatever is changed from here on, the idle process sees
         if look and not self._told and report.drifted(self.node, receipt):
             self._drifted()
             return
         log.get().info("Waiting for signal")
         answered = self._question.answered if self._question is not None else ()
-        waiting.wait(self.pid_file, self.store.lock_fd, watched, look=look, answered=answered)
+        waiting.wait(
+            self.pid_file,
+            self.store.lock_fd,
+            [*watched, *self._awaited],
+            look=look or bool(self._awaited),
+            answered=answered,
+        )
 
     def _leave(self) -> int:
         """Clean up as the settings, or an order of `uninstall`, say."""
         order = self.store.take_order() if self.store.exists() else None
         # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
         stays = order is None and self._question is not None and not self._question.unwanted()
+        self._marker.clear_before_cleanup()
         receipt = receipt_check.load(self.settings, self.node, self.store)
         if order is None and self.settings.cleanup is Cleanup.NEVER:
             log.get().info("Leaving the node configured, as --cleanup never says")

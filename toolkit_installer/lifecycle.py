@@ -11,6 +11,7 @@ from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
+from toolkit_installer.readiness import Marker
 from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.settings import Settings
@@ -107,6 +108,7 @@ def uninstall(settings: Settings) -> int:
         orders.ask_to_leave(node, store, path, keep_toolkit=settings.keep_toolkit, seconds=seconds)
     pid_file = _acquired(settings, node)
     try:
+        Marker(settings.ready_file, node.calls).clear_before_cleanup()
         take_back(settings, node, store, pid_file)
     finally:
         pid_file.release()

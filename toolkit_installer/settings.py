@@ -168,6 +168,8 @@ class Settings:
     cleanup: Cleanup = Cleanup.ALWAYS
     cluster: ClusterSettings | None = None
     """Whom `--cleanup auto` asks; None where nothing is cleaned up for it to ask about."""
+    ready_file: str | None = None
+    """Is there while the engines serve the handlers; the installer's own path."""
     keep_toolkit: bool = False
     """Leave the toolkit's files on the node after cleanup."""
     on_drift: OnDrift = OnDrift.REPORT

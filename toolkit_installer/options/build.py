@@ -71,6 +71,7 @@ def build(
         log_format=None if log_format is None else LogFormat(log_format),
         cleanup=Cleanup(answers.text("cleanup")),
         cluster=_cluster(answers) if installing else None,
+        ready_file=answers.text_or_none("ready_file"),
         keep_toolkit=_keep_toolkit(answers, values),
         on_drift=OnDrift(answers.text("on_drift")),
         reload_timeout=answers.seconds("reload_timeout"),

@@ -125,6 +125,18 @@ _OURS = (
         "if the DaemonSet is gone, or does not want this node any more; the Kubernetes API server is asked.",
     ),
     Option(
+        name="ready_file",
+        flags=("--ready-file",),
+        kind=Kind.PATH,
+        group=Group.INSTALLER,
+        step=Step.INSTALLER,
+        variables=("READY_FILE",),
+        default_note="none",
+        in_short_help=True,
+        help="A file, not the node's but of this file system, that is there while the engines serve the handlers: "
+        "for a pod's probes. It is removed at the start and before cleanup.",
+    ),
+    Option(
         name="keep_toolkit",
         flags=("--keep-toolkit",),
         kind=Kind.FLAG,

@@ -72,6 +72,7 @@ OURS = {
     "--node-root": ("NODE_ROOT",),
     "--log-format": ("LOG_FORMAT",),
     "--cleanup": ("CLEANUP",),
+    "--ready-file": ("READY_FILE",),
     "--daemonset": ("DAEMONSET_NAME",),
     "--node-name": ("NODE_NAME",),
     "--service-account-dir": ("SERVICE_ACCOUNT_DIR",),
