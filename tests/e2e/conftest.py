@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e import sites
 from tests.e2e.machine import Machine
 from tests.e2e.program import Installer, missing_programs
-from tests.support import go_tools, payloads, releases
+from tests.e2e.sites import Site, wait_for
+from tests.support import containers, go_tools, payloads, releases
 from tests.support import host as hosts
 from tests.support.containerd_binaries import NEWEST, Binary, found
 from tests.support.engines import PATH, ContainerdEngine, DockerEngine, Engine
@@ -182,3 +186,33 @@ def _machine(host: Host, folder: Path, payload: Path) -> Iterator[Machine]:
     installer = Installer(logs, host.enter)
     yield Machine(host, installer, payload)
     installer.close()
+
+
+@pytest.fixture
+def cgroup() -> Iterator[str]:
+    """Return a control group for the containers; it goes at the end, and with it what a failed test left running."""
+    name = f"running-containers-{uuid.uuid4().hex[:8]}"
+    yield f"/{name}"
+    top = Path("/sys/fs/cgroup")
+    for group in [*top.glob(name), *top.glob(f"*/{name}")]:  # one hierarchy, or one for each controller
+        wait_for(lambda group=group: not _kill_all(group))
+        for folder, _, _ in os.walk(group, topdown=False):
+            Path(folder).rmdir()
+
+
+def _kill_all(group: Path) -> list[int]:
+    """Send SIGKILL to all that is in a control group; return which they were."""
+    members = [int(pid) for file in group.glob("**/cgroup.procs") for pid in file.read_text().split()]
+    for pid in members:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return members
+
+
+@pytest.fixture(params=["docker", "containerd"])
+def site(request: pytest.FixtureRequest, cgroup: str, folder: Path, installer: Installer) -> Iterator[Site]:
+    """Yield a node of each kind, with containers."""
+    if missing := containers.missing():
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages busybox-static, containerd, strace)")
+    with sites.with_containers(folder, request.getfixturevalue(request.param), cgroup, installer) as made:
+        yield made

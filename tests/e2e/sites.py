@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Self
 
 from tests.e2e.stepping import Stepped
 from tests.support import payloads
-from tests.support.engines import ContainerdEngine
+from tests.support.containers import DockerContainers, PodContainers
+from tests.support.engines import ContainerdEngine, DockerEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -150,6 +151,22 @@ def site(folder: Path, engine: Engine, containers: Containers, installer: Instal
             *("--toolkit-install-dir", made.install_dir, "--pid-file", folder / "pid" / "toolkit.pid"),
             *("--toolkit-source-root", made.payload("1.19.0")),
         ]
+        yield made
+
+
+@contextlib.contextmanager
+def with_containers(folder: Path, engine: Engine, cgroup: str, installer: Installer) -> Iterator[Site]:
+    """Yield a node on a live engine whose containers are in the control group."""
+    if isinstance(engine, DockerEngine):
+        containers: Containers = DockerContainers(engine, cgroup)
+    elif isinstance(engine, ContainerdEngine):
+        # there is no systemd to ask for a control group
+        engine.config.write_text(engine.config.read_text().replace("SystemdCgroup = true", "SystemdCgroup = false"))
+        engine.restart()
+        containers = PodContainers(engine, cgroup)
+    else:
+        raise TypeError(engine)
+    with site(folder, engine, containers, installer) as made:
         yield made
 
 

@@ -59,6 +59,11 @@ class Stepped:
         """All that the program said so far."""
         return self._output.read_text(errors="replace")
 
+    @property
+    def trace(self) -> str:
+        """The changes that it made so far, as strace says them."""
+        return self._trace.read_text(errors="replace") if self._trace.exists() else ""
+
     def moments(self, *, within: float = 60.0) -> Iterator[str]:
         """Yield after each change, with the program stopped, what was changed; then let it go on.
 
@@ -95,8 +100,7 @@ class Stepped:
         deadline = time.monotonic() + within
         while True:
             ended = self._process.poll() is not None  # looked at first: what it said before its end is then all there
-            text = self._trace.read_text(errors="replace") if self._trace.exists() else ""
-            lines = text.splitlines()
+            lines = self.trace.splitlines()
             stops = [index for index, line in enumerate(lines) if line == _STOPPED]
             if len(stops) > seen:
                 (program,) = psutil.Process(self._process.pid).children()

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from tests.e2e import sites
 from tests.e2e.program import WAITING
 from tests.e2e.sites import wait_for
 from tests.support import containers as support
@@ -20,52 +14,11 @@ from tests.support import leftovers
 from tests.support.containers import DockerContainers, PodContainers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.program import Installer
     from tests.e2e.sites import Site
 
 INIT = "busybox"
 """What a container has as its PID 1."""
 SIGNALLED = "pidfd_send_signal"
-
-
-@pytest.fixture
-def cgroup() -> Iterator[str]:
-    """Return a control group for the containers; it goes at the end, and with it what a failed test left running."""
-    name = f"running-containers-{uuid.uuid4().hex[:8]}"
-    yield f"/{name}"
-    top = Path("/sys/fs/cgroup")
-    for group in [*top.glob(name), *top.glob(f"*/{name}")]:  # one hierarchy, or one for each controller
-        wait_for(lambda group=group: not kill_all(group))
-        for folder, _, _ in os.walk(group, topdown=False):
-            Path(folder).rmdir()
-
-
-def kill_all(group: Path) -> list[int]:
-    """Send SIGKILL to all that is in a control group; return which they were."""
-    members = [int(pid) for file in group.glob("**/cgroup.procs") for pid in file.read_text().split()]
-    for pid in members:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return members
-
-
-@pytest.fixture(params=["docker", "containerd"])
-def site(request: pytest.FixtureRequest, cgroup: str, folder: Path, installer: Installer) -> Iterator[Site]:
-    """Yield a node of each kind."""
-    if missing := support.missing():
-        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages busybox-static, containerd, strace)")
-    engine = request.getfixturevalue(request.param)
-    if request.param == "containerd":
-        # there is no systemd to ask for a control group
-        engine.config.write_text(engine.config.read_text().replace("SystemdCgroup = true", "SystemdCgroup = false"))
-        engine.restart()
-        containers: support.Containers = PodContainers(engine, cgroup)
-    else:
-        containers = DockerContainers(engine, cgroup)
-    with sites.site(folder, engine, containers, installer) as made:
-        yield made
 
 
 only_docker = pytest.mark.parametrize("site", ["docker"], indirect=True)
