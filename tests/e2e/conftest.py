@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +13,11 @@ import pytest
 from tests.e2e import sites
 from tests.e2e.machine import Machine
 from tests.e2e.program import Installer, missing_programs
-from tests.e2e.sites import Site, wait_for
-from tests.support import containers, go_tools, payloads, releases
+from tests.e2e.sites import Site
+from tests.support import cgroups, containers, go_tools, payloads, releases
 from tests.support import host as hosts
 from tests.support.containerd_binaries import NEWEST, Binary, found
+from tests.support.crio_engine import CrioEngine
 from tests.support.engines import PATH, ContainerdEngine, DockerEngine, Engine
 from tests.support.go_tools import GoToolError, Tool
 from tests.support.host import Host
@@ -63,7 +62,9 @@ def _root() -> None:
 
 def _needs(engine: type[Engine]) -> None:
     if missing := engine.missing():
-        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages docker.io, containerd, runc)")
+        pytest.skip(
+            f"not installed: {', '.join(missing)} (Debian's packages docker.io, containerd, runc, conmon, crun)"
+        )
 
 
 @pytest.fixture
@@ -92,6 +93,24 @@ def containerd(folder: Path) -> Iterator[ContainerdEngine]:
         engine.config.write_text(text)
         engine.start()
         yield engine
+
+
+@pytest.fixture
+def crio(folder: Path, go_tool: Callable[[Tool], Path]) -> Iterator[CrioEngine]:
+    """Yield a live CRI-O whose crio.conf has much to lose."""
+    _needs(CrioEngine)
+    with CrioEngine(folder / "engine", go_tool(go_tools.CRIO)) as engine:
+        engine.folder.mkdir(mode=0o700)
+        engine.config.write_text((DATA / "crio.conf").read_text().replace("@FOLDER@", str(engine.folder)))
+        engine.start()
+        yield engine
+
+
+@pytest.fixture
+def cgroup() -> Iterator[str]:
+    """Yield a control group for the test's containers."""
+    with cgroups.group() as group:
+        yield group
 
 
 @pytest.fixture
@@ -186,27 +205,6 @@ def _machine(host: Host, folder: Path, payload: Path) -> Iterator[Machine]:
     installer = Installer(logs, host.enter)
     yield Machine(host, installer, payload)
     installer.close()
-
-
-@pytest.fixture
-def cgroup() -> Iterator[str]:
-    """Return a control group for the containers; it goes at the end, and with it what a failed test left running."""
-    name = f"running-containers-{uuid.uuid4().hex[:8]}"
-    yield f"/{name}"
-    top = Path("/sys/fs/cgroup")
-    for group in [*top.glob(name), *top.glob(f"*/{name}")]:  # one hierarchy, or one for each controller
-        wait_for(lambda group=group: not _kill_all(group))
-        for folder, _, _ in os.walk(group, topdown=False):
-            Path(folder).rmdir()
-
-
-def _kill_all(group: Path) -> list[int]:
-    """Send SIGKILL to all that is in a control group; return which they were."""
-    members = [int(pid) for file in group.glob("**/cgroup.procs") for pid in file.read_text().split()]
-    for pid in members:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return members
 
 
 @pytest.fixture(params=["docker", "containerd"])

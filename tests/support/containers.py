@@ -1,33 +1,24 @@
-"""Containers on a test's engine: started through a handler, entered, stopped and deleted, as the engine's users do it.
-
-The image is made here from Debian's static busybox: no registry is asked.
-"""
+"""Containers on a test's engine: started through a handler, entered, stopped, deleted, as the engine's users do it."""
 
 from __future__ import annotations
 
 import abc
-import hashlib
-import io
 import json
-import platform
 import shutil
 import subprocess
 import sys
-import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
 import docker
 
+from tests.support import images
+from tests.support.crio_engine import CrioEngine
 from tests.support.engines import PATH, ContainerdEngine, DockerEngine
 
-IMAGE = "registry.example/busybox:1"
-PAUSE = "registry.example/pause:1"
-"""The same image, by the name that tests/e2e/data/config.toml has for a pod's own container."""
+_NOTHING: Mapping[str, str] = {}
 
-# It ends by SIGTERM alone: whoever has to kill it did not reach it.
-_SCRIPT = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done"
-_COMMAND = ["/bin/busybox", "sh", "-c", _SCRIPT]
 _STOP_SECONDS = 30
 
 
@@ -45,12 +36,23 @@ class Containers(abc.ABC):
         self.close()
 
     @abc.abstractmethod
-    def start(self, name: str, handler: str = "nvidia") -> str:
-        """Start a container through `handler`; return the engine's id of it. Raises ContainerError."""
+    def start(
+        self,
+        name: str,
+        handler: str = "nvidia",
+        *,
+        environment: Mapping[str, str] = _NOTHING,
+        annotations: Mapping[str, str] = _NOTHING,
+    ) -> str:
+        """Start a container through `handler` (empty: the default); return its id. Raises ContainerError."""
 
     @abc.abstractmethod
+    def execute(self, name: str, *command: str) -> str:
+        """Run busybox in the container with these words, and return what it printed. Raises ContainerError."""
+
     def enter(self, name: str) -> str:
         """Return the process that a new process in the container finds as PID 1. Raises ContainerError."""
+        return self.execute(name, "cat", "/proc/1/comm").strip()
 
     @abc.abstractmethod
     def stop(self, name: str) -> int:
@@ -71,16 +73,26 @@ class DockerContainers(Containers):
     def __init__(self, engine: DockerEngine, cgroup: str) -> None:
         self._cgroup = cgroup
         self.client = docker.DockerClient(base_url=f"unix://{engine.socket}", version="auto", timeout=60)
-        self.client.images.load(image())
+        self.client.images.load(images.archive())
 
-    def start(self, name: str, handler: str = "nvidia") -> str:
-        """Start a container through `handler`; return its id."""
+    def start(
+        self,
+        name: str,
+        handler: str = "nvidia",
+        *,
+        environment: Mapping[str, str] = _NOTHING,
+        annotations: Mapping[str, str] = _NOTHING,
+    ) -> str:
+        """Start a container through `handler`; return its id. docker passes no annotations on."""
+        if annotations:
+            raise ContainerError("docker gives a container no annotations")
         with _refusals():
             container = self.client.containers.run(
-                IMAGE,
-                _COMMAND,
+                images.IMAGE,
+                images.COMMAND,
                 name=name,
-                runtime=handler,
+                runtime=handler or None,
+                environment=dict(environment),
                 network_mode="none",
                 cgroup_parent=self._cgroup,
                 detach=True,
@@ -92,16 +104,14 @@ class DockerContainers(Containers):
         with _refusals():
             self.client.containers.get(name).start()
 
-    def enter(self, name: str) -> str:
-        """Return what its PID 1 is."""
+    def execute(self, name: str, *command: str) -> str:
+        """Run busybox in it."""
         with _refusals():
             # its stderr has what the wrapper says of a driver that is not loaded
-            status, output = self.client.containers.get(name).exec_run(
-                ["/bin/busybox", "cat", "/proc/1/comm"], stderr=False
-            )
+            status, output = self.client.containers.get(name).exec_run(["/bin/busybox", *command], stderr=False)
         if status:
             raise ContainerError(f"exec in {name}: {output!r}")
-        return str(output.decode().strip())
+        return str(output.decode())
 
     def stop(self, name: str) -> int:
         """Stop it."""
@@ -132,14 +142,10 @@ class _refusals:  # noqa: N801 - used as a function
 
 
 class PodContainers(Containers):
-    """containerd's, as a kubelet has them: each in a pod of its own, through the CRI."""
+    """containerd's and CRI-O's, as a kubelet has them: each in a pod of its own, through the CRI."""
 
-    def __init__(self, engine: ContainerdEngine, cgroup: str) -> None:
+    def __init__(self, engine: ContainerdEngine | CrioEngine, cgroup: str) -> None:
         self._cgroup = cgroup
-        archive = engine.folder / "image.tar"
-        archive.write_bytes(image())
-        command = ["ctr", "--address", str(engine.socket), "--namespace", "k8s.io", "images", "import", str(archive)]
-        subprocess.run(command, check=True, capture_output=True, timeout=60, env={"PATH": PATH})
         self._folder = engine.folder / "pods"
         self._folder.mkdir()
         self._pods: dict[str, tuple[str, str]] = {}
@@ -149,6 +155,15 @@ class PodContainers(Containers):
             stdout=subprocess.PIPE,
             text=True,
         )
+        if isinstance(engine, CrioEngine):
+            self._pull(engine)
+        else:
+            _import(engine)
+
+    def _pull(self, engine: CrioEngine) -> None:
+        """Let CRI-O pull the image, from where it is told to pull all images from."""
+        engine.images.write_bytes(images.archive())
+        self._call("ImageService/PullImage", {1: {1: images.IMAGE}})
 
     def _call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
         print(json.dumps([method, request, way]), file=_pipe(self._caller.stdin), flush=True)
@@ -158,12 +173,28 @@ class PodContainers(Containers):
         fields: dict[str, str] = answer["fields"]
         return fields
 
-    def start(self, name: str, handler: str = "nvidia") -> str:
+    def start(
+        self,
+        name: str,
+        handler: str = "nvidia",
+        *,
+        environment: Mapping[str, str] = _NOTHING,
+        annotations: Mapping[str, str] = _NOTHING,
+    ) -> str:
         """Start a pod with one container; return the container's id."""
         host = {1: 2, 2: 1}  # NamespaceOption: the node's network, PIDs of its own
         pod = {1: {1: name, 2: f"uid-{name}", 3: "test"}, 3: str(self._folder), 8: {1: self._cgroup, 2: {1: host}}}
         sandbox = self._call("RunPodSandbox", {1: pod, 2: handler})["1"]
-        config = {1: {1: name}, 2: {1: IMAGE}, 3: _COMMAND, 11: f"{name}.log", 15: {2: {3: host}}}
+        variables, notes = ([{1: key, 2: value} for key, value in each.items()] for each in (environment, annotations))
+        config = {
+            1: {1: name},
+            2: {1: images.IMAGE, 18: images.IMAGE},
+            3: images.COMMAND,
+            6: variables,
+            10: notes,
+            11: f"{name}.log",
+            15: {2: {3: host}},
+        }
         container = self._call("CreateContainer", {1: sandbox, 2: config, 3: pod})["1"]
         self._pods[name] = sandbox, container
         self._call("StartContainer", {1: container})
@@ -173,13 +204,13 @@ class PodContainers(Containers):
         """Return the id of the container's pod."""
         return self._pods[name][0]
 
-    def enter(self, name: str) -> str:
-        """Return what its PID 1 is."""
-        command = ["/bin/busybox", "cat", "/proc/1/comm"]
-        answer = self._call("ExecSync", {1: self._pods[name][1], 2: command, 3: _STOP_SECONDS})
+    def execute(self, name: str, *command: str) -> str:
+        """Run busybox in it."""
+        words = ["/bin/busybox", *command]
+        answer = self._call("ExecSync", {1: self._pods[name][1], 2: words, 3: _STOP_SECONDS})
         if answer.get("3", "\0") != "\0":
             raise ContainerError(f"exec in {name}: {answer}")
-        return answer["1"].strip()
+        return answer.get("1", "")
 
     def stop(self, name: str) -> int:
         """Stop the container, not its pod."""
@@ -201,74 +232,20 @@ class PodContainers(Containers):
         self._caller.wait(30)
 
 
+def _import(engine: ContainerdEngine) -> None:
+    """Put the image where the CRI looks for images."""
+    archive = engine.folder / "image.tar"
+    archive.write_bytes(images.archive())
+    command = ["ctr", "--address", str(engine.socket), "--namespace", "k8s.io", "images", "import", str(archive)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60, env={"PATH": PATH})
+
+
 def _pipe(stream: IO[str] | None) -> IO[str]:
     if stream is None:
         raise ContainerError("the program that asks has no pipe")
     return stream
 
 
-def image() -> bytes:
-    """Return the image as `docker save` and an OCI layout have it, under both names."""
-    architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
-    layer = _tar({"bin/busybox": Path(_busybox()).read_bytes()}, mode=0o755)
-    config = {
-        "architecture": architecture,
-        "os": "linux",
-        "config": {"Cmd": _COMMAND},
-        "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
-    }
-    settings = json.dumps(config).encode()
-    kind = "application/vnd.oci.image"
-    manifest = json.dumps(
-        {
-            "schemaVersion": 2,
-            "mediaType": f"{kind}.manifest.v1+json",
-            "config": _descriptor(f"{kind}.config.v1+json", settings),
-            "layers": [_descriptor(f"{kind}.layer.v1.tar", layer)],
-        }
-    ).encode()
-    named = [
-        _descriptor(f"{kind}.manifest.v1+json", manifest) | {"annotations": {"io.containerd.image.name": name}}
-        for name in (IMAGE, PAUSE)
-    ]
-    saved = [{"Config": _blob(settings), "RepoTags": [IMAGE, PAUSE], "Layers": [_blob(layer)]}]
-    files = {
-        "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
-        "index.json": json.dumps({"schemaVersion": 2, "manifests": named}).encode(),
-        "manifest.json": json.dumps(saved).encode(),
-    }
-    return _tar(files | {_blob(content): content for content in (layer, settings, manifest)}, mode=0o644)
-
-
 def missing() -> list[str]:
     """Return the programs that are needed and not installed."""
     return [name for name in ("busybox", "ctr", "strace") if shutil.which(name, path=PATH) is None]
-
-
-def _busybox() -> str:
-    path = shutil.which("busybox", path=PATH)
-    if path is None:
-        raise ContainerError("busybox is not installed (Debian's package busybox-static)")
-    return path
-
-
-def _digest(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-def _blob(content: bytes) -> str:
-    return f"blobs/{_digest(content).replace(':', '/')}"
-
-
-def _descriptor(kind: str, content: bytes) -> dict[str, Any]:
-    return {"mediaType": kind, "digest": _digest(content), "size": len(content)}
-
-
-def _tar(files: dict[str, bytes], *, mode: int) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), mode
-            archive.addfile(entry, io.BytesIO(content))
-    return stream.getvalue()

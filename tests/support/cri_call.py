@@ -1,10 +1,11 @@
-"""Calls a CRI socket's RuntimeService: `cri_call.py SOCKET`, one call a line on stdin, one answer a line on stdout.
+"""Calls a CRI socket: `cri_call.py SOCKET`, one call a line on stdin, one answer a line on stdout.
 
-It is a program so that grpc's threads stay out of the test process. A call is a JSON list: the method, the
-request as an object from field number to value (a string, a number, an object for a message, a list for a repeated
-field; numbers as in k8s.io/cri-api `runtime/v1/api.proto`), and the numbers of the fields that lead to the message in
-the answer that is wanted. An answer is `{"fields": {NUMBER: TEXT, ...}}` with the last value of each field (a number as
-one character, which is enough for an exit code), or `{"error": TEXT}`.
+It is a program so that grpc's threads stay out of the test process. A call is a JSON list: the method (of the
+RuntimeService where no other is named, as in `ImageService/PullImage`), the request as an object from field number to
+value (a string, a number, an object for a message, a list for a repeated field; numbers as in k8s.io/cri-api
+`runtime/v1/api.proto`), and the numbers of the fields that lead to the message in the answer that is wanted. An answer
+is `{"fields": {NUMBER: TEXT, ...}}` with the last value of each field (a number as one character, which is enough for
+an exit code), or `{"error": TEXT}`.
 """
 
 from __future__ import annotations
@@ -43,9 +44,8 @@ def _varint(number: int) -> bytes:
 
 def answer(channel: grpc.Channel, method: str, request: dict[str, Any], way: list[int]) -> dict[str, Any]:
     """Return what the CRI answers."""
-    call = channel.unary_unary(
-        f"/runtime.v1.RuntimeService/{method}", request_serializer=None, response_deserializer=None
-    )
+    path = f"/runtime.v1.{method if '/' in method else f'RuntimeService/{method}'}"
+    call = channel.unary_unary(path, request_serializer=None, response_deserializer=None)
     try:
         reply = call(message(request), timeout=_SECONDS, wait_for_ready=True)
     except grpc.RpcError as error:

@@ -168,6 +168,20 @@ class Engine(abc.ABC):
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
+def cri_status(name: str, path: Path) -> dict[str, Any]:
+    """Return the verbose Status of the CRI on a socket as tests/support/cri_status.py prints it. Raises EngineError."""
+    if not path.exists():  # before the program that asks is started for nothing
+        raise EngineError(f"{name} has no socket")
+    command = [sys.executable, str(_CRI_STATUS), str(path), "10"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode:
+        raise EngineError(f"the CRI of {name} does not answer: {done.stderr}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    if not answer["conditions"].get("RuntimeReady"):
+        raise EngineError(f"the CRI of {name} is not ready: {answer['conditions']}")
+    return answer
+
+
 class ContainerdEngine(Engine):
     """containerd. `config` is the caller's to write before the start; it needs `version` and the CRI's tables only."""
 
@@ -184,16 +198,7 @@ class ContainerdEngine(Engine):
 
     def info(self) -> dict[str, Any]:
         """Return the CRI's verbose Status as tests/support/cri_status.py prints it."""
-        if not self.socket.exists():  # before the program that asks is started for nothing
-            raise EngineError(f"{self.name} has no socket")
-        command = [sys.executable, str(_CRI_STATUS), str(self.socket), "10"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-        if done.returncode:
-            raise EngineError(f"the CRI of {self.name} does not answer: {done.stderr}")
-        answer: dict[str, Any] = json.loads(done.stdout)
-        if not answer["conditions"].get("RuntimeReady"):
-            raise EngineError(f"the CRI of {self.name} is not ready: {answer['conditions']}")
-        return answer
+        return cri_status(self.name, self.socket)
 
     def runtimes(self) -> dict[str, dict[str, Any]]:
         """Return the live CRI's runtimes map."""
@@ -277,7 +282,7 @@ class DockerEngine(Engine):
 
     def info(self) -> dict[str, Any]:
         """Return the answer to `GET /info`."""
-        connection = _UnixConnection(self.socket)
+        connection = UnixConnection(self.socket)
         try:
             connection.request("GET", "/info")
             answer: dict[str, Any] = json.loads(connection.getresponse().read())
@@ -298,7 +303,9 @@ class DockerEngine(Engine):
         return str(self.info()["DefaultRuntime"])
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=5)
         self._path = path

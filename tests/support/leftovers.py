@@ -14,6 +14,8 @@ import psutil
 
 MARK = "TOOLKIT_TEST_ENGINE"
 """The variable by which an engine's processes are known, shims and all; its value is the engine's folder."""
+_MONITOR = "conmon"
+"""CRI-O gives its containers' monitors an environment of its own; they are known by the folders that they are told."""
 _POLL = 0.02
 
 
@@ -36,9 +38,15 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         # One that ends meanwhile, or is a zombie, is no process of anybody's.
         with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and Path(process.environ().get(MARK, "/")).is_relative_to(folder):
+            if process.pid != os.getpid() and _is_of(process, folder):
                 found |= {each.pid: each for each in (process, *process.children(recursive=True))}
     return [process for process in found.values() if process.is_running() and process.status() != "zombie"]
+
+
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    if process.name() == _MONITOR:
+        return any(Path(argument).is_relative_to(folder) for argument in process.cmdline())
+    return Path(process.environ().get(MARK, "/")).is_relative_to(folder)
 
 
 def kill_all(folder: Path, *, within: float = 10.0) -> None:

@@ -1,0 +1,45 @@
+"""A control group for a test's containers, which goes at the end, and with it what a failed test left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TOP = Path("/sys/fs/cgroup")
+_POLL = 0.02
+
+
+class GroupError(Exception):
+    """A group could not be emptied."""
+
+
+@contextlib.contextmanager
+def group(*, within: float = 60.0) -> Iterator[str]:
+    """Yield a name such as `/containers-1a2b3c4d`, for engines to make it. Raises GroupError where it stays in use."""
+    name = f"containers-{uuid.uuid4().hex[:8]}"
+    yield f"/{name}"
+    deadline = time.monotonic() + within
+    for found in [*_TOP.glob(name), *_TOP.glob(f"*/{name}")]:  # one hierarchy, or one for each controller
+        while members := _kill_all(found):
+            if time.monotonic() > deadline:
+                raise GroupError(f"{found} still has {members}")
+            time.sleep(_POLL)
+        for folder, _, _ in os.walk(found, topdown=False):
+            Path(folder).rmdir()
+
+
+def _kill_all(found: Path) -> list[int]:
+    """Send SIGKILL to all that is in a control group; return which they were."""
+    members = [int(pid) for file in found.glob("**/cgroup.procs") for pid in file.read_text().split()]
+    for pid in members:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return members

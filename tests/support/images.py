@@ -1,0 +1,88 @@
+"""The image of the tests' containers, made here from Debian's static busybox: no registry is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from tests.support.engines import PATH
+
+IMAGE = "registry.example/busybox:1"
+PAUSE = "registry.example/pause:1"
+"""The same image, by the name that tests/e2e/data/config.toml has for a pod's own container."""
+
+# It ends by SIGTERM alone: whoever has to kill it did not reach it.
+_SCRIPT = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done"
+COMMAND = ["/bin/busybox", "sh", "-c", _SCRIPT]
+
+
+class ImageError(Exception):
+    """The image cannot be made; the message has what is missing."""
+
+
+def archive() -> bytes:
+    """Return the image as `docker save` and an OCI layout have it, under both names. Raises ImageError."""
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    layer = _tar({"bin/busybox": Path(_busybox()).read_bytes()}, mode=0o755)
+    config = {
+        "architecture": architecture,
+        "os": "linux",
+        "config": {"Cmd": COMMAND},
+        "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+    }
+    settings = json.dumps(config).encode()
+    kind = "application/vnd.oci.image"
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{kind}.manifest.v1+json",
+            "config": _descriptor(f"{kind}.config.v1+json", settings),
+            "layers": [_descriptor(f"{kind}.layer.v1.tar", layer)],
+        }
+    ).encode()
+    named = [
+        _descriptor(f"{kind}.manifest.v1+json", manifest) | {"annotations": {"io.containerd.image.name": name}}
+        for name in (IMAGE, PAUSE)
+    ]
+    saved = [{"Config": _blob(settings), "RepoTags": [IMAGE, PAUSE], "Layers": [_blob(layer)]}]
+    files = {
+        "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
+        "index.json": json.dumps({"schemaVersion": 2, "manifests": named}).encode(),
+        "manifest.json": json.dumps(saved).encode(),
+    }
+    return _tar(files | {_blob(content): content for content in (layer, settings, manifest)}, mode=0o644)
+
+
+def _busybox() -> str:
+    path = shutil.which("busybox", path=PATH)
+    if path is None:
+        raise ImageError("busybox is not installed (Debian's package busybox-static)")
+    return path
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _blob(content: bytes) -> str:
+    return f"blobs/{_digest(content).replace(':', '/')}"
+
+
+def _descriptor(kind: str, content: bytes) -> dict[str, Any]:
+    return {"mediaType": kind, "digest": _digest(content), "size": len(content)}
+
+
+def _tar(files: dict[str, bytes], *, mode: int) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), mode
+            archive.addfile(entry, io.BytesIO(content))
+    return stream.getvalue()
