@@ -45,7 +45,7 @@ test: .venv/installed ## the tests that need no engine and no root
 
 .PHONY: e2e
 e2e: .venv/installed ## the tests against real engines: root, and the packages that .ci/run names
-	@$(BIN)/pytest tests/e2e $(ARGS)
+	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python $(ARGS)
 
 .PHONY: bench
 bench: .venv/installed ## the measurements

@@ -18,6 +18,8 @@ from tests.support.engines import EngineError
 if TYPE_CHECKING:
     from tests.support.crio_engine import CrioEngine
 
+pytestmark = pytest.mark.alone
+
 GLOBAL = (
     *("/etc/crio", "/etc/containers", "/etc/cni", "/etc/nri", "/etc/sysconfig", "/opt", "/run"),
     *("/usr/share/containers", "/var/lib/containers", "/var/lib/crio", "/var/lib/cni", "/var/log/crio"),

@@ -19,6 +19,8 @@ from tests.support.engines import ContainerdEngine, DockerEngine, EngineError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 GLOBAL = ("/etc/docker", "/etc/containerd", "/etc/cni", "/opt", "/run", "/var/lib/docker", "/var/lib/containerd")
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.support.engines import ContainerdEngine, DockerEngine
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 FROZEN = 0.5
 """Seconds: more than a live engine may take to answer."""

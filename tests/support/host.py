@@ -6,9 +6,9 @@ are an overlay of this machine's: what is changed is in memory, and gone with it
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -42,7 +42,7 @@ class Host:
 
     def __init__(self, folder: Path, *, release: Release | None = None, shown: Iterable[Path] = ()) -> None:
         self.folder = folder
-        self.name = f"toolkit-test-{os.getpid()}-{folder.parent.name}"
+        self.name = f"toolkit-test-{uuid.uuid4().hex[:12]}"
         self.log = folder.with_name(f"{folder.name}.log")
         self._release = release
         self._shown = (CHECKOUT, *((release.root.parent,) if release is not None else ()), *shown)
