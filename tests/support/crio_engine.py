@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from tests.support.engines import PATH, Engine, EngineError, UnixConnection, cri_status
+from tests.support.engines import Engine, EngineError, UnixConnection, cri_status
 
 _ACCEPT_ALL = {"default": [{"type": "insecureAcceptAnything"}]}
 
@@ -26,8 +26,7 @@ class CrioEngine(Engine):
     programs = ("conmon", "crun", "runc", "setpriv")
 
     def __init__(self, folder: Path, programs_in: Path) -> None:
-        super().__init__(folder, "crio")
-        self.path = f"{programs_in}:{PATH}"
+        super().__init__(folder, "crio", programs_in=programs_in)
         self.config = folder / "crio.conf"
         self.drop_ins = folder / "crio.conf.d"
         self.images = folder / "images.tar"

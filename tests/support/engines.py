@@ -37,12 +37,16 @@ class Engine(abc.ABC):
     answers_within = 60.0
     """Seconds that a start may take."""
 
-    def __init__(self, folder: Path, name: str, release: Release | None = None) -> None:
+    def __init__(
+        self, folder: Path, name: str, release: Release | None = None, programs_in: Path | None = None
+    ) -> None:
         self.folder = folder
         self.name = name
         self.release = release
-        folders = [str(each) for each in release.folders] if release is not None else []
-        self.path = ":".join([*folders, PATH])
+        self.enter: tuple[str, ...] = ()
+        """What to put before its command so that it runs in other namespaces; itself, not as a child."""
+        folders = [*([programs_in] if programs_in is not None else ()), *(release.folders if release else ())]
+        self.path = ":".join([*map(str, folders), PATH])
         """Where its programs, and those that they start, are looked for."""
         self.socket = folder / f"{name}.sock"
         self.log = folder / f"{name}.log"
@@ -110,7 +114,7 @@ class Engine(abc.ABC):
         binary = shutil.which(program, path=self.path)
         if binary is None:
             raise EngineError(f"{program} is not installed in {self.path}")
-        command = ["setpriv", "--pdeathsig", "TERM", binary, *arguments]
+        command = [*self.enter, "setpriv", "--pdeathsig", "TERM", binary, *arguments]
         self.started_at = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -183,12 +187,15 @@ def cri_status(name: str, path: Path) -> dict[str, Any]:
 
 
 class ContainerdEngine(Engine):
-    """containerd. `config` is the caller's to write before the start; it needs `version` and the CRI's tables only."""
+    """containerd. `config` is the caller's to write before the start; it needs `version` and the CRI's tables only.
+
+    Where `programs_in` names a folder, its containerd is taken, with the release's runc.
+    """
 
     programs = ("containerd", "runc", "setpriv")
 
-    def __init__(self, folder: Path, release: Release | None = None) -> None:
-        super().__init__(folder, "containerd", release)
+    def __init__(self, folder: Path, release: Release | None = None, programs_in: Path | None = None) -> None:
+        super().__init__(folder, "containerd", release, programs_in)
         self.config = folder / "config.toml"
 
     def command(self) -> list[str]:
@@ -265,6 +272,7 @@ class DockerEngine(Engine):
     def start(self) -> None:
         """Start containerd where it does not run, then dockerd."""
         if not self.containerd.alive():
+            self.containerd.enter = self.enter
             self.containerd.start()
         # Before version 23 every start makes this file if it is missing, and no option tells it not to.
         self._made_outside += [path for path in (Path("/etc/docker/key.json"),) if not path.exists()]

@@ -1,0 +1,192 @@
+"""A node with a made-up GPU, one of the engines, and NVIDIA's own programs as what is to be installed on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from tests.support import driver as gpu
+from tests.support import go_tools
+from tests.support.containers import Containers, DockerContainers, PodContainers
+from tests.support.crio_engine import CrioEngine
+from tests.support.engines import ContainerdEngine, DockerEngine
+from tests.support.releases import Suite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.e2e.program import Installer
+    from tests.support.driver import Driver
+    from tests.support.go_tools import Tool
+    from tests.support.releases import Release
+
+# What of the GPU is there, each in a line; a device that the control group denies is none.
+_LOOK = f"""\
+[ -c {gpu.DEVICE} ] && ! cat {gpu.DEVICE} 2>&1 | grep -q 'not permitted' && echo device
+[ -e {gpu.LIBRARIES}/libcuda.so.1 ] && echo libraries
+tr '\\0' '\\n' </proc/1/environ | grep -qx '{gpu.VARIABLE}={gpu.VERSION}' && echo variable
+true
+"""
+THE_GPU = {"device", "libraries", "variable"}
+NOTHING: set[str] = set()
+
+CONTAINERD_1 = """\
+version = 2
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "registry.example/pause:1"
+restrict_oom_score_adj = true
+disable_apparmor = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+conf_dir = "@FOLDER@/cni"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+"""
+CONTAINERD_2 = """\
+version = 3
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "native"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "registry.example/pause:1"
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+disable_apparmor = true
+cdi_spec_dirs = ["@CDI@"]
+[plugins."io.containerd.cri.v1.runtime".cni]
+conf_dir = "@FOLDER@/cni"
+"""
+CRIO = """\
+[crio.runtime]
+default_runtime = "runc"
+hooks_dir = ["@FOLDER@/hooks.d"]
+cdi_spec_dirs = ["@CDI@"]
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/sbin/runc"
+runtime_root = "@FOLDER@/runc"
+monitor_path = "/usr/bin/conmon"
+[crio.image]
+pause_image = "registry.example/pause:1"
+"""
+
+Engines: TypeAlias = DockerEngine | ContainerdEngine | CrioEngine
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One of the engines: its name, its series, and the Debian release that has it (None: this machine's)."""
+
+    name: str
+    series: str
+    suite: Suite | None = None
+    tool: Tool | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.series}"
+
+    @property
+    def cri(self) -> bool:
+        """Whether its containers are pods'."""
+        return self.name != "docker"
+
+
+KINDS = (
+    Kind("docker", "20.10"),
+    Kind("docker", "26", Suite.TRIXIE),
+    Kind("docker", "28", Suite.SID),
+    Kind("containerd", "1.6"),
+    Kind("containerd", "1.7", Suite.TRIXIE),
+    Kind("containerd", "2.1", Suite.SID),
+    Kind("containerd", "newest", Suite.SID, go_tools.CONTAINERD),
+    Kind("crio", "1.34", None, go_tools.CRIO),
+)
+
+
+def engine(
+    kind: Kind,
+    folder: Path,
+    driver: Driver,
+    release: Callable[[Suite], Release],
+    go_tool: Callable[[Tool], Path],
+) -> Engines:
+    """Return an engine with its configuration, not started; what it starts sees the driver as the test has it."""
+    suite = release(kind.suite) if kind.suite is not None else None
+    programs = go_tool(kind.tool) if kind.tool is not None else None
+    folder.mkdir(mode=0o700)
+    made: Engines
+    if kind.name == "docker":
+        made, text = DockerEngine(folder, suite), "{}\n"
+    elif kind.name == "containerd":
+        made = ContainerdEngine(folder, suite, programs)
+        text = CONTAINERD_1 if kind.series.startswith("1.") else CONTAINERD_2
+    else:
+        assert programs is not None
+        made, text = CrioEngine(folder, programs), CRIO
+    made.config.write_text(text.replace("@FOLDER@", str(folder)).replace("@CDI@", str(driver.specifications)))
+    made.enter = driver.enter
+    return made
+
+
+@dataclasses.dataclass
+class GpuNode:
+    """The node. `flags` are those of every run; nothing is installed yet."""
+
+    kind: Kind
+    engine: Engines
+    containers: Containers
+    driver: Driver
+    installer: Installer
+    flags: list[object]
+    _count: int = 0
+
+    @property
+    def debug_log(self) -> Path:
+        """Where NVIDIA's runtime says what it does."""
+        return self.engine.folder / "nvidia-container-runtime.log"
+
+    def install(self, *more: object) -> str:
+        """Install, and have the engine take it over; return what was said."""
+        said = self._run("run", "--no-daemon", "--nvidia-container-runtime.debug", self.debug_log, *more)
+        self._reload()
+        return said
+
+    def uninstall(self) -> str:
+        """Take it back likewise."""
+        said = self._run("uninstall")
+        self._reload()
+        return said
+
+    def _run(self, command: str, *more: object) -> str:
+        run = self.installer.start("toolkit-installer", command, *self.flags, *more)
+        assert run.finish(within=120) == 0, run.output
+        return run.output
+
+    def _reload(self) -> None:
+        if self.kind.name != "docker":  # which was signalled
+            self.engine.restart()
+
+    def seen(
+        self,
+        handler: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> set[str]:
+        """Return what of the GPU a container sees that is run through `handler` (empty: the default).
+
+        Raises ContainerError.
+        """
+        self._count += 1
+        name = f"container-{self._count}"
+        self.containers.start(name, handler, environment=environment or {}, annotations=annotations or {})
+        found = set(self.containers.execute(name, "sh", "-c", _LOOK).split())
+        assert self.containers.enter(name) == "busybox"
+        assert self.containers.stop(name) == 0
+        self.containers.delete(name)
+        return found
+
+
+def containers(engine: Engines, cgroup: str) -> Containers:
+    """Return containers on a live engine."""
+    return DockerContainers(engine, cgroup) if isinstance(engine, DockerEngine) else PodContainers(engine, cgroup)

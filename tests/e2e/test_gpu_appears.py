@@ -1,0 +1,141 @@
+"""NVIDIA's own runtime, installed by us, puts a GPU into containers: on every engine, and where it was asked for alone.
+
+The GPU and its driver are made up (tests/support/driver.py). The C parts of the toolkit are stand-ins that are copied
+and never run (tests/support/real_payload.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e import gpu_nodes
+from tests.e2e.gpu_nodes import KINDS, NOTHING, THE_GPU, Engines, GpuNode, Kind
+from tests.support import containers as support
+from tests.support import driver as gpu
+from tests.support import go_tools, real_payload
+from tests.support.containers import ContainerError
+from tests.support.crio_engine import CrioEngine
+from tests.support.driver import Driver
+from tests.support.engines import PATH, DockerEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.e2e.program import Installer
+    from tests.support.go_tools import Tool
+    from tests.support.releases import Release, Suite
+
+ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
+BY_NAME = {"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=0"}
+BY_ANNOTATION = {"cdi.k8s.io/test": "nvidia.com/gpu=0"}
+MODE_CDI = ("--nvidia-container-runtime.mode", "cdi")
+
+
+@pytest.fixture
+def driver(folder: Path) -> Iterator[Driver]:
+    missing = [name for name in gpu.PROGRAMS if shutil.which(name, path=PATH) is None] + support.missing()
+    missing += [name for kind in (DockerEngine, CrioEngine) for name in kind.missing()]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that .ci/run names)")
+    with Driver(folder / "driver") as made:
+        yield made
+
+
+@pytest.fixture
+def payload(folder: Path, driver: Driver, go_tool: Callable[[Tool], Path]) -> Path:
+    return real_payload.build(folder / "payload", go_tool(go_tools.TOOLKIT), driver.specifications)
+
+
+@pytest.fixture(params=KINDS, ids=str)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def engine(
+    kind: Kind,
+    folder: Path,
+    driver: Driver,
+    release: Callable[[Suite], Release],
+    go_tool: Callable[[Tool], Path],
+) -> Iterator[Engines]:
+    with gpu_nodes.engine(kind, folder / "engine", driver, release, go_tool) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def node(
+    kind: Kind, folder: Path, driver: Driver, payload: Path, engine: Engines, cgroup: str, installer: Installer
+) -> Iterator[GpuNode]:
+    """Yield a node with each of the engines, on which nothing is installed."""
+    flags: list[object] = [
+        *("--toolkit-install-dir", folder / "nvidia", "--toolkit-source-root", payload, "--driver-root", "/"),
+        *("--pid-file", folder / "pid" / "toolkit.pid", "--runtime", kind.name),
+        *("--config", engine.config, "--socket", engine.socket),
+    ]
+    if kind.cri:
+        flags += ["--restart-mode", "none"]
+    if kind.name == "containerd":
+        flags += ["--drop-in-config", engine.folder / "conf.d" / "99-nvidia.toml"]
+    with gpu_nodes.containers(engine, cgroup) as containers:
+        yield GpuNode(kind, engine, containers, driver, installer, flags)
+
+
+of_the_cri = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.cri], ids=str)
+one_of_each = pytest.mark.parametrize("kind", [KINDS[0], KINDS[3], KINDS[-1]], ids=str)
+the_newest = pytest.mark.parametrize("kind", [KINDS[2], *KINDS[-2:]], ids=str)
+
+
+def test_a_container_that_asks_for_the_gpu_sees_it_through_our_handlers_alone(node: GpuNode) -> None:
+    node.driver.load()
+    node.install(*MODE_CDI)
+    assert node.seen("nvidia", environment=ALL) == THE_GPU
+    assert node.seen("", environment=ALL) == THE_GPU, "the default is ours"
+    assert node.seen("nvidia-cdi", environment=ALL) == THE_GPU
+    assert node.seen("nvidia") == NOTHING
+    assert node.seen("runc", environment=ALL) == NOTHING
+    assert "mode 'cdi'" in node.debug_log.read_text()
+    node.driver.unload()
+    assert node.seen("nvidia", environment=ALL) == NOTHING
+
+    node.uninstall()
+    assert node.seen("", environment=ALL) == NOTHING
+    for handler in ("nvidia", "nvidia-cdi"):
+        with pytest.raises(ContainerError, match=handler):
+            node.seen(handler)
+
+
+@one_of_each
+def test_without_the_driver_ordinary_containers_run_through_our_handlers(node: GpuNode) -> None:
+    node.install(*MODE_CDI)
+    for handler in ("", "nvidia", "nvidia-cdi", "nvidia-legacy"):
+        assert node.seen(handler, environment=ALL) == NOTHING
+    assert not node.debug_log.exists(), "NVIDIA's runtime was run"
+    # the driver comes, and nobody has to do anything
+    node.driver.load()
+    assert node.seen("", environment=ALL) == THE_GPU
+    assert node.debug_log.exists()
+    node.driver.unload()
+    assert node.seen("", environment=ALL) == NOTHING
+
+
+@the_newest
+def test_a_container_that_names_its_gpu_as_cdi_does_gets_it_in_the_mode_that_is_the_default(node: GpuNode) -> None:
+    node.driver.load()
+    node.install()
+    assert node.seen("nvidia", environment=BY_NAME) == THE_GPU
+    assert node.seen("nvidia-cdi", environment=BY_NAME) == THE_GPU
+    assert node.seen("runc", environment=BY_NAME) == NOTHING
+
+
+@of_the_cri
+def test_a_container_gets_the_gpu_by_an_annotation(node: GpuNode) -> None:
+    node.driver.load()
+    prefixes = ("--nvidia-container-runtime-modes.cdi.annotation-prefixes", "cdi.k8s.io/")
+    node.install(*MODE_CDI, *prefixes)
+    assert node.seen("nvidia", annotations=BY_ANNOTATION) == THE_GPU
