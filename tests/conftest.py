@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.support import compatibility
 
 # A slow machine is no failure: nothing here depends on the clock.
 settings.register_profile("project", deadline=None)
@@ -21,15 +25,27 @@ def count_instants(record_property: Callable[[str, object], None]) -> Callable[[
     return lambda tried, broken: record_property(_INSTANTS, (tried, len(broken)))
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Show for each file of tests how many instants it tried, and their sum: also where other processes ran them."""
-    counted = [
-        (report.nodeid, value)
-        for reports in terminalreporter.stats.values()
-        for report in reports
-        for name, value in _properties(report)
-        if name == _INSTANTS
-    ]
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take the file that is to hold the table of engines."""
+    parser.addoption("--compatibility", type=Path, metavar="FILE", help="write what was seen on which engine, a page")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show what the tests counted: also where some failed, and where other processes ran them."""
+    reports = [report for each in terminalreporter.stats.values() for report in each]
+    _show_instants(terminalreporter, reports)
+    results = compatibility.results_of(reports)
+    if results:
+        terminalreporter.section("every engine")
+        for line in [*compatibility.table(results), "", *compatibility.resolution(results)]:
+            terminalreporter.write_line(line)
+        if page := config.getoption("compatibility"):
+            page.write_text(compatibility.page(results, dt.datetime.now(tz=dt.UTC).date()), encoding="utf-8")
+
+
+def _show_instants(terminalreporter: Any, reports: Iterable[Any]) -> None:
+    """Show for each file of tests how many instants it tried, and their sum."""
+    counted = [(report.nodeid, value) for report in reports for name, value in _properties(report) if name == _INSTANTS]
     if not counted:
         return
     terminalreporter.section("every instant")
