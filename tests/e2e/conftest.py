@@ -158,6 +158,12 @@ def go_tool() -> Callable[[Tool], Path]:
 
 
 @pytest.fixture(scope="session")
+def peer(go_tool: Callable[[Tool], Path]) -> Path:
+    """Return NVIDIA's own installer."""
+    return go_tool(go_tools.PEER) / "nvidia-ctk-installer"
+
+
+@pytest.fixture(scope="session")
 def binaries(release: Callable[[Suite], Release], go_tool: Callable[[Tool], Path]) -> list[Binary]:
     """Return the containerd binaries of every Debian release, and the newest one."""
     for suite in Suite:

@@ -144,6 +144,13 @@ Restart=always
         run = self._installer.start("toolkit-installer", "uninstall")
         return run.finish(within=120), run.output
 
+    def status(self) -> dict[str, Any]:
+        """Return what `toolkit-installer status` says."""
+        run = self._installer.start("toolkit-installer", "status", "--json")
+        assert run.finish() == 0, run.output
+        told: dict[str, Any] = json.loads(run.output)
+        return told
+
     @property
     def flags(self) -> tuple[object, ...]:
         """The flags of every run."""

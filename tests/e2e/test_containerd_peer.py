@@ -8,25 +8,15 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.support import go_tools, payloads
+from tests.support import payloads
 from tests.support.containerd_binaries import Binary, dump, said, table
 from tests.support.containerd_cases import FOLDER, TOOLKIT, Case, cases
-from tests.support.go_tools import Tool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ASKED = [case for case in cases() if not case.refused]
-
-
-@pytest.fixture(scope="session")
-def peer(go_tool: Callable[[Tool], Path]) -> Path:
-    """Return the program."""
-    return go_tool(go_tools.PEER) / "nvidia-ctk-installer"
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
+from tests.support import leftovers
 from tests.support.availability import Figures, Sample, figures, parse
 
 PROGRAM = Path(__file__).with_name("probe.py")
@@ -19,6 +20,13 @@ class ProberError(Exception):
     """A prober ended, or the engine did not settle."""
 
 
+def _start(folder: Path, *arguments: str | Path, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    """Start the program; it ends once its stdin does. What interrupts the tests from a terminal is not for it."""
+    command = [sys.executable, "-I", "-S", PROGRAM, *arguments]
+    environment = {leftovers.MARK: str(folder)}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, env=environment, start_new_session=True)
+
+
 class _Watch:
     """One process that asks; what it printed so far."""
 
@@ -27,9 +35,7 @@ class _Watch:
         self._read = 0
         self._samples: list[Sample] = []
         with output.open("wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", PROGRAM, "ask", kind, socket], stdin=subprocess.PIPE, stdout=file
-            )
+            self.process = _start(output.parent, "ask", kind, socket, output=file)
 
     def samples(self) -> list[Sample]:
         """Return all questions that were done so far."""
@@ -57,8 +63,7 @@ class Prober:
         self._folder.mkdir(parents=True)
         idle = self._folder / "idle"
         try:
-            responder = subprocess.Popen([sys.executable, "-I", "-S", PROGRAM, "respond", idle], stdin=subprocess.PIPE)
-            self._processes.append(responder)
+            self._processes.append(_start(self._folder, "respond", idle))
             self._control = _Watch("docker", idle, self._folder / "control")
             self._processes.append(self._control.process)
             self._engine = _Watch(self._kind, self._socket, self._folder / "engine")

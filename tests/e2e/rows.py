@@ -1,0 +1,160 @@
+"""The engines of the matrix, one entry each: where an engine comes from, and of its kind, how it is spoken to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.e2e import machine as containerds
+from tests.e2e.machine import Machine
+from tests.support import go_tools
+from tests.support.containerd_binaries import NEWEST
+from tests.support.go_tools import Tool
+from tests.support.host import Host
+from tests.support.releases import Suite
+
+_CRI_CALL = Path(__file__).parents[1] / "support" / "cri_call.py"
+_RUNTIME_VERSION = "3"
+"""The field of the CRI's VersionResponse."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What the versions of an engine have in common. Paths are those of its machine."""
+
+    name: str
+    probed: str
+    """How tests/support/probe.py asks it."""
+    unit: str
+    socket: str
+    config: str
+    text: str
+    """What the file says before anything is installed."""
+    owns: tuple[str, ...]
+    """The files that may name our handlers, the first that is there does."""
+    reload_flags: tuple[str, ...]
+    """How the peer is told to reload it as we do by ourselves."""
+    restarts: int
+    """How many of them a change of the configuration may cost."""
+    version: Callable[[Machine], str]
+    serves: Callable[[Machine], dict[str, Any]]
+    """All that the live engine says of its handlers; equal before and after."""
+    executables: Callable[[dict[str, Any]], dict[str, str]]
+    """Of that: each handler's executable."""
+    damage: Callable[[str], str]
+    """What somebody makes of our part of a file: a handler is gone, and another has a value that we did not write."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One version of an engine."""
+
+    name: str
+    kind: Kind
+    suite: Suite | None = None
+    """The release that it comes from; this machine's own if there is none."""
+    prepare: Callable[[Host, Callable[[Tool], Path]], None] | None = None
+    """What is done to its machine before it is started, for an engine that no release has; given what builds one."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _docker_version(machine: Machine) -> str:
+    return machine.host.run("docker", "version", "--format", "{{.Server.Version}}").stdout.strip()
+
+
+def _docker_serves(machine: Machine) -> dict[str, Any]:
+    shown = machine.host.run(
+        "docker", "info", "--format", '{"runtimes":{{json .Runtimes}},"default":{{json .DefaultRuntime}}}'
+    )
+    served: dict[str, Any] = json.loads(shown.stdout)
+    # 20.10 drops its own aliases of runc at a reload, until its next start
+    served["runtimes"] = {name: each for name, each in served["runtimes"].items() if not name.startswith("io.")}
+    return served
+
+
+def _damaged_json(text: str) -> str:
+    less = _once(r'\s*"nvidia-cdi": \{[^}]*\},', "", text)
+    return _once(r'("nvidia-legacy": \{[^}]*"args": \[)', r'\1"--debug"', less)
+
+
+def _cri_version(machine: Machine) -> str:
+    asked = json.dumps(["Version", {}, []]) + "\n"
+    done = machine.host.run(sys.executable, _CRI_CALL, containerds.SOCKET, given=asked)
+    told = str(json.loads(done.stdout)["fields"][_RUNTIME_VERSION])
+    return told.removeprefix("v").removesuffix("+unknown")  # the revision it was built from
+
+
+def _damaged_toml(text: str) -> str:
+    less, count = re.subn(r"^\s*\[[^\n]*nvidia-cdi[^\n]*\]\n(?:(?!\s*\[)[^\n]*\n?)*", "", text, flags=re.MULTILINE)
+    assert count, text
+    return _once(r"(runtimes\.nvidia-legacy\.options\](?:(?!\n\s*\[).)*SystemdCgroup = )true", r"\1false", less)
+
+
+def _once(pattern: str, new: str, text: str) -> str:
+    changed, count = re.subn(pattern, new, text, flags=re.DOTALL)
+    assert count == 1, text
+    return changed
+
+
+DOCKER = Kind(
+    name="docker",
+    probed="docker",
+    unit="docker",
+    socket="/run/docker.sock",
+    config="/etc/docker/daemon.json",
+    text='{\n  "labels": ["rack=a1"],\n  "log-level":   "info"\n}',
+    owns=("/etc/docker/daemon.json",),
+    reload_flags=("--restart-mode", "signal"),
+    restarts=0,
+    version=_docker_version,
+    serves=_docker_serves,
+    executables=lambda served: {name: str(each.get("path", "")) for name, each in served["runtimes"].items()},
+    damage=_damaged_json,
+)
+CONTAINERD = Kind(
+    name="containerd",
+    probed="cri",
+    unit="containerd",
+    socket=containerds.SOCKET,
+    config=containerds.CONFIG,
+    text=containerds.CONFIGURATION,
+    owns=(containerds.DROP_IN, containerds.CONFIG),
+    reload_flags=("--restart-mode", "systemd", "--host-root", "/"),
+    restarts=1,
+    version=_cri_version,
+    serves=Machine.containerd,
+    executables=lambda served: {
+        name: str((each["options"] or {}).get("BinaryName", "")) for name, each in served["runtimes"].items()
+    },
+    damage=_damaged_toml,
+)
+
+
+def _newest_containerd(host: Host, go_tool: Callable[[Tool], Path]) -> None:
+    """Let the unit start the newest containerd."""
+    named = os.environ.get(NEWEST)
+    program = "/usr/local/bin/containerd"
+    shutil.copy2(named or go_tool(go_tools.CONTAINERD) / "containerd", host.path(program))
+    folder = host.path(f"/etc/systemd/system/{CONTAINERD.unit}.service.d")
+    (folder / "newest.conf").write_text(f"[Service]\nExecStart=\nExecStart={program}\n")
+    host.run("systemctl", "daemon-reload")
+
+
+ROWS = (
+    Row("docker-bookworm", DOCKER),  # 20.10
+    Row("docker-trixie", DOCKER, Suite.TRIXIE),  # 26
+    Row("docker-sid", DOCKER, Suite.SID),  # 28
+    Row("containerd-bookworm", CONTAINERD),  # 1.6
+    Row("containerd-trixie", CONTAINERD, Suite.TRIXIE),  # 1.7
+    Row("containerd-sid", CONTAINERD, Suite.SID),  # 2.1
+    Row("containerd-newest", CONTAINERD, Suite.SID, _newest_containerd),
+)
