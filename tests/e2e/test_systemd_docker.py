@@ -23,6 +23,7 @@ RUNTIME = ("--runtime", "docker")
     "flags, starts, reloads",
     [
         pytest.param((), 0, 1, id="unset"),
+        pytest.param(("--restart-mode", "signal"), 0, 1, id="signal"),
         pytest.param(("--restart-mode", "systemd", "--allow-restart"), 1, 0, id="systemd"),
     ],
 )
@@ -41,6 +42,29 @@ def test_docker_is_reloaded_as_the_restart_mode_says(
     assert machine.state(CONFIG) == before
     assert machine.docker_handlers() == {"runc"}
     assert not machine.exists(INSTALL_DIR)
+
+
+def test_docker_that_is_not_to_be_reloaded_serves_the_file_from_its_next_restart_on(machine: Machine) -> None:
+    before = machine.serve(UNIT, CONFIG, CONFIGURATION)
+    flags = (*RUNTIME, "--restart-mode", "none")
+    run = machine.start(*flags)
+    run.wait_for(WAITING)
+    assert "was not reloaded" in run.output
+    assert machine.docker_handlers() == {"runc"}
+    machine.host.run("systemctl", "restart", UNIT)
+    assert machine.docker_handlers() == {"runc"} | HANDLERS
+
+    assert run.terminate() == 0, run.output
+    assert "docker still offers the handler nvidia" in run.output
+    assert machine.state(CONFIG) == before
+    assert machine.docker_handlers() == {"runc"} | HANDLERS
+    assert machine.exists(INSTALL_DIR), "it starts containers through them until somebody restarts it"
+    machine.host.run("systemctl", "restart", UNIT)
+    assert machine.uninstall()[0] == 0
+    assert machine.docker_handlers() == {"runc"}
+    assert not machine.exists(INSTALL_DIR)
+    assert machine.starts(UNIT) == 3
+    assert RELOADED not in machine.host.journal(UNIT)
 
 
 def test_docker_is_not_restarted_unless_that_is_allowed(machine: Machine) -> None:
