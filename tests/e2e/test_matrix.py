@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tests.support.host import Host
     from tests.support.releases import Release, Suite
 
+pytestmark = pytest.mark.alone
+
 IDLE = "Nothing to do"
 OWNER, GROUP = 0, 12
 

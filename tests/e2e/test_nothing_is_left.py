@@ -20,6 +20,8 @@ from tests.support.host import CHECKOUT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.alone
+
 ROW = "containerd-bookworm"
 OUTSIDE = (
     "/etc/containerd",
