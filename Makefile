@@ -47,6 +47,10 @@ test: .venv/installed ## the tests that need no engine and no root
 e2e: .venv/installed ## the tests against real engines: root, and the packages that .ci/run names
 	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python $(ARGS)
 
+.PHONY: e2e-gpu
+e2e-gpu: .venv/installed ## nvidia-smi in a container, on a machine with a GPU and its driver: root; Go and gcc the first time
+	@$(BIN)/pytest tests/gpu --capture=no $(ARGS)
+
 .PHONY: bench
 bench: .venv/installed ## the measurements
 	@set -- tests/bench/bench_*.py; [ -e "$$1" ] || { echo 'make bench: nothing to measure yet'; exit 0; }; \

@@ -144,7 +144,10 @@ class _refusals:  # noqa: N801 - used as a function
 class PodContainers(Containers):
     """containerd's and CRI-O's, as a kubelet has them: each in a pod of its own, through the CRI."""
 
-    def __init__(self, engine: ContainerdEngine | CrioEngine, cgroup: str) -> None:
+    def __init__(
+        self, engine: ContainerdEngine | CrioEngine, cgroup: str, more: Mapping[str, Path] | None = None
+    ) -> None:
+        """Give the engine the image; `more` are files in it, by path."""
         self._cgroup = cgroup
         self._folder = engine.folder / "pods"
         self._folder.mkdir()
@@ -156,13 +159,13 @@ class PodContainers(Containers):
             text=True,
         )
         if isinstance(engine, CrioEngine):
-            self._pull(engine)
+            self._pull(engine, more or {})
         else:
-            _import(engine)
+            _import(engine, more or {})
 
-    def _pull(self, engine: CrioEngine) -> None:
+    def _pull(self, engine: CrioEngine, more: Mapping[str, Path]) -> None:
         """Let CRI-O pull the image, from where it is told to pull all images from."""
-        engine.images.write_bytes(images.archive())
+        engine.images.write_bytes(images.archive(more))
         self._call("ImageService/PullImage", {1: {1: images.IMAGE}})
 
     def _call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
@@ -232,12 +235,12 @@ class PodContainers(Containers):
         self._caller.wait(30)
 
 
-def _import(engine: ContainerdEngine) -> None:
+def _import(engine: ContainerdEngine, more: Mapping[str, Path]) -> None:
     """Put the image where the CRI looks for images."""
     archive = engine.folder / "image.tar"
-    archive.write_bytes(images.archive())
+    archive.write_bytes(images.archive(more))
     command = ["ctr", "--address", str(engine.socket), "--namespace", "k8s.io", "images", "import", str(archive)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60, env={"PATH": PATH})
+    subprocess.run(command, check=True, capture_output=True, timeout=60, env={"PATH": engine.path})
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:

@@ -46,7 +46,8 @@ class Tool:
     @property
     def programs(self) -> tuple[str, ...]:
         """What is in the folder once it is built."""
-        return *(command.rpartition("/")[2] for command in self.commands), *self.in_c
+        names = (self.module if command == "." else command for command in self.commands)
+        return *(name.rpartition("/")[2] for name in names), *self.in_c
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -90,6 +91,15 @@ CONTAINERD = Tool(  # the newest 2.x: Debian's newest is 2.1 to 2.3, and 2.3 cam
     module="github.com/containerd/containerd/v2",
     version="v2.4.2",
     commands=("cmd/containerd", "cmd/containerd-shim-runc-v2"),
+)
+CTR = dataclasses.replace(CONTAINERD, name="ctr", commands=("cmd/ctr",))
+RUNC = Tool(  # for a machine whose own is unknown: linked so that it runs everywhere, and so without seccomp
+    name="runc",
+    module="github.com/opencontainers/runc",
+    version="v1.3.4",
+    commands=(".",),
+    linking=f"{_SMALLER} -extldflags=-static",
+    cgo=True,
 )
 CRIO = Tool(  # the last whose dependencies can all be had everywhere; its rules on configuration are those of today
     name="cri-o",

@@ -8,6 +8,7 @@ import json
 import platform
 import shutil
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,23 @@ PAUSE = "registry.example/pause:1"
 
 # It ends by SIGTERM alone: whoever has to kill it did not reach it.
 _SCRIPT = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done"
-COMMAND = ["/bin/busybox", "sh", "-c", _SCRIPT]
+_BUSYBOX = "bin/busybox"
+COMMAND = [f"/{_BUSYBOX}", "sh", "-c", _SCRIPT]
+_NOTHING: Mapping[str, Path] = {}
 
 
 class ImageError(Exception):
     """The image cannot be made; the message has what is missing."""
 
 
-def archive() -> bytes:
-    """Return the image as `docker save` and an OCI layout have it, under both names. Raises ImageError."""
+def archive(more: Mapping[str, Path] = _NOTHING) -> bytes:
+    """Return the image as `docker save` and an OCI layout have it, under both names; `more` are files in it, by path.
+
+    Raises ImageError.
+    """
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
-    layer = _tar({"bin/busybox": Path(_busybox()).read_bytes()}, mode=0o755)
+    files = more if _BUSYBOX in more else {_BUSYBOX: Path(_busybox()), **more}
+    layer = _tar({name: path.read_bytes() for name, path in files.items()}, mode=0o755)
     config = {
         "architecture": architecture,
         "os": "linux",
@@ -51,12 +58,12 @@ def archive() -> bytes:
         for name in (IMAGE, PAUSE)
     ]
     saved = [{"Config": _blob(settings), "RepoTags": [IMAGE, PAUSE], "Layers": [_blob(layer)]}]
-    files = {
+    parts = {
         "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
         "index.json": json.dumps({"schemaVersion": 2, "manifests": named}).encode(),
         "manifest.json": json.dumps(saved).encode(),
     }
-    return _tar(files | {_blob(content): content for content in (layer, settings, manifest)}, mode=0o644)
+    return _tar(parts | {_blob(content): content for content in (layer, settings, manifest)}, mode=0o644)
 
 
 def _busybox() -> str:
