@@ -100,9 +100,10 @@ class CrioEngine(Engine):
         return runtimes
 
     def handlers(self) -> dict[str, str]:
-        """Return each handler that the CRI lists, and its executable."""
+        """Return each handler that the CRI lists, and its executable, empty where CRI-O does not know it yet."""
+        listed = [name for name in self.info()["handlers"] if name]
         runtimes = self.runtimes()
-        return {name: str(runtimes[name]["runtime_path"]) for name in self.info()["handlers"] if name}
+        return {name: str(runtimes.get(name, {}).get("runtime_path", "")) for name in listed}
 
     def default_handler(self) -> str:
         """Return the default runtime that it runs with."""
