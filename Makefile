@@ -44,7 +44,7 @@ test: .venv/installed ## the tests that need no engine and no root
 	@$(BIN)/pytest --numprocesses auto --dist loadgroup $(ARGS)
 
 .PHONY: e2e
-e2e: .venv/installed ## the tests against real engines: root, and the packages that .ci/run names
+e2e: .venv/installed ## the tests against real engines: root, Go, and the packages that .ci/run names
 	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python $(ARGS)
 
 .PHONY: e2e-gpu
