@@ -38,6 +38,8 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "run"
+        self.machines: set[str] = set()
+        """Their names, which their control groups have as well."""
         self._log = folder / "log"
         matrix = CHECKOUT / "tests/e2e/test_matrix.py"
         command = [
@@ -60,21 +62,18 @@ class Run:
     def said(self) -> str:
         return self._log.read_text(errors="replace")
 
-    @property
-    def machine(self) -> str:
-        """What the names of its control groups begin with."""
-        return f"toolkit-test-{self.process.pid}-"
-
     def processes(self) -> dict[psutil.Process, list[str]]:
         """Return those that live, with the words they were started with: of its machine, of the probers, of pytest."""
-        found = {}
-        marked = leftovers.processes_of(self.folder)
+        found: dict[psutil.Process, list[str]] = {}
         for process in psutil.process_iter():
             try:
                 words = process.cmdline()
-                grouped = self.machine in Path(f"/proc/{process.pid}/cgroup").read_text()
-                named = any(str(self.folder) in word for word in words)
-                if (grouped or named or process in marked) and process.status() != psutil.STATUS_ZOMBIE:
+                named = any(str(self.folder) in word for word in (*words, process.environ().get(leftovers.MARK, "")))
+                if named:  # among them who keeps the machine, and is given its name
+                    self.machines |= {word for word in words if word.startswith("toolkit-test-")}
+                told = Path(f"/proc/{process.pid}/cgroup").read_text()
+                grouped = any(machine in told for machine in self.machines)
+                if (grouped or named) and process.status() != psutil.STATUS_ZOMBIE:
                     found[process] = words
             except (psutil.Error, OSError):  # it has ended meanwhile
                 continue
@@ -82,7 +81,7 @@ class Run:
 
     def groups(self) -> list[Path]:
         top = Path("/sys/fs/cgroup")
-        return [*top.glob(f"{self.machine}*"), *top.glob(f"*/{self.machine}*")]
+        return [path for machine in self.machines for path in (*top.glob(machine), *top.glob(f"*/{machine}"))]
 
     def named(self, name: str) -> list[psutil.Process]:
         """Return those of them that have this word, or a path that ends so, on their command line."""
@@ -92,7 +91,7 @@ class Run:
         deadline = time.monotonic() + within
         while not condition():
             assert time.monotonic() < deadline, self.said
-            time.sleep(0.02)
+            time.sleep(0.1)  # to look at all processes takes a while
 
 
 def outside() -> set[str]:
