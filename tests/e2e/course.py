@@ -68,7 +68,7 @@ class Course:
             self._note(by, by_version, name, told, clock.seconds, ok=ok)
 
     def _note(self, by: By, by_version: str, name: str, told: Figures | None, seconds: float, *, ok: bool) -> None:
-        engine = f"{self._row.kind.name} {self._version}"
+        engine = f"{self._row.kind.called} {self._version}"
         seen = Result(self._row.name, engine, by, by_version, name, ok=ok, seconds=seconds)
         self._record(PROPERTY, (seen if told is None else seen.with_figures(told)).as_property())
 

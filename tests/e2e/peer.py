@@ -70,7 +70,7 @@ class Peer:
     def _start(self, payload: Path, *more: str) -> Program:
         kind = self._row.kind
         flags = (
-            *("--runtime", kind.name, *kind.reload_flags, "--toolkit-install-dir", INSTALL_DIR),
+            *("--runtime", kind.name, *kind.peer_flags, "--toolkit-install-dir", INSTALL_DIR),
             *("--toolkit-source-root", str(payload), "--driver-root", "/", *more),
         )
         output = self._folder / f"peer-{len(self._runs)}.log"

@@ -14,8 +14,10 @@ from typing import Any
 
 from tests.e2e import machine as containerds
 from tests.e2e.machine import Machine
-from tests.support import go_tools
+from tests.support import crio_unit, go_tools
 from tests.support.containerd_binaries import NEWEST
+from tests.support.crio_engine import running_config
+from tests.support.engines import cri_status
 from tests.support.go_tools import Tool
 from tests.support.host import Host
 from tests.support.releases import Suite
@@ -30,6 +32,8 @@ class Kind:
     """What the versions of an engine have in common. Paths are those of its machine."""
 
     name: str
+    called: str
+    """Its name in the table."""
     probed: str
     """How tests/support/probe.py asks it."""
     unit: str
@@ -39,8 +43,8 @@ class Kind:
     """What the file says before anything is installed."""
     owns: tuple[str, ...]
     """The files that may name our handlers, the first that is there does."""
-    reload_flags: tuple[str, ...]
-    """How the peer is told to reload it as we do by ourselves."""
+    peer_flags: tuple[str, ...]
+    """What the peer has to be told to do as we do by ourselves."""
     restarts: int
     """How many of them a change of the configuration may cost."""
     version: Callable[[Machine], str]
@@ -81,22 +85,40 @@ def _docker_serves(machine: Machine) -> dict[str, Any]:
     return served
 
 
-def _damaged_json(text: str) -> str:
+def _damaged_docker(text: str) -> str:
     less = _once(r'\s*"nvidia-cdi": \{[^}]*\},', "", text)
     return _once(r'("nvidia-legacy": \{[^}]*"args": \[)', r'\1"--debug"', less)
 
 
-def _cri_version(machine: Machine) -> str:
+def _cri_version(machine: Machine, socket: str) -> str:
     asked = json.dumps(["Version", {}, []]) + "\n"
-    done = machine.host.run(sys.executable, _CRI_CALL, containerds.SOCKET, given=asked)
+    done = machine.host.run(sys.executable, _CRI_CALL, socket, given=asked)
     told = str(json.loads(done.stdout)["fields"][_RUNTIME_VERSION])
     return told.removeprefix("v").removesuffix("+unknown")  # the revision it was built from
 
 
-def _damaged_toml(text: str) -> str:
+def _damaged_containerd(text: str) -> str:
+    less = _without_cdi(text)
+    return _once(r"(runtimes\.nvidia-legacy\.options\](?:(?!\n\s*\[).)*SystemdCgroup = )true", r"\1false", less)
+
+
+def _crio_serves(machine: Machine) -> dict[str, Any]:
+    socket = machine.host.path(crio_unit.SOCKET)
+    table = running_config(socket)["runtime"]
+    listed = cri_status("CRI-O", socket)["handlers"]
+    return {"runtimes": table["runtimes"], "default": table["default_runtime"], "listed": sorted(listed)}
+
+
+def _damaged_crio(text: str) -> str:
+    less = _without_cdi(text)
+    return _once(r'(runtimes\.nvidia-legacy\](?:(?!\n\s*\[).)*runtime_root = ")[^"]*', r"\1/run/elsewhere", less)
+
+
+def _without_cdi(text: str) -> str:
+    """Return the text of a TOML file without the tables of one handler."""
     less, count = re.subn(r"^\s*\[[^\n]*nvidia-cdi[^\n]*\]\n(?:(?!\s*\[)[^\n]*\n?)*", "", text, flags=re.MULTILINE)
     assert count, text
-    return _once(r"(runtimes\.nvidia-legacy\.options\](?:(?!\n\s*\[).)*SystemdCgroup = )true", r"\1false", less)
+    return less
 
 
 def _once(pattern: str, new: str, text: str) -> str:
@@ -107,36 +129,62 @@ def _once(pattern: str, new: str, text: str) -> str:
 
 DOCKER = Kind(
     name="docker",
+    called="docker",
     probed="docker",
     unit="docker",
     socket="/run/docker.sock",
     config="/etc/docker/daemon.json",
     text='{\n  "labels": ["rack=a1"],\n  "log-level":   "info"\n}',
     owns=("/etc/docker/daemon.json",),
-    reload_flags=("--restart-mode", "signal"),
+    peer_flags=("--restart-mode", "signal"),
     restarts=0,
     version=_docker_version,
     serves=_docker_serves,
     executables=lambda served: {name: str(each.get("path", "")) for name, each in served["runtimes"].items()},
-    damage=_damaged_json,
+    damage=_damaged_docker,
 )
 CONTAINERD = Kind(
     name="containerd",
+    called="containerd",
     probed="cri",
     unit="containerd",
     socket=containerds.SOCKET,
     config=containerds.CONFIG,
     text=containerds.CONFIGURATION,
     owns=(containerds.DROP_IN, containerds.CONFIG),
-    reload_flags=("--restart-mode", "systemd", "--host-root", "/"),
+    peer_flags=("--restart-mode", "systemd", "--host-root", "/"),
     restarts=1,
-    version=_cri_version,
+    version=lambda machine: _cri_version(machine, containerds.SOCKET),
     serves=Machine.containerd,
     executables=lambda served: {
         name: str((each["options"] or {}).get("BinaryName", "")) for name, each in served["runtimes"].items()
     },
-    damage=_damaged_toml,
+    damage=_damaged_containerd,
 )
+
+CRIO = Kind(
+    name="crio",
+    called="CRI-O",
+    probed="cri",
+    unit=crio_unit.UNIT,
+    socket=crio_unit.SOCKET,
+    config=crio_unit.CONFIG,
+    text=crio_unit.CONFIGURATION,
+    owns=(crio_unit.DROP_IN,),
+    # its own default, conf.d, is no folder that CRI-O reads
+    peer_flags=("--restart-mode", "systemd", "--host-root", "/", "--drop-in-config", crio_unit.DROP_IN),
+    restarts=1,
+    version=lambda machine: _cri_version(machine, crio_unit.SOCKET),
+    serves=_crio_serves,
+    executables=lambda served: {
+        name: str(served["runtimes"][name]["runtime_path"]) for name in served["listed"] if name
+    },
+    damage=_damaged_crio,
+)
+
+
+def _crio(host: Host, go_tool: Callable[[Tool], Path]) -> None:
+    crio_unit.bring(host, go_tool(go_tools.CRIO))
 
 
 def _newest_containerd(host: Host, go_tool: Callable[[Tool], Path]) -> None:
@@ -157,4 +205,5 @@ ROWS = (
     Row("containerd-trixie", CONTAINERD, Suite.TRIXIE),  # 1.7
     Row("containerd-sid", CONTAINERD, Suite.SID),  # 2.1
     Row("containerd-newest", CONTAINERD, Suite.SID, _newest_containerd),
+    Row("crio", CRIO, prepare=_crio),  # 1.34
 )

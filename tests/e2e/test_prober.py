@@ -46,7 +46,7 @@ def test_an_idle_engine_answers_every_question_and_is_known_by_its_process(
     engine: DockerEngine | ContainerdEngine, prober: Prober
 ) -> None:
     start = time.monotonic_ns()
-    end = prober.settle()
+    end = prober.settle(answers=20)
     told = prober.between(start, end)
     assert told.probes >= 20
     assert (told.failed, told.restarts, told.total) == (0, 0, 0)

@@ -172,14 +172,14 @@ _PAGE = """\
 {wrote}
 
 Each engine was started fresh, under its own unit, in a machine of its own with systemd as PID 1. Then these steps were
-taken on it, first by this installer, then by NVIDIA's own; both reload docker by a signal and restart containerd
-by systemd. (The peer's own default for containerd is a signal, of which it dies: it is away until its unit's
-RestartSec has passed, which is 5 s on Debian.)
+taken on it, first by this installer, then by NVIDIA's own; both reload docker by a signal and restart the others
+by systemd. (The peer has to be told so for containerd: its default there is a signal, of which containerd dies and is
+away until its unit's RestartSec has passed, 5 s on Debian. And for CRI-O it is told the drop-in's path.)
 
 - **install**, and the engine serves the handlers. **verify**: `toolkit-installer status` and the engine say the same.
 - **second run**: nothing is written. **upgrade**: another payload, the same handlers.
 - **drift**: somebody removed a handler, edited another and restarted the engine; the next run repairs both.
-- **pod restart**: TERM without cleanup, and a new start; the peer has no such thing and cleans up.
+- **pod restart**: a start, TERM without cleanup, another start. The peer has only cleanup: TERM and another start.
 - **uninstall**: the file has its bytes, mode and owner again, and the engine serves what it did.
 
 A cell has: whether what the step promises was seen, the seconds that the program took, how often the engine was

@@ -84,15 +84,7 @@ class CrioEngine(Engine):
 
     def running_config(self) -> dict[str, Any]:
         """Return what it runs with, what is built in included: the table `crio`. Raises EngineError."""
-        connection = UnixConnection(self.socket)
-        try:
-            connection.request("GET", "/config")
-            table: dict[str, Any] = tomllib.loads(connection.getresponse().read().decode())["crio"]
-        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-            raise EngineError(f"CRI-O does not say its configuration: {error!r}") from error
-        finally:
-            connection.close()
-        return table
+        return running_config(self.socket)
 
     def runtimes(self) -> dict[str, dict[str, Any]]:
         """Return the tables of the runtimes that it runs with."""
@@ -108,3 +100,16 @@ class CrioEngine(Engine):
     def default_handler(self) -> str:
         """Return the default runtime that it runs with."""
         return str(self.running_config()["runtime"]["default_runtime"])
+
+
+def running_config(path: Path) -> dict[str, Any]:
+    """Return what the CRI-O behind a socket runs with: the table `crio`. Raises EngineError."""
+    connection = UnixConnection(path)
+    try:
+        connection.request("GET", "/config")
+        table: dict[str, Any] = tomllib.loads(connection.getresponse().read().decode())["crio"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+        raise EngineError(f"CRI-O does not say its configuration: {error!r}") from error
+    finally:
+        connection.close()
+    return table

@@ -100,7 +100,7 @@ class Prober:
         """The processes that ask: the engine, and the program that does nothing."""
         return self._engine.process.pid, self._control.process.pid
 
-    def settle(self, answers: int = 20) -> int:
+    def settle(self, answers: int = 10) -> int:
         """Wait until one process has answered so often in a row; return when it did (ns). Raises ProberError."""
         now = time.monotonic_ns()
 
