@@ -36,7 +36,8 @@ def wait(seconds: float | None, watched: list[tuple[str, str]]) -> str:
         if seconds is None or not watched:
             return signal.Signals(signal.sigwaitinfo(SIGNALS).si_signo).name
         info = signal.sigtimedwait(SIGNALS, seconds)
-        if info is not None:
+        # of a signal 0 Python tells where the process was stopped and went on only after the time was over
+        if info is not None and info.si_signo in SIGNALS:
             return signal.Signals(info.si_signo).name
         if any(identity(path) != known for path, known in watched):
             return DRIFT

@@ -38,7 +38,8 @@ def unblock_all() -> None:
 def take(seconds: float = 0.0) -> signal.Signals | None:
     """Wait up to `seconds` for a handled signal; return it, or None. The signal is used up."""
     info = signal.sigtimedwait(HANDLED, seconds)
-    return None if info is None else signal.Signals(info.si_signo)
+    # Python tells of a signal 0 where the process was stopped and went on only after the time was over
+    return None if info is None or info.si_signo not in HANDLED else signal.Signals(info.si_signo)
 
 
 class Attention:

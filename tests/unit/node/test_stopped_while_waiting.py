@@ -1,0 +1,51 @@
+"""Stopped while it waits, as by a debugger or `docker pause`, and let go on only when the time is over: no signal came.
+
+The kernel ends the wait then (signal(7), "Interruption of system calls and library functions by stop signals"), and
+Python's sigtimedwait answers as if signal 0 had come.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from toolkit_installer import waiter
+from toolkit_installer.node import signals
+
+SECONDS = 0.3
+
+
+def stopped_beyond_the_wait(work: Callable[[], bool], then: signal.Signals = signal.SIGCONT) -> int:
+    """Run `work` in a fork that is stopped for longer than it waits; return 0 if it returned True."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            signals.block()
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    time.sleep(SECONDS / 3)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    time.sleep(SECONDS)
+    os.kill(pid, signal.SIGCONT)
+    os.kill(pid, then)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_the_installer_goes_on() -> None:
+    assert stopped_beyond_the_wait(lambda: signals.take(SECONDS) is None) == 0
+
+
+def test_the_idle_process_looks_at_its_files() -> None:
+    changed = [("/absent", "there")]
+    assert stopped_beyond_the_wait(lambda: waiter.wait(SECONDS, changed) == waiter.DRIFT) == 0
+
+
+def test_the_idle_process_waits_on_where_nothing_changed() -> None:
+    unchanged = [("/absent", waiter.identity("/absent"))]
+    waited = stopped_beyond_the_wait(lambda: waiter.wait(SECONDS, unchanged) == "SIGTERM", signal.SIGTERM)
+    assert waited == 0
