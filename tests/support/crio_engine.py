@@ -10,6 +10,8 @@ from typing import Any
 
 from tests.support.engines import Engine, EngineError, UnixConnection, cri_status
 
+_CACHE = Path("/var/lib/containers/cache/blob-info-cache-v1.sqlite")
+"""What the first pull makes; no option tells it where."""
 _ACCEPT_ALL = {"default": [{"type": "insecureAcceptAnything"}]}
 
 
@@ -31,6 +33,7 @@ class CrioEngine(Engine):
         self.drop_ins = folder / "crio.conf.d"
         self.images = folder / "images.tar"
         self._pinns = programs_in / "pinns"
+        self._made_outside: list[Path] = []
 
     def command(self) -> list[str]:
         """Return the command line: where everything is that is not the configuration's business."""
@@ -75,8 +78,21 @@ class CrioEngine(Engine):
         """Start CRI-O and wait until it answers. Raises EngineError with the end of its log."""
         self.drop_ins.mkdir(parents=True, exist_ok=True)
         self.config.touch()  # one that is named has to be there
+        self._made_outside += [path for path in (_CACHE, *_CACHE.parents[:2]) if not path.exists()]
         self._policy.write_text(json.dumps(_ACCEPT_ALL))
         super().start()
+
+    def shut_down(self) -> None:
+        """Stop CRI-O, and remove what it made outside of its folder."""
+        try:
+            self.stop()
+        finally:
+            for path in self._made_outside:
+                if path == _CACHE:
+                    path.unlink(missing_ok=True)
+                elif path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
+            self._made_outside.clear()
 
     def info(self) -> dict[str, Any]:
         """Return the CRI's verbose Status as tests/support/cri_status.py prints it."""
