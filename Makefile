@@ -41,7 +41,7 @@ check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no
 
 .PHONY: test
 test: .venv/installed ## the tests that need no engine and no root
-	@$(BIN)/pytest --numprocesses auto --dist loadgroup $(ARGS)
+	@$(BIN)/pytest --dist loadgroup --tx "$$(nproc)*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python" $(ARGS)
 
 .PHONY: e2e
 e2e: .venv/installed ## the tests against real engines: root, Go, and the packages that .ci/run names

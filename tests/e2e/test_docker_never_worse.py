@@ -64,7 +64,7 @@ def test_a_dockerd_that_is_too_busy_to_answer_keeps_the_binaries_that_it_offers(
     assert machine.run("run", "--no-daemon", "--restart-mode", "signal").code == 0
     os.kill(docker.pid, signal.SIGSTOP)
     try:
-        machine.run("uninstall")
+        machine.run("uninstall", "--reload-timeout", "5")
     finally:
         os.kill(docker.pid, signal.SIGCONT)
     assert dangling(docker) == []

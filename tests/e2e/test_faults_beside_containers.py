@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 INIT = "busybox"
 """What a container has as its PID 1."""
 SIGNALLED = "pidfd_send_signal"
-KILLS = 5
+KILLS = 4
 """Spread evenly over the changes of an install, its first and its last one among them."""
 
 

@@ -21,6 +21,14 @@ INIT = "busybox"
 SIGNALLED = "pidfd_send_signal"
 
 
+def ended(process: psutil.Process) -> bool:
+    """Tell whether a process has ended, be it waited for or not."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 only_docker = pytest.mark.parametrize("site", ["docker"], indirect=True)
 only_containerd = pytest.mark.parametrize("site", ["containerd"], indirect=True)
 
@@ -191,7 +199,7 @@ def test_a_container_whose_shim_and_engine_died_is_cleaned_up_by_containerd_thro
     (shim,) = [each for each in leftovers.processes_of(site.engine.folder) if pod in each.cmdline()]
     inits = shim.children()
     shim.kill()
-    wait_for(lambda: not shim.is_running() or shim.status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: ended(shim))
     assert all(init.is_running() for init in inits)
 
     held = site.uninstall()
@@ -200,7 +208,7 @@ def test_a_container_whose_shim_and_engine_died_is_cleaned_up_by_containerd_thro
     site.journal.unlink()
     site.supervisor.paused.clear()
     wait_for(site.engine.answers)
-    wait_for(lambda: not any(init.is_running() and init.status() != psutil.STATUS_ZOMBIE for init in inits))
+    wait_for(lambda: all(ended(init) for init in inits))
     assert any("delete" in line and orphan in line for line in site.journal.read_text().splitlines())
     site.end("other")
     assert orphan not in site.uninstall()
