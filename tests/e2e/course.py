@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.support.compatibility import PROPERTY, By, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.e2e.machine import Machine
     from tests.e2e.rows import Row
@@ -20,16 +20,16 @@ _NS = 1e9
 
 
 class Course:
-    """The steps on one engine, by one program. What became of each is recorded, also of one that failed."""
+    """The steps on one engine. What became of each is added to a test's `properties`, also of one that failed."""
 
     def __init__(
-        self, row: Row, machine: Machine, prober: Prober, version: str, record: Callable[[str, object], None]
+        self, row: Row, machine: Machine, prober: Prober, version: str, properties: list[tuple[str, object]]
     ) -> None:
         self._row = row
         self._machine = machine
         self._prober = prober
         self._version = version
-        self._record = record
+        self._properties = properties
 
     def idle(self) -> None:
         """Look at the engine while nobody does anything to it. Raises AssertionError where it does not answer."""
@@ -70,7 +70,7 @@ class Course:
     def _note(self, by: By, by_version: str, name: str, told: Figures | None, seconds: float, *, ok: bool) -> None:
         engine = f"{self._row.kind.called} {self._version}"
         seen = Result(self._row.name, engine, by, by_version, name, ok=ok, seconds=seconds)
-        self._record(PROPERTY, (seen if told is None else seen.with_figures(told)).as_property())
+        self._properties.append((PROPERTY, (seen if told is None else seen.with_figures(told)).as_property()))
 
 
 class Clock:

@@ -76,14 +76,12 @@ def machine(
 
 
 @pytest.fixture
-def course(
-    row: Row, machine: Machine, folder: Path, record_property: Callable[[str, object], None]
-) -> Iterator[Course]:
+def course(row: Row, machine: Machine, folder: Path, request: pytest.FixtureRequest) -> Iterator[Course]:
     """Yield what times, watches and records the steps."""
     version = row.kind.version(machine)
     with Prober(row.kind.probed, machine.host.path(row.kind.socket), folder / "prober") as prober:
         prober.settle()
-        yield Course(row, machine, prober, version, record_property)
+        yield Course(row, machine, prober, version, request.node.user_properties)
 
 
 def owner_of_handlers(machine: Machine, row: Row) -> str:
