@@ -43,15 +43,9 @@ class Run:
         self._log = folder / "log"
         matrix = CHECKOUT / "tests/e2e/test_matrix.py"
         command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            f"--basetemp={self.folder}",
-            "-k",
-            ROW,
-            matrix,
+            # where the tests run in the background a shell has made them ignore it, and so would this one
+            *("env", "--default-signal=INT", sys.executable, "-m", "pytest"),
+            *("-p", "no:cacheprovider", f"--basetemp={self.folder}", "-k", ROW, matrix),
         ]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
