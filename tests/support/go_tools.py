@@ -1,5 +1,9 @@
 """Programs that Debian does not have in the versions that the tests are about: built by Go, once for all.
 
+    python -m tests.support.go_tools
+
+builds all at once, which takes minutes; a test that wants one builds it otherwise.
+
 A module is fetched as Go fetches any: checked against Go's own checksum database, and what it needs against its go.sum.
 It is built where it lies, since `go install MODULE@VERSION` asks for a list of versions that not every proxy gives out.
 """
@@ -116,6 +120,10 @@ CRIO = Tool(  # the last whose dependencies can all be had everywhere; its rules
 )
 
 
+ALL = (CONTAINERD, TOOLKIT, PEER, CRIO)
+"""What the tests of tests/e2e want."""
+
+
 def folder_of(tool: Tool, cache: Path = CACHE) -> Path:
     """Return where a tool's programs are once they are built; a version has a folder of its own."""
     return cache / f"{tool.name}-{tool.version}"
@@ -186,3 +194,8 @@ def _run(command: list[str], folder: Path, environment: dict[str, str] | None = 
     if done.returncode:
         raise GoToolError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+if __name__ == "__main__":
+    for each in ALL:
+        build(each)
