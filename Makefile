@@ -23,7 +23,7 @@ SCRIPTS = $$(git ls-files --cached --others --exclude-standard | xargs grep -lsz
 
 .PHONY: help
 help: ## this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "make %-8s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "make %-13s %s\n", $$1, $$2 }'
 
 .PHONY: demo
 demo: .venv/installed ## the whole job on a made-up node: install, do nothing the second time, take everything back
@@ -50,6 +50,10 @@ e2e: .venv/installed ## the tests against real engines: root, Go, and the packag
 .PHONY: e2e-gpu
 e2e-gpu: .venv/installed ## nvidia-smi in a container, on a machine with a GPU and its driver: root; Go and gcc the first time
 	@$(BIN)/pytest tests/gpu --capture=no $(ARGS)
+
+.PHONY: compatibility
+compatibility: .venv/installed ## docs/compatibility.md anew: each engine's way through the matrix of make e2e
+	@$(BIN)/pytest tests/e2e/test_matrix.py --compatibility docs/compatibility.md $(ARGS)
 
 .PHONY: bench
 bench: .venv/installed ## the measurements
