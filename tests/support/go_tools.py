@@ -13,11 +13,12 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
-import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+
+from tests.support import commands
 
 CACHE = Path(__file__).parents[2] / ".cache" / "go-tools"
 _SECONDS = 2400
@@ -166,8 +167,8 @@ def _make(tool: Tool, into: Path) -> None:
     source = json.loads(_run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], into))["Dir"]
     environment = {"CGO_ENABLED": str(int(tool.cgo)), "GOWORK": "off"}
     flags = ["-mod=readonly", "-trimpath", f"-tags={','.join(tool.tags)}", f"-ldflags={tool.linking}"]
-    commands = [f"./{command}" for command in tool.commands]
-    _run(["go", "build", *flags, "-o", f"{into}/", *commands], Path(source), environment)
+    packages = [f"./{command}" for command in tool.commands]
+    _run(["go", "build", *flags, "-o", f"{into}/", *packages], Path(source), environment)
     for name in tool.in_c:
         files = sorted(map(str, (Path(source) / name / "src").glob("*.c")))
         _run(["gcc", "-std=c99", "-Os", "-s", "-static", "-o", str(into / name), *files], Path(source))
@@ -176,24 +177,7 @@ def _make(tool: Tool, into: Path) -> None:
 
 
 def _run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
-    """Run a program in a folder and return what it printed. Raises GoToolError with its words."""
-    words = " ".join(command)
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=os.environ | (environment or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_SECONDS,
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise GoToolError(f"{words}: {error}") from error
-    if done.returncode:
-        raise GoToolError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    return commands.output(command, GoToolError, seconds=_SECONDS, folder=folder, environment=environment)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.support import commands
+
 CACHE = Path(__file__).parents[2] / ".cache" / "releases"
 _PACKAGES = ("containerd", "docker.io", "docker-cli", "runc")
 _LIBRARIES = ("libc6", "libseccomp2")
@@ -138,21 +140,4 @@ def _mirror() -> str:
 
 
 def _run(command: list[str | Path], *, folder: Path | None = None, environment: dict[str, str] | None = None) -> str:
-    """Run a program and return what it printed. Raises ReleaseError with its words."""
-    words = " ".join(map(str, command))
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_SECONDS,
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise ReleaseError(f"{words}: {error}") from error
-    if done.returncode:
-        raise ReleaseError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    return commands.output(command, ReleaseError, seconds=_SECONDS, folder=folder, environment=environment)
