@@ -1,6 +1,6 @@
 """Killed before or after any call that changes the node: it works then, and after a boot, and each way on is whole.
 
-`EVERY_INSTANT=all` in the environment does the nodes whose engine is down as the others are done: twice the time.
+`EVERY_INSTANT=all` in the environment kills on the nodes whose engine is down, too: they are looked at otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tests.node.matrix import (
     DEEDS,
     HALVES,
     INSTALL,
-    MAKES,
     UNINSTALL,
     Bench,
     Command,
@@ -76,11 +75,6 @@ def test_killed_at_any_instant_of_an_install_that_was_told_to_stop_the_node_work
     report(*tried(made, made.original, interrupted(made), judge, killing=ALL or made.live is not None), count_instants)
 
 
-@pytest.mark.parametrize(
-    "made",
-    [pytest.param(make, id=make.name, marks=pytest.mark.xdist_group(make.name)) for make in MAKES if ALL or make.live],
-    indirect=True,
-)
 @pytest.mark.parametrize("recovering", [INSTALL, UNINSTALL, CLEANUP], ids=["run", "uninstall", "cleanup"])
 @pytest.mark.parametrize("half", HALVES, ids=str)
 def test_killed_at_any_instant_of_the_recovery_from_a_killed_run_the_node_works(
