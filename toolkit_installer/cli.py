@@ -131,7 +131,9 @@ def _click_option(row: Option) -> click.Option:
 def _version_option() -> click.Option:
     def show(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click's
         if asked:
-            click.echo(f"{Program.TOOLKIT_INSTALLER} {__version__}")
+            from toolkit_installer import versions  # noqa: PLC0415  # what every other start can do without
+
+            click.echo(f"{Program.TOOLKIT_INSTALLER} {__version__}\n{versions.image_payload()}")
             context.exit()
 
     return click.Option([*_VERSION_FLAGS], is_flag=True, is_eager=True, expose_value=False, callback=show)

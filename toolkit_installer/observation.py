@@ -10,13 +10,12 @@ import re
 import time
 from collections.abc import Mapping
 
-from toolkit_installer import detection, driver, memory, node_checks, plan, references, runtime_paths
+from toolkit_installer import detection, driver, memory, node_checks, plan, references, runtime_paths, versions
 from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request, Survey
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError, UsageError
 from toolkit_installer.node import tree
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.programs import ProgramError, run
 from toolkit_installer.node.tree import Tree
 from toolkit_installer.plan import EngineWork, Installed, Plan, ToolkitWork
 from toolkit_installer.receipt import FILE as RECEIPT_FILE
@@ -28,7 +27,6 @@ from toolkit_installer.toolkit import handlers, layout, payload, security, wrapp
 from toolkit_installer.toolkit.layout import ToolkitFile
 from toolkit_installer.toolkit.payload import Payload
 
-_VERSION_SECONDS = 5.0
 _CLOCK_SECONDS = 2.0
 """How far the start of a process may be off: the kernel tells the instant of its own boot in whole seconds."""
 
@@ -81,11 +79,7 @@ def _warnings(settings: Settings, toolkit: ToolkitWork, found: Payload) -> tuple
     config = next(file.content for file in toolkit.files if file.name == wrappers.CONFIG_NAME)
     assert config is not None  # noqa: S101  # it is always written, never copied
     runtime = dict(found.programs)[payload.RUNTIMES[0]]
-    try:
-        version = run([Tree(found.root).outside(runtime), "--version"], seconds=_VERSION_SECONDS)
-    except ProgramError:
-        return security.notes(settings.toolkit, config, None)  # built for another node: it cannot be asked here
-    return security.notes(settings.toolkit, config, version.output.decode(errors="replace"))
+    return security.notes(settings.toolkit, config, versions.said_by(found.root, runtime))
 
 
 def memories(

@@ -58,11 +58,22 @@ def payload_version(version_output: str) -> Version | None:
     A pre-release counts as the release before. The runtime's output has the low-level runtime's version too, and in
     2021 had only that: it is not mistaken for the toolkit's.
     """
-    for line in _VERSION_LINE.finditer(version_output):
-        if not _OTHERS.search(line["program"]):
-            major, minor, patch = map(int, line["numbers"].split("."))
-            return (major, minor, patch - 1) if re.match(r"[-~]?rc", line["rest"]) else (major, minor, patch)
-    return None
+    line = _own_line(version_output)
+    if line is None:
+        return None
+    major, minor, patch = map(int, line["numbers"].split("."))
+    return (major, minor, patch - 1) if re.match(r"[-~]?rc", line["rest"]) else (major, minor, patch)
+
+
+def release(version_output: str) -> str | None:
+    """Return the toolkit's release as one of its programs printed it, such as "1.19.0-rc.1"; None if it did not."""
+    line = _own_line(version_output)
+    return None if line is None else line["numbers"] + line["rest"]
+
+
+def _own_line(version_output: str) -> re.Match[str] | None:
+    lines = _VERSION_LINE.finditer(version_output)
+    return next((line for line in lines if not _OTHERS.search(line["program"])), None)
 
 
 def _version_notes(version_output: str) -> list[str]:
