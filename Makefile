@@ -61,11 +61,25 @@ bench: .venv/installed ## the measurements
 	@set -- tests/bench/bench_*.py; [ -e "$$1" ] || { echo 'make bench: nothing to measure yet'; exit 0; }; \
 	for script; do $(BIN)/python "$$script"; done
 
+.PHONY: image
+image: ## the container image; images/build says what can be given to it
+	@images/build
+
+.PHONY: wheels
+wheels: .venv/installed ## what the image is built of, in .cache/wheels: make image WHEELS=.cache/wheels downloads nothing
+	@$(BIN)/python -m pip --disable-pip-version-check --quiet download --dest .cache/wheels --no-deps --only-binary :all: \
+		--require-hashes --requirement locks/runtime.txt --requirement locks/build.txt
+
+images/sbom.cdx.json: locks/runtime.txt toolkit_installer/__init__.py .venv/installed
+	@$(BIN)/python images/sbom.py locks/runtime.txt >$@
+
 .PHONY: lock
 lock: .venv/locked ## the locks anew, with the newest versions that pyproject.toml allows
 	@grep -q '^ *"uv\b' pyproject.toml || { echo 'make lock: uv is not in the dev group, and every target needs it' >&2; exit 1; }
 	@$(LOCK) --upgrade pyproject.toml --output-file locks/runtime.txt
+	@$(LOCK) --upgrade --group image --output-file locks/build.txt
 	@$(LOCK) --upgrade pyproject.toml --group dev --output-file locks/dev.txt
+	@$(MAKE) --no-print-directory images/sbom.cdx.json
 	@rm -f .venv/locked
 
 .PHONY: clean

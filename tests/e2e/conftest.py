@@ -14,13 +14,14 @@ from tests.e2e import sites
 from tests.e2e.machine import Machine
 from tests.e2e.program import Installer, missing_programs
 from tests.e2e.sites import Site
-from tests.support import cgroups, containers, go_tools, payloads, releases
+from tests.support import cgroups, containers, go_tools, image_build, payloads, releases
 from tests.support import host as hosts
 from tests.support.containerd_binaries import NEWEST, Binary, found
 from tests.support.crio_engine import CrioEngine
 from tests.support.engines import PATH, ContainerdEngine, DockerEngine, Engine
 from tests.support.go_tools import GoToolError, Tool
 from tests.support.host import Host
+from tests.support.image_build import BuiltImage, ImageBuildError
 from tests.support.releases import Release, ReleaseError, Suite
 
 if TYPE_CHECKING:
@@ -155,6 +156,15 @@ def go_tool() -> Callable[[Tool], Path]:
             pytest.skip(str(error))
 
     return build
+
+
+@pytest.fixture(scope="session")
+def built_image() -> BuiltImage:
+    """Return the image of this working tree, built once for all."""
+    try:
+        return image_build.built()
+    except (ImageBuildError, GoToolError) as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

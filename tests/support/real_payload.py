@@ -17,10 +17,10 @@ _STAND_INS = ("libnvidia-container", "libnvidia-container-go")
 _SECONDS = 60
 
 
-def build(root: Path, programs: Path, specifications: Path) -> Path:
+def build(root: Path, programs: Path, specifications: Path | None = None) -> Path:
     """Write a payload with the programs of go_tools.TOOLKIT below `root` and return `root`.
 
-    Its config.toml is the one that its nvidia-ctk makes, with `specifications` as the folder of CDI's.
+    Its config.toml is the one that its nvidia-ctk makes, with `specifications`, if given, as the folder of CDI's.
     """
     machine, version = platform.machine(), go_tools.TOOLKIT.version.removeprefix("v")
     bin_folder, libraries = root / "usr/bin", root / f"usr/lib/{machine}-linux-gnu"
@@ -39,8 +39,9 @@ def build(root: Path, programs: Path, specifications: Path) -> Path:
     config = root / "etc/nvidia-container-runtime/config.toml"
     ctk = bin_folder / "nvidia-ctk"
     _run(ctk, "--quiet", "config", "default", f"--output={config}")
-    setting = f"nvidia-container-runtime.modes.cdi.spec-dirs={specifications}"
-    _run(ctk, "--quiet", "config", f"--config-file={config}", "--in-place", f"--set={setting}")
+    if specifications is not None:
+        setting = f"nvidia-container-runtime.modes.cdi.spec-dirs={specifications}"
+        _run(ctk, "--quiet", "config", f"--config-file={config}", "--in-place", f"--set={setting}")
     return root
 
 

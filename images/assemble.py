@@ -1,0 +1,95 @@
+"""Puts together what the image adds to its base, in a folder: the program in its own environment, and the payload.
+
+    python3 assemble.py WHEELS PAYLOAD OUT      (in the project's folder, as the Dockerfile's build stage does)
+
+Needs root, because the environment is made where it will be. If WHEELS has wheels in it, nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HOME = Path("/opt/toolkit-installer")
+PROGRAMS = ("toolkit-installer", "nvidia-toolkit", "nvidia-ctk-installer")
+_IN_PATH = Path("usr/local/bin")
+
+
+def main(wheels: Path, payload: Path, out: Path) -> None:
+    """Do it all; `out` is made, and holds the paths of the image."""
+    images = Path(__file__).resolve().parent
+    project = images.parent
+    tools = Path("/tmp/tools")  # noqa: S108  # the build stage is nobody else's
+    _environment(tools, pip=True)
+    pip = _Pip(tools / "bin/python", wheels)
+    pip.install(tools, "--requirement", str(project / "locks/build.txt"), "--require-hashes")
+    _environment(HOME, pip=False)
+    pip.install(HOME, "--requirement", str(project / "locks/runtime.txt"), "--require-hashes")
+    _run(tools / "bin/hatchling", "build", "--target", "wheel", "--directory", "/tmp/dist", cwd=project)  # noqa: S108  # see above
+    pip.install(HOME, *map(str, Path("/tmp/dist").glob("*.whl")))  # noqa: S108  # see above
+    for source in (project / "LICENSE", images / "sbom.cdx.json"):
+        shutil.copyfile(source, HOME / source.name)
+    _trim()
+    out.mkdir()
+    _run(HOME / "bin/python", "-I", "-B", images / "bytecode.py", HOME, out)
+    seen = {"PYTHONPATH": str(project)}
+    _run(tools / "bin/python", images / "gather.py", payload, out / "artifacts", environment=seen)
+    shutil.copytree(HOME, out / HOME.relative_to("/"), symlinks=True)
+    (out / _IN_PATH).mkdir(parents=True)
+    for name in PROGRAMS:
+        (out / _IN_PATH / name).symlink_to(HOME / "bin" / name)
+    _same_times(out, int(os.environ.get("SOURCE_DATE_EPOCH") or 0))
+
+
+class _Pip:
+    """The pip of one environment, which installs into any."""
+
+    def __init__(self, python: Path, wheels: Path) -> None:
+        self._command = (python, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", "--quiet")
+        offline = ("--no-index", "--find-links", str(wheels))
+        self._source = offline if any(wheels.glob("*.whl")) else ()
+
+    def install(self, environment: Path, *what: str) -> None:
+        options = ("--no-deps", "--no-compile", "--only-binary", ":all:", "--root-user-action", "ignore")
+        python = environment / "bin/python"
+        _run(*self._command, "--python", python, "install", *options, *self._source, *what)
+
+
+def _environment(folder: Path, *, pip: bool) -> None:
+    _run(sys.executable, "-m", "venv", *(() if pip else ("--without-pip",)), folder)
+
+
+def _trim() -> None:
+    """Leave of the environment what the program runs with; its programs see nothing of the caller's Python."""
+    shutil.rmtree(HOME / "include")
+    interpreter = f"#!{HOME}/bin/python"
+    for path in (HOME / "bin").iterdir():
+        if path.name in PROGRAMS:
+            first, rest = path.read_text().split("\n", 1)
+            if first != interpreter:
+                raise SystemExit(f"{path} begins with {first!r}, not {interpreter!r}: the base's Python is not known")
+            path.write_text(f"{interpreter} -I\n{rest}")
+        elif not path.name.startswith("python"):
+            path.unlink()
+
+
+def _same_times(folder: Path, seconds: int) -> None:
+    """Give everything one time of change, so that two builds of the same files make the same image."""
+    for place, folders, files in os.walk(folder):
+        for name in (".", *folders, *files):
+            os.utime(os.path.join(place, name), (seconds, seconds), follow_symlinks=False)
+
+
+def _run(*command: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None) -> None:
+    # What the base comes with compiled is to be told from what its Python compiles here.
+    seen = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
+    done = subprocess.run(command, check=False, cwd=cwd, env=seen)  # noqa: S603  # the build's own
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}: exit {done.returncode}")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

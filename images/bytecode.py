@@ -1,0 +1,49 @@
+"""Compiles what the program imports, its base's standard library included, to bytecode that is used unchecked.
+
+    python -I -B bytecode.py HOME OUT      (HOME/bin/python, the image's own interpreter)
+
+Slim bases come without bytecode, and a container that may not write to its root would compile everything at each start.
+The environment's goes beside its sources; the standard library's into OUT, as the base's own folders.
+"""
+
+from __future__ import annotations
+
+import compileall
+import importlib
+import pkgutil
+import py_compile
+import shutil
+import sys
+from pathlib import Path
+
+_MODE = py_compile.PycInvalidationMode.UNCHECKED_HASH
+
+
+def main(home: Path, out: Path) -> None:
+    """Compile; `out` is a folder that stands for `/`."""
+    for name in _program():
+        importlib.import_module(name)
+    for name, module in sorted(sys.modules.items()):
+        source, cached = getattr(module, "__file__", None), getattr(module, "__cached__", None)
+        if not source or not cached or home in Path(source).parents or Path(source).suffix != ".py":
+            continue
+        if name != "__main__" and not Path(cached).exists():
+            compiled = out / Path(cached).relative_to("/")
+            compiled.parent.mkdir(parents=True, exist_ok=True)
+            py_compile.compile(source, str(compiled), source, doraise=True, invalidation_mode=_MODE)
+    (packages,) = home.glob("lib/python3*/site-packages")
+    for stale in packages.rglob("__pycache__"):
+        shutil.rmtree(stale)
+    if not compileall.compile_dir(packages, quiet=1, invalidation_mode=_MODE):
+        raise SystemExit(f"{packages} was not compiled")
+
+
+def _program() -> list[str]:
+    import toolkit_installer  # noqa: PLC0415  # in the image's interpreter only
+
+    found = pkgutil.walk_packages(toolkit_installer.__path__, "toolkit_installer.")
+    return [module.name for module in found if not module.name.endswith("__main__")]
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""What the image takes of a payload: the same files, whatever they come in."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import payloads
+from tests.support.image_build import PROJECT
+from tests.support.payloads import Generation, Package
+from toolkit_installer.node.tree import Tree
+from toolkit_installer.toolkit import payload as payload_of
+
+PARTS = {
+    "libnvidia-container1": ("usr/lib",),
+    "nvidia-container-toolkit": ("usr/bin", "etc"),
+}
+"""The folders of each of two packages."""
+
+Packager = Callable[[str, Path, Path], None]
+
+
+@pytest.fixture(scope="module")
+def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = payloads.build(tmp_path_factory.mktemp("payload") / "root")
+    for package in PARTS:
+        terms = root / "usr/share/doc" / package / "copyright"
+        terms.parent.mkdir(parents=True)
+        terms.write_text(f"the terms of {package}\n")
+    (root / "usr/bin/not-ours").write_text("a program that nobody asked for\n")
+    return root
+
+
+def started(source: Path, into: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, PROJECT / "images/gather.py", source, into]
+    environment = {"PYTHONPATH": str(PROJECT)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def gathered(source: Path, into: Path) -> dict[str, dict[str, object]]:
+    """Return what was taken of each kind: the content and mode of each file, where each symlink leads."""
+    done = started(source, into)
+    assert done.returncode == 0, done.stderr
+    return {kind.name: seen(kind) for kind in sorted(into.iterdir())}
+
+
+def seen(root: Path) -> dict[str, object]:
+    return {
+        str(path.relative_to(root)): path.readlink() if path.is_symlink() else (path.stat().st_mode, path.read_bytes())
+        for path in sorted(root.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def deb(package: str, tree: Path, folder: Path, compression: str = "xz") -> None:
+    control = tree / "DEBIAN/control"
+    control.parent.mkdir()
+    control.write_text(
+        f"Package: {package}\nVersion: 1.19.0-1\nArchitecture: amd64\n"
+        "Maintainer: nobody <nobody@example.test>\nDescription: made\n"
+    )
+    command = ["dpkg-deb", f"-Z{compression}", "--root-owner-group", "--build", tree, folder]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+
+
+def rpm(package: str, tree: Path, folder: Path, compression: str = "w6.xzdio") -> None:
+    if shutil.which("rpmbuild") is None:
+        pytest.skip("not installed: rpmbuild (Debian's package rpm)")
+    spec = folder / f"{package}.spec"
+    files = "\n".join(f"/{name}" for name in seen(tree))
+    spec.write_text(
+        f"Name: {package}\nVersion: 1.19.0\nRelease: 1\nSummary: made\nLicense: none\nAutoReqProv: no\n"
+        f"%define _binary_payload {compression}\n%define __os_install_post %{{nil}}\n%define debug_package %{{nil}}\n"
+        f"%description\nmade\n%install\ncp -a {tree}/. %{{buildroot}}/\n%files\n{files}\n"
+    )
+    places = [f"--define=_topdir {folder}/work", f"--define=_rpmdir {folder}", "--define=_rpmfilename %%{NAME}.rpm"]
+    subprocess.run(["rpmbuild", "-bb", *places, spec], check=True, capture_output=True, timeout=120)
+
+
+def packed(payload: Path, folder: Path, packager: Packager) -> Path:
+    """Make packages of the payload's parts in a folder."""
+    folder.mkdir()
+    for package, parts in PARTS.items():
+        tree = folder.parent / f"{package}.tree"
+        for part in (*parts, f"usr/share/doc/{package}"):
+            shutil.copytree(payload / part, tree / part, symlinks=True)
+        packager(package, tree, folder)
+        shutil.rmtree(tree)
+    return folder
+
+
+@pytest.mark.parametrize("compression", ["gzip", "xz", "zstd"])
+def test_debian_packages_give_what_the_tree_gives(payload: Path, tmp_path: Path, compression: str) -> None:
+    folder = packed(payload, tmp_path / "packages", lambda *what: deb(*what, compression=compression))
+    assert gathered(folder, tmp_path / "a") == gathered(payload, tmp_path / "b")
+
+
+@pytest.mark.parametrize("compression", ["w6.gzdio", "w6.xzdio", "w6.zstdio"])
+def test_rpm_packages_give_what_the_tree_gives_under_their_own_name(
+    payload: Path, tmp_path: Path, compression: str
+) -> None:
+    folder = packed(payload, tmp_path / "packages", lambda *what: rpm(*what, compression=compression))
+    assert gathered(folder, tmp_path / "a") == {"rpm": gathered(payload, tmp_path / "b")["deb"]}
+
+
+def test_an_image_with_both_kinds_keeps_both(payload: Path, tmp_path: Path) -> None:
+    for kind in ("deb", "rpm"):
+        shutil.copytree(payload, tmp_path / "image/artifacts" / kind, symlinks=True)
+    (tmp_path / "image/usr/bin").mkdir(parents=True)
+    found = gathered(tmp_path / "image", tmp_path / "a")
+    assert found["deb"] == found["rpm"] == gathered(payload, tmp_path / "b")["deb"]
+
+
+def test_only_what_is_installed_and_its_terms_are_taken(payload: Path, tmp_path: Path) -> None:
+    gathered(payload, tmp_path / "a")
+    taken = {str(path.relative_to(tmp_path / "a/deb")) for path in (tmp_path / "a").rglob("*") if not path.is_dir()}
+    assert "usr/bin/not-ours" not in taken
+    assert {f"usr/share/doc/{package}/copyright" for package in PARTS} <= taken
+    assert {"usr/bin/nvidia-ctk", "usr/bin/nvidia-cdi-hook", "etc/nvidia-container-runtime/config.toml"} <= taken
+
+
+def test_nothing_at_all_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = started(tmp_path / "empty", tmp_path / "a")
+    assert done.returncode == 1
+    assert "no payload is given: give PAYLOAD_IMAGE" in done.stderr
+
+
+@pytest.mark.parametrize("package", Package)
+@pytest.mark.parametrize("generation", Generation)
+def test_what_was_taken_is_as_much_of_a_payload_as_what_was_given(
+    tmp_path: Path, generation: Generation, package: Package
+) -> None:
+    given = payloads.build(tmp_path / "given", generation=generation, package=package)
+    gathered(given, tmp_path / "a")
+    names = []
+    for root in (given, tmp_path / "a/deb"):
+        found = payload_of.find(Tree(str(root)), str(root))
+        names.append((found.executables, [library.name for library in found.libraries], found.hook, found.config))
+    assert names[0] == names[1]

@@ -1,0 +1,212 @@
+"""The image as `make image` builds it: what is in it, what it weighs, and that it is the same each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import toolkit_installer
+from tests.support import image_build
+from tests.support.image_build import BuiltImage, ImageBuildError
+
+HOME = "opt/toolkit-installer"
+NAMES = ("toolkit-installer", "nvidia-toolkit", "nvidia-ctk-installer")
+MEGABYTE = 1_000_000
+LIMIT = 45
+"""Megabytes, besides the base and the payload."""
+CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+@pytest.fixture(scope="module")
+def root(built_image: BuiltImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a root file system of the image; what is written there does not come back."""
+    folder = tmp_path_factory.mktemp("image")
+    with tarfile.open(built_image.archive) as archive:
+        for layer in layers(archive):
+            stream = archive.extractfile(layer)
+            assert stream is not None
+            subprocess.run(["tar", "-x", "-C", str(folder)], input=stream.read(), check=True, timeout=60)
+    yield folder
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+def layers(archive: tarfile.TarFile) -> list[str]:
+    return [str(name) for name in described(archive)["Layers"]]
+
+
+def described(archive: tarfile.TarFile) -> dict[str, object]:
+    stream = archive.extractfile("manifest.json")
+    assert stream is not None
+    (image,) = json.load(stream)
+    return dict(image)
+
+
+def configuration(image: BuiltImage) -> dict[str, object]:
+    with tarfile.open(image.archive) as archive:
+        stream = archive.extractfile(str(described(archive)["Config"]))
+        assert stream is not None
+        return dict(json.load(stream))
+
+
+@pytest.fixture
+def inside(root: Path) -> Callable[..., str]:
+    """Return a function that runs a program in the image and returns what it printed."""
+
+    def run(*command: str, environment: dict[str, str] | None = None) -> str:
+        done = subprocess.run(
+            ["chroot", str(root), *command],
+            env=CLEAN | (environment or {}),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_version_names_this_release_and_the_payloads(inside: Callable[..., str]) -> None:
+    expected = (
+        f"toolkit-installer {toolkit_installer.__version__}\n"
+        "payload: NVIDIA container toolkit 1.19.0 in /artifacts/deb\n"
+    )
+    assert [inside(name, "--version") for name in NAMES] == [expected] * 3
+
+
+def test_what_an_operators_entry_point_calls_is_in_the_path(inside: Callable[..., str]) -> None:
+    wanted = ("sh", "cat", "sleep", "test", *NAMES)
+    script = "for name; do command -v $name >/dev/null || echo $name; done"
+    assert inside("/bin/sh", "-c", script, "sh", *wanted) == ""
+
+
+def test_without_a_command_it_is_the_old_name_and_no_shell_is_between(built_image: BuiltImage) -> None:
+    config = configuration(built_image)["config"]
+    assert isinstance(config, dict)
+    assert config["Entrypoint"] == ["nvidia-toolkit"]
+    assert not config.get("Cmd")
+    assert "NVIDIA_VISIBLE_DEVICES=void" in config["Env"]
+
+
+def test_its_labels_say_what_it_is(built_image: BuiltImage) -> None:
+    config = configuration(built_image)["config"]
+    assert isinstance(config, dict)
+    labels = {name.rpartition(".")[2]: value for name, value in config["Labels"].items()}
+    assert labels["title"] == "toolkit-installer"
+    assert labels["version"] == toolkit_installer.__version__
+    assert labels["licenses"] == "Apache-2.0"
+    assert labels["revision"]
+
+
+def test_nothing_of_the_callers_python_reaches_the_program(
+    inside: Callable[..., str], root: Path, request: pytest.FixtureRequest
+) -> None:
+    evil = root / "evil"
+    evil.mkdir()
+    request.addfinalizer(lambda: subprocess.run(["rm", "-r", str(evil)], check=True))
+    for name in ("click.py", "sitecustomize.py", "json.py"):
+        (evil / name).write_text("raise SystemExit('the caller was here')\n")
+    theirs = {"PYTHONPATH": "/evil", "PYTHONSTARTUP": "/evil/json.py"}
+    said = inside("toolkit-installer", "--version", environment=theirs)
+    assert said.startswith("toolkit-installer ")
+
+
+def test_nothing_is_compiled_when_it_starts(root: Path, inside: Callable[..., str]) -> None:
+    """A pod whose root is read-only could not keep the bytecode, and would compile everything at each start."""
+    script = (
+        "import sys, toolkit_installer.cli, toolkit_installer.lifecycle, toolkit_installer.node.cri.ask\n"
+        "for m in list(sys.modules.values()):\n"
+        "    c, f = getattr(m, '__cached__', None), getattr(m, '__file__', None)\n"
+        "    if m.__name__ != '__main__' and c and f and f.endswith('.py'):\n"
+        "        print(c)\n"
+    )
+    cached = inside(f"/{HOME}/bin/python", "-I", "-B", "-c", script).split()
+    assert len(cached) > 300
+    absent = [path for path in cached if not (root / path.lstrip("/")).exists()]
+    assert absent == []
+    flags = {int.from_bytes((root / path.lstrip("/")).read_bytes()[4:8], "little") for path in cached}
+    assert flags == {1}, "PEP 552: 1 is bytecode with a hash, not checked against the source"
+
+
+def test_it_adds_less_than_its_limit_to_the_base(built_image: BuiltImage) -> None:
+    weights: dict[str, int] = {}
+    with tarfile.open(built_image.archive) as archive:
+        _, own = layers(archive)
+        with tarfile.open(fileobj=archive.extractfile(own)) as files:
+            for member in files:
+                weights[part(member.name)] = weights.get(part(member.name), 0) + member.size
+    largest_first = sorted(weights.items(), key=lambda each: -each[1])
+    table = "\n".join(f"{size / MEGABYTE:6.1f} MB  {name}" for name, size in largest_first)
+    ours = sum(size for name, size in weights.items() if name != "payload")
+    assert weights["payload"]
+    assert ours / MEGABYTE < LIMIT, table
+    assert ours / MEGABYTE > LIMIT / 2, f"something is not counted:\n{table}"
+
+
+def part(name: str) -> str:
+    if name.startswith("artifacts"):
+        return "payload"
+    if not name.startswith(HOME):
+        return "bytecode of the standard library" if name.endswith(".pyc") else "links"
+    _, _, below = name.partition("site-packages/")
+    return below.split("/")[0].split("-")[0] if below else "the environment"
+
+
+def test_two_builds_have_one_digest(built_image: BuiltImage) -> None:
+    again = "localhost/again:1"
+    image_build.make(built_image.store, again, BUILD_FLAGS="--no-cache")
+    names = (again, built_image.reference)
+    first, second = (image_build.buildah(built_image.store, "images", "--quiet", "--no-trunc", name) for name in names)
+    assert first == second
+
+
+def test_an_incomplete_payload_ends_the_build_and_says_all_that_is_missing(
+    built_image: BuiltImage, tmp_path: Path
+) -> None:
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    program = tmp_path / "usr/bin/nvidia-container-runtime"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    with pytest.raises(ImageBuildError, match="payload is incomplete") as refusal:
+        image_build.make(built_image.store, "localhost/incomplete:1", tmp_path)
+    assert "nvidia-container-cli is missing" in str(refusal.value)
+    assert "libnvidia-container.so.1 is missing" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({}, "no payload: give PAYLOAD_IMAGE"),
+        ({"PAYLOAD": "/", "PAYLOAD_IMAGE": "x"}, "both given"),
+        ({"PAYLOAD": "/nowhere"}, "/nowhere is no folder"),
+        ({"PAYLOAD": "/", "BUILDER": "kaniko"}, "none of docker, podman, buildah"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_a_builder_starts(given: dict[str, str], said: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PAYLOAD", "BUILDER"))}
+    command = ["make", "--no-print-directory", "image"]
+    done = subprocess.run(
+        command,
+        cwd=image_build.PROJECT,
+        env=environment | given,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_the_bill_of_materials_in_the_image_is_the_projects(root: Path) -> None:
+    bill = json.loads((root / HOME / "sbom.cdx.json").read_text())
+    folders = root.glob(f"{HOME}/lib/*/site-packages/*.dist-info")
+    installed = {path.name.split("-")[0].replace("_", "-") for path in folders}
+    assert {component["name"] for component in bill["components"]} | {"toolkit-installer"} == installed

@@ -1,0 +1,178 @@
+"""The image as `make image` builds it, without a registry: buildah, a base of Debian's packages, NVIDIA's programs.
+
+    python -m tests.support.image_build
+
+builds it at once, which takes a minute or two; a test that wants it builds it otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support import commands, go_tools, real_payload
+
+PROJECT = Path(__file__).parents[2]
+CACHE = PROJECT / ".cache" / "image"
+WHEELS = PROJECT / ".cache" / "wheels"
+BASE = "localhost/base:1"
+NAME = "docker.io/library/toolkit-installer"
+"""What engines make of `toolkit-installer`, the manifests' own name for the image."""
+
+_CONTEXT = ("images", "locks", "toolkit_installer", "pyproject.toml", "README.md", "LICENSE", ".dockerignore")
+_PACKAGES = "python3,python3-venv"
+# What slim bases leave out as well, Python's bytecode among it.
+_LEFT_OUT = (
+    "var/cache/apt",
+    "var/lib/apt/lists",
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/info",
+)
+_SECONDS = 900
+
+
+class ImageBuildError(Exception):
+    """The image cannot be built; the message has what is missing, or what the program that failed said."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltImage:
+    """An image in a file as `docker save` makes it: for docker load, ctr images import, podman load."""
+
+    reference: str
+    archive: Path
+    store: Path
+    """Where buildah has it, see `buildah`."""
+
+
+def built() -> BuiltImage:
+    """Return the image of this working tree, built if it has changed; others may do so at the same time.
+
+    Raises ImageBuildError, GoToolError.
+    """
+    missing = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
+    if missing:
+        raise ImageBuildError(f"not installed: {', '.join(missing)}")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        reference = f"{NAME}:{_version()}"
+        image = BuiltImage(reference, CACHE / f"{_digest()}.tar", CACHE / "store")
+        if not image.archive.exists():
+            for old in CACHE.glob("*.tar"):
+                old.unlink()
+            _wheels()
+            if not _has(image.store, BASE):
+                _base(image.store)
+            make(image.store, reference)
+            finished = image.archive.with_suffix(".new")
+            finished.unlink(missing_ok=True)  # an archive that is there is not written anew
+            buildah(image.store, "push", reference, f"docker-archive:{finished}:{reference}")
+            finished.rename(image.archive)
+    return image
+
+
+def make(store: Path, reference: str, payload: Path | None = None, **more: str) -> None:
+    """Build the image with `make image`'s own script, offline; `more` are further variables. Raises ImageBuildError."""
+    given = {
+        "BUILDER": "buildah",
+        # the machine's runc or crun may not like the machine's control groups
+        "BUILDAH_ISOLATION": "chroot",
+        "BUILDER_FLAGS": " ".join(_flags(store)),
+        "BASE_IMAGE": BASE,
+        "IMAGE": reference,
+        "PAYLOAD": str(payload or _payload()),
+        "WHEELS": str(WHEELS),
+    }
+    commands.output([PROJECT / "images/build"], ImageBuildError, seconds=_SECONDS, environment=given | more)
+
+
+def buildah(store: Path, *arguments: str | Path) -> str:
+    """Run buildah on a store of ours and return what it printed. Raises ImageBuildError."""
+    return commands.output(["buildah", *_flags(store), *arguments], ImageBuildError, seconds=_SECONDS).strip()
+
+
+def _flags(store: Path) -> tuple[str, ...]:
+    return "--root", str(store / "root"), "--runroot", str(store / "run")
+
+
+def _has(store: Path, image: str) -> bool:
+    return bool(buildah(store, "images", "--quiet", "--filter", f"reference={image}"))
+
+
+def _version() -> str:
+    line = next(line for line in (PROJECT / "toolkit_installer/__init__.py").read_text().splitlines() if "=" in line)
+    return line.split('"')[1]
+
+
+def _digest() -> str:
+    """Return what the image depends on, as one number."""
+    found = hashlib.sha256(go_tools.TOOLKIT.version.encode())
+    for path in _files():
+        found.update(f"{path.relative_to(PROJECT)}\0{path.stat().st_mode}\0".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _files() -> Iterator[Path]:
+    for name in _CONTEXT:
+        path = PROJECT / name
+        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if each.is_file() and "__pycache__" not in each.parts:
+                yield each
+
+
+def _wheels() -> None:
+    """Fetch what the image is built of, as make wheels does."""
+    for lock in ("runtime", "build"):
+        options = ["--no-deps", "--only-binary", ":all:", "--require-hashes"]
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--dest", WHEELS, *options]
+        commands.output([*command, "--requirement", PROJECT / f"locks/{lock}.txt"], ImageBuildError, seconds=_SECONDS)
+
+
+def _base(store: Path) -> None:
+    """Make the base: Debian's own release of this machine, as small as debootstrap makes one, with Python."""
+    suite = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    targets = commands.output(
+        ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"],
+        ImageBuildError,
+        seconds=_SECONDS,
+    )
+    mirrors = [
+        place for codename, _, place in (line.partition(" ") for line in targets.splitlines()) if codename == suite
+    ]
+    with tempfile.TemporaryDirectory(prefix="base.", dir=CACHE) as work:
+        root = Path(work) / "root"
+        command = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", suite, root, *mirrors[:1]]
+        commands.output(command, ImageBuildError, seconds=_SECONDS)
+        for name in _LEFT_OUT:
+            shutil.rmtree(root / name)
+            (root / name).mkdir()
+        for bytecode in list((root / "usr/lib").rglob("__pycache__")):
+            shutil.rmtree(bytecode)
+        container = buildah(store, "from", "scratch")
+        buildah(store, "copy", container, root, "/")
+        buildah(store, "commit", "--rm", "--timestamp", "0", container, BASE)
+
+
+def _payload() -> Path:
+    programs = go_tools.build(go_tools.TOOLKIT)
+    folder = CACHE / f"payload-{go_tools.TOOLKIT.version}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(prefix="payload.", dir=CACHE) as work:
+            os.rename(real_payload.build(Path(work) / "made", programs), folder)
+    return folder
+
+
+if __name__ == "__main__":
+    print(built().archive)  # noqa: T201  # that is what it is for
