@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -51,7 +52,8 @@ class Tool:
     @property
     def programs(self) -> tuple[str, ...]:
         """What is in the folder once it is built."""
-        names = (self.module if command == "." else command for command in self.commands)
+        module = re.sub(r"/v\d+$", "", self.module)  # Go leaves a major version out of a program's name
+        names = (module if command == "." else command for command in self.commands)
         return *(name.rpartition("/")[2] for name in names), *self.in_c
 
     @property
@@ -120,8 +122,15 @@ CRIO = Tool(  # the last whose dependencies can all be had everywhere; its rules
     libraries=("sqlite3", "libseccomp"),
 )
 
+KUSTOMIZE = Tool(  # the last that Go 1.26 builds
+    name="kustomize",
+    module="sigs.k8s.io/kustomize/kustomize/v5",
+    version="v5.8.1",
+    commands=(".",),
+)
 
-ALL = (CONTAINERD, TOOLKIT, PEER, CRIO)
+
+ALL = (CONTAINERD, TOOLKIT, PEER, CRIO, KUSTOMIZE)
 """What the tests of tests/e2e want."""
 
 
