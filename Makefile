@@ -31,7 +31,7 @@ demo: .venv/installed ## the whole job on a made-up node: install, do nothing th
 	@$(BIN)/python tests/demo/demo.py
 
 .PHONY: check
-check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no registry named
+check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no registry named, the manifests' schemas
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -39,6 +39,7 @@ check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no
 	@command -v shellcheck >/dev/null || { echo 'make check: shellcheck is missing: install your package of that name' >&2; exit 1; }
 	shellcheck $(SCRIPTS)
 	$(SETUP)/no-registry-hosts
+	$(BIN)/python -m tests.support.manifests
 
 .PHONY: test
 test: .venv/installed ## the tests that need no engine and no root

@@ -1,0 +1,142 @@
+"""What each overlay changes, and that the examples fit together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import manifests
+from tests.support.manifests import daemon_set, environment, flat, node, one, pod, settings
+from toolkit_installer.scheduling import refusal
+from toolkit_installer.settings import Cleanup
+
+PRESENT = "nvidia.com/gpu.present"
+pytestmark = pytest.mark.usefixtures("kustomize")
+
+
+def changes(overlay: str, base: str = "base") -> dict[str, tuple[Any, Any]]:
+    """Return what an overlay changes: for each place what the base has there, and what it has; None is nothing."""
+
+    def leaves(name: str) -> dict[str, Any]:
+        return {
+            f"{each['kind']}/{each['metadata']['name']}{path}": leaf
+            for each in manifests.rendered(name)
+            for path, leaf in flat(each).items()
+        }
+
+    before, after = leaves(base), leaves(overlay)
+    return {
+        path: (before.get(path), after.get(path))
+        for path in before.keys() | after.keys()
+        if before.get(path) != after.get(path)
+    }
+
+
+# --- what each overlay changes ---
+
+TEMPLATE = "DaemonSet/toolkit-installer/spec/template/spec"
+
+
+def test_gpu_labels_asks_for_the_label_of_pods_and_of_runtime_classes_and_changes_nothing_else() -> None:
+    places = {
+        f"{TEMPLATE}/nodeSelector/{PRESENT}",
+        *(
+            f"RuntimeClass/{name}/scheduling/nodeSelector/{PRESENT}"
+            for name in ("nvidia", "nvidia-cdi", "nvidia-legacy")
+        ),
+    }
+    assert changes("overlays/gpu-labels") == dict.fromkeys(places, (None, "true"))
+    assert refusal(daemon_set("overlays/gpu-labels"), node()) is not None
+    assert refusal(daemon_set("overlays/gpu-labels"), node(**{PRESENT: "true"})) is None
+
+
+def test_canary_is_gpu_labels_one_node_after_the_other() -> None:
+    spec = "DaemonSet/toolkit-installer/spec"
+    assert changes("overlays/canary", "overlays/gpu-labels") == {
+        f"{spec}/updateStrategy/rollingUpdate/maxUnavailable": ("100%", 1),
+        f"{spec}/minReadySeconds": (None, 30),
+    }
+
+
+def test_openshift_lets_the_account_use_the_privileged_scc_and_labels_what_the_pod_writes_without_categories() -> None:
+    found = changes("overlays/openshift")
+    binding = {path: after for path, (_, after) in found.items() if path.startswith("RoleBinding/")}
+    assert {path: change for path, change in found.items() if path not in binding} == {
+        "Namespace/toolkit-installer/metadata/labels/security.openshift.io/scc.podSecurityLabelSync": (None, "false"),
+        "Namespace/toolkit-installer/metadata/annotations/openshift.io/node-selector": (None, ""),
+        f"{TEMPLATE}/securityContext/seLinuxOptions/type": (None, "spc_t"),
+        f"{TEMPLATE}/securityContext/seLinuxOptions/level": (None, "s0"),
+    }
+    scc = one(manifests.rendered("overlays/openshift"), "RoleBinding", "toolkit-installer-privileged")
+    assert scc["roleRef"]["name"] == "system:openshift:scc:privileged"
+    account = one(manifests.rendered("base"), "ServiceAccount")["metadata"]
+    assert scc["metadata"]["namespace"] == account["namespace"]
+    assert scc["subjects"] == [{"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}]
+
+
+def test_install_only_touches_no_engine_takes_nothing_back_and_may_ask_for_nothing() -> None:
+    run = settings("overlays/install-only")
+    assert not run.configure_engine
+    assert run.cleanup is Cleanup.NEVER
+    assert run.toolkit.install_dir == "/opt/nvidia"
+    assert pod("overlays/install-only")["automountServiceAccountToken"] is False
+    kinds = {each["kind"] for each in manifests.rendered("overlays/install-only")}
+    assert kinds == {"Namespace", "ServiceAccount", "DaemonSet", "RuntimeClass"}
+    rights = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    found = {path for path in changes("overlays/install-only") if not path.startswith(rights)}
+    variables = {path.split("/env/")[1].split("/")[0] for path in found if "/env/" in path}
+    assert variables == {"NO_RUNTIME_CONFIG", "TOOLKIT_INSTALL_DIR", "CLEANUP", "DAEMONSET_NAME", "NODE_NAME"}
+    assert {path for path in found if "/env/" not in path} == {f"{TEMPLATE}/automountServiceAccountToken"}
+
+
+# --- the examples ---
+
+EXAMPLES = manifests.FOLDER / "examples"
+PODS = sorted(path for path in EXAMPLES.rglob("*.yaml") if re.search("^kind: Pod$", path.read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", PODS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_an_example_pod_is_valid_and_names_a_runtime_class_that_is_there(path: Path) -> None:
+    found = yaml.safe_load(path.read_text())
+    assert list(manifests.problems(found, manifests.minors())) == []
+    named = found["spec"].get("runtimeClassName")
+    assert named in {None, "nvidia"}
+    assert one(manifests.rendered("base"), "RuntimeClass", named or "nvidia")
+
+
+def test_the_device_plugin_reads_the_file_that_shares_the_resource_its_pod_asks_for() -> None:
+    objects = manifests.rendered("examples/device-plugin")
+    config = one(objects, "ConfigMap")
+    spec = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    volumes = {each["name"]: each for each in spec["volumes"]}
+    assert volumes["config"]["configMap"]["name"] == config["metadata"]["name"]
+    assert config["metadata"]["name"] != "nvidia-device-plugin", "without a hash its pods outlive a change"
+    (container,) = spec["containers"]
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "config")
+    file = environment(container)["CONFIG_FILE"].removeprefix(f"{mount['mountPath']}/")
+    (shared,) = yaml.safe_load(config["data"][file])["sharing"]["timeSlicing"]["resources"]
+    asking = yaml.safe_load((EXAMPLES / "device-plugin" / "pod.yaml").read_text())
+    assert asking["spec"]["containers"][0]["resources"]["limits"] == {shared["name"]: 1}
+    assert spec["runtimeClassName"] == "nvidia"
+
+
+def test_the_scheduler_asks_the_gpushare_extender_where_its_service_is_about_what_its_pod_asks_for() -> None:
+    objects = manifests.rendered("examples/gpushare")
+    (extender,) = yaml.safe_load((EXAMPLES / "gpushare" / "scheduler-config.yaml").read_text())["extenders"]
+    service, deployment = one(objects, "Service"), one(objects, "Deployment")
+    (port,) = service["spec"]["ports"]
+    assert re.search(r":(\d+)/", extender["urlPrefix"])[1] == str(port["nodePort"])  # type: ignore[index]
+    template = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    (container,) = template["spec"]["containers"]
+    assert {each["name"]: each["containerPort"] for each in container["ports"]} == {port["targetPort"]: port["port"]}
+    assert environment(container)["PORT"] == str(port["port"])
+    asking = yaml.safe_load((EXAMPLES / "gpushare" / "pod.yaml").read_text())
+    assert [each["name"] for each in extender["managedResources"]] == list(
+        asking["spec"]["containers"][0]["resources"]["limits"]
+    )
+    assert "runtimeClassName" not in asking["spec"]
