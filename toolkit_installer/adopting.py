@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
-from toolkit_installer import __version__, detection, log, memory
+from toolkit_installer import __version__, detection, log, memory, specifications
 from toolkit_installer.engines.base import Engine, Memory
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.rooms import ROOMS
@@ -26,12 +26,14 @@ def leftovers(node: Node, settings: Settings) -> Receipt | None:
     engines = tuple(record for record in records if record is not None)
     names = layout.known(node.files.list(folder))
     inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
-    if not engines and not names and not inner:
+    specification = specifications.recognised(node, settings.toolkit.cdi.path, folder)
+    if not engines and not names and not inner and specification is None:
         return None
     made = node.files.folders_of_ours(posixpath.dirname(folder))
     folders = (*made, folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
+    own = () if specification is None else (specification,)
     present = tuple(place for place in folders if node.files.status(place) is not None)
-    return Receipt(State.REVERTING, __version__, folder, (*inner, *names), present, settings.pid_file, (), engines)
+    return Receipt(State.REVERTING, __version__, folder, (*inner, *names), present, settings.pid_file, (), engines, own)
 
 
 def _settings(node: Node, settings: Settings, room: Engine) -> Settings:

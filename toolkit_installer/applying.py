@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from toolkit_installer import __version__, log, memory, plan, references, toolkit_files
+from toolkit_installer import __version__, log, memory, plan, references, specifications, toolkit_files
 from toolkit_installer.engines.base import Engine, Goal, Live
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
@@ -15,7 +15,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.observation import Observation, engine_record
-from toolkit_installer.plan import EngineWork
+from toolkit_installer.plan import EngineWork, SpecificationWork
 from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reload_budget import ReloadBudget
@@ -68,7 +68,12 @@ class Applier:
             self._put_back(seen, receipt, error)
             raise
         # the engines have been seen to serve it: from here on the record is what stands
-        settled = dataclasses.replace(receipt, state=State.INSTALLED, engines=self._settled(seen, receipt))
+        settled = dataclasses.replace(
+            receipt,
+            state=State.INSTALLED,
+            engines=self._settled(seen, receipt),
+            specifications=self._settled_specifications(seen, receipt),
+        )
         self.store.save(settled, {})
         self.store.tidy(settled)
         # not before: a failure up to here gives the engine a configuration back that still names these
@@ -86,6 +91,9 @@ class Applier:
             toolkit_files.flush(self.node, work)
         if work.write:
             log.get().info("Installed the toolkit", folder=work.folder, files=len(work.write))
+        for specification in seen.plan.specifications:
+            self._safe_point()
+            self.switcher.put(specifications.file_of(specification), specification.target)
         for engine in seen.plan.engines:
             self._safe_point()
             self._switch_engine(engine)
@@ -129,6 +137,7 @@ class Applier:
         if isinstance(error, InstallerError):
             log.get().error("The change failed and is taken back", reason=str(error))
         failures = [failure for work in reversed(seen.plan.engines) if (failure := self._tried_back(work, error))]
+        failures += [failure for made in seen.plan.specifications if (failure := self._tried_replacing(made))]
         if failures:
             # only now: one that fails must not keep the others from their old files; the worst is said
             raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
@@ -170,6 +179,17 @@ class Applier:
             self._switch_back(work, error)
         except InstallerError as failure:
             log.get().error("The engine's files could not all be given back", engine=work.name, reason=str(failure))
+            return failure
+        return None
+
+    def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
+        """Give a CDI specification's old version back; return why that failed."""
+        try:
+            self.switcher.put(specifications.file_of(work), work.content)
+        except ChangedMeanwhileError:
+            return None  # somebody else's version stands there, and stays
+        except InstallerError as failure:
+            log.get().error("The CDI specification could not be given back", file=work.path, reason=str(failure))
             return failure
         return None
 
@@ -223,7 +243,14 @@ class Applier:
                 *(record for record in others if record.name not in {engine.name for engine in seen.plan.engines}),
                 *(self._engine_record(seen, engine) for engine in seen.plan.engines),
             ),
+            specifications=self._specification_records(seen),
         )
+
+    @staticmethod
+    def _specification_records(seen: Observation) -> tuple[FileRecord, ...]:
+        old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
+        records = (specifications.recorded(work, old.get(work.path)) for work in seen.plan.specifications)
+        return tuple(record for record in records if record is not None)
 
     def _adopted(self, folder: str) -> tuple[str, ...]:
         """Return the toolkit's folders if an installer's files are in them that no receipt names."""
@@ -235,6 +262,7 @@ class Applier:
         work = seen.plan.toolkit
         paths = [f"{work.folder}/{file.name}" for file in work.files]
         paths += [goal.path for engine in seen.plan.engines for goal in engine.goals.files if goal.target is not None]
+        paths += [work.path for work in seen.plan.specifications if work.target is not None]
         return paths
 
     def _engine_record(self, seen: Observation, work: EngineWork) -> EngineRecord:
@@ -279,6 +307,12 @@ class Applier:
                 files.append(dataclasses.replace(file, written=written))
             settled.append(dataclasses.replace(engine, files=tuple(files), reload_due=False))
         return tuple(settled)
+
+    @staticmethod
+    def _settled_specifications(seen: Observation, receipt: Receipt) -> tuple[FileRecord, ...]:
+        works = {work.path: work for work in seen.plan.specifications}
+        settled = (specifications.settled(works[file.path], file) for file in receipt.specifications)
+        return tuple(record for record in settled if record is not None)
 
     def _originals(self, seen: Observation) -> dict[str, bytes]:
         contents = dict(seen.originals)

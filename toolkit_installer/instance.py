@@ -5,7 +5,18 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 
-from toolkit_installer import log, observation, orders, readiness, receipt_check, recovering, report, waiter, waiting
+from toolkit_installer import (
+    cdi,
+    log,
+    observation,
+    orders,
+    readiness,
+    receipt_check,
+    recovering,
+    report,
+    waiter,
+    waiting,
+)
 from toolkit_installer import plan as plan_of
 from toolkit_installer.applying import Applier
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
@@ -126,13 +137,18 @@ class Instance:
         seen = self._observe()
         report.notes(seen)
         done = seen.receipt is not None and seen.receipt.state is State.INSTALLED
-        if seen.receipt is not None and done and seen.plan.empty and plan_of.known(seen.receipt.engines, seen.plan):
+        if seen.receipt is not None and done and seen.plan.empty and plan_of.known(seen.receipt, seen.plan):
             if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
                 log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
             self._retire_others(seen)
             return
         paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
-        self._refuse_strangers(seen.receipt, paths)
+        self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
+        if seen.plan.device_nodes:
+            self.attention.check()
+            cdi.Generator(seen.payload, seen.toolkit).create_nodes(self.node.calls)
+            self._converge()  # the specification is made of what is there now
+            return
         interruptible = self.settings.cleanup is Cleanup.ALWAYS
         applier = Applier(
             self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible

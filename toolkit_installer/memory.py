@@ -34,7 +34,7 @@ def recorded(
     return FileRecord(
         role=goal.role,
         path=goal.path,
-        before=_before(goal.base, found, previous),
+        before=before(goal.base, found, previous),
         written=tuple(sorted(written)),
         keys=tuple(_key(engine, key) for key in goal.ownership.keys),
         created=tuple(_key(engine, key) for key in goal.ownership.created),
@@ -47,7 +47,8 @@ def adopted(engine: Engine, file: EngineFile, ownership: Ownership) -> FileRecor
     return FileRecord(file.role, file.path, None, (), keys, created)
 
 
-def _before(base: bytes | None, found: Found | None, previous: FileRecord | None) -> Before | None:
+def before(base: bytes | None, found: Found | None, previous: FileRecord | None) -> Before | None:
+    """Return the record of what cleanup is to leave: `base`, with what the file carries beside it."""
     if base is None:
         return None
     if found is None:

@@ -14,7 +14,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import access
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError, Root
-from toolkit_installer.plan import EngineWork
+from toolkit_installer.plan import EngineWork, SpecificationWork
 
 _SHELL = "/bin/sh"
 _SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
@@ -59,6 +59,13 @@ def engine_files(node: Node, engines: Sequence[EngineWork]) -> None:
                     access.obstacle(node.root, goal.path),
                     "--no-runtime-config installs the toolkit and leaves the engine to you",
                 )
+
+
+def specifications(node: Node, works: Sequence[SpecificationWork]) -> None:
+    """Raise ConfigurationError for a CDI specification that is to be changed and cannot be replaced."""
+    for work in works:
+        if work.changes:
+            _refuse(access.obstacle(node.root, work.path), "--cdi-output-dir chooses another folder")
 
 
 def _refuse(obstacle: NodeError | None, way_out: str) -> None:

@@ -10,19 +10,30 @@ import re
 import time
 from collections.abc import Mapping
 
-from toolkit_installer import detection, driver, memory, node_checks, plan, references, runtime_paths, versions
+from toolkit_installer import (
+    cdi,
+    detection,
+    driver,
+    memory,
+    node_checks,
+    plan,
+    references,
+    runtime_paths,
+    specifications,
+    versions,
+)
 from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request, Survey
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError, UsageError
 from toolkit_installer.node import tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.tree import Tree
-from toolkit_installer.plan import EngineWork, Installed, Plan, ToolkitWork
+from toolkit_installer.plan import EngineWork, Installed, Plan, SpecificationWork, ToolkitWork
 from toolkit_installer.receipt import FILE as RECEIPT_FILE
 from toolkit_installer.receipt import FOLDER as RECEIPT_FOLDER
 from toolkit_installer.receipt import EngineRecord, Receipt
 from toolkit_installer.receipt_store import ReceiptStore
-from toolkit_installer.settings import EngineName, ReloadMode, Settings
+from toolkit_installer.settings import EngineName, ReloadMode, Settings, ToolkitSettings
 from toolkit_installer.toolkit import handlers, layout, payload, security, wrappers
 from toolkit_installer.toolkit.layout import ToolkitFile
 from toolkit_installer.toolkit.payload import Payload
@@ -39,6 +50,8 @@ class Observation:
     originals: Mapping[str, bytes]
     """The kept copies that the receipt names, by SHA-256."""
     payload: Payload
+    toolkit: ToolkitSettings
+    """What was asked for, with the driver's paths found."""
     plan: Plan
     warnings: tuple[str, ...] = ()
     """What an engineer should know about the security of what is about to be installed."""
@@ -63,15 +76,34 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
         own = tuple(runtime for engine in engines for runtime in engine.goals.low_level)
     else:  # those that are configured stay so
         own = tuple(runtime for record in (receipt.engines if receipt else ()) for runtime in record.low_level)
+    made_here, device_nodes = _specifications(settings, node, store, receipt, found)
     toolkit = _toolkit(settings, node, found, receipt, own, engines)
-    made = Plan(toolkit, engines)
+    made = Plan(toolkit, engines, made_here, device_nodes)
+    for work in made_here:
+        if work.base is not None:
+            originals[memory.digest(work.base)] = work.base
     if toolkit.write:
         node_checks.shell(node)
     if not made.empty:
         node_checks.toolkit_folder(node, toolkit.folder)
         node_checks.engine_files(node, engines)
+        node_checks.specifications(node, made_here)
     warnings = _warnings(settings, toolkit, found) if toolkit.write else ()
-    return Observation(receipt, originals, found, made, warnings)
+    return Observation(receipt, originals, found, settings.toolkit, made, warnings)
+
+
+def _specifications(
+    settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None, found: Payload
+) -> tuple[tuple[SpecificationWork, ...], tuple[str, ...]]:
+    """Return what is to become of the CDI specifications, and which device nodes are to be created before."""
+    asked = settings.toolkit.cdi
+    missing: tuple[str, ...] = ()
+    wanted = None
+    if asked.enabled:
+        generator = cdi.Generator(found, settings.toolkit)
+        missing = generator.missing_nodes()
+        wanted = asked.path, generator.specification(nodes_to_come=bool(missing))
+    return specifications.works(node, store, receipt, settings.toolkit.folder, wanted), missing
 
 
 def _warnings(settings: Settings, toolkit: ToolkitWork, found: Payload) -> tuple[str, ...]:
@@ -195,7 +227,7 @@ def _removable(
     """Return which of the files that no longer belong may go: none that an engine names, or a container runs with."""
     if not work.remove or (not engines and receipt is not None and receipt.engines):
         return ()
-    if references.holders(node, work.folder):
+    if references.holders(node, work.folder, specifications.ours(receipt)):
         return ()
     unreloaded = [engine.survey.live for engine in engines if engine.reload.mode is ReloadMode.NONE]
     offered = {path for live in unreloaded if live is not None for path in live.handlers.values()}

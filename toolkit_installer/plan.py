@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.engines.base import Goals, Live, Reload, Survey
-from toolkit_installer.receipt import EngineRecord, FileRecord
+from toolkit_installer.node.reading import Found
+from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit.layout import ToolkitFile
 
@@ -49,11 +50,40 @@ class EngineWork:
 
 
 @dataclasses.dataclass(frozen=True)
+class SpecificationWork:
+    """A CDI specification's part, at the canonical `path`.
+
+    `base`: what cleanup leaves (None: no file). `target`: what is to stand there now. `note`: what there is to say of
+    somebody else's version.
+    """
+
+    path: str
+    found: Found | None
+    base: bytes | None
+    target: bytes | None
+    note: str = ""
+
+    @property
+    def content(self) -> bytes | None:
+        """What stands there, None where there is no file."""
+        return None if self.found is None else self.found.content
+
+    @property
+    def changes(self) -> bool:
+        """Whether the file is to be changed."""
+        return self.target != self.content
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """All that a run would do."""
 
     toolkit: ToolkitWork
     engines: tuple[EngineWork, ...]
+    specifications: tuple[SpecificationWork, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+    """The driver's device nodes that are to be created first, as the installer sees them; what is generated from them
+    is looked at again then."""
 
     @property
     def empty(self) -> bool:
@@ -62,6 +92,8 @@ class Plan:
             not self.toolkit.write
             and not self.toolkit.remove
             and not any(engine.changes or engine.reload_why for engine in self.engines)
+            and not any(specification.changes for specification in self.specifications)
+            and not self.device_nodes
         )
 
 
@@ -79,12 +111,15 @@ def _of_ours(file: FileRecord) -> bool:
     return any(file.before is None or digest != file.before.sha256 for digest in file.written)
 
 
-def known(recorded: Sequence[EngineRecord], plan: Plan) -> bool:
-    """Tell whether all engines of the plan are recorded: one may be right already, and nobody know of it.
+def known(receipt: Receipt, plan: Plan) -> bool:
+    """Tell whether all engines and specifications of the plan are recorded: one may be right, and nobody know of it.
 
     A distribution may have copied a file with our handlers in it to a new place.
     """
-    return {engine.name for engine in plan.engines} <= {record.name for record in recorded}
+    paths = {work.path for work in plan.specifications if work.target not in (None, work.base)}
+    return {engine.name for engine in plan.engines} <= {record.name for record in receipt.engines} and paths <= {
+        record.path for record in receipt.specifications
+    }
 
 
 def superseded(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> tuple[EngineRecord, ...]:

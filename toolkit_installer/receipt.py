@@ -15,7 +15,7 @@ from typing import Any
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.settings import EngineName, ReloadMode
 
-SCHEMA = 2
+SCHEMA = 3
 FOLDER = ".toolkit-installer"
 """The receipt's folder, beneath the install folder."""
 FILE = "receipt.json"
@@ -28,7 +28,12 @@ def _with_low_level(body: dict[str, Any]) -> dict[str, Any]:
     return body | {"engines": [engine | {"low_level": []} for engine in body["engines"]]}
 
 
-MIGRATIONS: Mapping[int, Migration] = {1: _with_low_level}
+def _with_specifications(body: dict[str, Any]) -> dict[str, Any]:
+    """Give it no CDI specifications, which schema 2 did not have, as nobody wrote any."""
+    return body | {"specifications": []}
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _with_low_level, 2: _with_specifications}
 """How a receipt of a schema becomes one of the next: schema n to a pure function of its body. Schema 1 was the first.
 
 Whoever raises SCHEMA enters the step from the one before; the result is checked like any other receipt."""
@@ -76,7 +81,10 @@ class OwnedKey:
 
 @dataclasses.dataclass(frozen=True)
 class FileRecord:
-    """An engine's file. `written`: SHA-256 of every content of ours that may stand there, docker's transitional too."""
+    """An engine's file, or a CDI specification.
+
+    `written`: SHA-256 of every content of ours that may stand there, docker's transitional too.
+    """
 
     role: str
     path: str
@@ -119,10 +127,16 @@ class Receipt:
     pid_folders: tuple[str, ...]
     """Folders that were created for the PID file, outermost first: they go when it goes."""
     engines: tuple[EngineRecord, ...]
+    specifications: tuple[FileRecord, ...] = ()
+    """CDI specifications, ours as a whole."""
+
+    def files(self) -> list[FileRecord]:
+        """Return the managed files: the engines', and the specifications."""
+        return [*(file for engine in self.engines for file in engine.files), *self.specifications]
 
     def file_paths(self) -> list[str]:
-        """Return where the engines' files are."""
-        return [file.path for engine in self.engines for file in engine.files]
+        """Return where the managed files are."""
+        return [file.path for file in self.files()]
 
 
 def encode(receipt: Receipt) -> bytes:
@@ -195,6 +209,7 @@ def _receipt(body: dict[str, Any]) -> Receipt:
         pid_file=_absolute(body["pid_file"]),
         pid_folders=tuple(_absolute(path) for path in _list(body["pid_folders"])),
         engines=tuple(_engine(engine) for engine in _list(body["engines"])),
+        specifications=tuple(_file(file) for file in _list(body["specifications"])),
     )
 
 

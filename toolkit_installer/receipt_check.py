@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from toolkit_installer import memory, receipt
+from toolkit_installer import memory, receipt, specifications
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.rooms import ROOMS
 from toolkit_installer.errors import ConfigurationError, located
@@ -24,6 +25,8 @@ from toolkit_installer.toolkit import layout, wrappers
 
 PID_FILE_NAME = "toolkit.pid"
 _TOOLKIT = "toolkit"
+_SPECIFICATION = re.compile(r"[A-Za-z0-9_.-]+-[A-Za-z0-9_.-]+\.yaml")
+"""What a CDI specification is called: after its vendor and its class."""
 _TRACES = (b"runtimes", b"imports", b"hooks_dir")
 """What every text says that we write into an engine's file: a runtimes map, the import of the file that has it, or
 the folder of our hook."""
@@ -78,6 +81,8 @@ def _wrong(node: Node, settings: Settings, folder: str, found: Receipt) -> Itera
     for engine in found.engines:
         for file in engine.files:
             yield from _wrong_file(node, settings, folder, found, engine, file)
+    for file in found.specifications:
+        yield from _wrong_specification(node, folder, found, file)
     if posixpath.basename(found.pid_file) != PID_FILE_NAME:
         yield f"names the PID file {found.pid_file}, which is none"
     files = found.file_paths()
@@ -118,12 +123,25 @@ def _wrong_file(  # all that tells an engine's file from others
         yield f"names {file.path}, which is no file of {engine.name} unless --config says so"
     if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
         yield f"names {file.path}, which is a file of this installer's own, as one of {engine.name}"
-    if _foreign(node, found, file):
+    if _foreign(node, found, file, _TRACES):
         yield f"names {file.path}, whose content cannot have been written by this installer"
 
 
-def _foreign(node: Node, found: Receipt, file: FileRecord) -> bool:
-    """Tell whether the file would be given up for what stood there before, unread, and has nothing of ours in it."""
+def _wrong_specification(node: Node, folder: str, found: Receipt, file: FileRecord) -> Iterator[str]:
+    """Yield why `file` cannot be a CDI specification of ours."""
+    if file.role != specifications.ROLE or not _SPECIFICATION.fullmatch(posixpath.basename(file.path)):
+        yield f"names {file.path}, which is no CDI specification"
+    if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
+        yield f"names {file.path}, which is a file of this installer's own, as a CDI specification"
+    if _foreign(node, found, file, ()):
+        yield f"names {file.path}, whose content cannot have been written by this installer"
+
+
+def _foreign(node: Node, found: Receipt, file: FileRecord, traces: Iterable[bytes]) -> bool:
+    """Tell whether the file would be given up for what stood there before, unread, and has nothing of ours in it.
+
+    Ours are the toolkit's folder and `traces`.
+    """
     try:
         present = node.files.find(file.path)
     except ConfigurationError:
@@ -133,7 +151,7 @@ def _foreign(node: Node, found: Receipt, file: FileRecord) -> bool:
     digest = memory.digest(present.content)
     if digest not in file.written or (file.before is not None and file.before.sha256 == digest):
         return False
-    return not any(trace in present.content for trace in (*_TRACES, found.toolkit_folder.encode()))
+    return not any(trace in present.content for trace in (*traces, found.toolkit_folder.encode()))
 
 
 def _wrong_folders(node: Node, folders: Iterable[str], places: Iterable[str]) -> Iterator[str]:

@@ -126,7 +126,7 @@ class ReceiptStore:
         content = receipts.encode(receipt)
         with located(f"{self.folder}/{_RECEIPT}"):
             receipts.check(content, receipt)
-        wanted = {file.before.sha256 for engine in receipt.engines for file in engine.files if file.before}
+        wanted = {file.before.sha256 for file in receipt.files() if file.before}
         for digest in sorted(wanted & originals.keys()):
             path = f"{self.folder}/{_ORIGINALS}/{digest}"
             if self.files.digest(path) != digest:
@@ -136,7 +136,7 @@ class ReceiptStore:
 
     def tidy(self, receipt: Receipt) -> None:
         """Remove the copies that the receipt no longer names."""
-        wanted = {file.before.sha256 for engine in receipt.engines for file in engine.files if file.before}
+        wanted = {file.before.sha256 for file in receipt.files() if file.before}
         folder = f"{self.folder}/{_ORIGINALS}"
         for name in self.files.list(folder):
             if name not in wanted:

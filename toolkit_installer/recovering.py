@@ -13,7 +13,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.files import Recovered, swap_name
 from toolkit_installer.node.folders import temporary_name
 from toolkit_installer.node.node import Node
-from toolkit_installer.receipt import Receipt, State
+from toolkit_installer.receipt import FileRecord, Receipt, State
 from toolkit_installer.toolkit import layout
 
 
@@ -25,7 +25,7 @@ def refuse_strangers(node: Node, receipt: Receipt | None, paths: Iterable[str]) 
     """
     if receipt is not None and receipt.state is not State.INSTALLED:
         return
-    recorded = [file for engine in receipt.engines for file in engine.files] if receipt is not None else []
+    recorded = receipt.files() if receipt is not None else []
     ours = {file.path: {*file.written, *([file.before.sha256] if file.before else [])} for file in recorded}
     for path in paths:
         folder, name = os.path.split(path)
@@ -48,7 +48,7 @@ def _in_the_way(path: str, file: str) -> ConfigurationError:
 
 
 def recover(node: Node, receipt: Receipt | None, store: str) -> None:
-    """Leave each engine's file alone in its folder, as one whole version, and nothing half made in our own folders.
+    """Leave each managed file alone in its folder, as one whole version, and nothing half made in our own folders.
 
     `store`: the receipt's folder. What the next run does not write again would stay. Raises NodeError,
     ConfigurationError.
@@ -56,12 +56,20 @@ def recover(node: Node, receipt: Receipt | None, store: str) -> None:
     inner = ("", *layout.FOLDERS) if receipt is not None else ()
     for folder in (store, *(os.path.join(receipt.toolkit_folder, place) for place in inner if receipt is not None)):
         node.files.sweep_folder(folder)
-    for engine in receipt.engines if receipt is not None else ():
+    if receipt is None:
+        return
+    for engine in receipt.engines:
         for file in engine.files:
-            before = () if file.before is None else (file.before.sha256,)
-            aside = aside_of(ROOMS[engine.name], store)
-            recovered = node.files.recover(file.path, frozenset((*file.written, *before)), aside)
-            if recovered is Recovered.REMOVED:
-                log.get().info("Tidied up", file=file.path, engine=engine.name, what=recovered)
-            elif recovered is not Recovered.NOTHING:
-                log.get().warning("Saved an edit", file=file.path, engine=engine.name, what=recovered)
+            _recover(node, file, aside_of(ROOMS[engine.name], store))
+    for file in receipt.specifications:
+        _recover(node, file, None)
+
+
+def _recover(node: Node, file: FileRecord, aside: str | None) -> None:
+    """Leave one file alone in its folder; `aside` is the folder for a version that must not stay there."""
+    before = () if file.before is None else (file.before.sha256,)
+    recovered = node.files.recover(file.path, frozenset((*file.written, *before)), aside)
+    if recovered is Recovered.REMOVED:
+        log.get().info("Tidied up", file=file.path, what=recovered)
+    elif recovered is not Recovered.NOTHING:
+        log.get().warning("Saved an edit", file=file.path, what=recovered)

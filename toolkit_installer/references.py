@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import os
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import psutil
 
@@ -71,6 +72,8 @@ class _Container:
 def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
     """Tell whether something still needs the toolkit in `folder`, and log what. Raises NodeError.
 
+    A specification of our own is to be gone before.
+
     `engines`: those that had handlers, which may offer them still, whatever their files say by now.
     """
     live = [words for record in engines for words in _engine(node, folder, record)]
@@ -80,9 +83,12 @@ def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
     return bool(found)
 
 
-def holders(node: Node, folder: str) -> list[str]:
-    """Return in words which containers and specifications refer to the toolkit in `folder`. Raises NodeError."""
-    return [*_containers(node, folder), *_specifications(node, folder)]
+def holders(node: Node, folder: str, ours: Mapping[str, Container[str]] | None = None) -> list[str]:
+    """Return in words which containers and specifications refer to the toolkit in `folder`. Raises NodeError.
+
+    `ours`: specifications that count for nothing, by path, as long as they have one of these SHA-256.
+    """
+    return [*_containers(node, folder), *_specifications(node, folder, ours or {})]
 
 
 def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
@@ -234,7 +240,7 @@ def _same_file(node: Node, pid: int | None, path: str) -> bool:
     return ours is not None and (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
 
 
-def _specifications(node: Node, folder: str) -> list[str]:
+def _specifications(node: Node, folder: str, ours: Mapping[str, Container[str]]) -> list[str]:
     """Return the CDI specifications that name something in the folder, as a hook or a mount."""
     needle = f"{folder.rstrip('/')}/".encode()
     found: dict[str, str] = {}
@@ -248,6 +254,9 @@ def _specifications(node: Node, folder: str) -> list[str]:
                 except ConfigurationError as error:
                     found[path] = f"the CDI specification {path} cannot be read, and may name it: {error}"
                     continue
-                if specification is not None and needle in specification.content:
+                if specification is None or needle not in specification.content:
+                    continue
+                digest = hashlib.sha256(specification.content).hexdigest()
+                if digest not in ours.get(specification.path, ()):
                     found[path] = f"the CDI specification {path} names it"
     return list(found.values())

@@ -29,6 +29,9 @@ def notes(seen: Observation) -> None:
         log.get().warning("An earlier run was interrupted: finishing what it began", state=seen.receipt.state)
     for warning in seen.warnings:
         log.get().warning(warning)
+    for specification in seen.plan.specifications:
+        if specification.note:
+            log.get().warning("A CDI specification", file=specification.path, what=specification.note)
     for engine in seen.plan.engines:
         for note in engine.goals.notes:
             log.get().info(note, engine=engine.name)
@@ -62,6 +65,12 @@ def _plan_lines(seen: Observation, *, color: bool) -> list[str]:
     for engine in seen.plan.engines:
         lines += ["", f"Engine {engine.name}:", *_engine_lines(engine, color=color)]
     lines += [f"Engine {record.name}: the handlers are taken back at last, from {_paths(record)}" for record in others]
+    if seen.plan.device_nodes:
+        lines += ["", f"Device nodes to create: {', '.join(seen.plan.device_nodes)}"]
+    for specification in seen.plan.specifications:
+        if specification.changes:
+            text = diff.unified(specification.path, specification.content, specification.target, color=color)
+            lines += ["", "CDI specification:", text.rstrip("\n")]
     return lines
 
 
@@ -103,9 +112,8 @@ def _colored() -> bool:
 
 
 def drifted(node: Node, receipt: Receipt | None) -> list[str]:
-    """Return the managed files of the engines that somebody else changed."""
-    engines = receipt.engines if receipt is not None else ()
-    files = [file for engine in engines for file in engine.files]
+    """Return the managed files that somebody else changed."""
+    files = receipt.files() if receipt is not None else []
     return [file.path for file in files if _file_state(node, file) != "as written"]
 
 
@@ -139,6 +147,7 @@ def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str,
         "running_pid": _holder(node, settings, receipt),
         "toolkit": None,
         "engines": [],
+        "specifications": [],
     }
     if receipt is not None:
         missing = [name for name in receipt.toolkit_files if installed(node, receipt.toolkit_folder, name) is None]
@@ -148,6 +157,7 @@ def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str,
             "missing": missing,
         }
         facts["engines"] = [_engine_facts(node, engine) for engine in receipt.engines]
+        facts["specifications"] = [_file_facts(node, file) for file in receipt.specifications]
     return facts
 
 
@@ -170,9 +180,13 @@ def _engine_facts(node: Node, engine: EngineRecord) -> dict[str, Any]:
         "socket": engine.socket,
         "handlers": dict(engine.handlers),
         "default": engine.default,
-        "files": [{"path": file.path, "state": _file_state(node, file)} for file in engine.files],
+        "files": [_file_facts(node, file) for file in engine.files],
         "live": answer,
     }
+
+
+def _file_facts(node: Node, file: FileRecord) -> dict[str, Any]:
+    return {"path": file.path, "state": _file_state(node, file)}
 
 
 def _status_lines(facts: dict[str, Any]) -> list[str]:
@@ -194,4 +208,5 @@ def _status_lines(facts: dict[str, Any]) -> list[str]:
             default = " (default)" if name == engine["default"] else ""
             lines.append(f"Handler: {name}{default} -> {path}")
         lines += [f"File:    {file['path']}: {file['state']}" for file in engine["files"]]
+    lines += [f"CDI:     {file['path']}: {file['state']}" for file in facts["specifications"]]
     return lines

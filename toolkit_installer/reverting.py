@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from toolkit_installer import log, memory, recovering, references, toolkit_files
+from toolkit_installer import log, memory, recovering, references, specifications, toolkit_files
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
 from toolkit_installer.engines.ownership import beneath
@@ -50,6 +50,7 @@ class Reverter:
                 receipt = self.store.load() or receipt  # with what was learnt up to there
         if failures:
             raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
+        receipt = self._revert_specifications(receipt)
         if keep_toolkit or references.held(self.node, receipt.toolkit_folder, receipt.engines):
             log.get().info("Left the toolkit in place", folder=receipt.toolkit_folder)
         else:
@@ -59,6 +60,26 @@ class Reverter:
         toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=False)
         self.store.clear()
         toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
+
+    def _revert_specifications(self, receipt: Receipt) -> Receipt:
+        """Give the CDI specifications back; return the receipt with what was learnt on the way."""
+        works = [
+            specifications.taken_back(self.node, self.store, file, receipt.toolkit_folder)
+            for file in receipt.specifications
+        ]
+        if not works:
+            return receipt
+        files = (specifications.recorded(work, file) for work, file in zip(works, receipt.specifications, strict=True))
+        receipt = dataclasses.replace(
+            receipt, state=State.REVERTING, specifications=tuple(file for file in files if file is not None)
+        )
+        originals = {memory.digest(work.base): work.base for work in works if work.base is not None}
+        self.store.save(receipt, originals)
+        for work in works:
+            if work.note:
+                log.get().warning("Somebody changed the CDI specification", file=work.path, what=work.note)
+            self.switcher.put(specifications.file_of(work), work.target)
+        return receipt
 
     def retire(self, receipt: Receipt, record: EngineRecord) -> Receipt:
         """Take the handlers back from one engine that is no longer to have them; the toolkit and the rest stay.

@@ -66,6 +66,23 @@ AUTO = "auto"
 
 
 @dataclasses.dataclass(frozen=True)
+class CdiSettings:
+    """The CDI specification for management containers. `folder` is the node's."""
+
+    enabled: bool = False
+    folder: str = "/var/run/cdi"
+    kind: str = "management.nvidia.com/gpu"
+    """vendor/class of its devices."""
+    control_nodes: bool = True
+    """Create the driver's control device nodes where they are missing."""
+
+    @property
+    def path(self) -> str:
+        """Where the specification is: named after its kind, as CDI's own library names it."""
+        return f"{self.folder.rstrip('/')}/{self.kind.replace('/', '-')}.yaml"
+
+
+@dataclasses.dataclass(frozen=True)
 class ToolkitSettings:
     """The install step. Paths are the node's, but for `source_root`, which is the installer's own.
 
@@ -92,6 +109,7 @@ class ToolkitSettings:
     accept_envvar_when_unprivileged: bool = True
     accept_volume_mounts: bool = False
     opt_in_features: tuple[str, ...] = ()
+    cdi: CdiSettings = CdiSettings()
 
     @property
     def folder(self) -> str:

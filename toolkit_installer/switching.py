@@ -101,11 +101,15 @@ class Switcher:
                 raise
         self._write_all(switch.engine, final)
 
+    def put(self, file: EngineFile, content: bytes | None) -> None:
+        """Make a file that no engine has to be told of hold `content`. Raises ChangedMeanwhileError, NodeError."""
+        self._write(None, file, content)
+
     def _write_all(self, engine: Engine, steps: Sequence[Step]) -> None:
         for step in steps:
             self._write(engine, step.file, step.content)
 
-    def _write(self, engine: Engine, file: EngineFile, content: bytes | None) -> None:
+    def _write(self, engine: Engine | None, file: EngineFile, content: bytes | None) -> None:
         """Make the file hold `content`. Raises ChangedMeanwhileError if somebody else wrote it since it was read."""
         expected = self._expected(engine, file)
         if content == (None if expected is None else expected.content):
@@ -120,14 +124,14 @@ class Switcher:
         self.node.files.replace(file.path, content, _metadata(file.found), expected)
         log.get().info("Wrote the file", file=file.path)
 
-    def _expected(self, engine: Engine, file: EngineFile) -> Found | None:
+    def _expected(self, engine: Engine | None, file: EngineFile) -> Found | None:
         """Return the file as it must still be: as it was read, or as one of our own attempts left it."""
         attempts = self._attempts.get(file.path)
         if attempts is None:
             return file.found
         known = (*attempts, file.content)
         ours = {memory.digest(content) for content in known if content is not None}
-        self.node.files.recover(file.path, ours, aside_of(engine, self.store))
+        self.node.files.recover(file.path, ours, aside_of(engine, self.store) if engine is not None else None)
         now = self.node.files.find(file.path)
         if (None if now is None else now.content) not in known:
             raise ChangedMeanwhileError("somebody else changed it meanwhile", path=file.path, hint="it is read again")

@@ -53,7 +53,7 @@ NEED_SPACE = frozenset(
     }
 )
 RENAMES = frozenset({"rename", "rename_new", "exchange"})
-NO_CHANGE_OF_THE_DISK = frozenset({"fsync", "signal", "restart_unit"})
+NO_CHANGE_OF_THE_DISK = frozenset({"fsync", "signal", "restart_unit", "make_device_nodes"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,8 @@ class Plan:
         if number == self.at and self.fault is Fault.ONCE:
             reason = os.strerror(self.error)
             # a program is no system call: what fails is to start it
-            raise ProgramError(f"cannot start it: {reason}") if name == "restart_unit" else OSError(self.error, reason)
+            started = name in ("restart_unit", "make_device_nodes")
+            raise ProgramError(f"cannot start it: {reason}") if started else OSError(self.error, reason)
         if number >= self.at and self.fault is Fault.FULL and name in NEED_SPACE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if number >= self.at and self.fault is Fault.READ_ONLY and name not in NO_CHANGE_OF_THE_DISK:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.node.faults import NEVER, RENAMES, Call, Outcome, Plan
 from tests.node.warm import Warm
-from tests.support import payloads, soundness, trees
+from tests.support import fake_ctk, payloads, soundness, trees
 from tests.support.fake_engines import Served, started
 from tests.support.fake_node import CONFIG_TOML, CRIO_SITE, DAEMON_JSON, STORE, TOOLKIT, Entry, FakeNode
 from tests.support.live_engines import SOCKET, FakeContainerd, FakeDockerd, LiveEngine
@@ -49,6 +50,7 @@ default_runtime = "crun" # keep
   runtime_path = "/usr/libexec/crio/crun"
   monitor_path = "/usr/libexec/crio/conmon"
 """
+_SPECIFICATION = "/etc/cdi/management.nvidia.com-gpu.yaml"
 _TEMPLATE = b'[nvidia-container-cli]\nldconfig = "@/sbin/ldconfig.real"\n'
 
 
@@ -62,6 +64,8 @@ class Make:
     content: bytes | None
     live: Callable[[FakeNode], LiveEngine] | None = None
     flags: tuple[str, ...] = ()
+    specification: bytes | None = None
+    """Somebody's CDI specification where ours is to be; None: CDI is off."""
 
     def __str__(self) -> str:
         return self.name
@@ -73,6 +77,7 @@ MAKES = (
     Make("containerd", "containerd", CONFIG_TOML, _VERSION_3, FakeContainerd, ("--socket", "/run/containerd.sock")),
     Make("crio-down", "crio", CRIO_SITE, _CRIO),
     Make("containerd-down-in-place", "containerd", CONFIG_TOML, _VERSION_2),
+    Make("docker-down-with-cdi", "docker", DAEMON_JSON, _DOCKER, specification=b"kind: management.nvidia.com/gpu\n"),
 )
 
 
@@ -129,9 +134,15 @@ class Done:
 class Bench:
     """Runs commands on worlds of one make, and remembers what the whole ones lead to."""
 
-    def __init__(self, folder: Path, make: Make, images: tuple[Path, Path]) -> None:
+    def __init__(self, folder: Path, make: Make, images: tuple[Path, ...]) -> None:
         self.make = make
         self.images = images
+        self.drivers: tuple[Path, ...] = ()
+        if make.specification is not None:
+            copies = (shutil.copytree(image, folder / image.name, symlinks=True) for image in images)
+            self.images = tuple(map(fake_ctk.into, copies))
+            versions = (fake_ctk.VERSION, fake_ctk.NEWER)
+            self.drivers = tuple(fake_ctk.driver(folder / version, version) for version in versions)
         self.node = FakeNode(folder / "node", images[0])
         self.node.root.mkdir(parents=True)
         self._present: Tree = {}
@@ -206,10 +217,17 @@ class Bench:
 
     def arguments(self, command: Command) -> list[str]:
         """Return the command line."""
-        self.node.payload = self.images[0 if command.older else 1]
+        which = 0 if command.older else 1
+        self.node.payload = self.images[which]
+        cdi = self._cdi(self.drivers[which]) if self.drivers else ()
         # an engine that does not come back is waited for once in each of the matrix's many runs
-        flags = (*self.make.flags, "--reload-budget", "999/1", "--reload-timeout", "5")
+        flags = (*self.make.flags, *cdi, "--reload-budget", "999/1", "--reload-timeout", "5")
         return self.node.arguments(*command.words, *flags, engine=self.make.engine, log_format="json")
+
+    @staticmethod
+    def _cdi(driver: Path) -> tuple[str, ...]:
+        folder = os.path.dirname(_SPECIFICATION)
+        return "--cdi-enabled", f"--cdi-output-dir={folder}", f"--driver-root-ctr-path={driver}"
 
     def _place(self, tree: Tree) -> None:
         trees.put(self.node.root, tree, self._present)
@@ -222,6 +240,9 @@ class Bench:
         if self.make.content is not None:
             folders += _between("/etc", os.path.dirname(self.make.path))
             tree[self.make.path] = Entry("-", 0o640, OWNER, self.make.content, XATTRS)
+        if self.make.specification is not None:
+            folders.append(os.path.dirname(_SPECIFICATION))
+            tree[_SPECIFICATION] = Entry("-", 0o640, OWNER, self.make.specification, XATTRS)
         return tree | {folder: Entry("d", 0o755, own, "", ()) for folder in folders}
 
 

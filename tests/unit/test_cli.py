@@ -164,7 +164,7 @@ def test_of_a_repeated_flag_the_last_one_counts(lifecycle: Lifecycle) -> None:
 
 @pytest.mark.parametrize("command", ["uninstall", "status"])
 def test_a_pod_that_asks_for_unbuilt_features_can_still_be_cleaned_up(lifecycle: Lifecycle, command: str) -> None:
-    assert start(OURS, command, CDI_ENABLED="true", RUNTIME="crio") == 0
+    assert start(OURS, command, ENABLE_NRI_PLUGIN="true", RUNTIME="crio") == 0
     assert lifecycle.asked.runtimes == (EngineName.CRIO,)
 
 
@@ -196,7 +196,7 @@ def test_the_version(program: Program, flag: str, capsys: pytest.CaptureFixture[
         (["run", "relative"], ["INSTALL_DIR", "'relative'"]),
         (["run", "--no-daemon=perhaps"], ["--no-daemon", "'perhaps'"]),
         (["run", "--socket="], ["--socket", "''"]),
-        (["run", "--cdi-enabled"], ["--cdi-enabled", "not built yet"]),
+        (["run", "--enable-nri-plugin"], ["--enable-nri-plugin", "not built yet"]),
         (["plan", "--cleanup", "auto"], ["--cleanup auto", "DAEMONSET_NAME"]),
         (["run", "--timeout", "5"], ["--timeout"]),
         (["wait-driver", "--timeout", "soon"], ["--timeout", "'soon'"]),

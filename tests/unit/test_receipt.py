@@ -77,6 +77,7 @@ RECEIPTS = st.builds(
     pid_file=ABSOLUTE,
     pid_folders=tuples(ABSOLUTE),
     engines=tuples(ENGINE_RECORDS),
+    specifications=tuples(FILES),
 )
 
 WHOLE = Receipt(
@@ -106,6 +107,7 @@ WHOLE = Receipt(
             low_level=("/usr/bin/crun", "runc"),
         ),
     ),
+    specifications=(FileRecord("cdi", "/run/cdi/management.nvidia.com-gpu.yaml", None, (SHA,)),),
 )
 
 
@@ -294,6 +296,12 @@ def test_a_migrated_receipt_is_checked_like_any_other(monkeypatch: pytest.Monkey
         receipt.decode(json.dumps(old() | {"folder": "../etc"}).encode())
     with pytest.raises(ConfigurationError, match="the receipt"):
         receipt.decode(json.dumps(body() | {"schema": 1}).encode())  # what the step looks for is missing
+
+
+def test_a_receipt_of_the_time_before_cdi_says_that_there_are_no_specifications() -> None:
+    made = body(dataclasses.replace(WHOLE, specifications=())) | {"schema": 2}
+    del made["specifications"]
+    assert receipt.decode(json.dumps(made).encode()) == dataclasses.replace(WHOLE, specifications=())
 
 
 def test_there_is_a_step_from_every_schema_to_the_next() -> None:

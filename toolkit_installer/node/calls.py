@@ -113,6 +113,9 @@ class SystemCalls:
     def restart_unit(self, command: list[str]) -> None:
         """Mark the instant at which one of the node's programs is asked to restart a unit."""
 
+    def make_device_nodes(self, command: list[str]) -> None:
+        """Mark the instant at which one of the toolkit's programs is started to create device nodes."""
+
 
 def _renameat2(source: str, target: str, folder: int, flags: int) -> None:
     call = _libc_renameat2()

@@ -20,6 +20,10 @@ class ProgramError(InstallerError):
     """A program could not be started, or did not end in time."""
 
 
+class ProgramTimeoutError(ProgramError):
+    """A program did not end in time, and was killed."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Completed:
     """What a program left: its exit status (negative: the signal it died of) and its output."""
@@ -96,5 +100,5 @@ def run(  # what a program is started with
     except subprocess.TimeoutExpired as error:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        raise ProgramError(f"{' '.join(command)} did not end within {seconds:g} s", path=command[0]) from error
+        raise ProgramTimeoutError(f"{' '.join(command)} did not end within {seconds:g} s", path=command[0]) from error
     return Completed(child.returncode, output[:_OUTPUT_LIMIT], errors.decode(errors="replace").strip())

@@ -12,6 +12,7 @@ from toolkit_installer.options.table import BY_NAME
 from toolkit_installer.options.values import budget
 from toolkit_installer.settings import (
     AUTO,
+    CdiSettings,
     Cleanup,
     ClusterSettings,
     ConfigMode,
@@ -174,8 +175,15 @@ def _driver_paths(answers: Answers, *, looking: bool) -> tuple[str, str, str, st
     def path(name: str, otherwise: str) -> str:
         return answers.text(name) if answers.given(name) else AUTO if found else otherwise
 
-    mounted_at = path("driver_root_ctr_path", answers.text("driver_root_ctr_path"))
-    return driver_root, path("dev_root", driver_root), mounted_at, path("dev_root_ctr_path", mounted_at)
+    node_root = answers.text_or_none("node_root")
+    dev_root = path("dev_root", driver_root)
+    if node_root is None:
+        mounted_at = path("driver_root_ctr_path", answers.text("driver_root_ctr_path"))
+        return driver_root, dev_root, mounted_at, path("dev_root_ctr_path", mounted_at)
+    # all of the node is seen below one folder, and the driver with it
+    mounted_at = path("driver_root_ctr_path", posixpath.normpath(f"{node_root}/{driver_root}"))
+    dev_mounted_at = mounted_at if dev_root == driver_root else posixpath.normpath(f"{node_root}/{dev_root}")
+    return driver_root, dev_root, mounted_at, path("dev_root_ctr_path", dev_mounted_at)
 
 
 def _toolkit(answers: Answers, *, looking: bool) -> ToolkitSettings:
@@ -200,6 +208,18 @@ def _toolkit(answers: Answers, *, looking: bool) -> ToolkitSettings:
         accept_envvar_when_unprivileged=answers.flag("accept_envvar_when_unprivileged"),
         accept_volume_mounts=answers.flag("accept_volume_mounts"),
         opt_in_features=answers.words("opt_in_features"),
+        cdi=_cdi(answers),
+    )
+
+
+def _cdi(answers: Answers) -> CdiSettings:
+    """Return what was asked for; a specification that is to be written nowhere is not asked for."""
+    folder = answers.text("cdi_output_dir")
+    return CdiSettings(
+        enabled=answers.flag("cdi_enabled") and bool(folder),
+        folder=folder or CdiSettings.folder,
+        kind=answers.text("cdi_kind"),
+        control_nodes=answers.text("create_device_nodes") == "control",
     )
 
 
@@ -223,7 +243,9 @@ def _engine(answers: Answers, name: EngineName | None, *, hooks: bool) -> Engine
         use_legacy_config=answers.flag("use_legacy_config"),
         allow_restart=answers.flag("allow_restart"),
         container_annotations=tuple(f"{prefix}*" for prefix in answers.words("engine_annotation_prefixes")),
-        enable_cdi=answers.flag("enable_cdi_in_runtime" if answers.given("enable_cdi_in_runtime") else "cdi_enabled"),
+        enable_cdi=answers.flag("enable_cdi_in_runtime")
+        if answers.given("enable_cdi_in_runtime")
+        else _cdi(answers).enabled,
         config_sources=answers.words("config_sources"),
         answer_timeout=answers.seconds("reload_timeout"),
         config_mode=ConfigMode(config_mode) if name is EngineName.CRIO else ConfigMode.CONFIG,

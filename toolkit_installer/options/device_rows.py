@@ -13,8 +13,7 @@ _CDI = (
         step=Step.INSTALL,
         variables=("CDI_ENABLED", "ENABLE_CDI"),
         default="false",
-        unbuilt=turned_on("writing CDI specifications"),
-        help="Write a CDI specification of the node's devices.",
+        help="Write a CDI specification for management containers: all of the driver, all device nodes.",
     ),
     Option(
         name="cdi_output_dir",
@@ -47,7 +46,7 @@ _CDI = (
         step=Step.INSTALL,
         variables=("CREATE_DEVICE_NODES",),
         default="control",
-        help="Which device nodes to create first; only with CDI.",
+        help="Which of the driver's device nodes to create where they are missing; only with CDI.",
     ),
     Option(
         name="enable_cdi_in_runtime",

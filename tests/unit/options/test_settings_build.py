@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from toolkit_installer.errors import ExitCode, UsageError
 from toolkit_installer.options.build import DESTINATION, build, log_format, wants_debug
 from toolkit_installer.settings import (
+    CdiSettings,
     Cleanup,
     ClusterSettings,
     ConfigMode,
@@ -110,10 +111,13 @@ def test_the_gpu_operators_environment_is_understood_without_arguments() -> None
     )
 
 
-def test_the_gpu_operator_with_cdi_is_told_that_it_is_not_built_yet() -> None:
-    error = refusal({}, OPERATOR | OPERATOR_WITH_CDI, OLD)
-    assert "CDI_ENABLED" in error.reason
-    assert "not built yet" in error.reason
+def test_the_gpu_operator_with_cdi_gets_its_specification_and_no_default_runtime() -> None:
+    settings = build({}, OPERATOR | OPERATOR_WITH_CDI, OLD)
+    assert settings.toolkit.cdi == CdiSettings(enabled=True)
+    assert settings.toolkit.cdi.path == "/var/run/cdi/management.nvidia.com-gpu.yaml"
+    assert settings.toolkit.runtime_mode == "cdi"
+    assert settings.engine.enable_cdi
+    assert not settings.engine.set_as_default
 
 
 def test_a_daemonset_of_2020_is_understood() -> None:
@@ -161,8 +165,8 @@ def test_an_empty_variable_counts_as_unset() -> None:
 
 
 def test_an_empty_output_folder_is_the_one_empty_variable_that_counts() -> None:
-    assert of_variables(CDI_OUTPUT_DIR="") == Settings()
-    assert "CDI_ENABLED" in refusal({}, {"CDI_OUTPUT_DIR": "", "CDI_ENABLED": "true"}).reason
+    assert of_variables(CDI_OUTPUT_DIR="", CDI_ENABLED="true") == Settings()
+    assert of_variables(CDI_KIND="", CDI_ENABLED="true").toolkit.cdi == CdiSettings(enabled=True)
 
 
 @given(
@@ -274,6 +278,8 @@ def test_every_flag_reaches_its_field() -> None:
             install_dir="/i",
             source_root="/s",
             package_type="rpm",
+            driver_root_ctr_path="/host/run/nvidia/driver",
+            dev_root_ctr_path="/host/run/nvidia/driver",
             runtime_debug="/d",
             runtime_log_level="debug",
             runtime_mode="cdi",
@@ -393,9 +399,8 @@ def test_a_very_long_bad_value_does_not_fill_the_log() -> None:
 
 
 UNBUILT = [
-    ({"cdi_enabled": ("true",)}, {}, "--cdi-enabled: 'true'"),
-    ({}, {"ENABLE_CDI": "yes"}, "ENABLE_CDI: 'yes'"),
-    ({}, {"TOOLKIT_ARGS": "--enable-cdi"}, "--cdi-enabled in TOOLKIT_ARGS: 'true'"),
+    ({}, {"ENABLE_NRI_PLUGIN": "yes"}, "ENABLE_NRI_PLUGIN: 'yes'"),
+    ({}, {"RUNTIME_ARGS": "--enable-nri-plugin"}, "--enable-nri-plugin in RUNTIME_ARGS: 'true'"),
     ({"enable_nri_plugin": ("true",)}, {}, "--enable-nri-plugin: 'true'"),
 ]
 
@@ -419,7 +424,6 @@ def test_a_node_can_be_given_back_whatever_its_pod_asks_for(
 @pytest.mark.parametrize(
     "environment",
     [
-        {"CDI_ENABLED": "false", "CREATE_DEVICE_NODES": "none", "CDI_OUTPUT_DIR": "/x", "CDI_KIND": "a/b"},
         {"ENABLE_NRI_PLUGIN": "0", "NRI_PLUGIN_INDEX": "20", "NRI_NAMESPACE": "gpu"},
         {"CRIO_CONFIG_MODE": "hook"},
     ],
@@ -427,6 +431,41 @@ def test_a_node_can_be_given_back_whatever_its_pod_asks_for(
 def test_turning_an_unbuilt_feature_off_is_no_use_of_it(environment: dict[str, str]) -> None:
     built = build({}, environment, OURS)
     assert dataclasses.replace(built, engine_of=()) == Settings()
+
+
+# --- CDI ---
+
+
+@pytest.mark.parametrize(
+    "values, environment, wanted, in_engine",
+    [
+        ({}, {}, CdiSettings(), False),
+        ({}, {"TOOLKIT_ARGS": "--enable-cdi"}, CdiSettings(enabled=True), True),
+        ({}, {"CDI_ENABLED": "true", "CDI_OUTPUT_DIR": ""}, CdiSettings(), False),
+        ({"cdi_enabled": ("true",)}, {"RUNTIME_ENABLE_CDI": "false"}, CdiSettings(enabled=True), False),
+        ({"enable_cdi_in_runtime": ("true",)}, {"CDI_ENABLED": "false"}, CdiSettings(), True),
+        (
+            {"cdi_output_dir": ("/etc/cdi/",)},
+            {"ENABLE_CDI": "1", "CDI_KIND": "example.com/gpu", "CREATE_DEVICE_NODES": "none"},
+            CdiSettings(enabled=True, folder="/etc/cdi/", kind="example.com/gpu", control_nodes=False),
+            True,
+        ),
+    ],
+    ids=["nothing", "on", "nowhere", "not-in-the-engine", "only-in-the-engine", "elsewhere"],
+)
+def test_a_specification_is_written_if_asked_for_and_somewhere(
+    values: dict[str, tuple[str, ...]],
+    environment: dict[str, str],
+    wanted: CdiSettings,
+    in_engine: bool,  # noqa: FBT001  # a case's
+) -> None:
+    settings = build(values, {"RUNTIME": "docker", **environment}, OURS)
+    assert settings.toolkit.cdi == wanted
+    assert settings.engine.enable_cdi == in_engine
+
+
+def test_a_specification_is_named_after_its_kind() -> None:
+    assert CdiSettings(folder="/etc/cdi/", kind="example.com/gpu").path == "/etc/cdi/example.com-gpu.yaml"
 
 
 # --- CRI-O ---
@@ -536,6 +575,11 @@ def driver_of(values: dict[str, str], *, looking: bool = False) -> tuple[str, ..
         ({"driver_root": "auto", "dev_root": "/d"}, ("auto", "auto", "/d", "auto")),
         ({**FOUR, "driver_root": "auto"}, ("auto", "/rc", "/d", "/dc")),
         (FOUR, ("/r", "/rc", "/d", "/dc")),
+        ({"node_root": "/host"}, ("/run/nvidia/driver", "/host/run/nvidia/driver") * 2),
+        ({"node_root": "/host", "driver_root": "/"}, ("/", "/host", "/", "/host")),
+        ({"node_root": "/host", "dev_root": "/"}, ("/run/nvidia/driver", "/host/run/nvidia/driver", "/", "/host")),
+        ({"node_root": "/host", "driver_root": "auto"}, ("auto",) * 4),
+        ({"node_root": "/host", **FOUR}, ("/r", "/rc", "/d", "/dc")),
     ],
     ids=str,
 )

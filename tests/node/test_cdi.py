@@ -1,0 +1,490 @@
+"""The CDI specification on a made node: made by the payload's nvidia-ctk, kept as any other file, and given back."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node import faults
+from tests.node.faults import Fault, Outcome, Plan
+from tests.support import fake_ctk, payloads
+from tests.support.fake_ctk import CONTROL, NEWER, NO_MODULES, VERSION
+from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, FakeNode
+
+ON = ("--cdi-enabled",)
+SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
+DRIVER = "/run/nvidia/driver"
+HOOK = f"{TOOLKIT}/nvidia-cdi-hook"
+DOCKER = b'{\n  "debug": true\n}\n'
+THEIRS = b"cdiVersion: 0.5.0\nkind: management.nvidia.com/gpu\ndevices: []\n"
+OF_AN_OLDER_INSTALLER = f"cdiVersion: 0.3.0\nkind: management.nvidia.com/gpu\n# {HOOK}\n".encode()
+PAYLOAD_INCOMPLETE, NOT_READY, USED = 7, 8, 2
+
+
+@pytest.fixture(scope="session")
+def with_ctk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_ctk.into(payloads.build(tmp_path_factory.mktemp("with-ctk")))
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, with_ctk: Path) -> Iterator[FakeNode]:
+    """A node with docker, down, whose driver is in a container's root, and where /var/run is what it is everywhere."""
+    root = tmp_path / "node"
+    for folder in ("etc/docker", "run", "usr/local", "var"):
+        (root / folder).mkdir(parents=True)
+    (root / "var/run").symlink_to("/run")
+    made = FakeNode(root, with_ctk)
+    made.write(DAEMON_JSON, DOCKER)
+    fake_ctk.driver(made.place(DRIVER))
+    yield made
+    made.close()
+
+
+def do(node: FakeNode, command: str, *more: str, plan: Plan | None = None) -> Outcome:
+    """Run a command to its end, in a fork."""
+    return faults.run(node, node.root.parent, command, *more, plan=plan)
+
+
+def install(node: FakeNode, *more: str) -> Outcome:
+    done = do(node, "run", "--no-daemon", *ON, *more)
+    assert done.code == 0, done.output
+    return done
+
+
+def uninstall(node: FakeNode, *more: str) -> Outcome:
+    done = do(node, "uninstall", *more)
+    assert done.code == 0, done.output
+    return done
+
+
+def specification(node: FakeNode) -> str:
+    return node.read(SPECIFICATION).decode()
+
+
+def status(node: FakeNode) -> dict[str, str]:
+    facts = json.loads(do(node, "status", "--json").output)
+    return {file["path"]: file["state"] for file in facts["specifications"]}
+
+
+# --- what is written, and given back ---
+
+
+def test_the_specification_names_the_drivers_files_as_the_node_has_them_and_goes_again(gpu: FakeNode) -> None:
+    before = gpu.snapshot()
+    run = gpu.waiting(*ON)
+    text = specification(gpu)
+    for wanted in (
+        "kind: management.nvidia.com/gpu\n",
+        f"path: {HOOK}\n",
+        f"hostPath: {DRIVER}/dev/nvidia0\n",
+        f"hostPath: {DRIVER}/{fake_ctk.LIBRARIES}/libcuda.so.{VERSION}\n",
+        f"containerPath: /{fake_ctk.LIBRARIES}/libcuda.so.{VERSION}\n",
+    ):
+        assert wanted in text
+    assert str(gpu.root) not in text
+    assert gpu.snapshot()[SPECIFICATION].mode == 0o644
+    assert run.stop() == 0, run.output
+    assert gpu.snapshot() == before
+
+
+def test_where_device_nodes_are_elsewhere_only_they_are_named_from_there(gpu: FakeNode) -> None:
+    gpu.place("/dev").mkdir()
+    gpu.place("/dev/nvidia0").touch()
+    install(gpu, "--dev-root=/", "--create-device-nodes=none")
+    assert "hostPath: /dev/nvidia0\n" in specification(gpu)
+    assert f"hostPath: {DRIVER}/dev" not in specification(gpu)
+    assert f"hostPath: {DRIVER}/{fake_ctk.LIBRARIES}/" in specification(gpu)
+
+
+def test_a_driver_of_the_nodes_own_is_named_without_any_root(gpu: FakeNode) -> None:
+    fake_ctk.driver(gpu.root)
+    install(gpu, "--driver-root=/")
+    assert f"hostPath: /{fake_ctk.LIBRARIES}/libcuda.so.{VERSION}\n" in specification(gpu)
+    assert "hostPath: /dev/nvidiactl\n" in specification(gpu)
+
+
+def test_another_kind_in_another_folder_is_another_file_and_the_folder_goes_with_it(gpu: FakeNode) -> None:
+    before = gpu.snapshot()
+    install(gpu, "--cdi-output-dir=/etc/cdi/made", "--cdi-kind=example.com/device")
+    assert "\nkind: example.com/device\n" in gpu.read("/etc/cdi/made/example.com-device.yaml").decode()
+    assert not gpu.exists(SPECIFICATION)
+    uninstall(gpu)
+    after = gpu.snapshot()
+    assert {path: after[path] for path in before} == before
+    assert not gpu.exists("/etc/cdi")
+
+
+@pytest.mark.parametrize("more", [("--cdi-output-dir=",), ("--cdi-enabled=false",)])
+def test_without_a_place_or_without_being_asked_for_there_is_none(gpu: FakeNode, more: tuple[str, ...]) -> None:
+    shutil.rmtree(gpu.place(DRIVER))
+    install(gpu, *more)
+    assert not gpu.exists("/run/cdi")
+
+
+def test_it_is_written_also_where_no_engine_is_configured(gpu: FakeNode) -> None:
+    install(gpu, "--no-runtime-config")
+    assert VERSION in specification(gpu)
+    assert gpu.read(DAEMON_JSON) == DOCKER
+    uninstall(gpu)
+    assert not gpu.exists("/run/cdi")
+
+
+# --- what comes next ---
+
+
+def test_a_second_run_with_the_same_driver_writes_nothing(gpu: FakeNode) -> None:
+    install(gpu)
+    stamps = gpu.stamps()
+    assert NOTHING_TO_DO in install(gpu).output
+    assert gpu.stamps() == stamps
+
+
+def test_a_newer_driver_renews_it_at_the_next_run(gpu: FakeNode) -> None:
+    install(gpu)
+    fake_ctk.driver(gpu.place(DRIVER), NEWER)
+    install(gpu)
+    assert NEWER in specification(gpu)
+    assert VERSION not in specification(gpu)
+    uninstall(gpu)
+    assert not gpu.exists("/run/cdi")
+
+
+def test_a_newer_driver_renews_it_while_the_run_waits_once_it_is_told_to_look(gpu: FakeNode) -> None:
+    run = gpu.waiting(*ON)
+    fake_ctk.driver(gpu.place(DRIVER), NEWER)
+    run.process.send_signal(signal.SIGHUP)
+    run.wait_for(WAITING)
+    assert NEWER in specification(gpu)
+    fake_ctk.driver(gpu.place(DRIVER), "580.1.2", nodes=())
+    gpu.place(f"{DRIVER}/{fake_ctk.LIBRARIES}/libcuda.so.580.1.2").unlink()
+    run.process.send_signal(signal.SIGHUP)
+    run.wait_for("Could not converge")
+    run.wait_for(WAITING)
+    assert NEWER in specification(gpu), "a driver that is being replaced is no reason to take anything away"
+    assert run.stop() == 0
+    assert not gpu.exists("/run/cdi")
+
+
+def test_after_a_boot_that_emptied_run_it_is_written_again(gpu: FakeNode) -> None:
+    gpu.write(SPECIFICATION, THEIRS)
+    install(gpu)
+    shutil.rmtree(gpu.place("/run/cdi"))
+    install(gpu)
+    assert VERSION in specification(gpu)
+    uninstall(gpu)
+    assert not gpu.exists(SPECIFICATION), "what stood there before the boot is as gone as if nobody had been here"
+
+
+def test_turned_off_at_the_next_run_it_goes_and_the_handlers_stay(gpu: FakeNode) -> None:
+    gpu.write(SPECIFICATION, THEIRS, 0o600)
+    install(gpu)
+    install(gpu, "--cdi-enabled=false")
+    assert gpu.read(SPECIFICATION) == THEIRS
+    assert gpu.broken_runtimes() == []
+    assert set(gpu.named_runtimes()) >= {"nvidia", "nvidia-cdi"}
+    stamps = gpu.stamps()
+    assert NOTHING_TO_DO in install(gpu, "--cdi-enabled=false").output
+    assert gpu.stamps() == stamps
+
+
+def test_another_folder_at_the_next_run_leaves_nothing_in_the_first(gpu: FakeNode) -> None:
+    before = gpu.snapshot()
+    install(gpu)
+    install(gpu, "--cdi-output-dir=/etc/cdi")
+    assert not gpu.exists(SPECIFICATION)
+    assert gpu.exists("/etc/cdi/management.nvidia.com-gpu.yaml")
+    uninstall(gpu)
+    after = gpu.snapshot()
+    assert {path: entry for path, entry in after.items() if "cdi" in path} == {}
+    assert after["/etc/docker/daemon.json"] == before["/etc/docker/daemon.json"]
+
+
+# --- what others wrote ---
+
+
+def test_what_somebody_else_had_there_comes_back_with_all_it_carries(gpu: FakeNode) -> None:
+    gpu.write(SPECIFICATION, THEIRS, 0o640)
+    if os.geteuid() == 0:
+        os.chown(gpu.place(SPECIFICATION), 4321, 1234)
+    os.setxattr(gpu.place(SPECIFICATION), "user.origin", b"\x00\xff")
+    before = gpu.snapshot()
+    run = gpu.waiting(*ON)
+    assert VERSION in specification(gpu)
+    assert run.stop() == 0, run.output
+    assert gpu.snapshot() == before
+
+
+def test_what_an_older_installer_left_there_does_not_come_back(gpu: FakeNode) -> None:
+    gpu.write(SPECIFICATION, OF_AN_OLDER_INSTALLER)
+    run = install(gpu)
+    assert "names the toolkit's folder" in run.output
+    assert "cdiVersion: 0.3.0" not in specification(gpu)
+    uninstall(gpu)
+    assert not gpu.exists(SPECIFICATION)
+    assert not gpu.exists(TOOLKIT)
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["changed", "removed"])
+def test_a_later_edit_stays_at_cleanup_and_is_seen_before(gpu: FakeNode, removed: bool) -> None:  # noqa: FBT001
+    install(gpu)
+    assert status(gpu) == {SPECIFICATION: "as written"}
+    if removed:
+        gpu.place(SPECIFICATION).unlink()
+    else:
+        gpu.write(SPECIFICATION, THEIRS)
+    assert status(gpu) == {SPECIFICATION: "missing" if removed else "changed by somebody else"}
+    said = uninstall(gpu).output
+    assert gpu.exists(SPECIFICATION) is not removed
+    assert removed or (gpu.read(SPECIFICATION) == THEIRS and SPECIFICATION in said)
+    assert not gpu.exists(TOOLKIT)
+
+
+def test_an_edit_that_still_names_the_toolkit_stays_and_keeps_it(gpu: FakeNode) -> None:
+    install(gpu)
+    edited = specification(gpu).replace("name: all", "name: everything")
+    gpu.write(SPECIFICATION, edited)
+    assert "is still needed" in uninstall(gpu).output
+    assert specification(gpu) == edited
+    assert gpu.exists(HOOK)
+    gpu.place(SPECIFICATION).unlink()
+    uninstall(gpu)
+    assert not gpu.exists(TOOLKIT)
+
+
+def test_the_next_run_puts_ours_back_and_cleanup_theirs(gpu: FakeNode) -> None:
+    install(gpu)
+    gpu.write(SPECIFICATION, THEIRS)
+    assert "comes back at cleanup" in install(gpu).output
+    assert VERSION in specification(gpu)
+    uninstall(gpu)
+    assert gpu.read(SPECIFICATION) == THEIRS
+
+
+def test_removed_while_the_run_waits_it_is_back_once_that_is_told_to_look(gpu: FakeNode) -> None:
+    run = gpu.waiting(*ON)
+    made = specification(gpu)
+    gpu.place(SPECIFICATION).unlink()
+    run.process.send_signal(signal.SIGHUP)
+    run.wait_for(WAITING)
+    assert specification(gpu) == made
+    assert run.stop() == 0
+
+
+def test_our_own_does_not_hold_the_toolkit_and_anothers_does(gpu: FakeNode) -> None:
+    other = "/etc/cdi/other.yaml"
+    install(gpu)
+    gpu.write(other, f"kind: a/b\n# {HOOK}\n")
+    assert f"the CDI specification {other} names it" in uninstall(gpu).output
+    assert gpu.exists(HOOK)
+    assert not gpu.exists(SPECIFICATION)
+    gpu.place(other).unlink()
+    uninstall(gpu)
+    assert not gpu.exists(TOOLKIT)
+
+
+def test_our_own_does_not_keep_what_a_newer_toolkit_no_longer_has(gpu: FakeNode, tmp_path: Path) -> None:
+    install(gpu)
+    newer = payloads.build(tmp_path / "newer", version="1.20.0", without=["nvidia-container-runtime.legacy"])
+    gpu.payload = fake_ctk.into(newer)
+    install(gpu)
+    assert not gpu.exists(f"{TOOLKIT}/nvidia-container-runtime.legacy")
+
+
+def test_without_its_receipt_it_is_recognised_by_what_it_runs(gpu: FakeNode) -> None:
+    install(gpu)
+    shutil.rmtree(gpu.place(STORE))
+    uninstall(gpu)
+    assert not gpu.exists(SPECIFICATION)
+    assert not gpu.exists(TOOLKIT)
+
+
+def test_without_a_receipt_somebody_elses_stays(gpu: FakeNode) -> None:
+    gpu.write(SPECIFICATION, THEIRS)
+    install(gpu, "--cdi-output-dir=/etc/cdi")
+    shutil.rmtree(gpu.place(STORE))
+    uninstall(gpu, "--cdi-output-dir=/etc/cdi")
+    assert gpu.read(SPECIFICATION) == THEIRS
+    assert not gpu.exists("/etc/cdi/management.nvidia.com-gpu.yaml")
+
+
+# --- the driver's device nodes ---
+
+
+def test_missing_control_nodes_are_created_first_named_and_stay(gpu: FakeNode) -> None:
+    devices = gpu.place(f"{DRIVER}/dev")
+    for name in CONTROL[1:]:
+        (devices / name).unlink()
+    before = gpu.snapshot()
+    planned = do(gpu, "plan", *ON).output
+    assert all(str(devices / name) in planned for name in CONTROL[1:])
+    assert gpu.snapshot() == before
+    install(gpu)
+    assert all(f"hostPath: {DRIVER}/dev/{name}\n" in specification(gpu) for name in CONTROL)
+    assert NOTHING_TO_DO in install(gpu).output
+    uninstall(gpu)
+    assert all((devices / name).exists() for name in CONTROL), "the driver's own tools make them, and never remove them"
+
+
+def test_where_there_is_no_node_at_all_yet_the_plan_says_what_comes_first(gpu: FakeNode) -> None:
+    shutil.rmtree(gpu.place(f"{DRIVER}/dev"))
+    gpu.place(f"{DRIVER}/dev").mkdir()
+    planned = do(gpu, "plan", *ON)
+    assert planned.code == 0
+    assert "Device nodes to create: " in planned.output
+    install(gpu)
+    assert f"hostPath: {DRIVER}/dev/nvidiactl\n" in specification(gpu)
+
+
+def test_nodes_are_not_created_unless_asked_for(gpu: FakeNode) -> None:
+    for name in CONTROL[1:]:
+        gpu.place(f"{DRIVER}/dev/{name}").unlink()
+    install(gpu, "--create-device-nodes=none")
+    assert sorted(os.listdir(gpu.place(f"{DRIVER}/dev"))) == ["nvidia0", "nvidiactl"]
+
+
+# --- what is found before anything is written ---
+
+
+@pytest.mark.parametrize("missing", ["nvidia-ctk", "nvidia-cdi-hook"])
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_payload_that_lacks_what_it_takes_is_refused_whole(
+    gpu: FakeNode, tmp_path: Path, command: str, missing: str
+) -> None:
+    gpu.payload = fake_ctk.into(payloads.build(tmp_path / "payload"))
+    (gpu.payload / "usr/bin" / missing).unlink()
+    before = gpu.snapshot()
+    run = do(gpu, command, *ON)
+    assert run.code == PAYLOAD_INCOMPLETE
+    assert f"the payload has no {missing}" in run.output
+    assert "--cdi-enabled" in run.output
+    assert gpu.snapshot() == before
+
+
+def test_a_payload_whose_generator_does_not_start_is_refused_whole(gpu: FakeNode, tmp_path: Path) -> None:
+    gpu.payload = payloads.build(tmp_path / "payload")
+    (gpu.payload / "usr/bin/nvidia-ctk").write_text("#!/nowhere/sh\n")
+    before = gpu.snapshot()
+    run = do(gpu, "run", "--no-daemon", *ON)
+    assert run.code == PAYLOAD_INCOMPLETE
+    assert "cannot start" in run.output
+    assert gpu.snapshot() == before
+
+
+def test_a_generator_that_says_something_else_is_refused_whole(gpu: FakeNode, tmp_path: Path) -> None:
+    gpu.payload = payloads.build(tmp_path / "payload")  # its nvidia-ctk prints its version, whatever it is asked
+    before = gpu.snapshot()
+    run = do(gpu, "run", "--no-daemon", *ON)
+    assert run.code == PAYLOAD_INCOMPLETE
+    assert "its CDI specification is none of management.nvidia.com/gpu" in run.output
+    assert gpu.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "gone, words",
+    [
+        (f"{DRIVER}/{fake_ctk.LIBRARIES}/libcuda.so.{VERSION}", "libcuda.so.*.*: not found"),
+        (f"{DRIVER}/dev", "no NVIDIA device nodes found"),
+        (DRIVER, "no NVIDIA device nodes found"),
+    ],
+    ids=["library", "devices", "driver"],
+)
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_driver_that_cannot_be_used_is_not_waited_for_and_nothing_is_written(
+    gpu: FakeNode, command: str, gone: str, words: str
+) -> None:
+    place = gpu.place(gone)
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    before = gpu.snapshot()
+    run = do(gpu, command, *ON, "--create-device-nodes=none")
+    assert run.code == NOT_READY
+    assert words in run.output
+    assert "--driver-root-ctr-path" in run.output
+    assert str(gpu.place(DRIVER)) in run.output
+    assert gpu.snapshot() == before
+
+
+def test_nodes_that_cannot_be_created_are_found_before_anything_is_written(gpu: FakeNode) -> None:
+    gpu.place(f"{DRIVER}/dev/nvidia-uvm").unlink()
+    gpu.write(f"{DRIVER}/{NO_MODULES}", "")
+    before = gpu.snapshot()
+    run = do(gpu, "run", "--no-daemon", *ON)
+    assert run.code == NOT_READY
+    assert "no NVIDIA devices found" in run.output
+    assert gpu.snapshot() == before
+
+
+def test_a_folder_in_its_place_is_refused_before_anything_is_written(gpu: FakeNode) -> None:
+    gpu.place(SPECIFICATION).mkdir(parents=True)
+    before = gpu.snapshot()
+    run = do(gpu, "run", "--no-daemon", *ON)
+    assert run.code == 3
+    assert "is a folder" in run.output
+    assert gpu.snapshot() == before
+
+
+# --- what fails on the way ---
+
+
+def test_whatever_fails_on_the_way_takes_the_specification_back_too(gpu: FakeNode) -> None:
+    gpu.write(SPECIFICATION, THEIRS, 0o640)
+    before = gpu.snapshot()
+    calls = install(gpu).calls
+    uninstall(gpu)
+    put = [at for at, call in enumerate(calls) if Path(SPECIFICATION).name in call]
+    switched = max(at for at, call in enumerate(calls) if Path(DAEMON_JSON).name in call)
+    assert 3 < len(put) < put[-1] < switched
+    for at in range(put[0] - 3, switched):
+        failed = do(gpu, "run", "--no-daemon", *ON, plan=Plan(at, Fault.ONCE, errno.EIO))
+        if failed.code == 0:  # it can be done another way, or need not be done
+            uninstall(gpu)
+        assert failed.code in (0, 3), failed.output
+        after = gpu.snapshot()
+        assert {path: after.get(path) for path in before} == before, f"{at}: {calls[at]}"
+        assert not gpu.exists(TOOLKIT), f"{at}: {calls[at]}"
+
+
+def test_nodes_that_could_not_be_created_leave_the_node_as_it_was(gpu: FakeNode) -> None:
+    gpu.place(f"{DRIVER}/dev/nvidia-uvm").unlink()
+    calls = install(gpu).calls
+    uninstall(gpu)
+    gpu.place(f"{DRIVER}/dev/nvidia-uvm").unlink()
+    before = gpu.snapshot()
+    at = calls.index("make_device_nodes")
+    failed = do(gpu, "run", "--no-daemon", *ON, plan=Plan(at, Fault.ONCE))
+    assert failed.code != 0
+    assert gpu.snapshot() == before
+
+
+# --- what a receipt may say of it ---
+
+
+@pytest.mark.parametrize(
+    "path, content, words",
+    [
+        ("/etc/passwd", b"root:x:0:0\n", "no CDI specification"),
+        ("/etc/cdi/theirs-gpu.yaml", THEIRS, "cannot have been written by this installer"),
+        (f"{TOOLKIT}/a-b.yaml", b"", "a file of this installer's own"),
+    ],
+)
+def test_a_receipt_that_speaks_of_another_file_is_not_believed(
+    gpu: FakeNode, path: str, content: bytes, words: str
+) -> None:
+    install(gpu)
+    receipt = gpu.place(f"{STORE}/receipt.json")
+    body = json.loads(receipt.read_text())
+    gpu.write(path, content)
+    digest = hashlib.sha256(content).hexdigest()
+    body["specifications"].append(body["specifications"][0] | {"path": path, "written": [digest]})
+    receipt.write_text(json.dumps(body))
+    run = do(gpu, "uninstall")
+    assert run.code == 3
+    assert words in run.output
+    assert gpu.read(path) == content
