@@ -27,7 +27,7 @@ _SECONDS = 120.0
 """Without a persistence daemon NVML initialises every GPU first, which takes seconds for each."""
 _NO_NODES = "no NVIDIA device nodes found"
 """What the generator says where there is none, 1.17 to 1.20."""
-_ERROR = re.compile(r'level=error msg="((?:[^"\\]|\\.)*)"')
+_ERROR = re.compile(r'level=error msg="((?:[^"\\]|\\.)*)"|^(panic: .*)$', re.MULTILINE)
 _LONGEST_SAID = 400
 _HINT = (
     "the driver's libraries and device nodes must be seen from here: --driver-root-ctr-path and "
@@ -137,6 +137,6 @@ class Generator:
     def _require(done: Completed, what: str) -> None:
         """Raise DriverNotReadyError unless it ended well."""
         if done.status != 0:
-            said = _ERROR.findall(done.errors) or [done.errors.replace("\n", " ") or "it says nothing"]
-            words = said[-1].replace("\\n", "; ").replace('\\"', '"')[:_LONGEST_SAID]
+            said = ["".join(found) for found in _ERROR.findall(done.errors)] or [done.errors.replace("\n", " ")]
+            words = said[-1].replace("\\n", "; ").replace('\\"', '"')[:_LONGEST_SAID] or "it says nothing"
             raise DriverNotReadyError(f"{what}: {CTK} ends with {done.status}: {words}", hint=_HINT)

@@ -52,12 +52,13 @@ case "$1 $2" in
     [ -n "$nodes" ] ||
         fail 'failed to generate CDI spec: failed to create device CDI specs: no NVIDIA device nodes found'
     version=
-    for library in "$root"/usr/lib/*/libcuda.so.*.*; do
-        [ ! -e "$library" ] || version=${library##*/libcuda.so.}
+    for library in "$root"/usr/lib/*/libnvidia-ml.so.*.* "$root"/usr/lib/*/libcuda.so.*.*; do
+        [ ! -e "$library" ] || version=${library##*.so.}
     done
     [ -n "$version" ] || fail 'failed to generate CDI spec: failed to create edits common for entities: failed '\
 'to create driver library discoverer: failed to determine driver version (\"\"): failed to locate libcuda.so: '\
-'libcuda.so.*.*: not found\nlibcuda.so.*.*: not found'
+'libcuda.so.*.*: not found\nlibcuda.so.*.*: not found\nfailed to locate libcuda.so: libnvidia-ml.so.*.*: not found'\
+'\nlibnvidia-ml.so.*.*: not found'
     printf '%s\n' "---
 cdiVersion: 0.5.0
 kind: $vendor/$class
