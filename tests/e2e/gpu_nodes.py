@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.releases import Release
 
 # What of the GPU is there, each in a line; a device that the control group denies is none.
-_LOOK = f"""\
+LOOK = f"""\
 [ -c {gpu.DEVICE} ] && ! cat {gpu.DEVICE} 2>&1 | grep -q 'not permitted' && echo device
 [ -e {gpu.LIBRARIES}/libcuda.so.1 ] && echo libraries
 tr '\\0' '\\n' </proc/1/environ | grep -qx '{gpu.VARIABLE}={gpu.VERSION}' && echo variable
@@ -180,7 +180,7 @@ class GpuNode:
         self._count += 1
         name = f"container-{self._count}"
         self.containers.start(name, handler, environment=environment or {}, annotations=annotations or {})
-        found = set(self.containers.execute(name, "sh", "-c", _LOOK).split())
+        found = set(self.containers.execute(name, "sh", "-c", LOOK).split())
         assert self.containers.enter(name) == "busybox"
         assert self.containers.stop(name) == 0
         self.containers.delete(name)

@@ -1,11 +1,11 @@
-"""Calls a CRI socket: `cri_call.py SOCKET`, one call a line on stdin, one answer a line on stdout.
+"""Calls a CRI socket: `cri_call.py SOCKET [SECONDS]`, one call a line on stdin, one answer a line on stdout.
 
 It is a program so that grpc's threads stay out of the test process. A call is a JSON list: the method (of the
 RuntimeService where no other is named, as in `ImageService/PullImage`), the request as an object from field number to
 value (a string, a number, an object for a message, a list for a repeated field; numbers as in k8s.io/cri-api
 `runtime/v1/api.proto`), and the numbers of the fields that lead to the message in the answer that is wanted. An answer
 is `{"fields": {NUMBER: TEXT, ...}}` with the last value of each field (a number as one character, which is enough for
-an exit code), or `{"error": TEXT}`.
+an exit code), or `{"error": TEXT}`. SECONDS is how long one call may take.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ def _varint(number: int) -> bytes:
     return bytes([number & 0x7F | 0x80]) + _varint(number >> 7)
 
 
-def answer(channel: grpc.Channel, method: str, request: dict[str, Any], way: list[int]) -> dict[str, Any]:
+def answer(
+    channel: grpc.Channel, seconds: float, method: str, request: dict[str, Any], way: list[int]
+) -> dict[str, Any]:
     """Return what the CRI answers."""
     path = f"/runtime.v1.{method if '/' in method else f'RuntimeService/{method}'}"
     call = channel.unary_unary(path, request_serializer=None, response_deserializer=None)
     try:
-        reply = call(message(request), timeout=_SECONDS, wait_for_ready=True)
+        reply = call(message(request), timeout=seconds, wait_for_ready=True)
     except grpc.RpcError as error:
         return {"error": f"{method}: {error.code().name}: {error.details()}"}
     for step in way:
@@ -58,6 +60,7 @@ def answer(channel: grpc.Channel, method: str, request: dict[str, Any], way: lis
 if __name__ == "__main__":
     # an engine that restarts is tried again at once: the tests wait for it
     options = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200))
+    limit = float(sys.argv[2]) if sys.argv[2:] else _SECONDS
     with grpc.insecure_channel(f"unix:{sys.argv[1]}", options=options) as channel:
         for line in sys.stdin:
-            print(json.dumps(answer(channel, *json.loads(line))), flush=True)  # noqa: T201 - this program's answer
+            print(json.dumps(answer(channel, limit, *json.loads(line))), flush=True)  # noqa: T201 - this program's answer

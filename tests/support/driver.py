@@ -50,11 +50,12 @@ class Driver:
         libraries.mkdir(parents=True)
         (libraries / "libcuda.so.1").write_text("not a library: what counts is that it is seen\n")
         node = self._folder / "nvidia0"
-        os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(_MAJOR, 0))
+        make_device(node)
         self.specifications.mkdir()
-        (self.specifications / "gpu.json").write_text(json.dumps(_specification(node, libraries)))
+        (self.specifications / "gpu.json").write_text(json.dumps(specification(node, libraries)))
         self.unload()
-        command = ["sh", "-c", _HOLD, str(self._shell()), str(_SHELL.resolve())]
+        shell = make_shell(self._folder, self._modules, self._folder / "modules.so")
+        command = ["sh", "-c", _HOLD, str(shell), str(_SHELL.resolve())]
         # it ends with the tests even where these are killed and no finalizer runs
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", *command]
         self._keeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
@@ -70,15 +71,6 @@ class Driver:
                 keeper.kill()
             self._keeper = None
 
-    def _shell(self) -> Path:
-        """Return a copy of the machine's shell that reads our file for /proc/modules."""
-        library, shell = self._folder / "modules.so", self._folder / "sh"
-        defined = f'-DMODULES="{self._modules}"'
-        _run("gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", defined, "-o", library, _LIBRARY)
-        shutil.copy2(_SHELL, shell)
-        _run("patchelf", "--add-needed", library, shell)
-        return shell
-
     @property
     def enter(self) -> tuple[str, ...]:
         """What to put before a command so that it sees the driver's line, or does not."""
@@ -87,18 +79,42 @@ class Driver:
 
     def load(self) -> None:
         """Have the driver's kernel module loaded."""
-        self._modules.write_text(_MODULES + _NVIDIA)
+        self._modules.write_text(modules(loaded=True))
 
     def unload(self) -> None:
         """Have it not loaded; others are."""
-        self._modules.write_text(_MODULES)
+        self._modules.write_text(modules(loaded=False))
 
 
 def _run(*command: str | Path) -> None:
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=60)
 
 
-def _specification(node: Path, libraries: Path) -> dict[str, object]:
+def modules(*, loaded: bool) -> str:
+    """Return what /proc/modules says."""
+    return _MODULES + _NVIDIA if loaded else _MODULES
+
+
+def make_device(node: Path) -> None:
+    """Make a GPU's device node."""
+    os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(_MAJOR, 0))
+
+
+def make_shell(folder: Path, modules: Path, library: Path) -> Path:
+    """Make, in a folder, a copy of the machine's shell that reads the file `modules` for /proc/modules.
+
+    The shell looks for its library, which is made in the folder too, where `library` says.
+    """
+    made, shell = folder / library.name, folder / "sh"
+    defined = f'-DMODULES="{modules}"'
+    _run("gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", defined, "-o", made, _LIBRARY)
+    shutil.copy2(_SHELL, shell)
+    _run("patchelf", "--add-needed", library, shell)
+    return shell
+
+
+def specification(node: Path, libraries: Path) -> dict[str, object]:
+    """Return the CDI specification of a GPU with this device node, and these libraries."""
     edits = {"deviceNodes": [{"path": DEVICE, "hostPath": str(node)}]}
     options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
     return {

@@ -1,0 +1,304 @@
+"""The DaemonSet's pod, from the rendered manifest and the built image, on a machine whose containerd it restarts."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.gpu_nodes import LOOK, NOTHING, THE_GPU
+from tests.e2e.machine import CONFIG, HANDLERS, INSTALL_DIR, Machine
+from tests.e2e.program import WAITING
+from tests.support import api_server, drivers, go_tools, gpu_host, image_build, images, kubelet_pod, manifests
+from tests.support.api_server import Cluster, Server
+from tests.support.engines import PATH
+from tests.support.go_tools import GoToolError
+from tests.support.image_build import BuiltImage, ImageBuildError
+from tests.support.kubelet_pod import Kubelet, Pod
+from tests.support.manifests import Object, may_get, one
+from toolkit_installer import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.e2e.node import FileState
+    from tests.support.go_tools import Tool
+
+UNIT = "containerd"
+RUN, WAIT = "toolkit-installer", "wait-driver"
+IDLE = "Nothing to do"
+ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
+BY_NAME = {"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=0"}
+CONFIGURATION = """\
+# Managed by hand: ask the storage team before you touch this.
+version = 2   # of the format
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = 'registry.example/pause:1'   # mirrored
+\trestrict_oom_score_adj = true
+  disable_apparmor = true
+"""
+
+
+class NotGranted(set[str]):
+    """The paths that a pod may not get: those that the manifest's RBAC does not grant, and those that a test adds."""
+
+    def __init__(self, objects: list[Object]) -> None:
+        super().__init__()
+        self.objects = objects
+
+    def __contains__(self, path: object) -> bool:
+        return super().__contains__(path) or not may_get(self.objects, str(path))
+
+
+class Site:
+    """A machine, its kubelet, and the API server of its cluster."""
+
+    def __init__(self, machine: Machine, kubelet: Kubelet, server: Server, objects: list[Object]) -> None:
+        self.machine, self.kubelet, self.server = machine, kubelet, server
+        self.cluster = server.cluster
+        self.objects = objects
+        self.daemon_set = one(objects, "DaemonSet")
+        name, namespace = (self.daemon_set["metadata"][key] for key in ("name", "namespace"))
+        self.namespace = namespace
+        self.daemon_set_path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"
+        self.namespace_path = f"/api/v1/namespaces/{namespace}"
+        self.cluster.objects = {
+            self.daemon_set_path: self.daemon_set,
+            self.namespace_path: one(objects, "Namespace"),
+            api_server.NODE_PATH: api_server.real("node"),
+        }
+        self.granted = NotGranted(objects)
+        self.cluster.forbidden = self.granted
+        (server.account / "namespace").write_text(namespace)
+
+    def pod(self, name: str = "base") -> Pod:
+        """Start the pod of a kustomization's DaemonSet, none of its containers yet."""
+        return self.kubelet.start_pod(
+            one(manifests.rendered(name), "DaemonSet")["spec"]["template"],
+            namespace=self.namespace,
+            account=self.server.account,
+            environment={
+                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+                "KUBERNETES_SERVICE_PORT": str(self.server.port),
+            },
+        )
+
+    def running_pod(self, name: str = "base") -> Pod:
+        """Start it, and wait until its run is ready and waits."""
+        pod = self.pod(name)
+        pod.start_container(WAIT)
+        assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
+        pod.start_container(RUN)
+        pod.wait_until_probed(RUN, "startupProbe")
+        pod.wait_for(RUN, WAITING)
+        return pod
+
+    def debug_pod(self, command: str) -> Pod:
+        """Start what `kubectl debug node/NODE --profile=sysadmin` starts: the program, on the whole node."""
+        container = {
+            "name": "debugger",
+            "image": f"toolkit-installer:{__version__}",
+            "command": ["toolkit-installer", command, "--node-root", "/host"],
+            "securityContext": {"privileged": True},
+            "volumeMounts": [{"name": "host-root", "mountPath": "/host"}],
+        }
+        root = {"name": "host-root", "hostPath": {"path": "/", "type": "Directory"}}
+        spec = {"hostPID": True, "containers": [container], "volumes": [root]}
+        pod = self.kubelet.start_pod({"metadata": {}, "spec": spec})
+        pod.start_container("debugger")
+        return pod
+
+    def assert_given_back(self, before: FileState | None) -> None:
+        """Assert that nothing is left but the record of reloads."""
+        assert self.machine.state(CONFIG) == before
+        assert self.machine.handlers() == {"runc"}
+        assert not self.machine.exists(INSTALL_DIR)
+        assert {path.name for path in self.machine.host.path("/run/nvidia").iterdir()} <= {"toolkit-installer.reloads"}
+
+    def seen(self, handler: str, environment: dict[str, str]) -> set[str]:
+        """Return what of the GPU a pod sees that runs through a handler."""
+        container = {"name": "main", "image": images.IMAGE, "command": images.COMMAND}
+        variables = [{"name": key, "value": value} for key, value in environment.items()]
+        template = {"metadata": {}, "spec": {"containers": [container | {"env": variables}]}}
+        pod = self.kubelet.start_pod(template, handler=handler)
+        pod.start_container("main")
+        code, said = pod.execute("main", "/bin/busybox", "sh", "-c", LOOK)
+        assert code == 0, said
+        pod.stop("main")
+        pod.remove()
+        return set(said.split())
+
+
+@pytest.fixture(scope="session")
+def image() -> BuiltImage:
+    try:
+        return image_build.built()
+    except (GoToolError, ImageBuildError) as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def site(machine: Machine, folder: Path, image: BuiltImage, go_tool: Callable[[Tool], Path]) -> Iterator[Site]:
+    """Yield a machine with a live containerd, without a driver, in a cluster that has the rendered objects."""
+    if missing := [name for name in (*gpu_host.PROGRAMS, "ctr") if shutil.which(name, path=PATH) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that .ci/run names)")
+    go_tool(go_tools.KUSTOMIZE)
+    # as systemd does where it is not in a container itself: mounts reach those who asked for them
+    machine.host.run("mount", "--make-rshared", "/")
+    machine.serve(UNIT, CONFIG, CONFIGURATION)
+    with (
+        api_server.serving(folder, Cluster({})) as server,
+        kubelet_pod.kubelet(machine.host, api_server.NODE) as kubelet,
+    ):
+        kubelet.import_image(images.archive())
+        kubelet.import_image(image.archive)
+        yield Site(machine, kubelet, server, manifests.rendered("base"))
+
+
+@pytest.fixture
+def driven(site: Site, folder: Path) -> Site:
+    """Return it with a driver."""
+    gpu_host.install(site.machine.host, folder / "driver")
+    return site
+
+
+def test_a_pod_waits_for_the_driver_configures_the_node_and_outlives_the_restart_of_its_engine(
+    site: Site, folder: Path
+) -> None:
+    machine, before = site.machine, site.machine.state(CONFIG)
+    pod = site.pod()
+    pod.start_container(WAIT)
+    pod.wait_for(WAIT, "nvidia-smi")
+    assert pod.running(WAIT)
+    gpu_host.install(machine.host, folder / "driver")
+    assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
+    assert machine.starts(UNIT) == 1
+    assert machine.state(CONFIG) == before
+    assert not machine.exists(INSTALL_DIR)
+
+    pod.start_container(RUN)
+    pod.wait_until_probed(RUN, "startupProbe")
+    assert machine.handlers() == {"runc"} | HANDLERS, "it says that it is ready, and the engine has no handlers"
+    pod.wait_for(RUN, WAITING)
+    assert machine.starts(UNIT) == 2
+    assert pod.running(RUN)
+    assert pod.probe(RUN, "readinessProbe")
+    assert site.server.cluster.asked == [site.daemon_set_path, site.namespace_path, api_server.NODE_PATH]
+    code, said = pod.execute(RUN, "toolkit-installer", "status")
+    assert code == 0
+    assert "serves them" in said
+
+    assert site.seen("nvidia-cdi", ALL) == THE_GPU
+    assert site.seen("nvidia", BY_NAME) == THE_GPU
+    assert site.seen("", BY_NAME) == THE_GPU, "the default is ours"
+    assert site.seen("nvidia", {}) == NOTHING
+    assert site.seen("runc", ALL) == NOTHING
+
+    del site.cluster.objects[site.daemon_set_path]
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    assert "does not exist" in pod.log(RUN)
+    site.assert_given_back(before)
+    assert machine.starts(UNIT) == 3
+    pod.remove()
+
+
+def test_an_update_reloads_no_engine_whatever_the_api_server_says_and_what_is_left_is_for_uninstall(
+    driven: Site,
+) -> None:
+    site, machine = driven, driven.machine
+    before = machine.state(CONFIG)
+    pod = site.running_pod()
+    installed = machine.state(CONFIG)
+    for words, sick in (("still wants this node", None), ("does not say whether", (503, "no leader"))):
+        site.cluster.sick = sick
+        assert pod.stop(RUN) == 0, pod.log(RUN)
+        assert words in pod.log(RUN)
+        pod.remove()
+        assert machine.handlers() == {"runc"} | HANDLERS
+        site.cluster.sick = None
+        pod = site.running_pod()
+        assert IDLE in pod.log(RUN)
+    assert machine.state(CONFIG) == installed
+    assert machine.starts(UNIT) == 2, "one to install, and none since"
+
+    # a container that ends is started again in its pod, with the ready file of the one before
+    ready = pod.place("ready") / "ready"
+    stale = ready.stat()
+    machine.host.run("sh", "-c", "kill -KILL $(cat /run/nvidia/toolkit.pid)")
+    assert pod.wait_until_ended(RUN) != 0
+    assert ready.stat().st_mtime_ns == stale.st_mtime_ns
+    pod.start_container(RUN)
+    pod.wait_for(RUN, WAITING)
+    assert IDLE in pod.log(RUN)
+    assert ready.stat().st_mtime_ns > stale.st_mtime_ns, "it was said to be ready by the one before"
+
+    del site.cluster.objects[site.daemon_set_path]
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    assert machine.state(CONFIG) == before
+    assert machine.handlers() == {"runc"}
+    # this pod was started through the default runtime, ours: it is stopped and deleted through it
+    assert pod.containers[RUN] in pod.log(RUN)
+    assert machine.exists(f"{INSTALL_DIR}/toolkit")
+    pod.remove()
+    tool = site.debug_pod("uninstall")
+    assert tool.wait_until_ended("debugger") == 0, tool.log("debugger")
+    site.assert_given_back(before)
+
+
+def test_a_driver_container_that_comes_after_the_pod_is_seen_by_it(site: Site) -> None:
+    machine = site.machine
+    pod = site.pod()
+    pod.start_container(WAIT)
+    pod.wait_for(WAIT, "nvidia-smi")
+    # as such a container shows its root to the node, by a mount
+    machine.host.run("mkdir", "-p", drivers.CONTAINER)
+    machine.host.run("mount", "-t", "tmpfs", "tmpfs", drivers.CONTAINER)
+    drivers.install(machine.host.path(drivers.CONTAINER))
+    assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
+    pod.start_container(RUN)
+    pod.wait_until_probed(RUN, "startupProbe")
+    assert f"root={drivers.CONTAINER}" in pod.log(RUN)
+    config = machine.host.path(f"{INSTALL_DIR}/toolkit/.config/nvidia-container-runtime/config.toml").read_text()
+    assert tomllib.loads(config)["nvidia-container-cli"]["root"] == drivers.CONTAINER
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+
+
+@pytest.mark.parametrize("what", ["permissions", "account", "namespace"])
+def test_a_node_is_given_back_whatever_is_deleted_first(driven: Site, what: str) -> None:
+    site, before = driven, driven.machine.state(CONFIG)
+    pod = site.running_pod()
+    if what == "permissions":
+        site.granted.objects = [each for each in site.objects if "Role" not in each["kind"]]
+    elif what == "account":
+        site.cluster.tokens.clear()
+    else:
+        site.cluster.delete(site.namespace_path)
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    site.assert_given_back(before)
+    assert site.machine.starts(UNIT) == 3
+
+
+def test_permissions_that_were_never_given_are_no_sign_that_the_daemonset_is_gone(driven: Site) -> None:
+    site = driven
+    site.granted.objects = [each for each in site.objects if "Role" not in each["kind"]]
+    pod = site.running_pod()
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    assert "does not say whether" in pod.log(RUN)
+    assert site.machine.handlers() == {"runc"} | HANDLERS
+
+
+def test_install_only_installs_the_toolkit_asks_nobody_and_leaves_the_engine_alone(driven: Site) -> None:
+    machine, before = driven.machine, driven.machine.state(CONFIG)
+    pod = driven.running_pod("overlays/install-only")
+    code, _ = pod.execute(RUN, "test", "-e", kubelet_pod.ACCOUNT_FOLDER)
+    assert code == 1
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    assert machine.exists("/opt/nvidia/toolkit/nvidia-container-runtime")
+    assert not machine.exists(INSTALL_DIR)
+    assert driven.cluster.asked == []
+    assert machine.state(CONFIG) == before
+    assert machine.starts(UNIT) == 1

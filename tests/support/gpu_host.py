@@ -1,0 +1,41 @@
+"""A made-up GPU on a whole machine (tests/support/host.py): its device, libraries, CDI specification, nvidia-smi.
+
+As in tests/support/driver.py it is the machine's shell, which runs the toolkit's wrappers, that finds the driver's
+kernel module loaded. Nothing of it is there before it is put there, and nvidia-smi is what comes last.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tests.support import driver, drivers
+from tests.support.host import Host
+
+PROGRAMS = driver.PROGRAMS
+LOADED = Path("/run/test-modules")
+_LIBRARY = Path("/usr/lib/test-modules.so")
+_DEVICE, _LIBRARIES = Path("/dev/nvidia0"), Path("/usr/lib/nvidia-libraries")
+
+
+def install(host: Host, work: Path) -> None:
+    """Install the driver on a machine; `work` is a folder of ours. What a container sees of it: driver.py's names."""
+    work.mkdir()
+    shell = driver.make_shell(work, LOADED, _LIBRARY)
+    shutil.copy2(work / _LIBRARY.name, host.path(_LIBRARY))
+    host.path(LOADED).write_text(driver.modules(loaded=True))
+    _replace(shell, host.path("/usr/bin/dash"))
+    driver.make_device(host.path(_DEVICE))
+    host.path(_LIBRARIES).mkdir()
+    (host.path(_LIBRARIES) / "libcuda.so.1").write_text("not a library: what counts is that it is seen\n")
+    host.path("/etc/cdi").mkdir()
+    host.path("/etc/cdi/gpu.json").write_text(json.dumps(driver.specification(_DEVICE, _LIBRARIES)))
+    drivers.install(host.path("/"), devices=False)
+
+
+def _replace(new: Path, old: Path) -> None:
+    """Put a program in the place of one that may be running."""
+    beside = old.with_name(f"{old.name}.new")
+    shutil.copy2(new, beside)
+    beside.rename(old)
