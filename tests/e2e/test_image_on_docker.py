@@ -1,0 +1,84 @@
+"""README's line for a docker machine, as it stands there: the image, started by docker, configures that very docker."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.e2e.machine import HANDLERS, INSTALL_DIR
+from tests.support import drivers, images, low_level
+from tests.support.image_build import NAME, PROJECT, BuiltImage
+
+if TYPE_CHECKING:
+    from tests.e2e.machine import Machine
+
+UNIT, CONFIG = "docker", "/etc/docker/daemon.json"
+CONFIGURATION = '{\n  "labels": ["rack=a1"],\n  "log-level":   "info"\n}'
+CONTAINER = "toolkit-installer"
+WAITING = "Waiting for signal"
+_SECONDS = 120
+
+
+def line_of_the_readme() -> str:
+    """Return the one command of README's that starts the image by docker."""
+    blocks: list[str] = re.findall(r"```sh\n(.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
+    (command,) = (block for block in blocks if block.startswith("docker run "))
+    return command
+
+
+def wait_until(what: Callable[[], bool], said: Callable[[], str]) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while not what():
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.1)
+
+
+def test_the_line_of_the_readme_configures_docker_and_docker_stop_gives_it_back(
+    machine: Machine, built_image: BuiltImage
+) -> None:
+    host = machine.host
+    low_level.make_privileged_containers_possible(host)
+    before = machine.serve(UNIT, CONFIG, CONFIGURATION)
+    folders = machine.written_below("/etc/docker", "/usr/local", "/run/nvidia")
+    host.run("mount", "--make-rshared", "/")  # as systemd does when a machine boots
+    drivers.install(host.path("/"), devices=False)
+    host.run("docker", "load", "--input", built_image.archive)
+    host.path("/run/busybox.tar").write_bytes(images.archive())
+    host.run("docker", "load", "--input", "/run/busybox.tar")
+    sleeper = host.run("docker", "run", "--detach", "--network=none", images.IMAGE).stdout.strip()
+
+    def log() -> str:
+        done = host.run("docker", "logs", CONTAINER)
+        return done.stdout + done.stderr
+
+    command = line_of_the_readme()
+    assert built_image.reference == f"{NAME}:{re.findall(r'toolkit-installer:([0-9.]+)', command)[0]}"
+    host.run("sh", "-euc", command)
+    wait_until(lambda: WAITING in log(), log)
+    assert machine.docker_handlers() == {"runc"} | HANDLERS
+    assert machine.exists(f"{INSTALL_DIR}/toolkit/nvidia-container-runtime")
+    shown = host.run("docker", "exec", CONTAINER, "toolkit-installer", "status", "--node-root", "/host").stdout
+    assert "State:   installed" in shown
+    assert "docker on /var/run/docker.sock: serves them" in shown
+    # without a GPU the wrappers run the machine's own runtime
+    said = host.run("docker", "run", "--rm", "--network=none", images.IMAGE, "/bin/busybox", "echo", "a container runs")
+    assert "a container runs" in said.stdout
+
+    # as after a boot: docker starts it again, and there is nothing to do
+    host.run("docker", "kill", CONTAINER)
+    host.run("docker", "start", CONTAINER)
+    wait_until(lambda: log().count(WAITING) == 2, log)
+    assert "Nothing to do: the node is as it should be" in log()
+
+    host.run("docker", "stop", CONTAINER, within=200)
+    assert "The node is as it was" in log()
+    assert machine.state(CONFIG) == before
+    assert machine.docker_handlers() == {"runc"}
+    assert not machine.exists(INSTALL_DIR)
+    assert machine.starts(UNIT) == 1
+    assert host.run("docker", "inspect", "--format={{.State.Running}}", sleeper).stdout.strip() == "true"
+    assert set(machine.written_below("/etc/docker", "/usr/local")) == {
+        path for path in folders if not path.startswith("/run/")
+    }
