@@ -46,8 +46,13 @@ def kustomizations() -> list[str]:
 @functools.cache
 def text(name: str) -> str:
     """Return a kustomization as kustomize renders it. Raises ManifestError, and GoToolError where it cannot be had."""
+    return built(FOLDER / name)
+
+
+def built(folder: Path) -> str:
+    """Return what kustomize makes of any folder. Raises as `text` does."""
     kustomize = go_tools.build(go_tools.KUSTOMIZE) / "kustomize"
-    return commands.output([str(kustomize), "build", str(FOLDER / name)], ManifestError, seconds=_SECONDS)
+    return commands.output([kustomize, "build", folder], ManifestError, seconds=_SECONDS)
 
 
 def rendered(name: str) -> list[Object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 
 from tests.support import manifests
 from tests.support.manifests import daemon_set, environment, flat, node, one, pod, settings
+from toolkit_installer import __version__
 from toolkit_installer.scheduling import refusal
 from toolkit_installer.settings import Cleanup
 
@@ -91,6 +93,22 @@ def test_install_only_touches_no_engine_takes_nothing_back_and_may_ask_for_nothi
     variables = {path.split("/env/")[1].split("/")[0] for path in found if "/env/" in path}
     assert variables == {"NO_RUNTIME_CONFIG", "TOOLKIT_INSTALL_DIR", "CLEANUP", "DAEMONSET_NAME", "NODE_NAME"}
     assert {path for path in found if "/env/" not in path} == {f"{TEMPLATE}/automountServiceAccountToken"}
+
+
+def test_the_kustomization_that_the_page_shows_names_another_image_and_sets_a_variable(tmp_path: Path) -> None:
+    page = (manifests.PROJECT / "docs" / "kubernetes.md").read_text()
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    base = os.path.relpath(manifests.FOLDER / "base", tmp_path)
+    assert "toolkit-installer/daemonset/base" in shown
+    (tmp_path / "kustomization.yaml").write_text(shown.replace("toolkit-installer/daemonset/base", base))
+    objects = list(yaml.safe_load_all(manifests.built(tmp_path)))
+    assert [problem for each in objects for problem in manifests.problems(each, manifests.minors())] == []
+    spec = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    image = f"registry.example/team/toolkit-installer:{__version__}"
+    assert {each["image"] for each in (container, *spec["initContainers"])} == {image}
+    added = environment(container).items() - environment(pod()["containers"][0]).items()
+    assert dict(added) == {"NVIDIA_RUNTIME_SET_AS_DEFAULT": "false"}
 
 
 # --- the examples ---
