@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tomllib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
 from tests.e2e.gpu_nodes import LOOK, NOTHING, THE_GPU
-from tests.e2e.machine import CONFIG, HANDLERS, INSTALL_DIR, Machine
+from tests.e2e.machine import CONFIG, DROP_IN, HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
 from tests.support import api_server, drivers, go_tools, gpu_host, image_build, images, kubelet_pod, manifests
 from tests.support.api_server import Cluster, Server
@@ -21,7 +23,7 @@ from tests.support.manifests import Object, may_get, one
 from toolkit_installer import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.e2e.node import FileState
@@ -40,6 +42,14 @@ version = 2   # of the format
   sandbox_image = 'registry.example/pause:1'   # mirrored
 \trestrict_oom_score_adj = true
   disable_apparmor = true
+"""
+CONFIGURATION_2 = """\
+version = 3
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "registry.example/pause:1"
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+disable_apparmor = true
 """
 
 
@@ -133,6 +143,9 @@ class Site:
         return set(said.split())
 
 
+Join: TypeAlias = Callable[[Machine, str], Site]
+
+
 @pytest.fixture(scope="session")
 def image() -> BuiltImage:
     try:
@@ -142,21 +155,40 @@ def image() -> BuiltImage:
 
 
 @pytest.fixture
-def site(machine: Machine, folder: Path, image: BuiltImage, go_tool: Callable[[Tool], Path]) -> Iterator[Site]:
-    """Yield a machine with a live containerd, without a driver, in a cluster that has the rendered objects."""
+def cluster(folder: Path, image: BuiltImage, go_tool: Callable[[Tool], Path]) -> Iterator[Join]:
+    """Yield what makes a machine a node with a live containerd, without a driver, of a cluster with our objects."""
     if missing := [name for name in (*gpu_host.PROGRAMS, "ctr") if shutil.which(name, path=PATH) is None]:
         pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that .ci/run names)")
     go_tool(go_tools.KUSTOMIZE)
-    # as systemd does where it is not in a container itself: mounts reach those who asked for them
-    machine.host.run("mount", "--make-rshared", "/")
-    machine.serve(UNIT, CONFIG, CONFIGURATION)
-    with (
-        api_server.serving(folder, Cluster({})) as server,
-        kubelet_pod.kubelet(machine.host, api_server.NODE) as kubelet,
-    ):
-        kubelet.import_image(images.archive())
-        kubelet.import_image(image.archive)
-        yield Site(machine, kubelet, server, manifests.rendered("base"))
+    with contextlib.ExitStack() as stack:
+
+        def join(machine: Machine, configuration: str) -> Site:
+            # as systemd does where it is not in a container itself: mounts reach those who asked for them
+            machine.host.run("mount", "--make-rshared", "/")
+            machine.serve(UNIT, CONFIG, configuration)
+            server = stack.enter_context(api_server.serving(folder, Cluster({})))
+            kubelet = stack.enter_context(kubelet_pod.kubelet(machine.host, api_server.NODE))
+            kubelet.import_image(images.archive())
+            kubelet.import_image(image.archive)
+            return Site(machine, kubelet, server, manifests.rendered("base"))
+
+        yield join
+
+
+@pytest.fixture
+def site(cluster: Join, machine: Machine) -> Site:
+    """Return a node with this machine's containerd."""
+    return cluster(machine, CONFIGURATION)
+
+
+@pytest.fixture
+def newest_site(cluster: Join, newest_machine: Machine) -> Site:
+    """Return a node with the newest containerd that Debian has, and this machine's runc below it.
+
+    That release's own does not start a container in such a machine, whatever the pod.
+    """
+    newest_machine.host.run("umount", "/usr/sbin/runc")
+    return cluster(newest_machine, CONFIGURATION_2)
 
 
 @pytest.fixture
@@ -265,6 +297,21 @@ def test_a_driver_container_that_comes_after_the_pod_is_seen_by_it(site: Site) -
     config = machine.host.path(f"{INSTALL_DIR}/toolkit/.config/nvidia-container-runtime/config.toml").read_text()
     assert tomllib.loads(config)["nvidia-container-cli"]["root"] == drivers.CONTAINER
     assert pod.stop(RUN) == 0, pod.log(RUN)
+
+
+def test_a_node_with_a_drop_in_is_configured_from_within_and_given_back(newest_site: Site, folder: Path) -> None:
+    site, machine, before = newest_site, newest_site.machine, newest_site.machine.state(CONFIG)
+    gpu_host.install(machine.host, folder / "driver")
+    pod = site.running_pod()
+    assert machine.exists(DROP_IN)
+    assert machine.handlers() == {"runc"} | HANDLERS
+    assert site.seen("nvidia-cdi", ALL) == THE_GPU
+    assert site.seen("runc", ALL) == NOTHING
+    del site.cluster.objects[site.daemon_set_path]
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    site.assert_given_back(before)
+    assert not machine.exists(DROP_IN)
+    assert machine.starts(UNIT) == 3
 
 
 @pytest.mark.parametrize("what", ["permissions", "account", "namespace"])
