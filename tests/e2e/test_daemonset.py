@@ -10,27 +10,23 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from tests.e2e.gpu_nodes import LOOK, NOTHING, THE_GPU
+from tests.e2e.cluster import RUN, WAIT, Site
+from tests.e2e.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.machine import CONFIG, DROP_IN, HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support import api_server, drivers, go_tools, gpu_host, image_build, images, kubelet_pod, manifests
-from tests.support.api_server import Cluster, Server
+from tests.support import api_server, drivers, go_tools, gpu_host, image_build, images, kubelet_pod
+from tests.support.api_server import Cluster
 from tests.support.engines import PATH
 from tests.support.go_tools import GoToolError
 from tests.support.image_build import BuiltImage, ImageBuildError
-from tests.support.kubelet_pod import Kubelet, Pod
-from tests.support.manifests import Object, may_get, one
-from toolkit_installer import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.e2e.node import FileState
     from tests.support.go_tools import Tool
 
 UNIT = "containerd"
-RUN, WAIT = "toolkit-installer", "wait-driver"
 IDLE = "Nothing to do"
 ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
 BY_NAME = {"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=0"}
@@ -51,96 +47,6 @@ sandbox = "registry.example/pause:1"
 restrict_oom_score_adj = true
 disable_apparmor = true
 """
-
-
-class NotGranted(set[str]):
-    """The paths that a pod may not get: those that the manifest's RBAC does not grant, and those that a test adds."""
-
-    def __init__(self, objects: list[Object]) -> None:
-        super().__init__()
-        self.objects = objects
-
-    def __contains__(self, path: object) -> bool:
-        return super().__contains__(path) or not may_get(self.objects, str(path))
-
-
-class Site:
-    """A machine, its kubelet, and the API server of its cluster."""
-
-    def __init__(self, machine: Machine, kubelet: Kubelet, server: Server, objects: list[Object]) -> None:
-        self.machine, self.kubelet, self.server = machine, kubelet, server
-        self.cluster = server.cluster
-        self.objects = objects
-        self.daemon_set = one(objects, "DaemonSet")
-        name, namespace = (self.daemon_set["metadata"][key] for key in ("name", "namespace"))
-        self.namespace = namespace
-        self.daemon_set_path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"
-        self.namespace_path = f"/api/v1/namespaces/{namespace}"
-        self.cluster.objects = {
-            self.daemon_set_path: self.daemon_set,
-            self.namespace_path: one(objects, "Namespace"),
-            api_server.NODE_PATH: api_server.real("node"),
-        }
-        self.granted = NotGranted(objects)
-        self.cluster.forbidden = self.granted
-        (server.account / "namespace").write_text(namespace)
-
-    def pod(self, name: str = "base") -> Pod:
-        """Start the pod of a kustomization's DaemonSet, none of its containers yet."""
-        return self.kubelet.start_pod(
-            one(manifests.rendered(name), "DaemonSet")["spec"]["template"],
-            namespace=self.namespace,
-            account=self.server.account,
-            environment={
-                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-                "KUBERNETES_SERVICE_PORT": str(self.server.port),
-            },
-        )
-
-    def running_pod(self, name: str = "base") -> Pod:
-        """Start it, and wait until its run is ready and waits."""
-        pod = self.pod(name)
-        pod.start_container(WAIT)
-        assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
-        pod.start_container(RUN)
-        pod.wait_until_probed(RUN, "startupProbe")
-        pod.wait_for(RUN, WAITING)
-        return pod
-
-    def debug_pod(self, command: str) -> Pod:
-        """Start what `kubectl debug node/NODE --profile=sysadmin` starts: the program, on the whole node."""
-        container = {
-            "name": "debugger",
-            "image": f"toolkit-installer:{__version__}",
-            "command": ["toolkit-installer", command, "--node-root", "/host"],
-            "securityContext": {"privileged": True},
-            "volumeMounts": [{"name": "host-root", "mountPath": "/host"}],
-        }
-        root = {"name": "host-root", "hostPath": {"path": "/", "type": "Directory"}}
-        spec = {"hostPID": True, "containers": [container], "volumes": [root]}
-        pod = self.kubelet.start_pod({"metadata": {}, "spec": spec})
-        pod.start_container("debugger")
-        return pod
-
-    def assert_given_back(self, before: FileState | None) -> None:
-        """Assert that nothing is left but the record of reloads."""
-        assert self.machine.state(CONFIG) == before
-        assert self.machine.handlers() == {"runc"}
-        assert not self.machine.exists(INSTALL_DIR)
-        assert {path.name for path in self.machine.host.path("/run/nvidia").iterdir()} <= {"toolkit-installer.reloads"}
-
-    def seen(self, handler: str, environment: dict[str, str]) -> set[str]:
-        """Return what of the GPU a pod sees that runs through a handler."""
-        container = {"name": "main", "image": images.IMAGE, "command": images.COMMAND}
-        variables = [{"name": key, "value": value} for key, value in environment.items()]
-        template = {"metadata": {}, "spec": {"containers": [container | {"env": variables}]}}
-        pod = self.kubelet.start_pod(template, handler=handler)
-        pod.start_container("main")
-        code, said = pod.execute("main", "/bin/busybox", "sh", "-c", LOOK)
-        assert code == 0, said
-        pod.stop("main")
-        pod.remove()
-        return set(said.split())
 
 
 Join: TypeAlias = Callable[[Machine, str], Site]
@@ -170,7 +76,7 @@ def cluster(folder: Path, image: BuiltImage, go_tool: Callable[[Tool], Path]) ->
             kubelet = stack.enter_context(kubelet_pod.kubelet(machine.host, api_server.NODE))
             kubelet.import_image(images.archive())
             kubelet.import_image(image.archive)
-            return Site(machine, kubelet, server, manifests.rendered("base"))
+            return Site(machine, kubelet, server, CONFIG, machine.handlers)
 
         yield join
 
@@ -233,7 +139,7 @@ def test_a_pod_waits_for_the_driver_configures_the_node_and_outlives_the_restart
     del site.cluster.objects[site.daemon_set_path]
     assert pod.stop(RUN) == 0, pod.log(RUN)
     assert "does not exist" in pod.log(RUN)
-    site.assert_given_back(before)
+    site.assert_given_back()
     assert machine.starts(UNIT) == 3
     pod.remove()
 
@@ -278,7 +184,7 @@ def test_an_update_reloads_no_engine_whatever_the_api_server_says_and_what_is_le
     pod.remove()
     tool = site.debug_pod("uninstall")
     assert tool.wait_until_ended("debugger") == 0, tool.log("debugger")
-    site.assert_given_back(before)
+    site.assert_given_back()
 
 
 def test_a_driver_container_that_comes_after_the_pod_is_seen_by_it(site: Site) -> None:
@@ -300,7 +206,7 @@ def test_a_driver_container_that_comes_after_the_pod_is_seen_by_it(site: Site) -
 
 
 def test_a_node_with_a_drop_in_is_configured_from_within_and_given_back(newest_site: Site, folder: Path) -> None:
-    site, machine, before = newest_site, newest_site.machine, newest_site.machine.state(CONFIG)
+    site, machine = newest_site, newest_site.machine
     gpu_host.install(machine.host, folder / "driver")
     pod = site.running_pod()
     assert machine.exists(DROP_IN)
@@ -309,14 +215,14 @@ def test_a_node_with_a_drop_in_is_configured_from_within_and_given_back(newest_s
     assert site.seen("runc", ALL) == NOTHING
     del site.cluster.objects[site.daemon_set_path]
     assert pod.stop(RUN) == 0, pod.log(RUN)
-    site.assert_given_back(before)
+    site.assert_given_back()
     assert not machine.exists(DROP_IN)
     assert machine.starts(UNIT) == 3
 
 
 @pytest.mark.parametrize("what", ["permissions", "account", "namespace"])
 def test_a_node_is_given_back_whatever_is_deleted_first(driven: Site, what: str) -> None:
-    site, before = driven, driven.machine.state(CONFIG)
+    site = driven
     pod = site.running_pod()
     if what == "permissions":
         site.granted.objects = [each for each in site.objects if "Role" not in each["kind"]]
@@ -325,7 +231,7 @@ def test_a_node_is_given_back_whatever_is_deleted_first(driven: Site, what: str)
     else:
         site.cluster.delete(site.namespace_path)
     assert pod.stop(RUN) == 0, pod.log(RUN)
-    site.assert_given_back(before)
+    site.assert_given_back()
     assert site.machine.starts(UNIT) == 3
 
 

@@ -1,4 +1,4 @@
-"""A kubelet in the small: runs a pod template of a manifest through the CRI of a machine's containerd.
+"""A kubelet in the small: runs a pod template of a manifest through the CRI of a machine's engine.
 
 It does with each field what a kubelet does, and refuses a template with a field that it does not know, so that nothing
 of a manifest goes untested unseen. What it has not: the pod's own network (there is no CNI, so every pod is on the
@@ -76,14 +76,14 @@ def _known(found: Object, fields: set[str], what: str) -> None:
 
 
 class Kubelet:
-    """The kubelet of a machine whose containerd runs. `node` is the node's name in the cluster."""
+    """The kubelet of a machine, over the engine on `socket`. `node` is the node's name in the cluster."""
 
-    def __init__(self, host: Host, node: str) -> None:
+    def __init__(self, host: Host, node: str, socket: str = SOCKET) -> None:
         self.host = host
         self.node = node
         self._pods: list[Pod] = []
         self._caller = subprocess.Popen(
-            [*host.enter, sys.executable, str(_CALLER), SOCKET, str(_CALL_SECONDS)],
+            [*host.enter, sys.executable, str(_CALLER), socket, str(_CALL_SECONDS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -110,6 +110,10 @@ class Kubelet:
             shutil.copyfile(archive, inside)
         self.host.run("ctr", "--namespace=k8s.io", "images", "import", place, within=300)
         inside.unlink()
+
+    def pull(self, image: str) -> None:
+        """Have the engine pull an image, from where it is told to pull all images from. Raises PodError."""
+        self.call("ImageService/PullImage", {1: {1: image}})
 
     def start_pod(
         self,
@@ -369,9 +373,9 @@ class Pod:
 
 
 @contextmanager
-def kubelet(host: Host, node: str) -> Iterator[Kubelet]:
+def kubelet(host: Host, node: str, socket: str = SOCKET) -> Iterator[Kubelet]:
     """Be the kubelet of a machine until the block ends."""
-    made = Kubelet(host, node)
+    made = Kubelet(host, node, socket)
     try:
         yield made
     finally:

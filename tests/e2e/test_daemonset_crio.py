@@ -1,0 +1,124 @@
+"""The same DaemonSet's pod on a node with CRI-O, which it finds out by itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.cluster import RUN, WAIT, Site
+from tests.e2e.gpu_nodes import NOTHING, THE_GPU
+from tests.e2e.machine import HANDLERS
+from tests.support import api_server, crio_unit, go_tools, gpu_host, image_build, images, kubelet_pod
+from tests.support.api_server import Cluster
+from tests.support.crio_engine import CrioEngine
+from tests.support.crio_unit import CONFIG, DROP_IN, SOCKET, UNIT
+from tests.support.engines import PATH
+from tests.support.go_tools import GoToolError
+from tests.support.image_build import BuiltImage, ImageBuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.e2e.machine import Machine
+    from tests.support.go_tools import Tool
+
+ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
+_ARCHIVE = "/run/image.tar"
+_CRI_STATUS = Path(__file__).parents[1] / "support" / "cri_status.py"
+# Images come from a file, and their layers lie in memory: the kernel makes no overlay on the machine's own.
+_PLACES = f"""\
+[crio]
+root = "/run/crio-storage"
+runroot = "/run/crio-storage-run"
+[crio.image]
+default_transport = "docker-archive:{_ARCHIVE}:"
+pause_image = "{images.PAUSE}"
+pause_command = ""
+[crio.nri]
+enable_nri = false
+"""
+_RUNC = "/usr/local/sbin/runc"
+# CRI-O gives a privileged container every capability that the kernel knows, which root here may not have itself;
+# containerd gives those that it has.
+_LACKING = """\
+#!/bin/sh
+previous=
+for word; do
+    case $previous in
+    --bundle) file=$word/config.json ;;
+    --process) file=$word ;;
+    *) file= ;;
+    esac
+    [ -z "$file" ] || sed -i 's/"CAP_SYS_RESOURCE",//g; s/,"CAP_SYS_RESOURCE"//g' "$file"
+    previous=$word
+done
+exec /usr/sbin/runc "$@"
+"""
+
+
+@pytest.fixture(scope="session")
+def image() -> BuiltImage:
+    try:
+        return image_build.built()
+    except (GoToolError, ImageBuildError) as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def site(machine: Machine, folder: Path, image: BuiltImage, go_tool: Callable[[Tool], Path]) -> Iterator[Site]:
+    """Yield a node with a live CRI-O and a driver."""
+    wanted = (*gpu_host.PROGRAMS, *CrioEngine.programs)
+    if missing := [name for name in wanted if shutil.which(name, path=PATH) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that .ci/run names)")
+    go_tool(go_tools.KUSTOMIZE)
+    host = machine.host
+    crio_unit.bring(host, go_tool(go_tools.CRIO))
+    host.run("mount", "--make-rshared", "/")
+    host.path("/etc/crio/crio.conf.d/10-places.conf").write_text(_PLACES)
+    # as most nodes have it, for names without a registry such as the manifest's
+    host.path("/etc/containers/registries.conf").write_text('unqualified-search-registries = ["docker.io"]\n')
+    host.path(_RUNC).write_text(_LACKING)
+    host.path(_RUNC).chmod(0o755)
+    # CRI-O does not end before it has answered the kubelet, which waits for the pod that waits for CRI-O to end:
+    # systemd kills it then, after 90 s unless its unit says otherwise
+    machine.override(UNIT, "TimeoutStopSec=3", name="stop")
+    machine.serve(UNIT, CONFIG, crio_unit.CONFIGURATION.replace("/usr/sbin/runc", _RUNC))
+    gpu_host.install(host, folder / "driver")
+
+    def handlers() -> set[str]:
+        answer = json.loads(host.run(sys.executable, _CRI_STATUS, SOCKET, "20").stdout)
+        return set(answer["handlers"]) - {""}
+
+    with (
+        api_server.serving(folder, Cluster({})) as server,
+        kubelet_pod.kubelet(host, api_server.NODE, SOCKET) as kubelet,
+    ):
+        host.path(_ARCHIVE).write_bytes(images.archive())
+        kubelet.pull(images.PAUSE)
+        kubelet.pull(images.IMAGE)
+        shutil.copyfile(image.archive, host.path(_ARCHIVE))
+        kubelet.pull(image.reference)
+        yield Site(machine, kubelet, server, CONFIG, handlers)
+
+
+def test_the_same_pod_configures_crio_outlives_its_restart_and_gives_it_back(site: Site) -> None:
+    machine = site.machine
+    pod = site.running_pod()
+    assert machine.exists(DROP_IN)
+    assert site.handlers() == site.own | HANDLERS
+    assert machine.starts(UNIT) == 2
+    assert pod.running(RUN)
+    assert pod.log(WAIT)
+    assert site.seen("nvidia-cdi", ALL) == THE_GPU
+    assert site.seen("runc", ALL) == NOTHING
+
+    del site.cluster.objects[site.daemon_set_path]
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    site.assert_given_back()
+    assert not machine.exists(DROP_IN)
+    assert machine.starts(UNIT) == 3
