@@ -30,7 +30,7 @@ from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.reverting import Reverter
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
-from toolkit_installer.taking_back import locked, revert, undisturbed
+from toolkit_installer.taking_back import locked, revert, say_done, undisturbed
 from toolkit_installer.wanted import Asked, Question
 
 SIGNALLED = 128
@@ -246,9 +246,9 @@ class Instance:
         else:
             log.get().info("Cleaning up", signal=self.attention.stop.name if self.attention.stop else None)
             keep = self.settings.keep_toolkit if order is None else order == orders.KEEP
-            revert(self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep)
+            toolkit_stays = revert(self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep)
             self.pid_file.adopt_folders(receipt.pid_folders)
-            log.get().info("The node is as it was")
+            say_done(receipt, toolkit_stays=toolkit_stays)
         return self._exit_code()
 
     def _exit_code(self) -> int:

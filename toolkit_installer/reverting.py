@@ -33,9 +33,10 @@ class Reverter:
         self.store = store
         self.switcher = Switcher(node, attention, seconds, store.folder)
 
-    def revert(self, receipt: Receipt, *, keep_toolkit: bool) -> None:
+    def revert(self, receipt: Receipt, *, keep_toolkit: bool) -> bool:
         """Take back everything. What comes to an end here is never refused, and may be repeated after a crash.
 
+        Return whether the toolkit stays: because `keep_toolkit` says so, or because something still needs it.
         Raises EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays then.
         """
         recovering.recover(self.node, receipt, self.store.folder)
@@ -51,7 +52,8 @@ class Reverter:
         if failures:
             raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
         receipt = self._revert_specifications(receipt)
-        if keep_toolkit or references.held(self.node, receipt.toolkit_folder, receipt.engines):
+        stays = keep_toolkit or references.held(self.node, receipt.toolkit_folder, receipt.engines)
+        if stays:
             log.get().info("Left the toolkit in place", folder=receipt.toolkit_folder)
         else:
             toolkit_files.remove_all(self.node, receipt)
@@ -60,6 +62,7 @@ class Reverter:
         toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=False)
         self.store.clear()
         toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
+        return stays
 
     def _revert_specifications(self, receipt: Receipt) -> Receipt:
         """Give the CDI specifications back; return the receipt with what was learnt on the way."""

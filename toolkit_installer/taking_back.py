@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from typing import TypeVar
 
 from toolkit_installer import adopting, log, receipt_check, recovering
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
@@ -18,6 +19,7 @@ from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reverting import Reverter
 from toolkit_installer.settings import Settings
 
+_Result = TypeVar("_Result")
 _ATTEMPTS = 3
 """How often a plan is made again because somebody else wrote the same file meanwhile."""
 
@@ -39,11 +41,19 @@ def take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: Pid
         log.get().info("Nothing is installed", folder=settings.toolkit.folder)
         return
     store.prepare()
-    revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
+    toolkit_stays = revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
     if receipt.pid_file != pid_file.path:
         _remove_pid_file(node, receipt.pid_file)
     pid_file.adopt_folders(receipt.pid_folders)
-    log.get().info("The node is as it was")
+    say_done(receipt, toolkit_stays=toolkit_stays)
+
+
+def say_done(receipt: Receipt, *, toolkit_stays: bool) -> None:
+    """Log how the node is after a cleanup that came to its end."""
+    if toolkit_stays:
+        log.get().info("The node is as it was, but for the toolkit's files, which stay", folder=receipt.toolkit_folder)
+    else:
+        log.get().info("The node is as it was")
 
 
 def _remove_pid_file(node: Node, path: str) -> None:
@@ -71,34 +81,36 @@ def locked(store: ReceiptStore) -> bool:
 
 def revert(  # what a cleanup depends on
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
-) -> None:
-    """Take back what the receipt records. Raises as Reverter.revert does, but ChangedMeanwhileError."""
+) -> bool:
+    """Take back what the receipt records; return whether the toolkit stays.
+
+    Raises as Reverter.revert does, but ChangedMeanwhileError.
+    """
     recovering.refuse_strangers(node, receipt, receipt.file_paths())
 
-    def work() -> None:
+    def work() -> bool:
         # an attempt before this one may have learnt something, and recorded it
-        Reverter(node, store, attention, settings.reload_timeout).revert(
-            store.load() or receipt, keep_toolkit=keep_toolkit
-        )
+        reverter = Reverter(node, store, attention, settings.reload_timeout)
+        return reverter.revert(store.load() or receipt, keep_toolkit=keep_toolkit)
 
-    undisturbed(work)
+    return undisturbed(work)
 
 
-def undisturbed(work: Callable[[], None]) -> None:
-    """Do the work, and do it again if somebody else wrote the same file meanwhile.
+def undisturbed(work: Callable[[], _Result]) -> _Result:
+    """Do the work, and do it again if somebody else wrote the same file meanwhile; return what it returns.
 
     Raises ConfigurationError if that happens over and over.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
+    for _ in range(1, _ATTEMPTS):
         try:
-            work()
+            return work()
         except ChangedMeanwhileError as error:
-            if attempt == _ATTEMPTS:
-                raise ConfigurationError(
-                    f"somebody else changed it {_ATTEMPTS} times while it was edited",
-                    path=error.path,
-                    hint="find out who writes it; then start again",
-                ) from error
             log.get().warning("Somebody changed the file meanwhile: planning again", file=error.path)
-        else:
-            return
+    try:
+        return work()
+    except ChangedMeanwhileError as error:
+        raise ConfigurationError(
+            f"somebody else changed it {_ATTEMPTS} times while it was edited",
+            path=error.path,
+            hint="find out who writes it; then start again",
+        ) from error

@@ -250,7 +250,9 @@ def test_an_edit_that_still_names_the_toolkit_stays_and_keeps_it(gpu: FakeNode) 
     install(gpu)
     edited = specification(gpu).replace("name: all", "name: everything")
     gpu.write(SPECIFICATION, edited)
-    assert "is still needed" in uninstall(gpu).output
+    said = uninstall(gpu).output
+    assert "is still needed" in said
+    assert "The node is as it was, but for the toolkit's files, which stay" in said
     assert specification(gpu) == edited
     assert gpu.exists(HOOK)
     gpu.place(SPECIFICATION).unlink()

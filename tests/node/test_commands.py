@@ -81,6 +81,7 @@ def test_uninstall_can_leave_the_toolkit_and_a_later_run_takes_it_over(node: Fak
     run(node, tmp_path, "run", "--no-daemon")
     done = run(node, tmp_path, "uninstall", "--keep-toolkit")
     assert done.code == 0, done.output
+    assert "The node is as it was, but for the toolkit's files, which stay" in done.output
     assert node.read(DAEMON_JSON) == DOCKER
     assert node.place(f"{TOOLKIT}/nvidia-container-runtime.real").is_file()
     assert not node.exists(STORE)
