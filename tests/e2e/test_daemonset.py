@@ -14,11 +14,10 @@ from tests.e2e.cluster import RUN, WAIT, Site
 from tests.e2e.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.machine import CONFIG, DROP_IN, HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support import api_server, drivers, go_tools, gpu_host, image_build, images, kubelet_pod
+from tests.support import api_server, drivers, go_tools, gpu_host, images, kubelet_pod
 from tests.support.api_server import Cluster
 from tests.support.engines import PATH
-from tests.support.go_tools import GoToolError
-from tests.support.image_build import BuiltImage, ImageBuildError
+from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,16 +51,8 @@ disable_apparmor = true
 Join: TypeAlias = Callable[[Machine, str], Site]
 
 
-@pytest.fixture(scope="session")
-def image() -> BuiltImage:
-    try:
-        return image_build.built()
-    except (GoToolError, ImageBuildError) as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture
-def cluster(folder: Path, image: BuiltImage, go_tool: Callable[[Tool], Path]) -> Iterator[Join]:
+def cluster(folder: Path, built_image: BuiltImage, go_tool: Callable[[Tool], Path]) -> Iterator[Join]:
     """Yield what makes a machine a node with a live containerd, without a driver, of a cluster with our objects."""
     if missing := [name for name in (*gpu_host.PROGRAMS, "ctr") if shutil.which(name, path=PATH) is None]:
         pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that .ci/run names)")
@@ -75,7 +66,7 @@ def cluster(folder: Path, image: BuiltImage, go_tool: Callable[[Tool], Path]) ->
             server = stack.enter_context(api_server.serving(folder, Cluster({})))
             kubelet = stack.enter_context(kubelet_pod.kubelet(machine.host, api_server.NODE))
             kubelet.import_image(images.archive())
-            kubelet.import_image(image.archive)
+            kubelet.import_image(built_image.archive)
             return Site(machine, kubelet, server, CONFIG, machine.handlers)
 
         yield join
@@ -132,7 +123,7 @@ def test_a_pod_waits_for_the_driver_configures_the_node_and_outlives_the_restart
 
     assert site.seen("nvidia-cdi", ALL) == THE_GPU
     assert site.seen("nvidia", BY_NAME) == THE_GPU
-    assert site.seen("", BY_NAME) == THE_GPU, "the default is ours"
+    assert site.seen("", BY_NAME) == NOTHING, "whoever asks for nothing keeps the runtime that there was"
     assert site.seen("nvidia", {}) == NOTHING
     assert site.seen("runc", ALL) == NOTHING
 
@@ -144,11 +135,10 @@ def test_a_pod_waits_for_the_driver_configures_the_node_and_outlives_the_restart
     pod.remove()
 
 
-def test_an_update_reloads_no_engine_whatever_the_api_server_says_and_what_is_left_is_for_uninstall(
+def test_an_update_reloads_no_engine_whatever_the_api_server_says_and_the_last_pod_gives_everything_back(
     driven: Site,
 ) -> None:
     site, machine = driven, driven.machine
-    before = machine.state(CONFIG)
     pod = site.running_pod()
     installed = machine.state(CONFIG)
     for words, sick in (("still wants this node", None), ("does not say whether", (503, "no leader"))):
@@ -176,10 +166,30 @@ def test_an_update_reloads_no_engine_whatever_the_api_server_says_and_what_is_le
 
     del site.cluster.objects[site.daemon_set_path]
     assert pod.stop(RUN) == 0, pod.log(RUN)
+    site.assert_given_back()
+    assert machine.starts(UNIT) == 3
+
+
+def test_as_the_default_runtime_it_serves_pods_without_a_class_and_the_last_files_are_left_for_uninstall(
+    driven: Site,
+) -> None:
+    site, machine = driven, driven.machine
+    before = machine.state(CONFIG)
+    pod = site.running_pod("overlays/default-runtime")
+    assert site.seen("", BY_NAME) == THE_GPU
+    assert site.seen("", {}) == NOTHING
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    pod.remove()
+    pod = site.running_pod("overlays/default-runtime")
+    assert IDLE in pod.log(RUN)
+
+    del site.cluster.objects[site.daemon_set_path]
+    assert pod.stop(RUN) == 0, pod.log(RUN)
     assert machine.state(CONFIG) == before
     assert machine.handlers() == {"runc"}
     # this pod was started through the default runtime, ours: it is stopped and deleted through it
     assert pod.containers[RUN] in pod.log(RUN)
+    assert "but for the toolkit's files, which stay" in pod.log(RUN)
     assert machine.exists(f"{INSTALL_DIR}/toolkit")
     pod.remove()
     tool = site.debug_pod("uninstall")

@@ -13,13 +13,12 @@ import pytest
 from tests.e2e.cluster import RUN, WAIT, Site
 from tests.e2e.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.machine import HANDLERS
-from tests.support import api_server, crio_unit, go_tools, gpu_host, image_build, images, kubelet_pod
+from tests.support import api_server, crio_unit, go_tools, gpu_host, images, kubelet_pod, low_level
 from tests.support.api_server import Cluster
 from tests.support.crio_engine import CrioEngine
 from tests.support.crio_unit import CONFIG, DROP_IN, SOCKET, UNIT
 from tests.support.engines import PATH
-from tests.support.go_tools import GoToolError
-from tests.support.image_build import BuiltImage, ImageBuildError
+from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,35 +41,10 @@ pause_command = ""
 [crio.nri]
 enable_nri = false
 """
-_RUNC = "/usr/local/sbin/runc"
-# CRI-O gives a privileged container every capability that the kernel knows, which root here may not have itself;
-# containerd gives those that it has.
-_LACKING = """\
-#!/bin/sh
-previous=
-for word; do
-    case $previous in
-    --bundle) file=$word/config.json ;;
-    --process) file=$word ;;
-    *) file= ;;
-    esac
-    [ -z "$file" ] || sed -i 's/"CAP_SYS_RESOURCE",//g; s/,"CAP_SYS_RESOURCE"//g' "$file"
-    previous=$word
-done
-exec /usr/sbin/runc "$@"
-"""
-
-
-@pytest.fixture(scope="session")
-def image() -> BuiltImage:
-    try:
-        return image_build.built()
-    except (GoToolError, ImageBuildError) as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture
-def site(machine: Machine, folder: Path, image: BuiltImage, go_tool: Callable[[Tool], Path]) -> Iterator[Site]:
+def site(machine: Machine, folder: Path, built_image: BuiltImage, go_tool: Callable[[Tool], Path]) -> Iterator[Site]:
     """Yield a node with a live CRI-O and a driver."""
     wanted = (*gpu_host.PROGRAMS, *CrioEngine.programs)
     if missing := [name for name in wanted if shutil.which(name, path=PATH) is None]:
@@ -82,12 +56,11 @@ def site(machine: Machine, folder: Path, image: BuiltImage, go_tool: Callable[[T
     host.path("/etc/crio/crio.conf.d/10-places.conf").write_text(_PLACES)
     # as most nodes have it, for names without a registry such as the manifest's
     host.path("/etc/containers/registries.conf").write_text('unqualified-search-registries = ["docker.io"]\n')
-    host.path(_RUNC).write_text(_LACKING)
-    host.path(_RUNC).chmod(0o755)
+    low_level.make_privileged_containers_possible(host)
     # CRI-O does not end before it has answered the kubelet, which waits for the pod that waits for CRI-O to end:
     # systemd kills it then, after 90 s unless its unit says otherwise
     machine.override(UNIT, "TimeoutStopSec=3", name="stop")
-    machine.serve(UNIT, CONFIG, crio_unit.CONFIGURATION.replace("/usr/sbin/runc", _RUNC))
+    machine.serve(UNIT, CONFIG, crio_unit.CONFIGURATION)
     gpu_host.install(host, folder / "driver")
 
     def handlers() -> set[str]:
@@ -101,8 +74,8 @@ def site(machine: Machine, folder: Path, image: BuiltImage, go_tool: Callable[[T
         host.path(_ARCHIVE).write_bytes(images.archive())
         kubelet.pull(images.PAUSE)
         kubelet.pull(images.IMAGE)
-        shutil.copyfile(image.archive, host.path(_ARCHIVE))
-        kubelet.pull(image.reference)
+        shutil.copyfile(built_image.archive, host.path(_ARCHIVE))
+        kubelet.pull(built_image.reference)
         yield Site(machine, kubelet, server, CONFIG, handlers)
 
 

@@ -56,6 +56,13 @@ def test_gpu_labels_asks_for_the_label_of_pods_and_of_runtime_classes_and_change
     assert refusal(daemon_set("overlays/gpu-labels"), node(**{PRESENT: "true"})) is None
 
 
+def test_default_runtime_makes_nvidia_the_default_and_changes_nothing_else() -> None:
+    (change,) = changes("overlays/default-runtime").values()
+    assert change == ("false", "true")
+    assert not settings("base").engine.set_as_default
+    assert settings("overlays/default-runtime").engine.set_as_default
+
+
 def test_canary_is_gpu_labels_one_node_after_the_other() -> None:
     spec = "DaemonSet/toolkit-installer/spec"
     assert changes("overlays/canary", "overlays/gpu-labels") == {
@@ -108,7 +115,7 @@ def test_the_kustomization_that_the_page_shows_names_another_image_and_sets_a_va
     image = f"registry.example/team/toolkit-installer:{__version__}"
     assert {each["image"] for each in (container, *spec["initContainers"])} == {image}
     added = environment(container).items() - environment(pod()["containers"][0]).items()
-    assert dict(added) == {"NVIDIA_RUNTIME_SET_AS_DEFAULT": "false"}
+    assert dict(added) == {"ON_DRIFT": "repair"}
 
 
 # --- the examples ---
