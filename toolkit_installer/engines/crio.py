@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import posixpath
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +57,7 @@ class Crio:
 
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Read all that CRI-O reads, and the hook's file, and ask CRI-O. Raises ConfigurationError."""
-        socket = settings.socket or SOCKET
+        socket = settings.socket or usual_socket(node)
         try:
             live: Live | None = answering.wait(self, node, socket, settings.answer_timeout)
             silence = ""
@@ -69,7 +70,7 @@ class Crio:
             *_drop_ins(node, places),
             EngineFile(crio_goals.HOOK_ROLE, *node.find(hook)),
         )
-        sources = crio_sources.find(node, settings, live, *_own_flags(places, socket))
+        sources = crio_sources.find(node, settings, live, *_own_flags(places, settings.socket or SOCKET))
         return crio_goals.CrioSurvey(socket, files, live, silence, sources=sources, unread=places.unread)
 
     def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
@@ -175,6 +176,16 @@ class Crio:
     def read_value(self, text: str) -> Any:
         """Return the value that was written. Raises DocumentError."""
         return toml_document.parse(text.encode())[_VALUE]
+
+
+def usual_socket(node: Node) -> str:
+    """Return the usual socket as it is seen from here: below the node's mounted / where its own folder is not mounted.
+
+    The GPU Operator mounts the sockets of docker and containerd for its container, and none of CRI-O.
+    """
+    below = node.programs.root.outside(node.programs.root.canonical(SOCKET))
+    mounted = node.whole or node.files.status(posixpath.dirname(SOCKET)) is not None
+    return SOCKET if mounted or not os.path.exists(below) else below
 
 
 def _drop_ins(node: Node, places: Places) -> list[EngineFile]:

@@ -40,7 +40,7 @@ def find(node: Node, settings: EngineSettings, live: Live | None) -> Places:
     """Return where the files are. Raises NodeError."""
     process = live.process if live is not None else None
     reads = told(live, "--config-dir") or DROP_INS
-    config = settings.config or told(live, "--config") or CONFIG
+    config = _there(node, settings.config, live) or told(live, "--config") or CONFIG
     drop_in = settings.drop_in
     if drop_in is None and settings.config is not None and posixpath.dirname(settings.config).endswith(".d"):
         # callers of the time before --drop-in-config name the drop-in itself
@@ -53,6 +53,17 @@ def find(node: Node, settings: EngineSettings, live: Live | None) -> Places:
     if process is not None and _reads(node, process, reads, parent) is False:
         unread = f"the running CRI-O reads {reads}, and this file is not in there"
     return Places(config, folder, drop_in, unread)
+
+
+def _there(node: Node, config: str | None, live: Live | None) -> str | None:
+    """Return the root file that was named; where it is not there, and CRI-O's own lies beside it, that one.
+
+    The GPU Operator names `/etc/crio/config.toml` on every node, and CRI-O reads `crio.conf` in the same folder.
+    """
+    if config is None or node.files.status(config) is not None:
+        return config
+    own = posixpath.join(posixpath.dirname(config), posixpath.basename(told(live, "--config") or CONFIG))
+    return own if node.files.is_file(own) else config
 
 
 def _root_of(drop_in: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines import crio_places
+from toolkit_installer.engines import crio, crio_places
 from toolkit_installer.engines.base import Live
 from toolkit_installer.engines.crio_live import CrioLive, told
 from toolkit_installer.engines.crio_places import CONFIG, DROP_INS, Places
@@ -70,6 +70,35 @@ def test_the_folder_beside_the_root_file_is_used_if_it_is_the_one_that_crio_read
     assert found(running, config=f"{mounted}/crio.conf").drop_in == f"{mounted}/crio.conf.d/99-nvidia.toml"
     running = live("--config-dir", f"{real}/other.d")
     assert found(running, config=f"{mounted}/crio.conf").drop_in == f"{real}/other.d/99-nvidia.toml"
+
+
+def test_where_the_named_root_file_is_not_there_crios_own_in_the_same_folder_is_read(tmp_path: Path) -> None:
+    named, own = tmp_path / "config.toml", tmp_path / "crio.conf"
+    assert found(config=str(named)).config == str(named)
+    own.touch()
+    assert found(config=str(named)).config == str(own)
+    assert found(config=str(named)).folder == f"{tmp_path}/crio.conf.d"
+    assert found(live("--config", "/etc/crio/other.conf"), config=str(named)).config == str(named)
+    named.touch()
+    assert found(config=str(named)).config == str(named)
+
+
+@pytest.mark.parametrize("mounted", [True, False], ids=["mounted", "not mounted"])
+@pytest.mark.parametrize("below", [True, False], ids=["below the root", "nowhere"])
+def test_a_socket_that_is_not_mounted_is_found_below_the_nodes_root(
+    tmp_path: Path, *, mounted: bool, below: bool
+) -> None:
+    here, host = tmp_path / "here", tmp_path / "host"
+    for root, there in ((here, mounted), (host, below)):
+        root.mkdir()
+        if there:
+            (root / "run/crio").mkdir(parents=True)
+            (root / "run/crio/crio.sock").touch()
+            (root / "var").mkdir()
+            (root / "var/run").symlink_to("/run")
+    socket = crio.usual_socket(Node(str(here), str(host), whole=False))
+    assert socket == (str(host / "run/crio/crio.sock") if below and not mounted else crio.SOCKET)
+    assert crio.usual_socket(Node(str(host))) == crio.SOCKET
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["a folder", "no folder yet"])
