@@ -1,0 +1,353 @@
+"""The GPU Operator's container with our image in it: its environment, its mounts and its entry point, on each engine.
+
+What it is given is what the Operator's DaemonSet and its controller give (assets/state-container-toolkit and
+controllers/object_controls.go of gpu-operator): the node's / read-only at /host, single folders of the node, the driver
+container's root, and a script that waits for the driver.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.gpu_nodes import LOOK, THE_GPU
+from tests.e2e.machine import HANDLERS, INSTALL_DIR, Machine
+from tests.e2e.program import WAITING
+from tests.support import carriers, crio_unit, fake_ctk, go_tools, gpu_host, image_build, images
+from tests.support.carriers import Carrier, Description, Mount
+from tests.support.crio_engine import CrioEngine
+from tests.support.go_tools import GoToolError
+from tests.support.image_build import BuiltImage, ImageBuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.e2e.node import FileState
+    from tests.support.go_tools import Tool
+
+NVIDIA = "/run/nvidia"
+DRIVER = f"{NVIDIA}/driver"
+READY = f"{NVIDIA}/validations/driver-ready"
+SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
+HOOKS = "/usr/share/containers/oci/hooks.d"
+TOOLKIT = f"{INSTALL_DIR}/toolkit"
+NOT_YET = "the driver is not ready yet"
+_CRI_STATUS = Path(__file__).parents[1] / "support" / "cri_status.py"
+_MAJOR = 195
+
+ENTRY = ("/bin/sh", "-c", "/bin/entrypoint.sh")
+"""What the Operator runs."""
+EXECUTED = ("/bin/sh", "-c", "exec /bin/entrypoint.sh")
+"""The same where the image's shell does not stay between the engine's signal and the script."""
+ENTRY_POINT = f"""\
+#!/bin/sh
+until [ -f {READY} ]; do
+    echo "{NOT_YET}"
+    sleep 1
+done
+set -o allexport
+cat {READY}
+. {READY}
+sleep 5
+exec nvidia-toolkit
+"""
+DRIVER_READY = f"""\
+IS_HOST_DRIVER=false
+NVIDIA_DRIVER_ROOT={DRIVER}
+DRIVER_ROOT_CTR_PATH=/driver-root
+NVIDIA_DEV_ROOT={DRIVER}
+DEV_ROOT_CTR_PATH=/driver-root
+"""
+CONTAINERD = """\
+# Managed by hand: ask the storage team before you touch this.
+version = 2   # of the format
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = 'registry.example/pause:1'   # mirrored
+\trestrict_oom_score_adj = true
+  disable_apparmor = true
+"""
+DOCKER = '{\n  "labels": ["rack=a1"],\n  "log-level":   "info"\n}'
+CRIO = crio_unit.CONFIGURATION + '\n[crio.image]\npause_image = "registry.example/pause:1"\n'
+_ARCHIVE = "/run/images.tar"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """An engine: what the Operator says of it, and where its files are."""
+
+    name: str
+    config: str
+    text: str
+    environment: dict[str, str]
+    mounts: tuple[Mount, ...]
+    own: frozenset[str]
+    """The handlers that it has without us."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+KINDS = (
+    Kind(
+        "docker",
+        "/etc/docker/daemon.json",
+        DOCKER,
+        {
+            "RUNTIME_CONFIG": "/runtime/config-dir/daemon.json",
+            "DOCKER_CONFIG": "/runtime/config-dir/daemon.json",
+            "RUNTIME_SOCKET": "/runtime/sock-dir/docker.sock",
+            "DOCKER_SOCKET": "/runtime/sock-dir/docker.sock",
+        },
+        (Mount("/etc/docker", "/runtime/config-dir/"), Mount("/var/run", "/runtime/sock-dir/")),
+        frozenset({"runc"}),
+    ),
+    Kind(
+        "containerd",
+        "/etc/containerd/config.toml",
+        CONTAINERD,
+        {
+            "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+            "CONTAINERD_CONFIG": "/runtime/config-dir/config.toml",
+            "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
+            "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/containerd/conf.d/99-nvidia.toml",
+            "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
+            "CONTAINERD_SOCKET": "/runtime/sock-dir/containerd.sock",
+            "CONTAINERD_RUNTIME_CLASS": "nvidia",
+        },
+        (
+            Mount("/etc/containerd", "/runtime/config-dir/"),
+            Mount("/etc/containerd/conf.d", "/runtime/config-dir.d/"),
+            Mount("/run/containerd", "/runtime/sock-dir/"),
+        ),
+        frozenset({"runc"}),
+    ),
+    Kind(
+        "crio",
+        crio_unit.CONFIG,
+        CRIO,
+        # its file is another than CRI-O's own, and its socket is not mounted
+        {
+            "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+            "CRIO_CONFIG": "/runtime/config-dir/config.toml",
+            "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.conf",
+            "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/crio/crio.conf.d/99-nvidia.conf",
+        },
+        (Mount("/etc/crio", "/runtime/config-dir/"), Mount("/etc/crio/crio.conf.d", "/runtime/config-dir.d/")),
+        frozenset({"crun", "runc"}),
+    ),
+)
+ENVIRONMENT = {
+    "ROOT": INSTALL_DIR,
+    "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND": "management.nvidia.com/gpu",
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    "TOOLKIT_PID_FILE": f"{NVIDIA}/toolkit/toolkit.pid",
+    "NRI_NAMESPACE": "gpu-operator",
+}
+WITH_CDI = {
+    "CDI_ENABLED": "true",
+    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false",
+    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
+    "CRIO_CONFIG_MODE": "config",
+}
+MOUNTS = (
+    Mount("/", "/host", read_only=True, propagation="rslave"),
+    Mount(f"{NVIDIA}/toolkit", f"{NVIDIA}/toolkit"),
+    Mount(f"{NVIDIA}/validations", f"{NVIDIA}/validations", propagation="rslave"),
+    Mount(INSTALL_DIR, INSTALL_DIR),
+    Mount(HOOKS, HOOKS),
+    Mount(DRIVER, "/driver-root", propagation="rslave"),
+    Mount("/var/run/cdi", "/var/run/cdi"),
+)
+
+
+@dataclasses.dataclass
+class Site:
+    """A machine whose engine runs, with the image, and a GPU whose driver container is not ready."""
+
+    machine: Machine
+    kind: Kind
+    carrier: Carrier
+    image: str
+    before: FileState | None = None
+
+    def start(self, *, cdi: bool, entry: tuple[str, ...] = EXECUTED) -> str:
+        """Start the Operator's container."""
+        environment = {**ENVIRONMENT, "RUNTIME": self.kind.name, **self.kind.environment, **(WITH_CDI if cdi else {})}
+        script = self.machine.host.path("/var/lib/entrypoint.sh")
+        script.write_text(ENTRY_POINT)
+        script.chmod(0o755)
+        mounts = (*MOUNTS, *self.kind.mounts, Mount("/var/lib/entrypoint.sh", "/bin/entrypoint.sh", read_only=True))
+        return self.carrier.start(Description(self.image, environment, mounts, entry))
+
+    def driver_is_ready(self) -> None:
+        """Say what the Operator's validator says."""
+        self.machine.host.path(READY).write_text(DRIVER_READY)
+
+    def stopped(self, container: str) -> int:
+        """Stop the container and return its exit code.
+
+        CRI-O ends only once it has answered all its calls, that to stop a container among them: there it is signalled
+        by hand.
+        """
+        if self.kind.name != "crio":
+            return self.carrier.stop(container)
+        self.machine.host.run("sh", "-c", f"kill -TERM $(cat {NVIDIA}/toolkit/toolkit.pid)")
+        return self.carrier.wait_until_ended(container)
+
+    def handlers(self) -> set[str]:
+        """Return what the live engine offers."""
+        if self.kind.name == "docker":
+            return self.machine.docker_handlers()
+        if self.kind.name == "containerd":
+            return self.machine.handlers()
+        answer = json.loads(self.machine.host.run(sys.executable, _CRI_STATUS, crio_unit.SOCKET, "20").stdout)
+        return set(answer["handlers"]) - {""}
+
+    def configured(self) -> set[str]:
+        """Return what lies in the folders of the engine's files, and of CDI's specifications."""
+        folders = [mount.source for mount in self.kind.mounts if mount.target.startswith("/runtime/config")]
+        places = [self.machine.host.path(folder) for folder in (*folders, "/run/cdi")]
+        return {path.name for place in places for path in place.iterdir() if path.is_file()}
+
+
+def _driver(machine: Machine, work: Path) -> None:
+    """Have a GPU, its driver in a container's root, and the folders that the Operator makes where they are missing."""
+    host = machine.host
+    gpu_host.install(host, work)
+    root = fake_ctk.driver(host.path(DRIVER), nodes=())
+    for minor, name in enumerate(("nvidia0", *fake_ctk.CONTROL)):
+        os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(_MAJOR, minor))
+    for mount in MOUNTS:
+        host.run("mkdir", "-p", mount.source)
+
+
+@pytest.fixture(scope="session")
+def image() -> BuiltImage:
+    try:
+        return image_build.built()
+    except (GoToolError, ImageBuildError) as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=KINDS, ids=str)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def carrier(kind: Kind, machine: Machine, go_tool: Callable[[Tool], Path]) -> Iterator[Carrier]:
+    """Yield the machine's live engine."""
+    host = machine.host
+    host.run("mount", "--make-rshared", "/")
+    for mount in kind.mounts:
+        host.run("mkdir", "-p", mount.source)
+    if kind.name == "docker":
+        options = "--bridge=none --iptables=false --ip6tables=false --storage-driver=overlay2"
+        host.path("/etc/default/docker").write_text(f'DOCKER_OPTS="{options}"\n')
+    if kind.name == "crio":
+        if missing := CrioEngine.missing():
+            pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages conmon, crun, runc)")
+        crio_unit.bring(host, go_tool(go_tools.CRIO))
+        words = host.property("crio", "ExecStart").partition("argv[]=")[2].partition(" ;")[0]
+        words = words.replace("--storage-driver=vfs", "--storage-driver=overlay --root=/run/storage")
+        machine.override("crio", "ExecStart=", f"ExecStart={words} --default-transport=docker-archive:{_ARCHIVE}:")
+    machine.serve(kind.name, kind.config, kind.text)
+    sockets = {"containerd": "/run/containerd/containerd.sock", "crio": crio_unit.SOCKET}
+    with (
+        carriers.Docker(host)
+        if kind.name == "docker"
+        else carriers.Cri(host, sockets[kind.name], _ARCHIVE if kind.name == "crio" else None)
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def site(machine: Machine, kind: Kind, carrier: Carrier, image: BuiltImage, folder: Path) -> Site:
+    carrier.load(images.archive(), images.PAUSE)
+    carrier.load(images.archive(), images.IMAGE)
+    carrier.load(image.archive, image.reference)
+    _driver(machine, folder / "driver")
+    return Site(machine, kind, carrier, image.reference, machine.state(kind.config))
+
+
+@pytest.mark.parametrize("cdi", [False, True], ids=["without-cdi", "with-cdi"])
+def test_the_operators_container_waits_for_the_driver_configures_the_node_and_gives_it_back(
+    site: Site,
+    cdi: bool,  # noqa: FBT001  # a case
+) -> None:
+    machine, carrier, before = site.machine, site.carrier, site.configured()
+    container = site.start(cdi=cdi)
+    carrier.wait_for(container, NOT_YET)
+    assert site.handlers() == site.kind.own
+    assert not machine.exists(TOOLKIT)
+
+    site.driver_is_ready()
+    carrier.wait_for(container, WAITING)
+    assert site.handlers() == site.kind.own | HANDLERS, carrier.log(container)
+    assert machine.exists(SPECIFICATION) is cdi
+    by_name = "management.nvidia.com/gpu=all" if cdi else "nvidia.com/gpu=0"
+    environment = {"NVIDIA_VISIBLE_DEVICES": by_name}
+    if cdi:
+        text = machine.host.path(SPECIFICATION).read_text()
+        assert f"hostPath: {DRIVER}/{fake_ctk.LIBRARIES}/libcuda.so.{fake_ctk.VERSION}\n" in text
+        assert f"path: {TOOLKIT}/nvidia-cdi-hook\n" in text
+        assert "/driver-root" not in text
+        look = f"ls /dev/nvidiactl /{fake_ctk.LIBRARIES}/libcuda.so.{fake_ctk.VERSION} 2>/dev/null || true"
+        assert len(carrier.look("nvidia", environment, look).split()) == 2
+        assert carrier.look("", environment, look) == "", "it is the default although it was not to be"
+    else:
+        assert set(carrier.look("nvidia", environment, LOOK).split()) == THE_GPU
+        assert set(carrier.look("", environment, LOOK).split()) == THE_GPU, "it is not the default"
+
+    assert site.stopped(container) == 0, carrier.log(container)
+    assert site.handlers() == site.kind.own
+    assert machine.state(site.kind.config) == site.before
+    assert site.configured() == before
+    assert machine.exists(f"{TOOLKIT}/nvidia-container-runtime"), "its callers expect that it stays"
+    assert not machine.exists(f"{NVIDIA}/toolkit/toolkit.pid")
+
+
+@pytest.mark.parametrize("kind", KINDS[:1], ids=str)
+def test_a_driver_that_is_named_and_not_there_is_said_and_nothing_is_written(site: Site) -> None:
+    site.driver_is_ready()
+    machine, before = site.machine, site.configured()
+    machine.host.run("rm", "-r", f"{DRIVER}/{fake_ctk.LIBRARIES}")
+    container = site.start(cdi=True)
+    site.carrier.wait_for(container, "libcuda.so.*.*: not found")
+    assert site.carrier.stop(container) == 8, site.carrier.log(container)
+    assert not machine.exists(TOOLKIT)
+    assert site.configured() == before
+    assert site.handlers() == site.kind.own
+
+
+@pytest.mark.parametrize("kind", KINDS[:1], ids=str)
+@pytest.mark.xfail(
+    strict=True, reason="the image's sh stays the parent of the script, dies of SIGTERM, and takes the rest with it"
+)
+def test_the_operators_own_command_line_passes_the_signal_on(site: Site) -> None:
+    site.driver_is_ready()
+    container = site.start(cdi=True, entry=ENTRY)
+    site.carrier.wait_for(container, WAITING)
+    assert site.carrier.stop(container) == 0, site.carrier.log(container)
+    assert site.handlers() == site.kind.own
+    assert not site.machine.exists(SPECIFICATION)
+
+
+@pytest.mark.parametrize("kind", KINDS[2:], ids=str)
+@pytest.mark.xfail(
+    strict=True, reason="CRI-O waits for the call that stops the container, which waits for CRI-O's restart"
+)
+def test_a_container_that_crio_stops_cleans_up_in_its_time(site: Site) -> None:
+    site.driver_is_ready()
+    container = site.start(cdi=True)
+    site.carrier.wait_for(container, WAITING)
+    assert site.carrier.stop(container, seconds=15) == 0, site.carrier.log(container)
+    assert site.handlers() == site.kind.own
+    assert not site.machine.exists(SPECIFICATION)
