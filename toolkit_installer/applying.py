@@ -187,7 +187,8 @@ class Applier:
         try:
             self.switcher.put(specifications.file_of(work), work.content)
         except ChangedMeanwhileError:
-            return None  # somebody else's version stands there, and stays
+            log.get().warning("Somebody else wrote the CDI specification meanwhile: it stays", file=work.path)
+            return None
         except InstallerError as failure:
             log.get().error("The CDI specification could not be given back", file=work.path, reason=str(failure))
             return failure

@@ -15,6 +15,7 @@ import pytest
 
 from tests.node import faults
 from tests.node.faults import Fault, Outcome, Plan
+from tests.node.instants import Deed
 from tests.support import fake_ctk, payloads
 from tests.support.fake_ctk import CONTROL, NEWER, NO_MODULES, VERSION
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, FakeNode
@@ -449,6 +450,21 @@ def test_whatever_fails_on_the_way_takes_the_specification_back_too(gpu: FakeNod
         after = gpu.snapshot()
         assert {path: after.get(path) for path in before} == before, f"{at}: {calls[at]}"
         assert not gpu.exists(TOOLKIT), f"{at}: {calls[at]}"
+
+
+def test_somebody_elses_specification_that_comes_while_ours_is_put_is_never_lost(gpu: FakeNode) -> None:
+    replaced = 0
+    calls = install(gpu).calls
+    uninstall(gpu)
+    put = next(at for at, call in enumerate(calls) if Path(SPECIFICATION).name in call)
+    for at in range(put, put + 4):
+        done = do(gpu, "run", "--no-daemon", *ON, plan=Deed(at, deed=lambda: gpu.write(SPECIFICATION, THEIRS)))
+        assert done.code == 0, done.output
+        replaced += VERSION in specification(gpu)
+        uninstall(gpu)
+        assert gpu.read(SPECIFICATION) == THEIRS, f"{at}: {calls[at]}"
+        gpu.place(SPECIFICATION).unlink()
+    assert replaced, "it came before ours was in its place, and nobody looked again"
 
 
 def test_nodes_that_could_not_be_created_leave_the_node_as_it_was(gpu: FakeNode) -> None:
