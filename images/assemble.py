@@ -16,6 +16,8 @@ from pathlib import Path
 HOME = Path("/opt/toolkit-installer")
 PROGRAMS = ("toolkit-installer", "nvidia-toolkit", "nvidia-ctk-installer")
 _IN_PATH = Path("usr/local/bin")
+_BASH = Path("/usr/bin/bash")
+"""The base's, which is the build stage's as well."""
 
 
 def main(wheels: Path, payload: Path, out: Path) -> None:
@@ -41,7 +43,19 @@ def main(wheels: Path, payload: Path, out: Path) -> None:
     (out / _IN_PATH).mkdir(parents=True)
     for name in PROGRAMS:
         (out / _IN_PATH / name).symlink_to(HOME / "bin" / name)
+    _shell(out)
     _same_times(out, int(os.environ.get("SOURCE_DATE_EPOCH") or 0))
+
+
+def _shell(out: Path) -> None:
+    """Have `sh -c COMMAND` become the command, as bash does and dash does not, where the base has bash.
+
+    The GPU Operator's entry point is `sh -c /bin/entrypoint.sh`: a shell that stayed in between would get the engine's
+    signal, end of it, and leave nobody to clean up.
+    """
+    if _BASH.exists():
+        (out / "usr/bin").mkdir(parents=True)
+        (out / "usr/bin/sh").symlink_to(_BASH.name)
 
 
 class _Pip:

@@ -328,9 +328,6 @@ def test_a_driver_that_is_named_and_not_there_is_said_and_nothing_is_written(sit
 
 
 @pytest.mark.parametrize("kind", KINDS[:1], ids=str)
-@pytest.mark.xfail(
-    strict=True, reason="the image's sh stays the parent of the script, dies of SIGTERM, and takes the rest with it"
-)
 def test_the_operators_own_command_line_passes_the_signal_on(site: Site) -> None:
     site.driver_is_ready()
     container = site.start(cdi=True, entry=ENTRY)
