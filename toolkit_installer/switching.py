@@ -25,6 +25,9 @@ from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.settings import ReloadMode
 
 _ASK_SECONDS = 5.0
+_END_SECONDS = 5.0
+"""What an engine gets to end before it is taken to wait for us."""
+_POLL_SECONDS = 0.05
 _NEW_FILE_MODE = 0o644
 _FALLEN = ("failed", "inactive")
 """States of a unit that systemd does not start by itself: where it will, it says "activating"."""
@@ -171,8 +174,18 @@ class Switcher:
         unit = switch.reload.unit
         if switch.reload.mode is ReloadMode.SIGNAL and switch.last_resort and self._signalled:
             unit = self._fallen(switch)
-        if unit is not None:
-            heard = self._restart(unit, last_resort=switch.last_resort)
+        if unit is not None and switch.reload.ends_after_calls and switch.last_resort and self.attention.stop:
+            heard = self._restart(self.node.services.begin_restart, unit, last_resort=True)
+            if not heard and not self._ended(switch):
+                log.get().warning(
+                    "The engine ends only after this process, which it is asked to stop: systemd starts it again then, "
+                    "with the files that are in place now",
+                    engine=name,
+                    unit=unit,
+                )
+                return
+        elif unit is not None:
+            heard = self._restart(self.node.services.restart, unit, last_resort=switch.last_resort)
         self._wait(switch, heard, signalled=unit is not None, interruptible=interruptible)
 
     def _fallen(self, switch: Switch) -> str | None:
@@ -183,10 +196,20 @@ class Switcher:
         state = self.node.services.property(process.unit, "ActiveState")
         return process.unit if state in _FALLEN else None
 
-    def _restart(self, unit: str, *, last_resort: bool) -> str:
+    def _ended(self, switch: Switch) -> bool:
+        """Wait for the end of the process that served so far, as long as it takes if nothing is in its way."""
+        process = _process(switch.live)
+        deadline = time.monotonic() + _END_SECONDS
+        while process is not None and processes.look(process.pid) == process:
+            if time.monotonic() > deadline:
+                return False
+            self.attention.look(_POLL_SECONDS)
+        return True
+
+    def _restart(self, how: Callable[..., None], unit: str, *, last_resort: bool) -> str:
         """Restart the unit; return what was heard if it failed. Raises NotServedError unless it is the last resort."""
         try:
-            self.node.services.restart(unit, seconds=self.seconds)
+            how(unit, seconds=self.seconds)
         except ProgramError as error:
             heard = secrets.mask(str(error))
             if not last_resort:

@@ -57,9 +57,6 @@ def site(machine: Machine, folder: Path, built_image: BuiltImage, go_tool: Calla
     # as most nodes have it, for names without a registry such as the manifest's
     host.path("/etc/containers/registries.conf").write_text('unqualified-search-registries = ["docker.io"]\n')
     low_level.make_privileged_containers_possible(host)
-    # CRI-O does not end before it has answered the kubelet, which waits for the pod that waits for CRI-O to end:
-    # systemd kills it then, after 90 s unless its unit says otherwise
-    machine.override(UNIT, "TimeoutStopSec=3", name="stop")
     machine.serve(UNIT, CONFIG, crio_unit.CONFIGURATION)
     gpu_host.install(host, folder / "driver")
 

@@ -338,13 +338,10 @@ def test_the_operators_own_command_line_passes_the_signal_on(site: Site) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS[2:], ids=str)
-@pytest.mark.xfail(
-    strict=True, reason="CRI-O waits for the call that stops the container, which waits for CRI-O's restart"
-)
-def test_a_container_that_crio_stops_cleans_up_in_its_time(site: Site) -> None:
+def test_a_container_that_crio_stops_leaves_before_crio_does_which_waits_for_it(site: Site) -> None:
     site.driver_is_ready()
     container = site.start(cdi=True)
     site.carrier.wait_for(container, WAITING)
-    assert site.carrier.stop(container, seconds=15) == 0, site.carrier.log(container)
+    assert site.carrier.stop(container, seconds=25) == 0, site.carrier.log(container)
     assert site.handlers() == site.kind.own
     assert not site.machine.exists(SPECIFICATION)

@@ -29,8 +29,6 @@ from toolkit_installer.toolkit.payload import RUNTIMES
 
 OURS = ["base", *(name for name in kustomizations() if name.startswith("overlays/"))]
 DOCUMENTS = [manifests.PROJECT / "README.md", *(manifests.PROJECT / "docs").glob("*.md")]
-STOP_TIMEOUT = 90
-"""Seconds that systemd gives a unit to stop, unless it says otherwise (DefaultTimeoutStopSec)."""
 pytestmark = pytest.mark.usefixtures("kustomize")
 
 
@@ -102,8 +100,7 @@ def test_no_manifest_makes_the_kubelet_create_anything_on_a_node(name: str) -> N
 @pytest.mark.parametrize("name", OURS)
 def test_what_is_asked_once_told_to_stop_and_a_reload_with_its_rollback_fit_into_the_grace_period(name: str) -> None:
     reload_timeout = settings(name).reload_timeout
-    needed = wanted._LEAVE_SECONDS + STOP_TIMEOUT + 2 * reload_timeout
-    assert pod(name)["terminationGracePeriodSeconds"] >= needed
+    assert pod(name)["terminationGracePeriodSeconds"] >= wanted._LEAVE_SECONDS + 2 * reload_timeout
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -57,6 +57,8 @@ class Reload:
     restarts: bool = False
     by_itself: bool = False
     """The engine takes the change over without being asked."""
+    ends_after_calls: bool = False
+    """The engine ends once it has answered every call: that of a kubelet which stops us waits for us in turn."""
     watched_by: str = ""
     """A distribution that sees the change and restarts the engine on its own: it is waited for, no more."""
 

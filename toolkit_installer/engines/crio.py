@@ -107,6 +107,8 @@ class Crio:
             if watched or not survey.files:
                 return Reload(ReloadMode.NONE, by_itself=True)
         decided = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
+        # its gRPC server stops gracefully: with every call answered
+        decided = dataclasses.replace(decided, ends_after_calls=decided.restarts)
         if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and survey.live is None:
             return dataclasses.replace(decided, by_itself=settings.hooks_dir == crio_config.DEFAULT_HOOKS_DIR)
         return decided

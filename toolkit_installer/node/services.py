@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs
@@ -52,10 +53,17 @@ class Services:
 
         Raises ProgramError with systemd's own words, and with what the unit's log says of it.
         """
+        self._restart(unit, (), seconds)
+
+    def begin_restart(self, unit: str, *, seconds: float) -> None:
+        """Have systemd restart the unit, and do not wait for it: that comes to its end without us. Raises as above."""
+        self._restart(unit, ("--no-block",), seconds)
+
+    def _restart(self, unit: str, flags: Sequence[str], seconds: float) -> None:
         systemctl = self.programs.find("systemctl")
         if systemctl is None:
             raise ProgramError("the node has no systemctl", hint="use --restart-mode signal or none")
-        command = [systemctl, "restart", unit]
+        command = [systemctl, "restart", *flags, unit]
         self.calls.restart_unit(command)
         began = time.time()
         # a unit that failed a few times is not started again before this, though its files are good by now
