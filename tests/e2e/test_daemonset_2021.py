@@ -9,10 +9,9 @@ import pytest
 from tests.e2e.gpu_nodes import LOOK, NOTHING, THE_GPU
 from tests.e2e.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support import carriers, gpu_host, image_build, images
+from tests.support import carriers, gpu_host, images
 from tests.support.carriers import Description, Docker, Mount
-from tests.support.go_tools import GoToolError
-from tests.support.image_build import BuiltImage, ImageBuildError
+from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,16 +31,8 @@ MOUNTS = (
 )
 
 
-@pytest.fixture(scope="session")
-def image() -> BuiltImage:
-    try:
-        return image_build.built()
-    except (GoToolError, ImageBuildError) as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture
-def docker_of_the_machine(machine: Machine, folder: Path, image: BuiltImage) -> Iterator[Docker]:
+def docker_of_the_machine(machine: Machine, folder: Path, built_image: BuiltImage) -> Iterator[Docker]:
     """Yield a machine's docker with the image, and a GPU."""
     host = machine.host
     host.run("mount", "--make-rshared", "/")
@@ -52,16 +43,16 @@ def docker_of_the_machine(machine: Machine, folder: Path, image: BuiltImage) -> 
         host.run("mkdir", "-p", mount.source)
     with carriers.Docker(host) as docker:
         docker.load(images.archive(), images.IMAGE)
-        docker.load(image.archive, image.reference)
+        docker.load(built_image.archive, built_image.reference)
         gpu_host.install(host, folder / "driver")
         yield docker
 
 
 def test_its_container_configures_docker_serves_the_gpu_and_gives_docker_back(
-    machine: Machine, docker_of_the_machine: Docker, image: BuiltImage
+    machine: Machine, docker_of_the_machine: Docker, built_image: BuiltImage
 ) -> None:
     docker, before = docker_of_the_machine, machine.state(CONFIG)
-    wanted = Description(image.reference, {"RUNTIME_ARGS": ""}, MOUNTS, arguments=(INSTALL_DIR,))
+    wanted = Description(built_image.reference, {"RUNTIME_ARGS": ""}, MOUNTS, arguments=(INSTALL_DIR,))
     container = docker.start(wanted)
     docker.wait_for(container, WAITING)
     assert machine.docker_handlers() == {"runc"} | HANDLERS

@@ -40,6 +40,8 @@ def test_the_line_of_the_readme_configures_docker_and_docker_stop_gives_it_back(
 ) -> None:
     host = machine.host
     low_level.make_privileged_containers_possible(host)
+    options = "--bridge=none --iptables=false --ip6tables=false --storage-driver=overlay2"
+    host.path("/etc/default/docker").write_text(f'DOCKER_OPTS="{options}"\n')
     before = machine.serve(UNIT, CONFIG, CONFIGURATION)
     folders = machine.written_below("/etc/docker", "/usr/local", "/run/nvidia")
     host.run("mount", "--make-rshared", "/")  # as systemd does when a machine boots

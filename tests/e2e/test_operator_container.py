@@ -20,11 +20,10 @@ import pytest
 from tests.e2e.gpu_nodes import LOOK, THE_GPU
 from tests.e2e.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support import carriers, crio_unit, fake_ctk, go_tools, gpu_host, image_build, images
+from tests.support import carriers, crio_unit, fake_ctk, go_tools, gpu_host, images
 from tests.support.carriers import Carrier, Description, Mount
 from tests.support.crio_engine import CrioEngine
-from tests.support.go_tools import GoToolError
-from tests.support.image_build import BuiltImage, ImageBuildError
+from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -228,14 +227,6 @@ def _driver(machine: Machine, work: Path) -> None:
         host.run("mkdir", "-p", mount.source)
 
 
-@pytest.fixture(scope="session")
-def image() -> BuiltImage:
-    try:
-        return image_build.built()
-    except (GoToolError, ImageBuildError) as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture(params=KINDS, ids=str)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param  # type: ignore[no-any-return]
@@ -269,12 +260,12 @@ def carrier(kind: Kind, machine: Machine, go_tool: Callable[[Tool], Path]) -> It
 
 
 @pytest.fixture
-def site(machine: Machine, kind: Kind, carrier: Carrier, image: BuiltImage, folder: Path) -> Site:
+def site(machine: Machine, kind: Kind, carrier: Carrier, built_image: BuiltImage, folder: Path) -> Site:
     carrier.load(images.archive(), images.PAUSE)
     carrier.load(images.archive(), images.IMAGE)
-    carrier.load(image.archive, image.reference)
+    carrier.load(built_image.archive, built_image.reference)
     _driver(machine, folder / "driver")
-    return Site(machine, kind, carrier, image.reference, machine.state(kind.config))
+    return Site(machine, kind, carrier, built_image.reference, machine.state(kind.config))
 
 
 @pytest.mark.parametrize("cdi", [False, True], ids=["without-cdi", "with-cdi"])

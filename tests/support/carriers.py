@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support import images
+from tests.support import images, low_level
 from tests.support.host import CHECKOUT, Host
+from tests.support.kubelet_pod import AWAY
 
 _CALLER = CHECKOUT / "tests" / "support" / "cri_call.py"
 _CALL_SECONDS = 300
@@ -27,10 +28,6 @@ _GRACE_SECONDS = 60
 _POLL = 0.05
 _NODE = 2
 """NamespaceMode."""
-_CLOSEST: dict[int, Any] = {1: {1: "ALL", 2: "SYS_RESOURCE"}, 15: {1: 1}, 16: {1: 1}}
-"""LinuxContainerSecurityContext: capabilities to add and to drop; no profiles of seccomp and AppArmor."""
-_SYS_RESOURCE = 24
-"""Its number in linux/capability.h. Without it runc cannot give a container all that it asks for."""
 _EXITED = 2
 """ContainerState."""
 _PROPAGATION = {"": 0, "rslave": 1, "rshared": 2}
@@ -67,6 +64,7 @@ class Carrier(abc.ABC):
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        low_level.make_privileged_containers_possible(host)
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +153,7 @@ class Docker(Carrier):
 
     def start(self, wanted: Description) -> str:
         """See Carrier."""
-        options = [*_privileges(), "--pid=host", "--network=host"]
+        options = ["--privileged", "--pid=host", "--network=host"]
         options += [f"--env={name}={value}" for name, value in wanted.environment.items()]
         for mount in wanted.mounts:
             modes = [*(["ro"] if mount.read_only else []), *([mount.propagation] if mount.propagation else [])]
@@ -199,22 +197,6 @@ class Docker(Carrier):
         """See Carrier."""
         for container in self._started:
             self.host.run("docker", "rm", "--force", container, check=False)
-
-
-def _all_can_be_given() -> bool:
-    """Tell whether root has what a privileged container asks for: not in every container of a CI."""
-    status = Path("/proc/self/status").read_text()
-    bounding = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapBnd:"))
-    return bool(bounding >> _SYS_RESOURCE & 1)
-
-
-def _privileges() -> list[str]:
-    """Return docker's options for a privileged container, or, where root lacks something, for what comes closest."""
-    if _all_can_be_given():
-        return ["--privileged"]
-    confinement = ("seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined", "label=disable")
-    options = [f"--security-opt={each}" for each in confinement]
-    return [*options, "--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--device-cgroup-rule=a *:* rwm"]
 
 
 class Cri(Carrier):
@@ -266,9 +248,7 @@ class Cri(Carrier):
         logs = f"/var/log/pods/{name}"
         self.host.run("mkdir", "-p", logs)
         namespaces = {1: _NODE, 2: _NODE if privileged else 1}
-        # containerd gives a privileged container what there is; CRI-O insists
-        whole = privileged and (self._archive is None or _all_can_be_given())
-        security = {1: namespaces, 6: int(whole)}
+        security = {1: namespaces, 6: int(privileged)}
         pod = {1: {1: name, 2: name, 3: "test"}, 3: logs, 8: {1: f"/pods/{name}", 2: security}}
         sandbox = self._call("RunPodSandbox", {1: pod, 2: handler})["1"]
         config = {
@@ -278,7 +258,7 @@ class Cri(Carrier):
             4: list(wanted.arguments),
             6: [{1: key, 2: value} for key, value in wanted.environment.items()],
             11: "main.log",
-            15: {2: {2: int(whole), 3: namespaces, **(_CLOSEST if privileged and not whole else {})}},
+            15: {2: {2: int(privileged), 3: namespaces}},
             **more,
         }
         container = self._call("CreateContainer", {1: sandbox, 2: config, 3: pod})["1"]
@@ -294,7 +274,14 @@ class Cri(Carrier):
         return "".join(f"{line.split(' ', 3)[3]}\n" for line in lines)  # time, stream, whether it is a whole line
 
     def _status(self, container: str) -> dict[str, str]:
-        return self._call("ContainerStatus", {1: container}, 1)
+        deadline = time.monotonic() + _CALL_SECONDS
+        while True:
+            try:
+                return self._call("ContainerStatus", {1: container}, 1)
+            except CarrierError as error:
+                if not any(words in str(error) for words in AWAY) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL)  # it is being restarted
 
     def running(self, container: str) -> bool:
         """See Carrier."""

@@ -29,7 +29,7 @@ _CONTAINER, _NODE = 1, 2
 """NamespaceMode."""
 _RUNNING, _EXITED = 1, 2
 """ContainerState."""
-_AWAY = (": UNAVAILABLE: ", "server is not initialized yet")
+AWAY = (": UNAVAILABLE: ", "server is not initialized yet")
 """What is in the error of a call that an engine did not answer because it ends, or has only begun."""
 _PROPAGATION = {"None": 0, "HostToContainer": 1, "Bidirectional": 2}
 _UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -96,7 +96,7 @@ class Kubelet:
         print(json.dumps([method, request, way]), file=self._caller.stdin, flush=True)
         answer = json.loads(self._caller.stdout.readline())
         if "error" in answer:
-            raise (AwayError if any(words in answer["error"] for words in _AWAY) else PodError)(answer["error"])
+            raise (AwayError if any(words in answer["error"] for words in AWAY) else PodError)(answer["error"])
         fields: dict[str, str] = answer["fields"]
         return fields
 

@@ -40,7 +40,7 @@ def lacking() -> list[str]:
 
 def make_privileged_containers_possible(host: Host) -> None:
     """Have the machine's runc leave out what no process here can have. Nothing is changed where root has it all."""
-    if not lacking():
+    if not lacking() or host.path(_REAL).exists():
         return
     host.path(_RUNC).rename(host.path(_REAL))
     host.path(_RUNC).write_text(_WRAPPER.replace("LACKING", repr(lacking())).replace("REAL", _REAL))
