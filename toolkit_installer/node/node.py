@@ -9,7 +9,7 @@ from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.node.reading import Found
-from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.root import NodeError, Root, is_mounted
 from toolkit_installer.node.services import Services
 
 
@@ -36,7 +36,7 @@ class Node:
         """Return the node as the flags name it: everything beneath `node_root`, or the paths as they are here."""
         if node_root is not None:
             return cls(node_root, calls=calls)
-        return cls("/", host_root if os.path.ismount(host_root) else "/", calls=calls, whole=False)
+        return cls("/", host_root if is_mounted(host_root) else "/", calls=calls, whole=False)
 
     def find(self, path: str) -> tuple[str, Found | None]:
         """Return the canonical path and the file there, None if absent. Raises ConfigurationError, NodeError.

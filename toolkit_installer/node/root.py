@@ -141,12 +141,36 @@ class Root:
 
     def mount_of(self, path: str) -> int:
         """Return the id of the mount that the folder of the canonical `path` lies on. Raises OSError."""
-        with self.parent(path) as (folder, _), open(f"/proc/self/fdinfo/{folder}", encoding="ascii") as lines:
-            for line in lines:
-                key, _, value = line.partition(":")
-                if key == "mnt_id":
-                    return int(value)
-        return -1
+        with self.parent(path) as (folder, _):
+            return _mount_id(folder)
+
+
+def is_mounted(path: str) -> bool:
+    """Tell whether something is mounted at a folder of our own file system, be it a part of the same disk.
+
+    Device numbers do not tell: the node's / may lie on the disk that the container's own root lies on.
+    """
+    mounts = []
+    for place in (path, os.path.join(path, "..")):
+        try:
+            folder = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            mounts.append(_mount_id(folder))
+        finally:
+            os.close(folder)
+    return mounts[0] != mounts[1]
+
+
+def _mount_id(folder: int) -> int:
+    """Return the id of the mount that an open folder is on, -1 where the kernel does not tell (proc(5), fdinfo)."""
+    with open(f"/proc/self/fdinfo/{folder}", encoding="ascii") as lines:
+        for line in lines:
+            key, _, value = line.partition(":")
+            if key == "mnt_id":
+                return int(value)
+    return -1
 
 
 def refuse_if_others_write(folder: int, path: str) -> None:

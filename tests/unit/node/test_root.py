@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.root import NodeError, Root, refuse_if_others_write
+from toolkit_installer.node.root import NodeError, Root, is_mounted, refuse_if_others_write
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
@@ -184,3 +186,24 @@ def test_an_error_of_the_kernel_says_what_to_do() -> None:
     error = NodeError.of(OSError(30, "x"), "/etc/x", "write it")
     assert str(error).startswith("/etc/x: cannot write it: Read-only file system (")
     assert error.number == 30
+
+
+# --- what is mounted ---
+
+
+def test_a_folder_of_the_same_disk_that_is_mounted_is_told_from_one_that_is_not(tmp_path: Path) -> None:
+    for name in ("disk", "host"):
+        (tmp_path / name).mkdir()
+    asked = f"from toolkit_installer.node.root import is_mounted; print(is_mounted({str(tmp_path / 'host')!r}))"
+    script = f'"$0" -c "$1"; mount --bind {tmp_path}/disk {tmp_path}/host && "$0" -c "$1"'
+    command = ["unshare", "--mount", "sh", "-c", script, sys.executable, asked]
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here: not root, or in a container")
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_what_is_no_folder_is_not_mounted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert not is_mounted(str(tmp_path / "file"))
+    assert not is_mounted(str(tmp_path / "absent"))
