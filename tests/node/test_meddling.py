@@ -8,11 +8,12 @@ import os
 import shutil
 import stat
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.node import warm
 from tests.node.faults import Outcome, run
 from tests.node.instants import Deed, numbers_of
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
@@ -163,8 +164,9 @@ class Bench:
 
 
 @pytest.fixture(params=[DOCKER, CONTAINERD], ids=str)
-def bench(tmp_path: Path, payload: Path, request: pytest.FixtureRequest) -> Bench:
-    return Bench(tmp_path, payload, request.param)
+def bench(tmp_path: Path, payload: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    with warm.quick():
+        yield Bench(tmp_path, payload, request.param)
 
 
 def handlers(node: FakeNode) -> set[str]:

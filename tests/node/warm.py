@@ -41,7 +41,7 @@ _COMMANDS = cli._top_command(Program.TOOLKIT_INSTALLER, ENVIRONMENT)
 
 
 @contextlib.contextmanager
-def _quick() -> Iterator[None]:
+def quick() -> Iterator[None]:
     """Do but once what costs each command much and is the same each time: the flags' table, the payload's version.
 
     And look at no processes: containers of this machine are none of the made node's.
@@ -132,7 +132,7 @@ class Warm:
             os.dup2(self._said.fileno(), stream)
         signals.block()
         gc.disable()  # what a command leaves is young then, and found at its end
-        with self._inside(), _quick():
+        with self._inside(), quick():
             while True:
                 try:
                     arguments, plan, stopped, standing = connection.recv()
