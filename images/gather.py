@@ -75,6 +75,13 @@ def _unpack(package: Path, root: Path) -> None:
         if not name.startswith(_WANTED):
             continue
         path = root / name
+        if not path.parent.resolve().is_relative_to(root.resolve()):
+            raise SystemExit(f"gather: {package.name} has /{name}, which a symlink leads elsewhere")
+        if path.is_symlink() or path.exists():
+            raise SystemExit(
+                f"gather: {package.name} has /{name}, and another package too: "
+                "give one release of each package, for one architecture"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         if entry.target is not None:
             path.symlink_to(entry.target)

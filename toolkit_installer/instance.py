@@ -246,9 +246,9 @@ class Instance:
         else:
             log.get().info("Cleaning up", signal=self.attention.stop.name if self.attention.stop else None)
             keep = self.settings.keep_toolkit if order is None else order == orders.KEEP
-            toolkit_stays = revert(self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep)
+            remainder = revert(self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep)
             self.pid_file.adopt_folders(receipt.pid_folders)
-            say_done(receipt, toolkit_stays=toolkit_stays)
+            say_done(receipt, remainder)
         return self._exit_code()
 
     def _exit_code(self) -> int:

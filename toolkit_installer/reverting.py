@@ -25,6 +25,14 @@ _ASK_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
 
+@dataclasses.dataclass(frozen=True)
+class Remainder:
+    """What is not as it was after everything was taken back: `unseen` are engines that are still to come back."""
+
+    toolkit_stays: bool
+    unseen: tuple[str, ...] = ()
+
+
 class Reverter:
     """Takes back what a receipt records."""
 
@@ -33,10 +41,10 @@ class Reverter:
         self.store = store
         self.switcher = Switcher(node, attention, seconds, store.folder)
 
-    def revert(self, receipt: Receipt, *, keep_toolkit: bool) -> bool:
+    def revert(self, receipt: Receipt, *, keep_toolkit: bool) -> Remainder:
         """Take back everything. What comes to an end here is never refused, and may be repeated after a crash.
 
-        Return whether the toolkit stays: because `keep_toolkit` says so, or because something still needs it.
+        The toolkit stays where `keep_toolkit` says so, or something still needs it.
         Raises EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays then.
         """
         recovering.recover(self.node, receipt, self.store.folder)
@@ -62,7 +70,7 @@ class Reverter:
         toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=False)
         self.store.clear()
         toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
-        return stays
+        return Remainder(stays, tuple(self.switcher.unseen))
 
     def _revert_specifications(self, receipt: Receipt) -> Receipt:
         """Give the CDI specifications back; return the receipt with what was learnt on the way."""

@@ -78,6 +78,8 @@ class Switcher:
         self.reloads = 0
         """How often an engine was asked to reload."""
         self._attempts: dict[str, list[bytes | None]] = {}
+        self.unseen: list[str] = []
+        """The engines whose restart was left to systemd."""
         self._signalled = False
         """Whether an engine was signalled: one that is down since may have died of it."""
 
@@ -183,6 +185,7 @@ class Switcher:
                     engine=name,
                     unit=unit,
                 )
+                self.unseen.append(name)
                 return
         elif unit is not None:
             heard = self._restart(self.node.services.restart, unit, last_resort=switch.last_resort)

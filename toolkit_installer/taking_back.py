@@ -16,7 +16,7 @@ from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import Receipt
 from toolkit_installer.receipt_store import ReceiptStore
-from toolkit_installer.reverting import Reverter
+from toolkit_installer.reverting import Remainder, Reverter
 from toolkit_installer.settings import Settings
 
 _Result = TypeVar("_Result")
@@ -41,19 +41,21 @@ def take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: Pid
         log.get().info("Nothing is installed", folder=settings.toolkit.folder)
         return
     store.prepare()
-    toolkit_stays = revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
+    remainder = revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
     if receipt.pid_file != pid_file.path:
         _remove_pid_file(node, receipt.pid_file)
     pid_file.adopt_folders(receipt.pid_folders)
-    say_done(receipt, toolkit_stays=toolkit_stays)
+    say_done(receipt, remainder)
 
 
-def say_done(receipt: Receipt, *, toolkit_stays: bool) -> None:
+def say_done(receipt: Receipt, remainder: Remainder) -> None:
     """Log how the node is after a cleanup that came to its end."""
-    if toolkit_stays:
-        log.get().info("The node is as it was, but for the toolkit's files, which stay", folder=receipt.toolkit_folder)
-    else:
-        log.get().info("The node is as it was")
+    files = "The node's files are as they were" if remainder.unseen else "The node is as it was"
+    toolkit = ", but for the toolkit's files, which stay" if remainder.toolkit_stays else ""
+    engines = "; that the engine comes back is with systemd" if remainder.unseen else ""
+    more = {"folder": receipt.toolkit_folder} if remainder.toolkit_stays else {}
+    more |= {"engine": ", ".join(remainder.unseen)} if remainder.unseen else {}
+    log.get().info(f"{files}{toolkit}{engines}", **more)
 
 
 def _remove_pid_file(node: Node, path: str) -> None:
@@ -81,14 +83,14 @@ def locked(store: ReceiptStore) -> bool:
 
 def revert(  # what a cleanup depends on
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
-) -> bool:
-    """Take back what the receipt records; return whether the toolkit stays.
+) -> Remainder:
+    """Take back what the receipt records.
 
     Raises as Reverter.revert does, but ChangedMeanwhileError.
     """
     recovering.refuse_strangers(node, receipt, receipt.file_paths())
 
-    def work() -> bool:
+    def work() -> Remainder:
         # an attempt before this one may have learnt something, and recorded it
         reverter = Reverter(node, store, attention, settings.reload_timeout)
         return reverter.revert(store.load() or receipt, keep_toolkit=keep_toolkit)

@@ -108,6 +108,17 @@ def test_rpm_packages_give_what_the_tree_gives_under_their_own_name(
     assert gathered(folder, tmp_path / "a") == {"rpm": gathered(payload, tmp_path / "b")["deb"]}
 
 
+def test_two_releases_of_a_package_are_refused_by_name(payload: Path, tmp_path: Path) -> None:
+    folder = packed(payload, tmp_path / "packages", deb)
+    for first in list(folder.glob("libnvidia*.deb")):
+        shutil.copy(first, first.with_name(f"zz-{first.name}"))
+    done = started(folder, tmp_path / "a")
+    assert done.returncode == 1
+    assert "zz-libnvidia-container1" in done.stderr
+    assert "give one release of each package" in done.stderr
+    assert not (tmp_path / "a").exists()
+
+
 def test_an_image_with_both_kinds_keeps_both(payload: Path, tmp_path: Path) -> None:
     for kind in ("deb", "rpm"):
         shutil.copytree(payload, tmp_path / "image/artifacts" / kind, symlinks=True)

@@ -13,11 +13,13 @@ from tests.support.image_build import NAME, PROJECT, BuiltImage
 
 if TYPE_CHECKING:
     from tests.e2e.machine import Machine
+    from tests.support.host import Host
 
 UNIT, CONFIG = "docker", "/etc/docker/daemon.json"
 CONFIGURATION = '{\n  "labels": ["rack=a1"],\n  "log-level":   "info"\n}'
 CONTAINER = "toolkit-installer"
 WAITING = "Waiting for signal"
+STAYING = "--detach --name toolkit-installer --restart on-failure"
 _SECONDS = 120
 
 
@@ -28,6 +30,14 @@ def line_of_the_readme() -> str:
     return command
 
 
+def running(host: Host, container: str) -> bool:
+    return host.run("docker", "inspect", "--format={{.State.Running}}", container).stdout.strip() == "true"
+
+
+def log_file(host: Host) -> str:
+    return host.run("docker", "inspect", "--format={{.LogPath}}", CONTAINER).stdout.strip()
+
+
 def wait_until(what: Callable[[], bool], said: Callable[[], str]) -> None:
     deadline = time.monotonic() + _SECONDS
     while not what():
@@ -35,7 +45,7 @@ def wait_until(what: Callable[[], bool], said: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-def test_the_line_of_the_readme_configures_docker_and_docker_stop_gives_it_back(
+def test_the_line_of_the_readme_configures_docker_outlives_a_boot_and_is_taken_back(
     machine: Machine, built_image: BuiltImage
 ) -> None:
     host = machine.host
@@ -68,19 +78,33 @@ def test_the_line_of_the_readme_configures_docker_and_docker_stop_gives_it_back(
     said = host.run("docker", "run", "--rm", "--network=none", images.IMAGE, "/bin/busybox", "echo", "a container runs")
     assert "a container runs" in said.stdout
 
-    # as after a boot: docker starts it again, and there is nothing to do
-    host.run("docker", "kill", CONTAINER)
+    # the machine goes down and comes up: docker tells its containers to stop, and starts those that are to run
+    gpu = host.run("docker", "run", "--detach", "--restart=always", "--runtime=nvidia", "--network=none", images.IMAGE)
+    file = host.path(log_file(host))
+    host.run("systemctl", "stop", "docker.socket", "docker")
+    assert "Leaving the node configured" in file.read_text()
+    host.run("systemctl", "start", "docker")
+    assert machine.docker_handlers() == {"runc"} | HANDLERS
+    wait_until(lambda: running(host, gpu.stdout.strip()), log)
+    host.run("docker", "start", sleeper)
+    assert running(host, sleeper)
+
     host.run("docker", "start", CONTAINER)
     wait_until(lambda: log().count(WAITING) == 2, log)
     assert "Nothing to do: the node is as it should be" in log()
-
-    host.run("docker", "stop", CONTAINER, within=200)
+    host.run("docker", "rm", "--force", gpu.stdout.strip())
+    starts = machine.starts(UNIT)
+    # as README says how the line becomes the other one
+    assert STAYING in command
+    options, _, _ = command.replace(STAYING, "--rm").rpartition("\\\n")
+    host.run("sh", "-euc", f"{options} uninstall --node-root /host", within=200)
+    wait_until(lambda: not running(host, CONTAINER), log)
     assert "The node is as it was" in log()
     assert machine.state(CONFIG) == before
     assert machine.docker_handlers() == {"runc"}
     assert not machine.exists(INSTALL_DIR)
-    assert machine.starts(UNIT) == 1
-    assert host.run("docker", "inspect", "--format={{.State.Running}}", sleeper).stdout.strip() == "true"
+    assert machine.starts(UNIT) == starts
+    assert running(host, sleeper)
     assert set(machine.written_below("/etc/docker", "/usr/local")) == {
         path for path in folders if not path.startswith("/run/")
     }

@@ -129,7 +129,7 @@ def test_the_exit_codes_are_those_of_the_code_in_the_words_of_the_help() -> None
 # --- options ---
 
 EVERY = (*OPTIONS, STATUS_JSON, DRIVER_TIMEOUT)
-FLAGS = {flag for option in EVERY for flag in option.flags} | {"--help", "--version"}
+FLAGS = {flag for option in EVERY for flag in option.flags} | {"--help", "--version", "--rm"}  # the last is docker's
 VARIABLES = {variable for option in EVERY for variable in option.variables}
 OF_THE_IMAGE = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", (PROJECT / "images/build").read_text(encoding="utf-8")))
 """Variables that `make image` takes."""
