@@ -100,7 +100,10 @@ def test_no_manifest_makes_the_kubelet_create_anything_on_a_node(name: str) -> N
 @pytest.mark.parametrize("name", OURS)
 def test_what_is_asked_once_told_to_stop_and_a_reload_with_its_rollback_fit_into_the_grace_period(name: str) -> None:
     reload_timeout = settings(name).reload_timeout
-    assert pod(name)["terminationGracePeriodSeconds"] >= wanted._LEAVE_SECONDS + 2 * reload_timeout
+    attempt = 2 * reload_timeout  # systemctl's restart, then the wait for the engine to serve
+    slow_to_answer = reload_timeout
+    cleanup = slow_to_answer + 2 * attempt  # of a last resort
+    assert pod(name)["terminationGracePeriodSeconds"] >= wanted._LEAVE_SECONDS + cleanup
 
 
 @pytest.mark.parametrize("name", OURS)
