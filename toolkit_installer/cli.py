@@ -19,7 +19,7 @@ from toolkit_installer.options import help as cli_help
 from toolkit_installer.options.argv import Given
 from toolkit_installer.options.model import Option
 from toolkit_installer.options.resolve import Sources, answer_of
-from toolkit_installer.options.table import BY_NAME, DRIVER_TIMEOUT, OPTIONS, STATUS_JSON
+from toolkit_installer.options.table import BY_NAME, DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
 from toolkit_installer.settings import Program, Settings
 
 _HELP_FLAGS = ("-h", "--help")
@@ -199,12 +199,19 @@ def _jobs(program: Program, environment: Mapping[str, str]) -> Mapping[str, _Job
         return lifecycle.detect(settings, as_json=as_json.value is True)
 
     def wait_driver(values: _Values) -> int:
-        seconds = Sources(values, environment, program).answer(DRIVER_TIMEOUT).value
-        values.pop(DRIVER_TIMEOUT.name, None)
+        sources = Sources(values, environment, program)
+        seconds = sources.answer(DRIVER_TIMEOUT).value
+        unless_installed = sources.answer(UNLESS_INSTALLED).value is True
+        for own in (DRIVER_TIMEOUT, UNLESS_INSTALLED):
+            values.pop(own.name, None)
         settings = _configured(values, environment, program, installing=False, looking_for_driver=True)
         from toolkit_installer import lifecycle  # noqa: PLC0415  # see above
 
-        return lifecycle.wait_driver(settings, seconds=seconds if isinstance(seconds, float) else None)
+        return lifecycle.wait_driver(
+            settings,
+            seconds=seconds if isinstance(seconds, float) else None,
+            unless_installed=unless_installed,
+        )
 
     commands = {"run": run, "plan": plan, "uninstall": uninstall, "status": status, "detect": detect}
     return {**commands, "wait-driver": wait_driver}

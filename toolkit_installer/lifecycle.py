@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from toolkit_installer import detecting, driver_wait, log, observation, orders, receipt_check, report, waiting
+from toolkit_installer import receipt as receipts
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.instance import SIGNALLED, Instance
 from toolkit_installer.node import signals
@@ -12,6 +13,7 @@ from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
 from toolkit_installer.readiness import Marker
+from toolkit_installer.receipt import State
 from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.settings import Settings
@@ -76,12 +78,16 @@ def status(settings: Settings, *, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-def wait_driver(settings: Settings, *, seconds: float | None) -> int:
+def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: bool) -> int:
     """Wait until the driver is usable, for `seconds` (None: as long as it takes); return the exit code.
 
-    Raises DriverNotReadyError.
+    `unless_installed`: not on a node that has the toolkit. Raises DriverNotReadyError, and ConfigurationError for a
+    receipt that cannot be read.
     """
     node = Node.open(settings.node_root, settings.host_root)
+    if unless_installed and _is_installed(settings, node):
+        log.get().info("The toolkit is installed: the driver is not waited for", folder=settings.toolkit.folder)
+        return ExitCode.DONE
     try:
         found = driver_wait.wait(node, settings, seconds)
     except Stopped as stopped:
@@ -89,6 +95,19 @@ def wait_driver(settings: Settings, *, seconds: float | None) -> int:
         return SIGNALLED + stopped.number
     log.get().info("The driver is ready", root=found.root, dev_root=found.dev_root, version=found.version)
     return ExitCode.DONE
+
+
+def _is_installed(settings: Settings, node: Node) -> bool:
+    """Tell whether a receipt says that the toolkit is installed, and not that a run was killed half-way.
+
+    Nothing that the receipt names is looked at or touched, so it is not held to what it may name: for that the flags
+    of the run that wrote it are needed (`--config`), which who waits for the driver is not given.
+    """
+    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    store.check()
+    receipt_check.check_file(node, f"{store.folder}/{receipts.FILE}")
+    receipt = store.load()
+    return receipt is not None and receipt.state is State.INSTALLED
 
 
 def detect(settings: Settings, *, as_json: bool) -> int:

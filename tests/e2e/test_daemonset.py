@@ -14,7 +14,7 @@ from tests.e2e.cluster import RUN, WAIT, Site
 from tests.e2e.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.machine import CONFIG, DROP_IN, HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support import api_server, drivers, go_tools, gpu_host, images, kubelet_pod
+from tests.support import api_server, driver, drivers, go_tools, gpu_host, images, kubelet_pod
 from tests.support.api_server import Cluster
 from tests.support.engines import PATH
 from tests.support.image_build import BuiltImage
@@ -170,6 +170,36 @@ def test_an_update_reloads_no_engine_whatever_the_api_server_says_and_the_last_p
     assert machine.starts(UNIT) == 3
 
 
+def test_a_node_whose_driver_has_gone_since_is_given_back_by_the_next_pod(driven: Site) -> None:
+    site, machine = driven, driven.machine
+    pod = site.running_pod()
+    installed = machine.state(CONFIG)
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    pod.remove()
+    # as after a reboot with a driver that does not fit the kernel: the module is not loaded, nvidia-smi fails
+    machine.host.path(gpu_host.LOADED).write_text(driver.modules(loaded=False))
+    drivers.install(machine.host.path("/"), works=False, devices=False)
+
+    pod = site.pod()
+    pod.start_container(WAIT)
+    assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
+    assert "the driver is not waited for" in pod.log(WAIT)
+    pod.start_container(RUN)
+    pod.wait_until_probed(RUN, "startupProbe")
+    pod.wait_for(RUN, WAITING)
+    assert "the installed root stays" in pod.log(RUN)
+    assert IDLE in pod.log(RUN)
+    assert machine.state(CONFIG) == installed
+    assert machine.handlers() == {"runc"} | HANDLERS
+    assert machine.starts(UNIT) == 2
+
+    del site.cluster.objects[site.daemon_set_path]
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    site.assert_given_back()
+    assert machine.starts(UNIT) == 3
+    pod.remove()
+
+
 def test_as_the_default_runtime_it_serves_pods_without_a_class_and_the_last_files_are_left_for_uninstall(
     driven: Site,
 ) -> None:
@@ -263,5 +293,10 @@ def test_install_only_installs_the_toolkit_asks_nobody_and_leaves_the_engine_alo
     assert machine.exists("/opt/nvidia/toolkit/nvidia-container-runtime")
     assert not machine.exists(INSTALL_DIR)
     assert driven.cluster.asked == []
+    pod.remove()
+    pod = driven.running_pod("overlays/install-only")
+    assert "the driver is not waited for" in pod.log(WAIT), "it did not look where the toolkit is installed here"
+    assert IDLE in pod.log(RUN)
+    assert pod.stop(RUN) == 0, pod.log(RUN)
     assert machine.state(CONFIG) == before
     assert machine.starts(UNIT) == 1

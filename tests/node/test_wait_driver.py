@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -17,10 +18,11 @@ import pytest
 
 from tests.support import drivers
 from tests.support.drivers import CONTAINER, HOST, VERSION, install
-from tests.support.fake_node import DEADLINE, SCRIPTS, FakeNode, Run
+from tests.support.fake_node import DEADLINE, NOTHING_TO_DO, SCRIPTS, STORE, TOOLKIT, FakeNode, Run
 from toolkit_installer.driver import CONTAINER_READY, DRIVER_READY
 
 runs_drivers = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)
+RECEIPT = f"{STORE}/receipt.json"
 PROGRAM = str(SCRIPTS / "toolkit-installer")
 WAITING = "Waiting for the driver"
 
@@ -105,6 +107,87 @@ def test_a_hangup_has_it_look_at_once(node: FakeNode) -> None:
     install(node.place(HOST))
     waiting.process.send_signal(signal.SIGHUP)
     assert waiting.finish() == 0
+
+
+# --- a node that has the toolkit ---
+
+
+def test_a_node_that_has_the_toolkit_is_not_waited_for_when_that_was_asked(node: FakeNode) -> None:
+    assert node.do("run", "--no-daemon").process.returncode == 0
+    before = node.stamps()
+    done = start(node, "--unless-installed", "--timeout", "600")
+    assert done.finish() == 0, done.output
+    assert done.output.count("\n") == 1
+    assert f'msg="The toolkit is installed: the driver is not waited for" folder={TOOLKIT}' in done.output
+    assert node.stamps() == before
+    other = start(node, "--timeout", "0.2")
+    assert other.finish() == 8, "nobody asked for it"
+
+
+@runs_drivers
+def test_the_driver_of_a_node_that_has_the_toolkit_is_not_even_looked_at(node: FakeNode) -> None:
+    """nvidia-smi may take a minute to fail, on a GPU that has fallen off the bus."""
+    assert node.do("run", "--no-daemon").process.returncode == 0
+    install(node.place(HOST)).write_text("#!/bin/busybox sh\n: >/looked-at\nexit 9\n")
+    assert start(node, "--unless-installed").finish() == 0
+    assert not node.exists("/looked-at")
+    assert start(node, "--timeout", "0.2").finish() == 8
+    assert node.exists("/looked-at")
+
+
+@pytest.mark.parametrize("state", [None, "applying", "reverting"], ids=str)
+def test_a_node_that_was_never_configured_or_only_half_is_waited_for(node: FakeNode, state: str | None) -> None:
+    if state is not None:
+        assert node.do("run", "--no-daemon").process.returncode == 0
+        receipt = json.loads(node.read(RECEIPT))
+        node.place(RECEIPT).write_text(json.dumps(receipt | {"state": state}))
+    waiting = start(node, "--unless-installed", "--timeout", "0.2")
+    assert waiting.finish() == 8
+    assert WAITING in waiting.output
+
+
+def test_a_node_that_was_given_back_is_waited_for(node: FakeNode) -> None:
+    assert node.do("run", "--no-daemon").process.returncode == 0
+    assert node.do("uninstall").process.returncode == 0
+    assert start(node, "--unless-installed", "--timeout", "0.2").finish() == 8
+
+
+def test_the_toolkit_is_looked_for_where_this_run_would_install_it(node: FakeNode) -> None:
+    assert node.do("run", "--no-daemon", "--toolkit-install-dir", "/opt/nvidia").process.returncode == 0
+    assert start(node, "--unless-installed", "--timeout", "0.2").finish() == 8
+    for place in ("--toolkit-install-dir=/opt/nvidia", "/opt/nvidia"):
+        assert start(node, "--unless-installed", place).finish() == 0
+
+
+def test_a_file_that_only_the_run_was_told_of_keeps_nobody_waiting(node: FakeNode) -> None:
+    node.write("/opt/engine/docker.json", "{}")
+    assert node.do("run", "--no-daemon", "--config", "/opt/engine/docker.json").process.returncode == 0
+    done = start(node, "--unless-installed")
+    assert done.finish() == 0, done.output
+
+
+def test_a_receipt_that_cannot_be_trusted_is_said_at_once(node: FakeNode) -> None:
+    assert node.do("run", "--no-daemon").process.returncode == 0
+    node.place(RECEIPT).chmod(0o666)
+    waiting = start(node, "--unless-installed")
+    assert waiting.finish() == 3
+    assert "can be written to by others" in waiting.output
+    assert RECEIPT in waiting.output
+
+
+@runs_drivers
+def test_the_run_that_follows_finds_nothing_to_do_while_the_driver_is_away(node: FakeNode) -> None:
+    program = install(node.place(CONTAINER))
+    assert node.do("run", "--no-daemon", "--driver-root", "auto").process.returncode == 0
+    program.unlink()
+    assert start(node, "--unless-installed").finish() == 0
+    run = node.waiting("--driver-root", "auto")
+    assert NOTHING_TO_DO in run.output
+    assert run.stop() == 0, run.output
+    assert not node.exists(TOOLKIT)
+
+
+# --- how it is asked, and what it shows ---
 
 
 @pytest.mark.parametrize("flags", [("--timeout", "soon"), ("--timeout", "0"), ("--driver-root", "driver")])

@@ -32,6 +32,7 @@ class Lifecycle(types.ModuleType):
         self.answer: int | BaseException = 0
         self.prints = ""
         self.seconds: float | None = None
+        self.unless_installed: bool | None = None
 
     def _do(self, name: str, settings: Settings, *, as_json: bool | None = None) -> int:
         self.calls.append((name, settings, as_json))
@@ -56,8 +57,8 @@ class Lifecycle(types.ModuleType):
     def detect(self, settings: Settings, *, as_json: bool) -> int:
         return self._do("detect", settings, as_json=as_json)
 
-    def wait_driver(self, settings: Settings, *, seconds: float | None) -> int:
-        self.seconds = seconds
+    def wait_driver(self, settings: Settings, *, seconds: float | None, unless_installed: bool) -> int:
+        self.seconds, self.unless_installed = seconds, unless_installed
         return self._do("wait-driver", settings)
 
     @property
@@ -127,6 +128,33 @@ def test_the_driver_is_waited_for_as_long_as_was_asked(
 ) -> None:
     assert start(OURS, "wait-driver", *arguments, **environment) == 0
     assert lifecycle.seconds == seconds
+
+
+@pytest.mark.parametrize(
+    "arguments, environment, unless_installed",
+    [
+        ([], {}, False),
+        (["--unless-installed"], {}, True),
+        (["--unless-installed", "/opt/nvidia", "--timeout", "9"], {}, True),
+        ([], {"UNLESS_INSTALLED": "true"}, True),
+        ([], {"UNLESS_INSTALLED": ""}, False),
+        (["--unless-installed=false"], {"UNLESS_INSTALLED": "true"}, False),
+    ],
+)
+def test_a_node_that_has_the_toolkit_is_waited_for_unless_it_was_asked_otherwise(
+    lifecycle: Lifecycle, arguments: Sequence[str], environment: dict[str, str], *, unless_installed: bool
+) -> None:
+    assert start(OURS, "wait-driver", *arguments, **environment) == 0
+    assert lifecycle.unless_installed is unless_installed
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "uninstall", "status", "detect"])
+def test_no_other_command_has_the_options_of_wait_driver(
+    lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert start(OURS, command, "--unless-installed") == 2
+    assert lifecycle.calls == []
+    assert "--unless-installed" in str(error_of(capsys))
 
 
 @pytest.mark.parametrize("program", [OLD, CTK])

@@ -14,7 +14,7 @@ from toolkit_installer.errors import ExitCode
 from toolkit_installer.options import argv, build
 from toolkit_installer.options import help as cli_help
 from toolkit_installer.options.model import Kind
-from toolkit_installer.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON
+from toolkit_installer.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
 from toolkit_installer.settings import Program
 
 PROJECT = pathlib.Path(__file__).parents[2]
@@ -128,7 +128,7 @@ def test_the_exit_codes_are_those_of_the_code_in_the_words_of_the_help() -> None
 
 # --- options ---
 
-EVERY = (*OPTIONS, STATUS_JSON, DRIVER_TIMEOUT)
+EVERY = (*OPTIONS, STATUS_JSON, DRIVER_TIMEOUT, UNLESS_INSTALLED)
 FLAGS = {flag for option in EVERY for flag in option.flags} | {"--help", "--version", "--rm"}  # the last is docker's
 VARIABLES = {variable for option in EVERY for variable in option.variables}
 OF_THE_IMAGE = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", (PROJECT / "images/build").read_text(encoding="utf-8")))

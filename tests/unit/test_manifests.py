@@ -21,7 +21,8 @@ from tests.support.manifests import (
     settings,
 )
 from toolkit_installer import __version__, wanted
-from toolkit_installer.options.table import OPTIONS
+from toolkit_installer.options.help import COMMANDS
+from toolkit_installer.options.table import OPTIONS, UNLESS_INSTALLED
 from toolkit_installer.scheduling import refusal
 from toolkit_installer.settings import AUTO, Cleanup
 from toolkit_installer.toolkit.handlers import handlers
@@ -108,8 +109,9 @@ def test_what_is_asked_once_told_to_stop_and_a_reload_with_its_rollback_fit_into
 
 @pytest.mark.parametrize("name", OURS)
 def test_the_environment_has_variables_of_the_program_alone_and_each_once(name: str) -> None:
-    known = {variable for option in OPTIONS for variable in option.variables}
     for container in containers(name).values():
+        _, command = container["command"]
+        known = {variable for option in (*OPTIONS, *COMMANDS[command].options) for variable in option.variables}
         names = [each["name"] for each in container["env"]]
         assert len(names) == len(set(names))
         assert set(names) <= known
@@ -124,6 +126,17 @@ def test_the_program_takes_its_environment_as_it_is_meant() -> None:
     assert run.configure_engine
     assert settings(container="wait-driver").toolkit.driver_root == AUTO
     assert settings(container="wait-driver").node_root == "/host"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_node_that_has_the_toolkit_where_this_run_installs_it_is_not_waited_for(name: str) -> None:
+    found = environment(containers(name)["wait-driver"])
+    assert [found[variable] for variable in UNLESS_INSTALLED.variables] == ["true"]
+    waiting, running = settings(name, "wait-driver"), settings(name)
+    assert waiting.toolkit.install_dir == running.toolkit.install_dir
+    assert waiting.node_root == running.node_root
+    assert running.toolkit.driver_root == AUTO, "a run that is told the root has nothing to keep"
+    assert not running.toolkit.cdi.enabled, "a specification is not made without a driver"
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.options.model import Group, Kind, Option
-from toolkit_installer.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON
+from toolkit_installer.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
 from toolkit_installer.settings import Program
 
 NARROWEST = 80
@@ -98,7 +98,15 @@ DETECT = Page(
     notes=(_SHORT_NOTE,),
     examples=("toolkit-installer detect --node-root /host", "toolkit-installer detect --json"),
 )
-_FOR_THE_DRIVER = ("node_root", "host_root", "driver_root", "driver_root_ctr_path", "log_format", "debug")
+_FOR_THE_DRIVER = (
+    "node_root",
+    "host_root",
+    "install_dir",
+    "driver_root",
+    "driver_root_ctr_path",
+    "log_format",
+    "debug",
+)
 _FOUND = {"driver_root": "auto", "driver_root_ctr_path": "found with it"}
 
 
@@ -111,9 +119,16 @@ WAIT_DRIVER = Page(
     about="Wait until the driver is usable, and say meanwhile what is missing: in a driver container's root or on the "
     "node itself, whichever is ready first, nvidia-smi has to work. For an init container. Changes nothing; exits 8 "
     "when --timeout is over.",
-    options=(DRIVER_TIMEOUT, *(_of_wait_driver(row) for row in OPTIONS if row.name in _FOR_THE_DRIVER)),
+    options=(
+        DRIVER_TIMEOUT,
+        UNLESS_INSTALLED,
+        *(_of_wait_driver(row) for row in OPTIONS if row.name in _FOR_THE_DRIVER),
+    ),
     notes=(_SHORT_NOTE,),
-    examples=("toolkit-installer wait-driver --node-root /host", "toolkit-installer wait-driver --timeout 600"),
+    examples=(
+        "toolkit-installer wait-driver --node-root /host --unless-installed",
+        "toolkit-installer wait-driver --timeout 600",
+    ),
 )
 OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
     {

@@ -17,3 +17,4 @@ BY_NAME = {option.name: option for option in OPTIONS}
 
 STATUS_JSON = installer_rows.STATUS_JSON
 DRIVER_TIMEOUT = toolkit_rows.DRIVER_TIMEOUT
+UNLESS_INSTALLED = toolkit_rows.UNLESS_INSTALLED

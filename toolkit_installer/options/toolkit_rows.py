@@ -212,4 +212,18 @@ DRIVER_TIMEOUT = Option(
     in_short_help=True,
     help="How long the driver may take to become ready.",
 )
-"""The one option that only `wait-driver` has."""
+"""How long `wait-driver` waits. No other command has it."""
+
+UNLESS_INSTALLED = Option(
+    name="unless_installed",
+    flags=("--unless-installed",),
+    kind=Kind.FLAG,
+    group=Group.TOOLKIT,
+    step=Step.INSTALLER,
+    variables=("UNLESS_INSTALLED",),
+    default="false",
+    in_short_help=True,
+    help="Do not wait, and end with 0, where a run has installed the toolkit in --toolkit-install-dir already: with "
+    "--driver-root auto, run keeps the driver root there that it has.",
+)
+"""Whether `wait-driver` waits on a node that has the toolkit. No other command has it."""
