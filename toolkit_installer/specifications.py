@@ -2,7 +2,8 @@
 
 A specification is ours as a whole. What somebody else wrote in its place before us comes back at cleanup, unless it
 names our toolkit's folder: an older installer left it, and it would name what is gone. What somebody else writes over
-ours stays until the next run, which puts ours back.
+ours stays until the next run, which puts ours back: at cleanup theirs returns, or what stood there before us if theirs
+is ours with an edit, which names the toolkit's folder still.
 """
 
 from __future__ import annotations
@@ -102,6 +103,9 @@ def _base(store: ReceiptStore, record: FileRecord | None, found: Found | None, f
     if record is not None and _of_ours(record, found):
         return (None if record.before is None else store.original(record.before)), ""
     if _names(found, folder):
+        if record is not None and record.before is not None:
+            note = "somebody edited ours: it is replaced, and what stood there before us comes back at cleanup"
+            return store.original(record.before), note
         return None, "somebody else wrote it, but it names the toolkit's folder: it is replaced, and does not come back"
     return found.content, "somebody else's version is replaced, and comes back at cleanup"
 

@@ -270,6 +270,44 @@ def test_the_next_run_puts_ours_back_and_cleanup_theirs(gpu: FakeNode) -> None:
     assert gpu.read(SPECIFICATION) == THEIRS
 
 
+def test_what_stood_there_before_us_comes_back_also_after_somebody_edited_ours(gpu: FakeNode) -> None:
+    gpu.write(SPECIFICATION, THEIRS, 0o640)
+    os.setxattr(gpu.place(SPECIFICATION), "user.origin", b"\x00\xff")
+    before = gpu.snapshot()
+    install(gpu)
+    made = specification(gpu)
+    edited = made.replace("name: all", "name: everything")
+    assert edited != made
+    for _ in range(2):
+        with open(gpu.place(SPECIFICATION), "w", encoding="utf-8") as stream:  # as an editor does, in place
+            stream.write(edited)
+        assert "what stood there before us comes back at cleanup" in install(gpu).output
+        assert specification(gpu) == made
+    stamps = gpu.stamps()
+    assert NOTHING_TO_DO in install(gpu).output
+    assert gpu.stamps() == stamps
+    uninstall(gpu)
+    assert gpu.snapshot() == before
+
+
+def test_a_run_that_fails_or_is_killed_over_an_edit_of_ours_does_not_forget_what_stood_there(gpu: FakeNode) -> None:
+    gpu.write(SPECIFICATION, THEIRS)
+    install(gpu)
+    edited = specification(gpu).replace("name: all", "name: everything")
+    gpu.write(SPECIFICATION, edited)
+    calls = install(gpu).calls
+    put = [at for at, call in enumerate(calls) if Path(SPECIFICATION).name in call]
+    assert put
+    for fault in (Fault.ONCE, Fault.KILL):
+        for at in (put[0], put[-1], put[-1] + 1):  # before ours is written, while it is exchanged, and after
+            gpu.write(SPECIFICATION, edited)
+            do(gpu, "run", "--no-daemon", *ON, plan=Plan(at, fault, errno.EIO))
+            install(gpu)
+            uninstall(gpu)
+            assert gpu.read(SPECIFICATION) == THEIRS, f"{fault} at {at}: {calls[at]}"
+            install(gpu)
+
+
 def test_removed_while_the_run_waits_it_is_back_once_that_is_told_to_look(gpu: FakeNode) -> None:
     run = gpu.waiting(*ON)
     made = specification(gpu)
