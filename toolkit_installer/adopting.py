@@ -13,6 +13,10 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import EngineRecord, Receipt, State
 from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import layout, wrappers
+from toolkit_installer.toolkit.payload import RUNTIMES
+
+_BY_US = b"\n# Written by toolkit-installer"
+"""What a wrapper of this installer's begins with, after its first line; those of others say nothing of the kind."""
 
 
 def leftovers(node: Node, settings: Settings) -> Receipt | None:
@@ -27,6 +31,8 @@ def leftovers(node: Node, settings: Settings) -> Receipt | None:
     names = layout.known(node.files.list(folder))
     inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
     specification = specifications.recognised(node, settings.toolkit.cdi.path, folder)
+    if specification is not None and not engines and _left_by_us(node, folder):
+        specification = None
     if not engines and not names and not inner and specification is None:
         return None
     made = node.files.folders_of_ours(posixpath.dirname(folder))
@@ -34,6 +40,18 @@ def leftovers(node: Node, settings: Settings) -> Receipt | None:
     own = () if specification is None else (specification,)
     present = tuple(place for place in folders if node.files.status(place) is not None)
     return Receipt(State.REVERTING, __version__, folder, (*inner, *names), present, settings.pid_file, (), engines, own)
+
+
+def _left_by_us(node: Node, folder: str) -> bool:
+    """Tell whether the toolkit in `folder` is this installer's own.
+
+    No engine names it, and there is no receipt: then a cleanup has come to its end and left it on purpose. Ours had
+    taken its own CDI specification back by then; one that names the toolkit still is somebody's edit, or made since.
+    A cleanup of NVIDIA's own installer leaves toolkit and specification alike.
+    """
+    path = posixpath.join(folder, RUNTIMES[0])
+    found = node.files.find(path) if node.files.is_file(path) else None
+    return found is not None and _BY_US in found.content
 
 
 def _settings(node: Node, settings: Settings, room: Engine) -> Settings:

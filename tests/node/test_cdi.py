@@ -256,8 +256,38 @@ def test_an_edit_that_still_names_the_toolkit_stays_and_keeps_it(gpu: FakeNode) 
     assert "The node is as it was, but for the toolkit's files, which stay" in said
     assert specification(gpu) == edited
     assert gpu.exists(HOOK)
+    for _ in range(2):  # there is no receipt any more
+        stamp = gpu.stamps()[SPECIFICATION]
+        assert f"the CDI specification /var{SPECIFICATION} names it" in uninstall(gpu).output
+        assert gpu.stamps()[SPECIFICATION] == stamp
+        assert gpu.exists(HOOK)
+        assert not gpu.exists(STORE)
     gpu.place(SPECIFICATION).unlink()
     uninstall(gpu)
+    assert not gpu.exists(TOOLKIT)
+
+
+def test_one_made_for_a_toolkit_that_was_left_on_purpose_stays_and_keeps_it(gpu: FakeNode) -> None:
+    install(gpu)
+    made = specification(gpu)
+    uninstall(gpu, "--keep-toolkit")
+    assert not gpu.exists(SPECIFICATION)
+    gpu.write(SPECIFICATION, made)
+    uninstall(gpu)
+    assert specification(gpu) == made
+    assert gpu.exists(HOOK)
+
+
+def test_a_cleanup_of_another_installer_leaves_specification_and_toolkit_and_ours_removes_both(gpu: FakeNode) -> None:
+    install(gpu)
+    made = specification(gpu)
+    uninstall(gpu, "--keep-toolkit")
+    gpu.write(SPECIFICATION, made)
+    for name in gpu.place(TOOLKIT).iterdir():
+        if name.with_name(f"{name.name}.real").exists():
+            name.write_text(f'#! /bin/sh\nPATH={TOOLKIT}:$PATH \\\n\t{TOOLKIT}/{name.name}.real "$@"\n')
+    uninstall(gpu)
+    assert not gpu.exists(SPECIFICATION)
     assert not gpu.exists(TOOLKIT)
 
 
