@@ -64,6 +64,11 @@ class Generator:
         places = [posixpath.join(self._dev_root, "dev", name) for name in CONTROL_NODES]
         missing = tuple(place for place in places if not os.path.exists(place))
         if missing:
+            folder = posixpath.join(self._dev_root, "dev")
+            if not os.path.isdir(folder):  # a dry run does not look for it
+                raise DriverNotReadyError(
+                    f"the driver's device nodes cannot be created: there is no folder {folder}", hint=_HINT
+                )
             self._require(self._run([*self._creating(), "--dry-run"]), "the driver's device nodes cannot be created")
         return missing
 

@@ -24,7 +24,7 @@ from toolkit_installer import (
 )
 from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request, Survey
 from toolkit_installer.engines.rooms import room
-from toolkit_installer.errors import ConfigurationError, UsageError
+from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, UsageError
 from toolkit_installer.node import tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.tree import Tree
@@ -40,6 +40,7 @@ from toolkit_installer.toolkit.payload import Payload
 
 _CLOCK_SECONDS = 2.0
 """How far the start of a process may be off: the kernel tells the instant of its own boot in whole seconds."""
+_KEPT = "no driver is usable now, so it stays as it is; once one is, the next run renews it, or SIGHUP"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +102,17 @@ def _specifications(
     wanted = None
     if asked.enabled:
         generator = cdi.Generator(found, settings.toolkit)
-        missing = generator.missing_nodes()
-        wanted = asked.path, generator.specification(nodes_to_come=bool(missing))
+        try:
+            missing = generator.missing_nodes()
+            made = generator.specification(nodes_to_come=bool(missing))
+            wanted = specifications.Wanted(asked.path, made)
+        except DriverNotReadyError as error:
+            # a driver that is being replaced is no reason to leave the rest undone; what is not there cannot be kept
+            ours = specifications.standing(node, receipt, asked.path)
+            if ours is None:
+                raise
+            missing = ()
+            wanted = specifications.Wanted(asked.path, ours, f"{_KEPT} ({error.reason})")
     return specifications.works(node, store, receipt, settings.toolkit.folder, wanted), missing
 
 

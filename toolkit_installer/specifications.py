@@ -23,24 +23,46 @@ ROLE = "cdi"
 """What the receipt calls these files."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A specification that is to stand at `path`.
+
+    `content` is None where it is not known yet, and nothing is to be done about it. `note`: what there is to say of it.
+    """
+
+    path: str
+    content: bytes | None
+    note: str = ""
+
+
 def works(
-    node: Node, store: ReceiptStore, receipt: Receipt | None, folder: str, wanted: tuple[str, bytes | None] | None
+    node: Node, store: ReceiptStore, receipt: Receipt | None, folder: str, wanted: Wanted | None
 ) -> tuple[SpecificationWork, ...]:
     """Return what is to become of the specification that is wanted, and of those that are recorded and no longer are.
 
-    `wanted` is its path and what it is to say: None where that is not known yet, and nothing is to be done about it.
     `folder` is the toolkit's. Raises ConfigurationError, NodeError.
     """
     recorded = {record.path: record for record in (receipt.specifications if receipt is not None else ())}
     made = []
     path = None
     if wanted is not None:
-        path, found = node.find(wanted[0])
-        if wanted[1] is not None:
+        path, found = node.find(wanted.path)
+        if wanted.content is not None:
             base, note = _base(store, recorded.get(path), found, folder)
-            made.append(SpecificationWork(path, found, base, wanted[1], note))
+            made.append(SpecificationWork(path, found, base, wanted.content, note or wanted.note))
     stale = (taken_back(node, store, record, folder) for name, record in recorded.items() if name != path)
     return (*made, *stale)
+
+
+def standing(node: Node, receipt: Receipt | None, path: str) -> bytes | None:
+    """Return what stands at `path` if it is recorded there, and as this installer wrote it; else None.
+
+    Raises ConfigurationError, NodeError.
+    """
+    path, found = node.find(path)
+    records = receipt.specifications if receipt is not None else ()
+    ours_there = found is not None and any(file.path == path and _of_ours(file, found) for file in records)
+    return found.content if found is not None and ours_there else None
 
 
 def taken_back(node: Node, store: ReceiptStore, record: FileRecord, folder: str) -> SpecificationWork:

@@ -18,7 +18,7 @@ from tests.node.faults import Fault, Outcome, Plan
 from tests.node.instants import Deed
 from tests.support import fake_ctk, payloads
 from tests.support.fake_ctk import CONTROL, NEWER, NO_MODULES, VERSION
-from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, FakeNode
+from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, FakeNode, patiently
 
 ON = ("--cdi-enabled",)
 SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
@@ -27,6 +27,7 @@ HOOK = f"{TOOLKIT}/nvidia-cdi-hook"
 DOCKER = b'{\n  "debug": true\n}\n'
 THEIRS = b"cdiVersion: 0.5.0\nkind: management.nvidia.com/gpu\ndevices: []\n"
 OF_AN_OLDER_INSTALLER = f"cdiVersion: 0.3.0\nkind: management.nvidia.com/gpu\n# {HOOK}\n".encode()
+STAYS = "no driver is usable now, so it stays as it is"
 PAYLOAD_INCOMPLETE, NOT_READY, USED = 7, 8, 2
 
 
@@ -166,9 +167,13 @@ def test_a_newer_driver_renews_it_while_the_run_waits_once_it_is_told_to_look(gp
     assert NEWER in specification(gpu)
     shutil.rmtree(gpu.place(f"{DRIVER}/{fake_ctk.LIBRARIES}"))
     run.process.send_signal(signal.SIGHUP)
-    run.wait_for("Could not converge")
+    run.wait_for(STAYS)
     run.wait_for(WAITING)
     assert NEWER in specification(gpu), "a driver that is being replaced is no reason to take anything away"
+    fake_ctk.driver(gpu.place(DRIVER))
+    run.process.send_signal(signal.SIGHUP)
+    run.wait_for(WAITING)
+    assert NEWER not in specification(gpu)
     assert run.stop() == 0
     assert not gpu.exists("/run/cdi")
 
@@ -205,6 +210,104 @@ def test_another_folder_at_the_next_run_leaves_nothing_in_the_first(gpu: FakeNod
     after = gpu.snapshot()
     assert {path: entry for path, entry in after.items() if "cdi" in path} == {}
     assert after["/etc/docker/daemon.json"] == before["/etc/docker/daemon.json"]
+
+
+# --- while the driver is away ---
+
+
+def lose(node: FakeNode, what: str) -> None:
+    """Make the driver unusable, in one of the ways in which one that is being replaced is."""
+    if what == "modules":
+        node.place(f"{DRIVER}/dev/nvidia-uvm").unlink()
+        node.write(f"{DRIVER}/{NO_MODULES}", "")
+        return
+    shutil.rmtree(node.place(f"{DRIVER}/{what}"))
+
+
+AWAY = pytest.mark.parametrize(
+    "what", [fake_ctk.LIBRARIES, "dev", "modules", ""], ids=["libraries", "devices", "modules", "all"]
+)
+
+
+@AWAY
+def test_a_driver_that_is_away_is_no_reason_to_refuse_a_node_that_is_right(gpu: FakeNode, what: str) -> None:
+    install(gpu)
+    lose(gpu, what)
+    stamps = gpu.stamps()
+    again = install(gpu)
+    assert NOTHING_TO_DO in again.output
+    (told,) = (line for line in again.output.splitlines() if STAYS in line)
+    assert SPECIFICATION in told
+    assert "level=warning" in told
+    planned = do(gpu, "plan", *ON)
+    assert planned.code == 0
+    assert "Nothing to do" in planned.output
+    assert gpu.stamps() == stamps
+
+
+@AWAY
+def test_while_the_driver_is_away_the_rest_is_put_right_and_given_back_with_it(gpu: FakeNode, what: str) -> None:
+    gpu.write(SPECIFICATION, THEIRS, 0o640)
+    before = gpu.snapshot()
+    install(gpu)
+    made = specification(gpu)
+    lose(gpu, what)
+    gpu.write(DAEMON_JSON, DOCKER)
+    install(gpu)
+    assert "nvidia" in gpu.named_runtimes()
+    assert specification(gpu) == made
+    assert status(gpu) == {SPECIFICATION: "as written"}
+    uninstall(gpu)
+    after = gpu.snapshot()
+    assert {path: entry for path, entry in after.items() if DRIVER not in path} == {
+        path: entry for path, entry in before.items() if DRIVER not in path
+    }
+
+
+def test_what_a_killed_run_began_is_finished_while_the_driver_is_away(gpu: FakeNode, tmp_path: Path) -> None:
+    calls = install(gpu).calls
+    uninstall(gpu)
+    switched = next(at for at, call in enumerate(calls) if Path(DAEMON_JSON).name in call)
+    for at in (switched, switched + 1):
+        do(gpu, "run", "--no-daemon", *ON, plan=Plan(at, Fault.KILL))
+        shutil.move(gpu.place(DRIVER), tmp_path / "away")
+        assert json.loads(gpu.read(f"{STORE}/receipt.json"))["state"] == "applying"
+        install(gpu)
+        assert json.loads(gpu.read(f"{STORE}/receipt.json"))["state"] == "installed"
+        assert "nvidia" in gpu.named_runtimes()
+        assert NOTHING_TO_DO in install(gpu).output
+        shutil.move(tmp_path / "away", gpu.place(DRIVER))
+        uninstall(gpu)
+        assert gpu.read(DAEMON_JSON) == DOCKER
+        assert not gpu.exists("/run/cdi")
+
+
+def test_drift_of_an_engines_file_is_repaired_while_the_driver_is_away(gpu: FakeNode) -> None:
+    run = gpu.waiting(*ON, "--on-drift", "repair")
+    shutil.rmtree(gpu.place(DRIVER))
+    gpu.write(DAEMON_JSON, DOCKER)
+    patiently(run, "A managed file was changed")
+    run.wait_for(WAITING)
+    assert "nvidia" in gpu.named_runtimes()
+    assert VERSION in specification(gpu)
+    assert run.stop() == 0, run.output
+    assert gpu.read(DAEMON_JSON) == DOCKER
+    assert not gpu.exists("/run/cdi")
+
+
+@pytest.mark.parametrize("content", [None, THEIRS, OF_AN_OLDER_INSTALLER], ids=["removed", "theirs", "edited"])
+def test_what_does_not_stand_as_ours_cannot_be_kept_while_the_driver_is_away(
+    gpu: FakeNode, content: bytes | None
+) -> None:
+    install(gpu)
+    shutil.rmtree(gpu.place(DRIVER))
+    if content is None:
+        gpu.place(SPECIFICATION).unlink()
+    else:
+        gpu.write(SPECIFICATION, content)
+    before = gpu.snapshot()
+    assert do(gpu, "run", "--no-daemon", *ON).code == NOT_READY
+    assert gpu.snapshot() == before
 
 
 # --- what others wrote ---

@@ -6,14 +6,13 @@ import os
 import signal
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.drift import FOLDERS, Templates, put, swap
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT, WAITING, FakeNode, Run, ToldError
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT, WAITING, FakeNode, patiently
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 CONTAINERD = b'version = 2\n# mine\n[debug]\n  level = "info"\n'
@@ -196,17 +195,6 @@ EDITS = {
 
 def engine_of(path: str) -> str:
     return "docker" if path == DAEMON_JSON else "containerd"
-
-
-def patiently(run: Run, text: str) -> None:
-    """Wait for `text` also beyond one deadline: a waiting run looks at its files every 30 s."""
-    deadline = time.monotonic() + 180
-    while True:
-        try:
-            return run.wait_for(text)
-        except ToldError:
-            if run.process.poll() is not None or time.monotonic() > deadline:
-                raise
 
 
 def test_on_drift_repair_puts_the_handlers_back_by_itself_and_the_cleanup_after_it_keeps_the_edit(

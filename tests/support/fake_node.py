@@ -112,6 +112,17 @@ class Run:
         return bool(said)
 
 
+def patiently(run: Run, text: str) -> None:
+    """Wait for `text` also beyond one deadline: a waiting run looks at its files every 30 s."""
+    deadline = time.monotonic() + 180
+    while True:
+        try:
+            return run.wait_for(text)
+        except ToldError:
+            if run.process.poll() is not None or time.monotonic() > deadline:
+                raise
+
+
 class FakeNode:
     """A folder that is a node's `/`, a payload, and the program on them."""
 
