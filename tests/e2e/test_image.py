@@ -167,6 +167,17 @@ def test_two_builds_have_one_digest(built_image: BuiltImage) -> None:
     assert first == second
 
 
+def test_a_payload_of_an_image_gives_the_same_as_one_of_a_folder(built_image: BuiltImage) -> None:
+    payload = image_build.payload()
+    container = image_build.buildah(built_image.store, "from", "scratch")
+    image_build.buildah(built_image.store, "copy", container, payload, "/artifacts/deb")
+    image_build.buildah(built_image.store, "commit", "--rm", container, "localhost/payload:1")
+    image_build.make(built_image.store, "localhost/other:1", PAYLOAD="", PAYLOAD_IMAGE="localhost/payload:1")
+    names = ("localhost/other:1", built_image.reference)
+    first, second = (image_build.buildah(built_image.store, "images", "--quiet", "--no-trunc", name) for name in names)
+    assert first == second
+
+
 def test_an_incomplete_payload_ends_the_build_and_says_all_that_is_missing(
     built_image: BuiltImage, tmp_path: Path
 ) -> None:

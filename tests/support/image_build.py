@@ -82,19 +82,22 @@ def built() -> BuiltImage:
     return image
 
 
-def make(store: Path, reference: str, payload: Path | None = None, **more: str) -> None:
-    """Build the image with `make image`'s own script, offline; `more` are further variables. Raises ImageBuildError."""
-    given = {
+def make(store: Path, reference: str, given: Path | None = None, **more: str) -> None:
+    """Build the image with `make image`'s own script, offline; `more` are further variables. Raises ImageBuildError.
+
+    `given` is the folder of a payload, in place of the usual one.
+    """
+    variables = {
         "BUILDER": "buildah",
         # the machine's runc or crun may not like the machine's control groups
         "BUILDAH_ISOLATION": "chroot",
         "BUILDER_FLAGS": " ".join(_flags(store)),
         "BASE_IMAGE": BASE,
         "IMAGE": reference,
-        "PAYLOAD": str(payload or _payload()),
+        "PAYLOAD": str(given or payload()),
         "WHEELS": str(WHEELS),
     }
-    commands.output([PROJECT / "images/build"], ImageBuildError, seconds=_SECONDS, environment=given | more)
+    commands.output([PROJECT / "images/build"], ImageBuildError, seconds=_SECONDS, environment=variables | more)
 
 
 def buildah(store: Path, *arguments: str | Path) -> str:
@@ -165,7 +168,8 @@ def _base(store: Path) -> None:
         buildah(store, "commit", "--rm", "--timestamp", "0", container, BASE)
 
 
-def _payload() -> Path:
+def payload() -> Path:
+    """Return the folder of the payload that the image is built with, made if it is not there. Raises GoToolError."""
     programs = go_tools.build(go_tools.TOOLKIT)
     folder = CACHE / f"payload-{go_tools.TOOLKIT.version}"
     if not folder.exists():
