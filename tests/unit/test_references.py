@@ -4,6 +4,7 @@ import errno
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
 TASKS = "io.containerd.runtime.v2.task"
 # It waits for its standard input to be closed, whatever its arguments are.
 PROGRAM = "#!/bin/sh\nread -r _\n"
+
+_NAME_LENGTH = 15
+"""What the kernel keeps of a name (TASK_COMM_LEN, less its end)."""
 
 Start = Callable[..., int]
 
@@ -43,6 +47,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         program.chmod(0o755)
         folder.mkdir(parents=True, exist_ok=True)
         started.append(subprocess.Popen([program, *arguments], cwd=folder, stdin=subprocess.PIPE))
+        # Popen returns when the kernel closes its files, which is an instant before it gives the process its name
+        named = Path(f"/proc/{started[-1].pid}/comm")
+        while named.read_text().rstrip("\n") != name[:_NAME_LENGTH]:
+            time.sleep(0.001)
         return started[-1].pid
 
     yield start
