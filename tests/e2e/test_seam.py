@@ -99,7 +99,8 @@ def test_a_change_past_the_seam_is_found(made: Bench, tmp_path: Path) -> None:
 
 
 # one kind of node is enough: all instants of all kinds are tried without processes of their own
-@pytest.mark.parametrize("made", matrix.MAKES[-1:], indirect=True, ids=str)
+# without CDI: the kills are counted by calls, and nvidia-ctk would be among those that make them
+@pytest.mark.parametrize("made", [m for m in matrix.MAKES if m.specification is None][-1:], indirect=True, ids=str)
 @pytest.mark.parametrize(
     "before, command", [((), INSTALL), ((INSTALL,), REINSTALL), ((INSTALL,), UNINSTALL)], ids=["first", "re", "un"]
 )

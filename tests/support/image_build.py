@@ -96,6 +96,9 @@ def make(store: Path, reference: str, given: Path | None = None, **more: str) ->
         "IMAGE": reference,
         "PAYLOAD": str(given or payload()),
         "WHEELS": str(WHEELS),
+        # the same image for the same files, whatever was committed meanwhile
+        "REVISION": _digest(),
+        "SOURCE_DATE_EPOCH": "1700000000",
     }
     commands.output([PROJECT / "images/build"], ImageBuildError, seconds=_SECONDS, environment=variables | more)
 
