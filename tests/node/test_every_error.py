@@ -1,8 +1,4 @@
-"""Any call that changes the node fails: it is said, the node is as before or as recorded, each way on is whole.
-
-Each call fails with two of the errors, and each error is met by a third of the calls: the program tells few of them
-apart. `EVERY_INSTANT=all` in the environment has each call fail with all of them.
-"""
+"""Any call that changes the node fails: it is said, the node is as before or as recorded, each way on is whole."""
 
 from __future__ import annotations
 
@@ -24,8 +20,6 @@ ERRORS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno
 REFUSALS = (ExitCode.BAD_CONFIGURATION, ExitCode.ENGINE_REJECTED, ExitCode.ENGINE_DOWN)
 """What a command may end with that the node, or its engine, did not let do its work."""
 COMMANDS = [deed_of(command) for command in (INSTALL, REINSTALL, CONVERGE, CLEANUP, UNINSTALL)]
-ALL = os.environ.get("EVERY_INSTANT") == "all"
-_TURNS = 3
 LASTING = {Fault.FULL: errno.ENOSPC, Fault.READ_ONLY: errno.EROFS}
 
 # both engines, alive: reloading and waiting are among what can fail; xdist runs each in one process, as it remembers
@@ -83,19 +77,16 @@ def try_every_call(made: Bench, deed: Deed, fault: Fault, number: int, count: Co
     judge = Judge(made, [made.original, before, whole.world], deed.finishing)
     wrong = []
     broken = set()
-    turn = ERRORS.index(number) % _TURNS
-    tried = [at for at in range(len(whole.outcome.calls)) if ALL or fault is not Fault.ONCE or at % _TURNS == turn]
-    for at in tried:
-        call = whole.outcome.calls[at]
+    for at, call in enumerate(whole.outcome.calls):
         plan = Plan(at, fault, number)
         done = made.do(before, deed.command, plan)
         problems = wrong_with(made, done, whole.world, plan) + judge.problems(done.world)
         wrong += [f"call {at} of {len(whole.outcome.calls)}, {call}: {problem}" for problem in problems]
         if problems:
             broken.add(str(at))
-    count(len(tried), sorted(broken))
+    count(len(whole.outcome.calls), sorted(broken))
     shown = "\n".join(wrong[:60])
-    assert not wrong, f"{len(broken)} of {len(tried)} calls that fail break something:\n{shown}"
+    assert not wrong, f"{len(broken)} of {len(whole.outcome.calls)} calls that fail break something:\n{shown}"
 
 
 @LIVE

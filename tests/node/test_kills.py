@@ -22,7 +22,7 @@ from tests.e2e.program import SCRIPTS
 from tests.support import payloads
 from tests.support.corpus import Entry, Site, containerd_table, snapshot
 
-KILLS = int(os.environ.get("KILLS", "15"))
+KILLS = int(os.environ.get("KILLS", "25"))
 """How many of each kind."""
 
 ORIGINALS = {

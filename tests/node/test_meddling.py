@@ -142,8 +142,7 @@ class Bench:
     def instants(self, whole: Outcome, deed: Act) -> list[int]:
         """Return when `deed` is done: beside each call of the engine's own file, else all deeds in turn.
 
-        They take turns at every second call; for the second engine, which differs in nothing but its file, at every
-        third.
+        For the second engine, which differs in nothing but its file, they take turns at every third call.
         """
         assert whole.code == 0, whole.output
         name = self.setting.path.rpartition("/")[2]
@@ -154,10 +153,8 @@ class Bench:
             if not self.is_the_toolkits(whole, number)
         ]
         near = range(min(own) - 1, max(own) + 3)
-        turns = len(ALL) * (2 if self.setting is DOCKER else 3)
-        return [
-            at for at in range(len(whole.calls)) if at in near or at % turns == ALL.index(deed) * (turns // len(ALL))
-        ]
+        turns = len(ALL) * (1 if self.setting is DOCKER else 3)
+        return [at for at in range(len(whole.calls)) if at in near or at % turns == ALL.index(deed)]
 
     def is_the_toolkits(self, whole: Outcome, number: int) -> bool:
         """Tell whether this call is about the toolkit's file of the same name, which is not exchanged."""
