@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import json
 import shutil
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -19,10 +16,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support import images, low_level
-from tests.support.host import CHECKOUT, Host
-from tests.support.kubelet_pod import AWAY
+from tests.support.cri_client import CriClient
+from tests.support.host import Host
 
-_CALLER = CHECKOUT / "tests" / "support" / "cri_call.py"
 _CALL_SECONDS = 300
 _GRACE_SECONDS = 60
 _POLL = 0.05
@@ -36,6 +32,10 @@ _PROPAGATION = {"": 0, "rslave": 1, "rshared": 2}
 
 class CarrierError(AssertionError):
     """The container did not do in time what the test waits for; the message has all that it said."""
+
+
+class AwayError(CarrierError):
+    """The engine went away during a call, as one does that is restarted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,22 +208,8 @@ class Cri(Carrier):
         self._archive = archive
         self._logs: dict[str, Path] = {}
         self._pods: dict[str, str] = {}
-        self._caller = subprocess.Popen(
-            [*host.enter, sys.executable, str(_CALLER), socket, str(_CALL_SECONDS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def _call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
-        assert self._caller.stdin is not None
-        assert self._caller.stdout is not None
-        print(json.dumps([method, request, way]), file=self._caller.stdin, flush=True)
-        answer = json.loads(self._caller.stdout.readline())
-        if "error" in answer:
-            raise CarrierError(answer["error"])
-        fields: dict[str, str] = answer["fields"]
-        return fields
+        self._cri = CriClient(socket, CarrierError, away=AwayError, enter=host.enter, seconds=_CALL_SECONDS)
+        self._call = self._cri.call
 
     def load(self, archive: Path | bytes, name: str) -> None:
         """See Carrier."""
@@ -278,8 +264,8 @@ class Cri(Carrier):
         while True:
             try:
                 return self._call("ContainerStatus", {1: container}, 1)
-            except CarrierError as error:
-                if not any(words in str(error) for words in AWAY) or time.monotonic() > deadline:
+            except AwayError:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(_POLL)  # it is being restarted
 
@@ -321,5 +307,4 @@ class Cri(Carrier):
 
     def close(self) -> None:
         """See Carrier. What still runs ends with the machine."""
-        self._caller.terminate()
-        self._caller.communicate()
+        self._cri.close()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import abc
-import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Self
 
 import docker
 
 from tests.support import images
+from tests.support.cri_client import CriClient
 from tests.support.crio_engine import CrioEngine
 from tests.support.engines import PATH, ContainerdEngine, DockerEngine
 
@@ -152,12 +151,8 @@ class PodContainers(Containers):
         self._folder = engine.folder / "pods"
         self._folder.mkdir()
         self._pods: dict[str, tuple[str, str]] = {}
-        self._caller = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("cri_call.py")), str(engine.socket)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._cri = CriClient(engine.socket, ContainerError)
+        self._call = self._cri.call
         if isinstance(engine, CrioEngine):
             self._pull(engine, more or {})
         else:
@@ -167,14 +162,6 @@ class PodContainers(Containers):
         """Let CRI-O pull the image, from where it is told to pull all images from."""
         engine.images.write_bytes(images.archive(more))
         self._call("ImageService/PullImage", {1: {1: images.IMAGE}})
-
-    def _call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
-        print(json.dumps([method, request, way]), file=_pipe(self._caller.stdin), flush=True)
-        answer = json.loads(_pipe(self._caller.stdout).readline())
-        if "error" in answer:
-            raise ContainerError(answer["error"])
-        fields: dict[str, str] = answer["fields"]
-        return fields
 
     def start(
         self,
@@ -230,9 +217,7 @@ class PodContainers(Containers):
 
     def close(self) -> None:
         """End the program that asks."""
-        _pipe(self._caller.stdin).close()
-        _pipe(self._caller.stdout).close()
-        self._caller.wait(30)
+        self._cri.close()
 
 
 def _import(engine: ContainerdEngine, more: Mapping[str, Path]) -> None:
@@ -241,12 +226,6 @@ def _import(engine: ContainerdEngine, more: Mapping[str, Path]) -> None:
     archive.write_bytes(images.archive(more))
     command = ["ctr", "--address", str(engine.socket), "--namespace", "k8s.io", "images", "import", str(archive)]
     subprocess.run(command, check=True, capture_output=True, timeout=60, env={"PATH": engine.path})
-
-
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    if stream is None:
-        raise ContainerError("the program that asks has no pipe")
-    return stream
 
 
 def missing() -> list[str]:

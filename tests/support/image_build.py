@@ -13,7 +13,6 @@ import hashlib
 import os
 import platform
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +70,9 @@ def built() -> BuiltImage:
         if not image.archive.exists():
             for old in CACHE.glob("*.tar"):
                 old.unlink()
-            _wheels()
+            commands.output(
+                ["make", "--no-print-directory", "wheels"], ImageBuildError, seconds=_SECONDS, folder=PROJECT
+            )
             if not _has(image.store, BASE):
                 _base(image.store)
             make(image.store, reference)
@@ -136,14 +137,6 @@ def _files() -> Iterator[Path]:
         for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if each.is_file() and "__pycache__" not in each.parts:
                 yield each
-
-
-def _wheels() -> None:
-    """Fetch what the image is built of, as make wheels does."""
-    for lock in ("runtime", "build"):
-        options = ["--no-deps", "--only-binary", ":all:", "--require-hashes"]
-        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--dest", WHEELS, *options]
-        commands.output([*command, "--requirement", PROJECT / f"locks/{lock}.txt"], ImageBuildError, seconds=_SECONDS)
 
 
 def _base(store: Path) -> None:

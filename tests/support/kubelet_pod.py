@@ -7,10 +7,7 @@ node's), image pulls, and any decision of its own: the test says when a containe
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -18,19 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tests.support.host import CHECKOUT, Host
+from tests.support.cri_client import CriClient
+from tests.support.host import Host
 
 SOCKET = "/run/containerd/containerd.sock"
 ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
-_CALLER = CHECKOUT / "tests" / "support" / "cri_call.py"
 _CALL_SECONDS = 300
 _POLL = 0.05
 _CONTAINER, _NODE = 1, 2
 """NamespaceMode."""
 _RUNNING, _EXITED = 1, 2
 """ContainerState."""
-AWAY = (": UNAVAILABLE: ", "server is not initialized yet")
-"""What is in the error of a call that an engine did not answer because it ends, or has only begun."""
 _PROPAGATION = {"None": 0, "HostToContainer": 1, "Bidirectional": 2}
 _UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
@@ -82,23 +77,8 @@ class Kubelet:
         self.host = host
         self.node = node
         self._pods: list[Pod] = []
-        self._caller = subprocess.Popen(
-            [*host.enter, sys.executable, str(_CALLER), socket, str(_CALL_SECONDS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
-        """Call the CRI (tests/support/cri_call.py). Raises PodError, AwayError."""
-        assert self._caller.stdin is not None
-        assert self._caller.stdout is not None
-        print(json.dumps([method, request, way]), file=self._caller.stdin, flush=True)
-        answer = json.loads(self._caller.stdout.readline())
-        if "error" in answer:
-            raise (AwayError if any(words in answer["error"] for words in AWAY) else PodError)(answer["error"])
-        fields: dict[str, str] = answer["fields"]
-        return fields
+        self._cri = CriClient(socket, PodError, away=AwayError, enter=host.enter, seconds=_CALL_SECONDS)
+        self.call = self._cri.call
 
     def import_image(self, archive: Path | bytes) -> None:
         """Give containerd an image, from a file or from its bytes."""
@@ -138,8 +118,7 @@ class Kubelet:
         """Take away what the pods had mounted, and end the program that asks."""
         for pod in self._pods:
             pod.unmount()
-        self._caller.terminate()
-        self._caller.communicate()
+        self._cri.close()
 
 
 class Pod:

@@ -1,0 +1,57 @@
+"""The CRI of a live engine, asked by a program of its own: grpc's threads stay out of the test process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_CALLER = Path(__file__).with_name("cri_call.py")
+_AWAY = (": UNAVAILABLE: ", "server is not initialized yet")
+"""What is in the error of a call that an engine did not answer because it ends, or has only begun."""
+_END_SECONDS = 30
+
+
+class CriClient:
+    """A CRI socket. `enter` is put before the program, for the socket of another machine."""
+
+    def __init__(
+        self,
+        socket: str | Path,
+        error: type[Exception],
+        *,
+        away: type[Exception] | None = None,
+        enter: Sequence[str] = (),
+        seconds: float = 60.0,
+    ) -> None:
+        """`error` is raised for a call that the engine refuses, `away` (else `error`) where it does not answer.
+
+        `seconds`: how long one call may take.
+        """
+        self._error, self._away = error, away or error
+        self._caller = subprocess.Popen(
+            [*enter, sys.executable, str(_CALLER), str(socket), str(seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
+        """Return the fields of the message in the answer that `way` leads to (tests/support/cri_call.py)."""
+        assert self._caller.stdin is not None
+        assert self._caller.stdout is not None
+        print(json.dumps([method, request, way]), file=self._caller.stdin, flush=True)
+        answer = json.loads(self._caller.stdout.readline())
+        if "error" in answer:
+            words = answer["error"]
+            raise (self._away if any(sign in words for sign in _AWAY) else self._error)(words)
+        fields: dict[str, str] = answer["fields"]
+        return fields
+
+    def close(self) -> None:
+        """End the program."""
+        self._caller.terminate()
+        self._caller.communicate(timeout=_END_SECONDS)
