@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
-from toolkit_installer import __version__, log, memory, plan, references, specifications, toolkit_files
-from toolkit_installer.engines.base import Engine, Goal, Live
+from toolkit_installer import log, plan, recording, references, specifications, toolkit_files
+from toolkit_installer.engines.base import Live
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.node.files import ChangedMeanwhileError
@@ -14,15 +13,14 @@ from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.signals import Attention, Stopped
-from toolkit_installer.observation import Observation, engine_record
+from toolkit_installer.observation import Observation
 from toolkit_installer.plan import EngineWork, SpecificationWork
-from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt import Receipt, State
 from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.recording import Recorder
 from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.settings import EngineName, ReloadMode, Settings
 from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
-from toolkit_installer.toolkit import layout
-from toolkit_installer.toolkit.low_level import is_usable
 
 
 class Applier:
@@ -39,13 +37,12 @@ class Applier:
         interruptible: bool,
     ) -> None:
         self.node = node
-        self.pid_file = pid_file
         self.store = store
         self.attention = attention
         self.interruptible = interruptible
         self.switcher = Switcher(node, attention, settings.reload_timeout, store.folder)
         self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
-        self._settings = settings
+        self.recorder = Recorder(node, pid_file, settings, store.folder)
         self._reloaded: set[EngineName] = set()
         """The engines that were asked to read their new files."""
 
@@ -60,20 +57,15 @@ class Applier:
         if self.store.load() != seen.receipt:
             # another run came between our look and our lock: what was planned is about a node that is gone
             raise ChangedMeanwhileError.of(self.store.folder)
-        receipt = self._receipt(seen, created)
+        receipt = self.recorder.begun(seen, created)
         try:
-            self.store.save(receipt, self._originals(seen))
+            self.store.save(receipt, recording.originals(seen))
             self._change(seen, receipt)
         except (InstallerError, Stopped) as error:
             self._put_back(seen, receipt, error)
             raise
         # the engines have been seen to serve it: from here on the record is what stands
-        settled = dataclasses.replace(
-            receipt,
-            state=State.INSTALLED,
-            engines=self._settled(seen, receipt),
-            specifications=self._settled_specifications(seen, receipt),
-        )
+        settled = recording.settled(seen, receipt)
         self.store.save(settled, {})
         self.store.tidy(settled)
         # not before: a failure up to here gives the engine a configuration back that still names these
@@ -151,8 +143,8 @@ class Applier:
             toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
         if isinstance(error, NotServedError):
             raise EngineRejectedError(
-                f"the engine did not take the change over: {error.reason}; "
-                "its old configuration is back, and it answers",
+                f"the engine did not take the change over: {error.reason}; its old configuration is back, and it "
+                + ("is restarted by systemd once this process has ended" if self.switcher.unseen else "answers"),
                 hint="look at the engine's own log for its reason",
             ) from error
 
@@ -215,110 +207,3 @@ class Applier:
                 f"{work.name} DOES NOT COME BACK, although its old configuration is in place: {down.reason}",
                 hint="look at its log and restart it; the installer's next run, or `uninstall`, finishes the rest",
             ) from error
-
-    # --- the record ------------------------------------------------------------------------------------------------
-
-    def _receipt(self, seen: Observation, created: tuple[str, ...]) -> Receipt:
-        previous = seen.receipt
-        work = seen.plan.toolkit
-        old = previous.toolkit_files if previous is not None else ()
-        others = previous.engines if previous is not None else ()
-        old_pid_folders = previous.pid_folders if previous is not None else ()
-        names = dict.fromkeys([*old, *(file.name for file in work.files)])
-        known = previous.folders if previous is not None else self._adopted(work.folder)
-        folders = dict.fromkeys([*known, *created])
-        for path in self._places(seen):
-            folders.update(dict.fromkeys(self.node.files.missing_folders(os.path.dirname(path))))
-        # the receipt's own folder goes with the receipt, not with these
-        folders.pop(self.store.folder, None)
-        return Receipt(
-            state=State.APPLYING,
-            installer=__version__,
-            toolkit_folder=work.folder,
-            toolkit_files=tuple(names),
-            folders=tuple(folders),
-            pid_file=self.pid_file.path,
-            pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self.pid_file.created_folders])),
-            # engines that are configured and not spoken of now stay recorded, until they are given back
-            engines=(
-                *(record for record in others if record.name not in {engine.name for engine in seen.plan.engines}),
-                *(self._engine_record(seen, engine) for engine in seen.plan.engines),
-            ),
-            specifications=self._specification_records(seen),
-        )
-
-    @staticmethod
-    def _specification_records(seen: Observation) -> tuple[FileRecord, ...]:
-        old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
-        records = (specifications.recorded(work, old.get(work.path)) for work in seen.plan.specifications)
-        return tuple(record for record in records if record is not None)
-
-    def _adopted(self, folder: str) -> tuple[str, ...]:
-        """Return the toolkit's folders if an installer's files are in them that no receipt names."""
-        if not layout.known(self.node.files.list(folder)):
-            return ()
-        return (folder, *(f"{folder}/{place}" for place in layout.FOLDERS))
-
-    def _places(self, seen: Observation) -> list[str]:
-        work = seen.plan.toolkit
-        paths = [f"{work.folder}/{file.name}" for file in work.files]
-        paths += [goal.path for engine in seen.plan.engines for goal in engine.goals.files if goal.target is not None]
-        paths += [work.path for work in seen.plan.specifications if work.target is not None]
-        return paths
-
-    def _engine_record(self, seen: Observation, work: EngineWork) -> EngineRecord:
-        engine = room(work.name)
-        previous = engine_record(seen.receipt, work.name)
-        old = {file.path: file for file in previous.files} if previous is not None else {}
-        files = [self._file_record(engine, work, goal, old.get(goal.path)) for goal in work.goals.files]
-        return EngineRecord(
-            name=work.name,
-            socket=work.survey.socket,
-            reload=self._settings.for_engine(work.name).engine.reload_mode,
-            handlers=tuple(work.goals.served.items()),
-            default=work.goals.default,
-            files=tuple(file for file in files if file is not None),
-            low_level=tuple(filter(is_usable, work.goals.low_level)),
-            reload_due=bool(work.reload_why),
-        )
-
-    def _file_record(
-        self, engine: Engine, work: EngineWork, goal: Goal, previous: FileRecord | None
-    ) -> FileRecord | None:
-        if goal.target == goal.base and previous is None and goal.target == work.survey.file(goal.role).content:
-            return None  # not ours, and not touched
-        contents = [goal.target]
-        if work.reload.mode is ReloadMode.SIGNAL:
-            contents += map(engine.transitional, (goal.target, goal.base, work.survey.file(goal.role).content))
-        return memory.recorded(engine, goal, work.survey.file(goal.role).found, previous, contents)
-
-    def _settled(self, seen: Observation, receipt: Receipt) -> tuple[EngineRecord, ...]:
-        """Return the engines' records with only what stands there now."""
-        settled = []
-        works = {work.name: work for work in seen.plan.engines}
-        for engine in receipt.engines:
-            if engine.name not in works:
-                settled.append(engine)
-                continue
-            targets = {goal.path: goal.target for goal in works[engine.name].goals.files}
-            files = []
-            for file in engine.files:
-                target = targets[file.path]
-                written = () if target is None else (memory.digest(target),)
-                files.append(dataclasses.replace(file, written=written))
-            settled.append(dataclasses.replace(engine, files=tuple(files), reload_due=False))
-        return tuple(settled)
-
-    @staticmethod
-    def _settled_specifications(seen: Observation, receipt: Receipt) -> tuple[FileRecord, ...]:
-        works = {work.path: work for work in seen.plan.specifications}
-        settled = (specifications.settled(works[file.path], file) for file in receipt.specifications)
-        return tuple(record for record in settled if record is not None)
-
-    def _originals(self, seen: Observation) -> dict[str, bytes]:
-        contents = dict(seen.originals)
-        for work in seen.plan.engines:
-            for goal in work.goals.files:
-                if goal.base is not None:
-                    contents[memory.digest(goal.base)] = goal.base
-        return contents
