@@ -177,7 +177,7 @@ class Switcher:
         if switch.reload.mode is ReloadMode.SIGNAL and switch.last_resort and self._signalled:
             unit = self._fallen(switch)
         if unit is not None and switch.reload.ends_after_calls and switch.last_resort and self.attention.stop:
-            heard = self._restart(self.node.services.begin_restart, unit, last_resort=True)
+            heard = self._restart(unit, last_resort=True, wait=False)
             if not heard and not self._ended(switch):
                 log.get().warning(
                     "The engine ends only after this process, which it is asked to stop: systemd starts it again then, "
@@ -188,7 +188,7 @@ class Switcher:
                 self.unseen.append(name)
                 return
         elif unit is not None:
-            heard = self._restart(self.node.services.restart, unit, last_resort=switch.last_resort)
+            heard = self._restart(unit, last_resort=switch.last_resort)
         self._wait(switch, heard, signalled=unit is not None, interruptible=interruptible)
 
     def _fallen(self, switch: Switch) -> str | None:
@@ -209,10 +209,10 @@ class Switcher:
             self.attention.look(_POLL_SECONDS)
         return True
 
-    def _restart(self, how: Callable[..., None], unit: str, *, last_resort: bool) -> str:
+    def _restart(self, unit: str, *, last_resort: bool, wait: bool = True) -> str:
         """Restart the unit; return what was heard if it failed. Raises NotServedError unless it is the last resort."""
         try:
-            how(unit, seconds=self.seconds)
+            self.node.services.restart(unit, seconds=self.seconds, wait=wait)
         except ProgramError as error:
             heard = secrets.mask(str(error))
             if not last_resort:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs
@@ -48,22 +47,17 @@ class Services:
         text = shown.output.decode(errors="replace").strip()
         return text.removeprefix(f"{name}=") if shown.status == 0 and text else None
 
-    def restart(self, unit: str, *, seconds: float) -> None:
+    def restart(self, unit: str, *, seconds: float, wait: bool = True) -> None:
         """Restart the unit and wait for it, whatever its start limit says of earlier attempts.
+
+        Without `wait` systemd is asked to, and does it whether or not this process lives on.
 
         Raises ProgramError with systemd's own words, and with what the unit's log says of it.
         """
-        self._restart(unit, (), seconds)
-
-    def begin_restart(self, unit: str, *, seconds: float) -> None:
-        """Have systemd restart the unit, and do not wait for it: that comes to its end without us. Raises as above."""
-        self._restart(unit, ("--no-block",), seconds)
-
-    def _restart(self, unit: str, flags: Sequence[str], seconds: float) -> None:
         systemctl = self.programs.find("systemctl")
         if systemctl is None:
             raise ProgramError("the node has no systemctl", hint="use --restart-mode signal or none")
-        command = [systemctl, "restart", *flags, unit]
+        command = [systemctl, "restart", *(() if wait else ("--no-block",)), unit]
         self.calls.restart_unit(command)
         began = time.time()
         # a unit that failed a few times is not started again before this, though its files are good by now

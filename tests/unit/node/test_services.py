@@ -48,6 +48,12 @@ def test_a_unit_at_its_start_limit_is_started_all_the_same(scripts: Scripts, ser
     assert scripts.calls() == ["systemctl reset-failed containerd.service", "systemctl restart containerd.service"]
 
 
+def test_a_restart_that_is_not_waited_for_is_left_to_systemd(scripts: Scripts, services: Services) -> None:
+    scripts.script("systemctl", "")
+    services.restart("crio.service", seconds=10, wait=False)
+    assert scripts.calls()[-1] == "systemctl restart --no-block crio.service"
+
+
 def test_a_restart_that_fails_is_told_in_systemds_words_and_the_units(scripts: Scripts, services: Services) -> None:
     scripts.script("systemctl", '[ "$1" != restart ] || { echo "Job failed." >&2; exit 3; }')
     scripts.script("journalctl", "printf 'invalid plugin config\\nexit 1\\n'")
