@@ -15,9 +15,6 @@ from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import layout, wrappers
 from toolkit_installer.toolkit.payload import RUNTIMES
 
-_BY_US = b"\n# Written by toolkit-installer"
-"""What a wrapper of this installer's begins with, after its first line; those of others say nothing of the kind."""
-
 
 def leftovers(node: Node, settings: Settings) -> Receipt | None:
     """Return a receipt for what is found, or None if nothing is: entries and files in the toolkit folder are ours.
@@ -51,7 +48,7 @@ def _left_by_us(node: Node, folder: str) -> bool:
     """
     path = posixpath.join(folder, RUNTIMES[0])
     found = node.files.find(path) if node.files.is_file(path) else None
-    return found is not None and _BY_US in found.content
+    return found is not None and f"\n{wrappers.SIGNATURE}".encode() in found.content
 
 
 def _settings(node: Node, settings: Settings, room: Engine) -> Settings:

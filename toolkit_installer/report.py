@@ -54,9 +54,9 @@ def _plan_lines(seen: Observation, *, color: bool) -> list[str]:
     work = seen.plan.toolkit
     recorded = seen.receipt.engines if seen.receipt is not None else ()
     others = superseded(recorded, seen.plan.engines)
+    lines = [f"CDI specification: {each.path}: {each.note}" for each in seen.plan.specifications if each.note]
     if seen.plan.empty and not others:
-        return ["Nothing to do: the node is as it should be."]
-    lines = []
+        return [*lines, "Nothing to do: the node is as it should be."]
     if (record := moved(recorded, seen.plan.engines)) is not None:
         lines.append(f"Engine {record.name}: the handlers are taken back first, from {_paths(record)}")
     lines += [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]

@@ -242,6 +242,7 @@ def test_a_driver_that_is_away_is_no_reason_to_refuse_a_node_that_is_right(gpu: 
     planned = do(gpu, "plan", *ON)
     assert planned.code == 0
     assert "Nothing to do" in planned.output
+    assert STAYS in planned.output
     assert gpu.stamps() == stamps
 
 

@@ -26,12 +26,16 @@ CONFIG_NAME = ".config/nvidia-container-runtime/config.toml"
 
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_HEAD = """\
-#!/bin/sh
-# Written by toolkit-installer, and written again by its next run.
+SIGNATURE = "# Written by toolkit-installer"
+"""What the second line of a wrapper of ours begins with; those of other installers say nothing of the kind."""
+
+_HEAD = (
+    f"#!/bin/sh\n{SIGNATURE}, and written again by its next run.\n"
+    """\
 tki_folder={folder}
 tki_real=$tki_folder/{name}.real
 """
+)
 
 _CONFIG = """\
 tki_config=$tki_folder/{config}
