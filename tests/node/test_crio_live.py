@@ -101,8 +101,9 @@ class Machine:
         """Run a command of the program."""
         more = ("--no-daemon",) if command == "run" else ()
 
-        def restart(_services: Services, unit: str, *, seconds: float) -> None:
+        def restart(_services: Services, unit: str, *, seconds: float, wait: bool) -> None:
             assert seconds > 0
+            assert wait
             self.restart(unit)
 
         with (

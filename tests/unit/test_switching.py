@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from toolkit_installer import switching
 from toolkit_installer.engines import steadiness
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
@@ -92,6 +93,7 @@ class Restarts:
         self.player = player
         self.failures = failures
         self.calls = 0
+        self.waited: list[bool] = []
         self.state = "active"
         self.log = ""
 
@@ -101,8 +103,9 @@ class Restarts:
     def last_words(self, _unit: str, since: float) -> str:
         return self.log if since > 1e9 else "of another time"
 
-    def restart(self, unit: str, *, seconds: float) -> None:
+    def restart(self, unit: str, *, seconds: float, wait: bool) -> None:
         self.calls += 1
+        self.waited.append(wait)
         if self.calls <= self.failures:
             self.player.silent = True
             self.state = "failed"
@@ -349,7 +352,8 @@ def test_an_engine_that_answers_just_in_time_is_asked_again_all_the_same(node: N
 def test_a_restart_that_does_not_end_is_told_with_the_units_last_words(
     node: Node, player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hangs(_unit: str, *, seconds: float) -> None:
+    def hangs(_unit: str, *, seconds: float, wait: bool) -> None:
+        assert wait
         raise ProgramError(f"systemctl restart engine.service did not end within {seconds:g} s")
 
     monkeypatch.setattr(restarts, "restart", hangs)
@@ -359,3 +363,33 @@ def test_a_restart_that_does_not_end_is_told_with_the_units_last_words(
         with pytest.raises(NotServedError, match=r"did not end within 0\.3 s") as caught:
             switcher(node).make(switch(player, SYSTEMD, last_resort=last_resort), interruptible=False)
         assert caught.value.reason.endswith("; its log says: level=fatal msg=waiting for a mount")
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_by_a_process_that_is_to_end(
+    node: Node, player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch, *, lives: bool
+) -> None:
+    monkeypatch.setattr(switching, "_END_SECONDS", 0.0)
+    here = look(os.getpid())
+    assert here is not None
+    if lives:
+        player.process = here
+        monkeypatch.setattr(player, "ask", lambda *_: pytest.fail("it was asked, though it is still to be restarted"))
+    attention = Attention()
+    attention.stop = signal.SIGTERM
+    work = switcher(node, attention, seconds=60)
+    reload = dataclasses.replace(SYSTEMD, ends_after_calls=True)
+    work.make(switch(player, reload, last_resort=True), interruptible=False)
+    assert restarts.waited == [False]
+    assert work.unseen == (["docker"] if lives else [])
+    assert node.files.read(PATH) == NEW
+
+
+@pytest.mark.parametrize("last_resort", [True, False])
+def test_an_engine_that_ends_only_after_its_callers_is_seen_to_come_back_where_nobody_waits_for_this_process(
+    node: Node, player: Player, restarts: Restarts, *, last_resort: bool
+) -> None:
+    work = switcher(node, seconds=60)
+    reload = dataclasses.replace(SYSTEMD, ends_after_calls=True)
+    work.make(switch(player, reload, last_resort=last_resort), interruptible=False)
+    assert (restarts.waited, work.unseen, player.read) == ([True], [], NEW)
