@@ -68,8 +68,7 @@ image: ## the container image; images/build says what can be given to it
 
 .PHONY: wheels
 wheels: .venv/installed ## what the image is built of, in .cache/wheels: make image WHEELS=.cache/wheels downloads nothing
-	@$(BIN)/python -m pip --disable-pip-version-check --quiet download --dest .cache/wheels --no-deps --only-binary :all: \
-		--require-hashes --requirement locks/runtime.txt --requirement locks/build.txt
+	@PYTHON=$(BIN)/python images/wheels
 
 images/sbom.cdx.json: locks/runtime.txt toolkit_installer/__init__.py .venv/installed
 	@$(BIN)/python images/sbom.py locks/runtime.txt >$@

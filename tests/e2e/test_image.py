@@ -216,6 +216,27 @@ def test_what_cannot_be_built_is_refused_before_a_builder_starts(given: dict[str
     assert said in done.stderr
 
 
+@pytest.mark.parametrize("platform, machine", [("linux/amd64", "x86_64"), ("linux/arm64", "aarch64")])
+def test_all_that_it_is_built_of_can_be_had_for_both_architectures(platform: str, machine: str, tmp_path: Path) -> None:
+    image_build.fetch_wheels(tmp_path, PLATFORM=platform, PYTHON_VERSION="3.11")
+    locked = {
+        line.split("==")[0].replace("-", "_")
+        for name in ("runtime", "build")
+        for line in (image_build.PROJECT / f"locks/{name}.txt").read_text().splitlines()
+        if "==" in line and "win32" not in line
+    }
+    wheels = {path.name.split("-")[0]: path.stem.split("-")[-1] for path in tmp_path.iterdir()}
+    assert set(wheels) == locked
+    assert machine in wheels["grpcio"]
+    assert all(tag == "any" or machine in tag for tag in wheels.values()), wheels
+
+
+def test_wheels_for_a_machine_that_it_is_not_built_for_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImageBuildError, match="PLATFORM=linux/s390x is none of linux/amd64, linux/arm64"):
+        image_build.fetch_wheels(tmp_path, PLATFORM="linux/s390x")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_bill_of_materials_in_the_image_is_the_projects(root: Path) -> None:
     bill = json.loads((root / HOME / "sbom.cdx.json").read_text())
     folders = root.glob(f"{HOME}/lib/*/site-packages/*.dist-info")

@@ -13,6 +13,7 @@ import hashlib
 import os
 import platform
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,9 +71,7 @@ def built() -> BuiltImage:
         if not image.archive.exists():
             for old in CACHE.glob("*.tar"):
                 old.unlink()
-            commands.output(
-                ["make", "--no-print-directory", "wheels"], ImageBuildError, seconds=_SECONDS, folder=PROJECT
-            )
+            fetch_wheels(WHEELS)
             if not _has(image.store, BASE):
                 _base(image.store)
             make(image.store, reference)
@@ -102,6 +101,13 @@ def make(store: Path, reference: str, given: Path | None = None, **more: str) ->
         "SOURCE_DATE_EPOCH": "1700000000",
     }
     commands.output([PROJECT / "images/build"], ImageBuildError, seconds=_SECONDS, environment=variables | more)
+
+
+def fetch_wheels(folder: Path, **more: str) -> None:
+    """Fetch what the image is built of, for this Python unless `more` says another. Raises ImageBuildError."""
+    variables = {"WHEELS": str(folder), "PYTHON_VERSION": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    command = ["make", "--no-print-directory", "wheels"]
+    commands.output(command, ImageBuildError, seconds=_SECONDS, folder=PROJECT, environment=variables | more)
 
 
 def buildah(store: Path, *arguments: str | Path) -> str:
