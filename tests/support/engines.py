@@ -114,7 +114,8 @@ class Engine(abc.ABC):
         binary = shutil.which(program, path=self.path)
         if binary is None:
             raise EngineError(f"{program} is not installed in {self.path}")
-        command = [*self.enter, "setpriv", "--pdeathsig", "TERM", binary, *arguments]
+        # HUP is what it is reloaded by: below `nohup make e2e` it would not hear it.
+        command = [*self.enter, "env", "--default-signal=HUP", "setpriv", "--pdeathsig", "TERM", binary, *arguments]
         self.started_at = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
