@@ -34,7 +34,7 @@ _UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _POD_FIELDS = {
     *("automountServiceAccountToken", "containers", "hostPID", "initContainers", "terminationGracePeriodSeconds"),
     *("restartPolicy", "runtimeClassName", "serviceAccountName", "volumes"),
-    *("enableServiceLinks", "nodeSelector", "priorityClassName", "tolerations"),
+    *("affinity", "enableServiceLinks", "nodeSelector", "priorityClassName", "tolerations"),
 }
 _CONTAINER_FIELDS = {
     *("command", "env", "image", "name", "readinessProbe", "resources", "securityContext", "startupProbe"),
