@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import posixpath
@@ -10,10 +11,11 @@ import tomllib
 from toolkit_installer import log
 from toolkit_installer.errors import DriverNotReadyError, InstallerError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.programs import ProgramError, Programs
+from toolkit_installer.node.programs import PATH, ProgramError, Programs
 from toolkit_installer.node.reading import Reader
 from toolkit_installer.node.root import NodeError, Root, refuse_if_others_write
 from toolkit_installer.settings import AUTO, Settings, ToolkitSettings
+from toolkit_installer.toolkit.payload import LIBRARY_FOLDERS
 from toolkit_installer.toolkit.wrappers import CONFIG_NAME
 
 CONTAINER_ROOT = "/run/nvidia/driver"
@@ -25,6 +27,12 @@ DRIVER_READY = f"{VALIDATIONS}/driver-ready"
 """What the GPU Operator's validator leaves: variables for a shell that name the driver root, and the device root."""
 
 _PROGRAM = "nvidia-smi"
+_SIGNS = (
+    *(f"{folder}/{_PROGRAM}" for folder in PATH.split(":")),
+    *(f"{folder}/libnvidia-ml.so.1" for folder in LIBRARY_FOLDERS),  # a link to the file of the driver's own version
+    "/dev/nvidiactl",
+)
+"""The last is there once the kernel module is loaded."""
 _QUERY = ("--query-gpu=driver_version", "--format=csv,noheader")
 _PROOF_SECONDS = 60.0
 """Without a persistence daemon every GPU is initialised first, which takes seconds for each."""
@@ -66,15 +74,15 @@ class _NotUsableError(Exception):
     """The driver is not usable in a root; the text says why."""
 
 
-def settled(settings: Settings, node: Node) -> Settings:
-    """Return settings in which the driver's paths are found. Raises DriverNotReadyError where no driver is usable.
+def settled(settings: Settings, node: Node) -> tuple[Settings, bool]:
+    """Return settings in which the driver's paths are found, and whether no driver is usable.
 
     A node that has the toolkit already keeps the root that it was installed with while no driver is usable: one that
-    is being replaced is no reason to change anything.
+    is being replaced is no reason to change anything. Raises DriverNotReadyError for others.
     """
     toolkit = settings.toolkit
-    if AUTO not in (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path):
-        return settings
+    if not _is_looked_for(toolkit):
+        return settings, False
     seen = look(node, toolkit)
     found = seen.driver
     if found is None:
@@ -88,28 +96,24 @@ def settled(settings: Settings, node: Node) -> Settings:
         found = _described(node, toolkit, _Place(root), _seen_at(node, toolkit, _Place(root)))
     else:
         log.get().info("Found the driver", root=found.root, dev_root=found.dev_root, version=found.version)
-    return dataclasses.replace(
-        settings,
-        toolkit=dataclasses.replace(
-            toolkit,
-            driver_root=found.root,
-            driver_root_ctr_path=found.seen_at,
-            dev_root=found.dev_root,
-            dev_root_ctr_path=found.dev_seen_at,
-        ),
+    paths = dataclasses.replace(
+        toolkit,
+        driver_root=found.root,
+        driver_root_ctr_path=found.seen_at,
+        dev_root=found.dev_root,
+        dev_root_ctr_path=found.dev_seen_at,
     )
+    return dataclasses.replace(settings, toolkit=paths), seen.driver is None
+
+
+def _is_looked_for(toolkit: ToolkitSettings) -> bool:
+    return AUTO in (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
 
 
 def look(node: Node, toolkit: ToolkitSettings) -> Look:
     """Look whether a driver is usable now: in the root that was asked for, else in the first of those that may be."""
-    if toolkit.driver_root != AUTO:
-        places: tuple[_Place, ...] = (_Place(toolkit.driver_root),)
-    else:
-        managed = _present(node, VALIDATIONS)
-        container = _Place(CONTAINER_ROOT, marker=CONTAINER_READY if managed else "")
-        places = (*_said_by_operator(node), container, _Place("/"))
     missing: dict[str, str] = {}
-    for place in places:
+    for place in _places(node, toolkit):
         if place.root in missing:
             continue
         try:
@@ -117,6 +121,32 @@ def look(node: Node, toolkit: ToolkitSettings) -> Look:
         except _NotUsableError as reason:
             missing[place.root] = f"{place.root}: {reason}"
     return Look(None, tuple(missing.values()))
+
+
+def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
+    """Return paths, in the installer's mount namespace, some of which change when a driver comes, goes or is replaced.
+
+    None where nothing that is installed depends on which driver it is.
+    """
+    if not _is_looked_for(toolkit) and not toolkit.cdi.enabled:
+        return ()
+    found = [reader.root.outside(path) for reader in _readers(node) for path in (CONTAINER_READY, DRIVER_READY)]
+    for place in _places(node, toolkit):
+        for view in _candidates(node, toolkit, place):
+            root = Root(os.path.realpath(view))
+            for path in _SIGNS:
+                with contextlib.suppress(NodeError):  # what leads nowhere is no driver's
+                    found.append(root.outside(root.canonical(path)))
+    return tuple(dict.fromkeys(found))
+
+
+def _places(node: Node, toolkit: ToolkitSettings) -> tuple[_Place, ...]:
+    """Return where a driver may be, the likelier ones first."""
+    if toolkit.driver_root != AUTO:
+        return (_Place(toolkit.driver_root),)
+    managed = _present(node, VALIDATIONS)
+    container = _Place(CONTAINER_ROOT, marker=CONTAINER_READY if managed else "")
+    return (*_said_by_operator(node), container, _Place("/"))
 
 
 def _usable(node: Node, toolkit: ToolkitSettings, place: _Place) -> Driver:
@@ -169,9 +199,7 @@ def _refuse_program_of_others(root: Root, program: str) -> None:
 
 def _seen_at(node: Node, toolkit: ToolkitSettings, place: _Place) -> str:
     """Return where the installer sees a root of the node: what was given counts, else the first that has nvidia-smi."""
-    if toolkit.driver_root_ctr_path != AUTO:
-        return toolkit.driver_root_ctr_path
-    candidates = [*_said(node, place.seen_at), *_views(node, place.root)]
+    candidates = _candidates(node, toolkit, place)
     for candidate in candidates:
         try:
             if _program(Programs(Root(os.path.realpath(candidate)))) is not None:
@@ -179,6 +207,12 @@ def _seen_at(node: Node, toolkit: ToolkitSettings, place: _Place) -> str:
         except _NotUsableError:
             return candidate
     return candidates[-1]
+
+
+def _candidates(node: Node, toolkit: ToolkitSettings, place: _Place) -> list[str]:
+    if toolkit.driver_root_ctr_path != AUTO:
+        return [toolkit.driver_root_ctr_path]
+    return [*_said(node, place.seen_at), *_views(node, place.root)]
 
 
 def _said(node: Node, seen_at: str) -> list[str]:

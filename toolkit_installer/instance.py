@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from toolkit_installer import (
     cdi,
+    driver,
     log,
     observation,
     orders,
@@ -31,6 +32,7 @@ from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.reverting import Reverter
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
 from toolkit_installer.taking_back import locked, revert, say_done, undisturbed
+from toolkit_installer.waiting import Remembered
 from toolkit_installer.wanted import Asked, Question
 
 SIGNALLED = 128
@@ -54,6 +56,10 @@ class Instance:
         self._marker = Marker(settings.ready_file, node.calls)
         self._awaited: tuple[tuple[str, str], ...] = ()
         """What changes when an engine that does not serve the handlers yet is restarted."""
+        self._driver: tuple[tuple[str, str], ...] = ()
+        """Where a driver shows, with the identities from before it was looked for."""
+        self._driver_away = False
+        self._tries = 0
 
     def start(self) -> int:
         """Converge for the first time, then wait; return the exit code if it is not to wait."""
@@ -65,17 +71,27 @@ class Instance:
         self._converge_or_stop()
         return self._go_on()
 
-    def resume(self, event: str, answered: Iterable[str] = ()) -> int:
-        """Go on after the idle process was woken by `event`; `answered` is what `Question` remembers."""
+    def resume(self, events: Collection[str], remembered: Remembered) -> int:
+        """Go on after the idle process was woken by `events`, a signal's name among them or those of waiter."""
         if self._question is not None:
-            self._question.answered = frozenset(map(Asked, answered))
-        if event == waiter.DRIFT:
+            self._question.answered = frozenset(map(Asked, remembered.answered))
+        self._driver, self._driver_away = remembered.driver, remembered.driver_away
+        if waiter.DRIFT in events:
             self._drifted()
-        elif event == signal.SIGHUP.name:
-            log.get().info("Looking again", signal=event)
-            self.attention.again = True
-        else:
-            self.attention.stop = signal.Signals[event]
+        if waiter.DRIVER in events:
+            self._look_for_driver("The driver's files changed: looking again")
+        if waiter.LATER in events:
+            self._tries = remembered.tries + 1
+            if self._question is not None:
+                self._question.ask_again()
+            if self._driver_away:
+                self._look_for_driver("No driver was usable so far: looking again")
+        for name in signal.Signals.__members__.keys() & events:
+            if name == signal.SIGHUP.name:
+                log.get().info("Looking again", signal=name)
+                self.attention.again = True
+            else:
+                self.attention.stop = signal.Signals[name]
         return self._go_on()
 
     def _go_on(self) -> int:
@@ -127,6 +143,7 @@ class Instance:
 
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
+        self._driver = self._signs()
         receipt = receipt_check.load(self.settings, self.node, self.store)
         self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
         recovering.recover(self.node, receipt, self.store.folder)
@@ -135,6 +152,7 @@ class Instance:
     def _converge(self) -> None:
         """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
         seen = self._observe()
+        self._driver_away = seen.driver_away
         report.notes(seen)
         done = seen.receipt is not None and seen.receipt.state is State.INSTALLED
         if seen.receipt is not None and done and seen.plan.empty and plan_of.known(seen.receipt, seen.plan):
@@ -187,8 +205,6 @@ class Instance:
         return seen
 
     def _drifted(self) -> None:
-        if self.settings.on_drift is OnDrift.IGNORE:
-            return  # it was an engine, of which more than its files is awaited
         self._told = True
         if self.settings.on_drift is OnDrift.REPAIR:
             log.get().warning("A managed file was changed: looking again")
@@ -198,6 +214,22 @@ class Instance:
                 log.get().warning(
                     "Somebody changed the file; `--on-drift repair` or SIGHUP would put the handlers back", file=path
                 )
+
+    def _look_for_driver(self, why: str) -> None:
+        """Converge again, unless that would put files right that are only to be told of."""
+        drifted = [] if self.settings.on_drift is OnDrift.REPAIR else report.drifted(self.node, self._recorded())
+        if drifted:
+            self._driver = self._signs()
+            log.get().warning(
+                "The driver may be another one, but somebody changed a managed file: SIGHUP has both looked at",
+                file=drifted[0],
+            )
+        else:
+            log.get().info(why)
+            self.attention.again = True
+
+    def _signs(self) -> tuple[tuple[str, str], ...]:
+        return tuple((path, waiter.identity(path)) for path in driver.signs(self.node, self.settings.toolkit))
 
     def _recorded(self) -> Receipt | None:
         """Return the receipt, None where it cannot be read: no reason to stop waiting."""
@@ -213,20 +245,18 @@ class Instance:
         look = self.settings.on_drift is not OnDrift.IGNORE
         paths = receipt.file_paths() if receipt is not None and look else []
         places = [self.node.root.outside(path) for path in paths]
-        watched = [(place, waiter.identity(place)) for place in places]
+        watched = [(waiter.DRIFT, place, waiter.identity(place)) for place in places]
         # looked at after its identity was taken: whatever is changed from here on, the idle process sees
         if look and not self._told and report.drifted(self.node, receipt):
             self._drifted()
             return
+        watched += [(waiter.ENGINE, *each) for each in self._awaited]
+        watched += [(waiter.DRIVER, *each) for each in self._driver]
         log.get().info("Waiting for signal")
-        answered = self._question.answered if self._question is not None else ()
-        waiting.wait(
-            self.pid_file,
-            self.store.lock_fd,
-            [*watched, *self._awaited],
-            look=look or bool(self._awaited),
-            answered=answered,
-        )
+        unknown = self._driver_away or (self._question is not None and self._question.open)
+        answered = tuple(self._question.answered) if self._question is not None else ()
+        remembered = Remembered(answered, self._driver, self._driver_away, self._tries if unknown else 0)
+        waiting.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 
     def _leave(self) -> int:
         """Clean up as the settings, or an order of `uninstall`, say."""

@@ -39,7 +39,7 @@ def run(settings: Settings) -> int:
                 return instance.start()
             if woken.lock_fd is not None:
                 instance.store.adopt_lock(woken.lock_fd)
-            return instance.resume(woken.event, woken.answered)
+            return instance.resume(woken.events, woken.remembered)
         finally:
             # before the PID file goes: whoever waits for that finds nobody at work then
             if instance.store.lock_fd is not None:

@@ -40,7 +40,7 @@ from toolkit_installer.toolkit.payload import Payload
 
 _CLOCK_SECONDS = 2.0
 """How far the start of a process may be off: the kernel tells the instant of its own boot in whole seconds."""
-_KEPT = "no driver is usable now, so it stays as it is; once one is, the next run renews it, or SIGHUP"
+_KEPT = "no driver is usable now, so it stays as it is; once one is, a run renews it, the one that waits too"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +56,8 @@ class Observation:
     plan: Plan
     warnings: tuple[str, ...] = ()
     """What an engineer should know about the security of what is about to be installed."""
+    driver_away: bool = False
+    """No driver is usable: what was made for the one that was stays."""
 
 
 def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
@@ -63,7 +65,7 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
 
     Raises PayloadError, ConfigurationError, UsageError, DriverNotReadyError.
     """
-    settings = driver.settled(settings, node)
+    settings, away = driver.settled(settings, node)
     receipt = store.load()
     source = payload.source_root(
         settings.toolkit.source_root, settings.toolkit.package_type, node.programs.find("rpm") is not None, tree.exists
@@ -77,7 +79,7 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
         own = tuple(runtime for engine in engines for runtime in engine.goals.low_level)
     else:  # those that are configured stay so
         own = tuple(runtime for record in (receipt.engines if receipt else ()) for runtime in record.low_level)
-    made_here, device_nodes = _specifications(settings, node, store, receipt, found)
+    made_here, device_nodes, kept = _specifications(settings, node, store, receipt, found)
     toolkit = _toolkit(settings, node, found, receipt, own, engines)
     made = Plan(toolkit, engines, made_here, device_nodes)
     for work in made_here:
@@ -90,13 +92,17 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
         node_checks.engine_files(node, engines)
         node_checks.specifications(node, made_here)
     warnings = _warnings(settings, toolkit, found) if toolkit.write else ()
-    return Observation(receipt, originals, found, settings.toolkit, made, warnings)
+    return Observation(receipt, originals, found, settings.toolkit, made, warnings, driver_away=away or kept)
 
 
 def _specifications(
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None, found: Payload
-) -> tuple[tuple[SpecificationWork, ...], tuple[str, ...]]:
-    """Return what is to become of the CDI specifications, and which device nodes are to be created before."""
+) -> tuple[tuple[SpecificationWork, ...], tuple[str, ...], bool]:
+    """Return what is to become of the CDI specifications, and which device nodes are to be created before.
+
+    And whether the one that stands is kept because no driver is usable.
+    """
+    kept = False
     asked = settings.toolkit.cdi
     missing: tuple[str, ...] = ()
     wanted = None
@@ -111,9 +117,9 @@ def _specifications(
             ours = specifications.standing(node, receipt, asked.path)
             if ours is None:
                 raise
-            missing = ()
+            missing, kept = (), True
             wanted = specifications.Wanted(asked.path, ours, f"{_KEPT} ({error.reason})")
-    return specifications.works(node, store, receipt, settings.toolkit.folder, wanted), missing
+    return specifications.works(node, store, receipt, settings.toolkit.folder, wanted), missing, kept
 
 
 def _warnings(settings: Settings, toolkit: ToolkitWork, found: Payload) -> tuple[str, ...]:

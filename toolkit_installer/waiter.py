@@ -5,18 +5,27 @@ It runs for months, so it is a program of its own: the standard library's built-
     python -I -S waiter.py FD
 
 `FD` is a memory file with NUL-separated fields: what the installer wants to remember, seconds between looks at the
-files (empty: never), the number of words of the command to become, these words, and per watched file its path and
-its identity as `identity` gives it.
+files (empty: never), seconds until it is to be woken in any case (empty: never), the number of words of the command to
+become, these words, and per watched file the event that its change is, its path, and its identity as `identity` gives
+it.
 """
 
 import os
 import signal
 import sys
+import time
 
 RESUME = "TOOLKIT_INSTALLER_RESUME"
-"""The variable that tells the installer what it was woken for: `FD:EVENT`."""
+"""The variable that tells the installer what it was woken for: `FD:EVENT`, several separated by commas."""
 
 DRIFT = "DRIFT"
+"""A managed file was changed."""
+ENGINE = "ENGINE"
+"""An engine was started or stopped."""
+DRIVER = "DRIVER"
+"""The driver came, went, or was replaced."""
+LATER = "LATER"
+"""What could not be found out before may be known now."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 LIMIT = 1 << 24
 
@@ -30,29 +39,36 @@ def identity(path: str) -> str:
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_mode}"
 
 
-def wait(seconds: float | None, watched: list[tuple[str, str]]) -> str:
-    """Return the name of the signal that came, or DRIFT."""
+def wait(seconds: float | None, later: float | None, watched: list[tuple[str, str, str]]) -> str:
+    """Return the name of the signal that came, or the events of what changed, or LATER."""
+    began = time.monotonic()
+    look = seconds if watched else None
     while True:
-        if seconds is None or not watched:
+        remaining = None if later is None else max(0.0, later - (time.monotonic() - began))
+        pauses = [pause for pause in (look, remaining) if pause is not None]
+        if not pauses:
             return signal.Signals(signal.sigwaitinfo(SIGNALS).si_signo).name
-        info = signal.sigtimedwait(SIGNALS, seconds)
+        info = signal.sigtimedwait(SIGNALS, min(pauses))
         # of a signal 0 Python tells where the process was stopped and went on only after the time was over
         if info is not None and info.si_signo in SIGNALS:
             return signal.Signals(info.si_signo).name
-        if any(identity(path) != known for path, known in watched):
-            return DRIFT
+        changed = {event for event, path, known in watched if identity(path) != known}
+        if changed:
+            return ",".join(sorted(changed))
+        if later is not None and time.monotonic() - began >= later:
+            return LATER
 
 
 def main() -> None:
     """Wait, then execute the installer with the same arguments, locks and PID."""
     fd = int(sys.argv[1])
     fields = os.pread(fd, LIMIT, 0).decode("utf-8", "surrogateescape").split("\0")
-    seconds = float(fields[1]) if fields[1] else None
-    count = int(fields[2])
-    command = fields[3 : 3 + count]
-    rest = fields[3 + count :]
-    watched = list(zip(rest[::2], rest[1::2], strict=True))
-    event = wait(seconds, watched)
+    seconds, later = (float(field) if field else None for field in fields[1:3])
+    count = int(fields[3])
+    command = fields[4 : 4 + count]
+    rest = fields[4 + count :]
+    watched = list(zip(rest[::3], rest[1::3], rest[2::3], strict=True))
+    event = wait(seconds, later, watched)
     os.environ[RESUME] = f"{fd}:{event}"
     os.execv(command[0], command)  # noqa: S606  # by absolute path, no shell
 

@@ -107,17 +107,41 @@ def _said(answer: Answer) -> str:
 
 
 class Question:
-    """Asks, at the start and when it is told to stop. `answered` is what has to be remembered in between."""
+    """Asks at the start, until somebody has answered, and when it is told to stop.
+
+    `answered` is what has to be remembered in between.
+    """
 
     def __init__(self, cluster: ClusterSettings, answered: Iterable[Asked] = ()) -> None:
         self._cluster = cluster
         self._api = ApiServer(cluster.host, cluster.port, cluster.service_account)
         self.answered = frozenset(answered)
 
+    @property
+    def open(self) -> bool:
+        """Whether the API server is still to answer: who may not ask any more, and never could, is told nothing."""
+        return Asked.DAEMON_SET not in self.answered
+
     def ask_at_start(self) -> None:
         """Ask, remember who answered, and say what a cleanup would do now."""
+        self._say(self._asked())
+
+    def ask_again(self) -> None:
+        """Ask once more where nobody answered so far; what is still unknown is not said over and over."""
+        if not self.open:
+            return
+        answers = self._asked()
+        if Asked.DAEMON_SET in self.answered:
+            self._say(answers)
+        else:
+            log.get().debug("The API server still does not say", why=judge(answers, ()).why)
+
+    def _asked(self) -> dict[Asked, Answer]:
         answers = self._ask(_START_SECONDS)
         self.answered = frozenset(asked for asked, answer in answers.items() if _is_told(asked, answer))
+        return answers
+
+    def _say(self, answers: Mapping[Asked, Answer]) -> None:
         found = judge(answers, ())
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
         if found.verdict is Verdict.WANTED:
@@ -126,8 +150,8 @@ class Question:
             log.get().warning("The node would be cleaned up, if this run were told to stop now", **about)
         else:
             log.get().warning(
-                f"The API server does not say whether the DaemonSet wants this node: when it does not either once this "
-                f"run is told to stop, {_STAYS}",
+                "The API server does not say whether the DaemonSet wants this node: it is asked again, and as long as "
+                f"it has not said so, {_STAYS} when this run is told to stop",
                 hint="the ServiceAccount needs get on this DaemonSet, on this namespace and on nodes",
                 **about,
             )

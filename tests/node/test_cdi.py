@@ -15,7 +15,7 @@ import pytest
 
 from tests.node import faults
 from tests.node.faults import Fault, Outcome, Plan
-from tests.node.instants import Deed
+from tests.node.instants import Deed, stopping
 from tests.support import fake_ctk, payloads
 from tests.support.fake_ctk import CONTROL, NEWER, NO_MODULES, VERSION
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, FakeNode, patiently
@@ -176,6 +176,39 @@ def test_a_newer_driver_renews_it_while_the_run_waits_once_it_is_told_to_look(gp
     assert NEWER not in specification(gpu)
     assert run.stop() == 0
     assert not gpu.exists("/run/cdi")
+
+
+@pytest.mark.parametrize("flags", [(), ("--cdi-enabled=false",)], ids=["with", "without"])
+def test_a_newer_driver_renews_it_while_the_run_waits_without_being_told(gpu: FakeNode, flags: tuple[str, ...]) -> None:
+    with stopping(gpu, "never", "run", *ON, *flags, woken=True) as run:
+        run.wait_for(WAITING)
+        fake_ctk.driver(gpu.place(DRIVER), NEWER)
+        if flags:
+            run.process.send_signal(signal.SIGHUP)
+            run.wait_for(NOTHING_TO_DO)
+        else:
+            run.wait_for("The driver's files changed: looking again")
+            run.wait_for("The node is configured")
+            run.wait_for(WAITING)
+            assert NEWER in specification(gpu)
+            assert VERSION not in specification(gpu)
+        assert run.stop() == 0, run.output
+    assert not gpu.exists("/run/cdi")
+
+
+def test_a_driver_whose_module_is_loaded_after_its_files_are_there_is_looked_for(gpu: FakeNode) -> None:
+    with stopping(gpu, "never", "run", *ON, woken=True) as run:
+        run.wait_for(WAITING)
+        libraries = gpu.place(f"{DRIVER}/{fake_ctk.LIBRARIES}")
+        shutil.rmtree(libraries)
+        run.wait_for(STAYS)
+        run.wait_for("No driver was usable so far: looking again")
+        libraries.mkdir()
+        for name in ("libcuda.so", "libnvidia-ml.so"):  # no link to them yet, which would be a sign
+            (libraries / f"{name}.{NEWER}").write_text("no library\n")
+        run.wait_for("The node is configured")
+        assert NEWER in specification(gpu)
+        assert run.stop() == 0, run.output
 
 
 def test_after_a_boot_that_emptied_run_it_is_written_again(gpu: FakeNode) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.instants import stopping
 from tests.support.api_server import DAEMON_SET_PATH, NAMESPACE_PATH, NODE_PATH, Cluster, Server, serving
-from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, FakeNode, Run
+from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode, Run
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 LEFT = "Leaving the node configured, as --cleanup auto says"
@@ -165,6 +166,30 @@ def test_an_api_server_that_is_away_does_not_keep_the_node_from_being_configured
     del server.cluster.objects[DAEMON_SET_PATH]
     assert run.stop() == 0  # 404 needs no earlier answer
     assert_cleaned(node, run)
+
+
+def test_an_api_server_that_is_away_at_the_start_is_asked_until_it_answers_and_that_counts(
+    node: FakeNode, server: Server
+) -> None:
+    """A node that boots has its pod before the pod has a network; months later the DaemonSet is deleted."""
+    server.cluster.sick = (503, "{}")
+    with stopping(node, "never", "run", *server.flags, woken=True) as run:
+        run.wait_for("The API server does not say whether the DaemonSet wants this node: it is asked again")
+        run.wait_for(WAITING)
+        run.wait_for(WAITING)  # it was asked, in vain, and that is not said once more
+        assert run.output.count("does not say") == 1
+        server.cluster.sick = None
+        run.wait_for("The DaemonSet wants this node")
+        run.wait_for(WAITING)
+        asked = len(server.cluster.asked)
+        run.process.send_signal(signal.SIGHUP)
+        run.wait_for(WAITING)
+        assert len(server.cluster.asked) == asked, "it was asked again, though it has answered"
+        server.cluster.tokens = set()
+        assert run.stop() == 0, run.output
+    assert "The node is as it was" in run.output
+    assert node.read(DAEMON_JSON) == DOCKER
+    assert not node.exists(TOOLKIT)
 
 
 def test_what_was_answered_at_the_start_is_remembered_through_every_look_again(node: FakeNode, server: Server) -> None:

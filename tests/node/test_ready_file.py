@@ -109,6 +109,7 @@ def test_an_engine_that_starts_while_we_wait_is_noticed(node: FakeNode, ready: P
             waiting.wait_for(WAITING)
             assert ready.exists()
             assert "Somebody changed" not in waiting.output
+            assert "A managed file was changed" not in waiting.output
             assert waiting.stop() == 0
         finally:
             engine.close()

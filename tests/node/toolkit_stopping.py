@@ -1,6 +1,6 @@
 """The program, stopping itself before a call: `toolkit_stopping.py start|woken CALL ARGUMENT…`.
 
-`start`: in the process as it was started; `woken`: once it has waited and was woken. Drift is looked for often, so
+`start`: in the process as it was started; `woken`: once it has waited and was woken. It looks around often, so
 that a test need not wait.
 """
 
@@ -32,6 +32,7 @@ def main() -> int:
     with (
         mock.patch("toolkit_installer.node.node.SystemCalls", faulty(plan)),
         mock.patch("toolkit_installer.waiting._LOOK_SECONDS", LOOK_SECONDS),
+        mock.patch("toolkit_installer.waiting._LATER_SECONDS", LOOK_SECONDS),
     ):
         return cli.main(Program.TOOLKIT_INSTALLER, arguments)
 

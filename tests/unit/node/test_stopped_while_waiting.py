@@ -41,11 +41,11 @@ def test_the_installer_goes_on() -> None:
 
 
 def test_the_idle_process_looks_at_its_files() -> None:
-    changed = [("/absent", "there")]
-    assert stopped_beyond_the_wait(lambda: waiter.wait(SECONDS, changed) == waiter.DRIFT) == 0
+    changed = [(waiter.DRIFT, "/absent", "there")]
+    assert stopped_beyond_the_wait(lambda: waiter.wait(SECONDS, None, changed) == waiter.DRIFT) == 0
 
 
 def test_the_idle_process_waits_on_where_nothing_changed() -> None:
-    unchanged = [("/absent", waiter.identity("/absent"))]
-    waited = stopped_beyond_the_wait(lambda: waiter.wait(SECONDS, unchanged) == "SIGTERM", signal.SIGTERM)
+    unchanged = [(waiter.DRIFT, "/absent", waiter.identity("/absent"))]
+    waited = stopped_beyond_the_wait(lambda: waiter.wait(SECONDS, None, unchanged) == "SIGTERM", signal.SIGTERM)
     assert waited == 0
