@@ -7,6 +7,7 @@ import dataclasses
 import os
 import posixpath
 import tomllib
+from collections.abc import Callable
 
 from toolkit_installer import log
 from toolkit_installer.errors import DriverNotReadyError, InstallerError
@@ -34,7 +35,7 @@ _SIGNS = (
 )
 """The last is there once the kernel module is loaded."""
 _QUERY = ("--query-gpu=driver_version", "--format=csv,noheader")
-_PROOF_SECONDS = 60.0
+PROOF_SECONDS = 60.0
 """Without a persistence daemon every GPU is initialised first, which takes seconds for each."""
 _LONGEST_SAID = 200
 
@@ -110,14 +111,19 @@ def _is_looked_for(toolkit: ToolkitSettings) -> bool:
     return AUTO in (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
 
 
-def look(node: Node, toolkit: ToolkitSettings) -> Look:
-    """Look whether a driver is usable now: in the root that was asked for, else in the first of those that may be."""
+def look(
+    node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SECONDS, unless: Callable[[], bool] | None = None
+) -> Look:
+    """Look whether a driver is usable now: in the root that was asked for, else in the first of those that may be.
+
+    nvidia-smi gets so many `seconds` in each; once `unless` is true it is not waited for.
+    """
     missing: dict[str, str] = {}
     for place in _places(node, toolkit):
         if place.root in missing:
             continue
         try:
-            return Look(_usable(node, toolkit, place))
+            return Look(_usable(node, toolkit, place, seconds, unless))
         except _NotUsableError as reason:
             missing[place.root] = f"{place.root}: {reason}"
     return Look(None, tuple(missing.values()))
@@ -149,7 +155,9 @@ def _places(node: Node, toolkit: ToolkitSettings) -> tuple[_Place, ...]:
     return (*_said_by_operator(node), container, _Place("/"))
 
 
-def _usable(node: Node, toolkit: ToolkitSettings, place: _Place) -> Driver:
+def _usable(
+    node: Node, toolkit: ToolkitSettings, place: _Place, seconds: float, unless: Callable[[], bool] | None
+) -> Driver:
     """Prove that the driver in a root is usable. Raises _NotUsableError."""
     seen_at = _seen_at(node, toolkit, place)
     programs = Programs(Root(os.path.realpath(seen_at)))
@@ -160,7 +168,7 @@ def _usable(node: Node, toolkit: ToolkitSettings, place: _Place) -> Driver:
         raise _NotUsableError(f"the driver container has not said that it is ready, in {place.marker}")
     try:
         _refuse_program_of_others(programs.root, program)
-        done = programs.run([program, *_QUERY], seconds=_PROOF_SECONDS)
+        done = programs.run([program, *_QUERY], seconds=seconds, unless=unless)
     except (NodeError, ProgramError) as error:
         raise _NotUsableError(error.reason) from error
     except InstallerError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -33,11 +34,16 @@ def wait(node: Node, settings: Settings, seconds: float | None) -> Driver:
     said: tuple[str, ...] | None = None
     said_at = began
     while True:
-        seen = driver.look(node, settings.toolkit)
+        left = math.inf if seconds is None else began + seconds - time.monotonic()
+        proof = min(driver.PROOF_SECONDS, max(_TICK_SECONDS, left))
+        seen = driver.look(node, settings.toolkit, proof, signals.stop_asked)
         now = time.monotonic()
         if seen.driver is not None:
             progress.clear()
             return seen.driver
+        if signals.stop_asked():  # it is told, or the driver is looked for again at once
+            _rest(math.inf, began, progress, seen.missing)
+            continue
         if seen.missing != said or now - said_at >= _SAY_SECONDS:
             progress.clear()
             log.get().info("Waiting for the driver", elapsed=_duration(now - began), missing="; ".join(seen.missing))

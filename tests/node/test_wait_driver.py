@@ -13,6 +13,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,38 @@ def test_a_driver_that_does_not_come_in_time_is_exit_code_8(node: FakeNode) -> N
     assert waiting.finish() == 8
     assert "did not become ready within 0.2 s" in waiting.output
     assert "/: there is no nvidia-smi" in waiting.output.splitlines()[-1]
+
+
+HANGS = "#!/bin/busybox sh\necho $$ >/started\nexec /bin/busybox sleep 3600\n"
+
+
+@runs_drivers
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_nvidia_smi_that_hangs_does_not_keep_it_from_ending(node: FakeNode, number: signal.Signals) -> None:
+    place = node.place(HOST)
+    install(place).write_text(HANGS)
+    waiting = start(node)
+    eventually((place / "started").exists)
+    assert waiting.stop(number) == 128 + number
+    assert "Stopped before the driver was ready" in waiting.output
+    assert WAITING not in waiting.output, "it was stopped, and said that it had waited for nvidia-smi in vain"
+    eventually(lambda: not Path("/proc", (place / "started").read_text().strip()).exists())
+
+
+@runs_drivers
+def test_an_nvidia_smi_that_hangs_does_not_get_more_time_than_there_is(node: FakeNode) -> None:
+    install(node.place(HOST)).write_text(HANGS)
+    waiting = start(node, "--timeout", "0.5")
+    assert waiting.finish() == 8
+    assert "did not become ready within 0.5 s" in waiting.output
+    assert re.search(r"nvidia-smi \S+ \S+ did not end within 1 s", waiting.output)
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_the_variable_is_the_flags(node: FakeNode) -> None:

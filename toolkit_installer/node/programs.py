@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 
 from toolkit_installer.errors import InstallerError
@@ -14,6 +17,7 @@ from toolkit_installer.node.signals import unblock_all
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OUTPUT_LIMIT = 16 * 1024 * 1024
+_LOOK_SECONDS = 0.2
 
 
 class ProgramError(InstallerError):
@@ -51,13 +55,22 @@ class Programs:
         """Tell whether the node has an executable at `path`."""
         return os.access(self.root.outside(self.root.canonical(path)), os.X_OK)
 
-    def run(self, command: Sequence[str], *, seconds: float, given: bytes = b"", keep: Sequence[int] = ()) -> Completed:
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        seconds: float,
+        given: bytes = b"",
+        keep: Sequence[int] = (),
+        unless: Callable[[], bool] | None = None,
+    ) -> Completed:
         """Run `command`, its first word an absolute path on the node. Raises ProgramError.
 
-        `given` is its standard input; the descriptors in `keep` stay open in it, under their numbers.
+        `given` is its standard input; the descriptors in `keep` stay open in it, under their numbers. Once `unless` is
+        true it is not waited for any more.
         """
         enter = self._enter if self.root.folder != "/" else None
-        return run(command, seconds=seconds, enter=enter, given=given, keep=keep)
+        return run(command, seconds=seconds, enter=enter, given=given, keep=keep, unless=unless)
 
     def _enter(self) -> None:
         os.chroot(self.root.folder)
@@ -72,6 +85,7 @@ def run(  # what a program is started with
     folder: str = "/",
     given: bytes = b"",
     keep: Sequence[int] = (),
+    unless: Callable[[], bool] | None = None,
 ) -> Completed:
     """Run a program of the installer's own namespace, or of where `enter` leads. Raises ProgramError."""
 
@@ -96,9 +110,25 @@ def run(  # what a program is started with
     except (OSError, subprocess.SubprocessError) as error:
         raise ProgramError(f"cannot start {command[0]}: {error}", path=command[0]) from error
     try:
-        output, errors = child.communicate(given, timeout=seconds)
+        output, errors = _end(child, given, time.monotonic() + seconds, unless)
     except subprocess.TimeoutExpired as error:
         os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, and somebody has to go on
+            _end(child, None, math.inf, unless)
         raise ProgramTimeoutError(f"{' '.join(command)} did not end within {seconds:g} s", path=command[0]) from error
     return Completed(child.returncode, output[:_OUTPUT_LIMIT], errors.decode(errors="replace").strip())
+
+
+def _end(
+    child: subprocess.Popen[bytes], given: bytes | None, deadline: float, unless: Callable[[], bool] | None
+) -> tuple[bytes, bytes]:
+    """Return the output once it has ended. Raises TimeoutExpired at the deadline, or when `unless` is true."""
+    while True:
+        remaining = max(0.0, deadline - time.monotonic())
+        pause = remaining if unless is None else min(remaining, _LOOK_SECONDS)
+        try:
+            return child.communicate(given, None if pause == math.inf else pause)
+        except subprocess.TimeoutExpired:
+            if pause == remaining or (unless is not None and unless()):
+                raise
+            given = None  # it has it

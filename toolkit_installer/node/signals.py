@@ -24,6 +24,11 @@ def block() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
+def stop_asked() -> bool:
+    """Tell whether a signal that stops the installer is pending. It stays so."""
+    return not signal.sigpending().isdisjoint(STOPPING)
+
+
 def unblock() -> None:
     """Let the handled signals end the program at once: for commands that change nothing."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

@@ -45,6 +45,21 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
         os.close(reader)
 
 
+def test_a_program_that_nobody_wants_any_more_is_ended_and_what_it_was_given_was_given_once() -> None:
+    asked: list[bool] = []
+
+    def unless() -> bool:
+        asked.append(len(asked) == 2)
+        return asked[-1]
+
+    with pytest.raises(ProgramError, match="did not end within 600 s"):
+        programs.run([*PYTHON, "import time; time.sleep(600)"], seconds=600, unless=unless)
+    assert asked == [False, False, True]
+    echo = "import sys, time; text = sys.stdin.read(); time.sleep(1); print(text)"
+    done = programs.run([*PYTHON, echo], seconds=600, given=b"once", unless=lambda: False)
+    assert done.output == b"once\n"
+
+
 def test_a_program_that_cannot_be_started_is_named() -> None:
     with pytest.raises(ProgramError, match="cannot start /no/such/program") as raised:
         programs.run(["/no/such/program"], seconds=1)
