@@ -1,17 +1,19 @@
-"""Calls a CRI socket: `cri_call.py SOCKET [SECONDS]`, one call a line on stdin, one answer a line on stdout.
+"""Calls a CRI socket: `cri_call.py SOCKET [SECONDS [FLAG]]`, one call a line on stdin, one answer a line on stdout.
 
 It is a program so that grpc's threads stay out of the test process. A call is a JSON list: the method (of the
 RuntimeService where no other is named, as in `ImageService/PullImage`), the request as an object from field number to
 value (a string, a number, an object for a message, a list for a repeated field; numbers as in k8s.io/cri-api
 `runtime/v1/api.proto`), and the numbers of the fields that lead to the message in the answer that is wanted. An answer
 is `{"fields": {NUMBER: TEXT, ...}}` with the last value of each field (a number as one character, which is enough for
-an exit code), or `{"error": TEXT}`. SECONDS is how long one call may take.
+an exit code), or `{"error": TEXT}`. SECONDS is how long one call may take. With
+FLAG, which is a kubelet's, it goes by that name.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -61,6 +63,8 @@ if __name__ == "__main__":
     # an engine that restarts is tried again at once: the tests wait for it
     options = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200))
     limit = float(sys.argv[2]) if sys.argv[2:] else _SECONDS
+    if sys.argv[3:]:  # a kubelet's flag
+        Path("/proc/self/comm").write_text("kubelet")
     with grpc.insecure_channel(f"unix:{sys.argv[1]}", options=options) as channel:
         for line in sys.stdin:
             print(json.dumps(answer(channel, limit, *json.loads(line))), flush=True)  # noqa: T201 - this program's answer

@@ -26,14 +26,16 @@ class CriClient:
         away: type[Exception] | None = None,
         enter: Sequence[str] = (),
         seconds: float = 60.0,
+        as_kubelet: bool = False,
     ) -> None:
         """`error` is raised for a call that the engine refuses, `away` (else `error`) where it does not answer.
 
-        `seconds`: how long one call may take.
+        `seconds`: how long one call may take. `as_kubelet`: who looks for a kubelet and its endpoint finds this.
         """
         self._error, self._away = error, away or error
+        flags = [f"--container-runtime-endpoint=unix://{socket}"] if as_kubelet else []
         self._caller = subprocess.Popen(
-            [*enter, sys.executable, str(_CALLER), str(socket), str(seconds)],
+            [*enter, sys.executable, str(_CALLER), str(socket), str(seconds), *flags],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

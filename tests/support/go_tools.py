@@ -129,8 +129,15 @@ KUSTOMIZE = Tool(  # the last that Go 1.26 builds
     commands=(".",),
 )
 
+CRI_DOCKERD = Tool(  # the first that hands a RuntimeClass's handler to docker
+    name="cri-dockerd",
+    module="github.com/Mirantis/cri-dockerd",
+    version="v0.4.0",
+    commands=(".",),
+)
 
-ALL = (CONTAINERD, TOOLKIT, PEER, CRIO, KUSTOMIZE)
+
+ALL = (CONTAINERD, TOOLKIT, PEER, CRIO, KUSTOMIZE, CRI_DOCKERD)
 """What the tests of tests/e2e want."""
 
 

@@ -7,6 +7,8 @@ node's), image pulls, and any decision of its own: the test says when a containe
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import time
 import uuid
@@ -77,7 +79,9 @@ class Kubelet:
         self.host = host
         self.node = node
         self._pods: list[Pod] = []
-        self._cri = CriClient(socket, PodError, away=AwayError, enter=host.enter, seconds=_CALL_SECONDS)
+        self._cri = CriClient(
+            socket, PodError, away=AwayError, enter=host.enter, seconds=_CALL_SECONDS, as_kubelet=True
+        )
         self.call = self._cri.call
 
     def import_image(self, archive: Path | bytes) -> None:
@@ -291,8 +295,10 @@ class Pod:
     def log(self, name: str) -> str:
         """Return all that a container said, of the last one by that name."""
         path = self._host.path(self._logs) / f"{name}_{self._attempts[name]}.log"
+        if path.is_symlink():  # cri-dockerd's, to docker's own
+            path = self._host.path(os.readlink(path))
         lines = path.read_text().splitlines() if path.exists() else []
-        return "".join(f"{line.split(' ', 3)[3]}\n" for line in lines)  # time, stream, whether it is a whole line
+        return "".join(map(_said, lines))
 
     def wait_for(self, name: str, text: str, within: float = 120.0) -> None:
         """Wait until a container has said something. Raises PodError."""
@@ -327,6 +333,8 @@ class Pod:
             return self.probe(name, which)
         except AwayError:
             return False
+        except PodError as error:
+            raise PodError(f"{error}; {name} said:\n{self.log(name)}") from error
 
     def stop(self, name: str) -> int:
         """Stop a container by SIGTERM within the pod's grace period, and return its exit code.
@@ -359,6 +367,14 @@ def kubelet(host: Host, node: str, socket: str = SOCKET) -> Iterator[Kubelet]:
         yield made
     finally:
         made.close()
+
+
+def _said(line: str) -> str:
+    """Return what a line of a container's log says, in either of the two forms that a kubelet knows."""
+    if line.startswith("{"):
+        text: str = json.loads(line)["log"]
+        return text
+    return f"{line.split(' ', 3)[3]}\n"  # time, stream, whether it is a whole line
 
 
 def _bytes(quantity: str) -> int:

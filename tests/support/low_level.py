@@ -1,7 +1,8 @@
 """The low-level runtime of a machine for tests, where this machine's root may do less than root usually may.
 
-A privileged container gets every capability that the kernel knows. In a sandbox root may lack some itself, and then no
-such container starts: its runc is told to leave those out.
+A privileged container gets every capability that the kernel knows, and a pod's own container is the last that the
+kernel kills for memory. In a sandbox root may lack the rights for that itself, and then no such container starts: its
+runc is told to leave those out.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ for flag, name in (("--bundle", "config.json"), ("--process", "")):
         path = os.path.join(sys.argv[sys.argv.index(flag) + 1], name).rstrip("/")
         with open(path) as stream:
             config = json.load(stream)
-        capabilities = config.get("process", config).get("capabilities") or {}
-        for names in capabilities.values():
+        process = config.get("process", config)
+        for names in (process.get("capabilities") or {}).values():
             names[:] = [name for name in names if name not in LACKING]
+        if "CAP_SYS_RESOURCE" in LACKING and process.get("oomScoreAdj", 0) < 0:
+            del process["oomScoreAdj"]
         with open(path, "w") as stream:
             json.dump(config, stream)
 os.execv("REAL", sys.argv)

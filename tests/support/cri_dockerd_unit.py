@@ -1,0 +1,32 @@
+"""cri-dockerd under systemd in a whole machine: what a kubelet of today needs to use docker."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.support import images
+from tests.support.host import Host
+
+UNIT = "cri-docker"
+SOCKET = "/run/cri-dockerd.sock"
+_PROGRAM = "/usr/local/bin/cri-dockerd"
+_SERVICE = f"""\
+[Unit]
+Description=CRI for docker
+DefaultDependencies=no
+After=docker.service
+[Service]
+Type=notify
+ExecStart={_PROGRAM} --container-runtime-endpoint=unix://{SOCKET} --network-plugin= \\
+    --pod-infra-container-image={images.PAUSE} --streaming-bind-addr=127.0.0.1:0
+Restart=always
+RestartSec=1
+"""
+
+
+def bring(host: Host, programs: Path) -> None:
+    """Bring it into a machine; `programs` is the folder that has it. Its unit is not started."""
+    shutil.copy2(programs / "cri-dockerd", host.path(_PROGRAM))
+    host.path(f"/etc/systemd/system/{UNIT}.service").write_text(_SERVICE)
+    host.run("systemctl", "daemon-reload")
