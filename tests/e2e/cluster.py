@@ -100,6 +100,12 @@ class Site:
         pod.start_container("debugger")
         return pod
 
+    def delete(self, pod: Pod) -> None:
+        """Delete the DaemonSet, and assert that its pod then gives the node back."""
+        del self.cluster.objects[self.daemon_set_path]
+        assert pod.stop(RUN) == 0, pod.log(RUN)
+        self.assert_given_back()
+
     def assert_given_back(self) -> None:
         """Assert that nothing is left but the record of reloads."""
         assert self.machine.state(self.config) == self.before

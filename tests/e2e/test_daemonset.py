@@ -127,10 +127,8 @@ def test_a_pod_waits_for_the_driver_configures_the_node_and_outlives_the_restart
     assert site.seen("nvidia", {}) == NOTHING
     assert site.seen("runc", ALL) == NOTHING
 
-    del site.cluster.objects[site.daemon_set_path]
-    assert pod.stop(RUN) == 0, pod.log(RUN)
+    site.delete(pod)
     assert "does not exist" in pod.log(RUN)
-    site.assert_given_back()
     assert machine.starts(UNIT) == 3
     pod.remove()
 
@@ -164,9 +162,7 @@ def test_an_update_reloads_no_engine_whatever_the_api_server_says_and_the_last_p
     assert IDLE in pod.log(RUN)
     assert ready.stat().st_mtime_ns > stale.st_mtime_ns, "it was said to be ready by the one before"
 
-    del site.cluster.objects[site.daemon_set_path]
-    assert pod.stop(RUN) == 0, pod.log(RUN)
-    site.assert_given_back()
+    site.delete(pod)
     assert machine.starts(UNIT) == 3
 
 
@@ -193,9 +189,7 @@ def test_a_node_whose_driver_has_gone_since_is_given_back_by_the_next_pod(driven
     assert machine.handlers() == {"runc"} | HANDLERS
     assert machine.starts(UNIT) == 2
 
-    del site.cluster.objects[site.daemon_set_path]
-    assert pod.stop(RUN) == 0, pod.log(RUN)
-    site.assert_given_back()
+    site.delete(pod)
     assert machine.starts(UNIT) == 3
     pod.remove()
 
@@ -253,9 +247,7 @@ def test_a_node_with_a_drop_in_is_configured_from_within_and_given_back(newest_s
     assert machine.handlers() == {"runc"} | HANDLERS
     assert site.seen("nvidia-cdi", ALL) == THE_GPU
     assert site.seen("runc", ALL) == NOTHING
-    del site.cluster.objects[site.daemon_set_path]
-    assert pod.stop(RUN) == 0, pod.log(RUN)
-    site.assert_given_back()
+    site.delete(pod)
     assert not machine.exists(DROP_IN)
     assert machine.starts(UNIT) == 3
 

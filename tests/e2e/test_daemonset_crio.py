@@ -87,8 +87,6 @@ def test_the_same_pod_configures_crio_outlives_its_restart_and_gives_it_back(sit
     assert site.seen("nvidia-cdi", ALL) == THE_GPU
     assert site.seen("runc", ALL) == NOTHING
 
-    del site.cluster.objects[site.daemon_set_path]
-    assert pod.stop(RUN) == 0, pod.log(RUN)
-    site.assert_given_back()
+    site.delete(pod)
     assert not machine.exists(DROP_IN)
     assert machine.starts(UNIT) == 3

@@ -71,7 +71,5 @@ def test_the_same_pod_configures_docker_without_a_restart_and_gives_it_back(site
     assert site.seen("nvidia", BY_NAME) == THE_GPU
     assert site.seen("", BY_NAME) == NOTHING
 
-    del site.cluster.objects[site.daemon_set_path]
-    assert pod.stop(RUN) == 0, pod.log(RUN)
-    site.assert_given_back()
+    site.delete(pod)
     assert machine.starts(UNIT) == 1
