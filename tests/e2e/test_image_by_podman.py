@@ -1,0 +1,55 @@
+"""The image as podman builds it by the same script: the very same one as buildah's, and it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import toolkit_installer
+from tests.support import commands, image_build
+from tests.support.image_build import BuiltImage, ImageBuildError
+
+BY_PODMAN = "localhost/by-podman:1"
+RUN = (
+    *("run", "--rm", "--network", "none", "--runtime", "runc"),
+    # its own limits are higher than a root without CAP_SYS_RESOURCE may set
+    *("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Podman:
+    """podman with a store of its own: in its database each store is known by the path that it had when it was made."""
+
+    flags: tuple[str, ...]
+
+    def __call__(self, *arguments: str) -> str:
+        """Run it and return what it printed. Raises ImageBuildError."""
+        return commands.output(["podman", *self.flags, *arguments], ImageBuildError, seconds=120).strip()
+
+
+@pytest.fixture
+def podman(built_image: BuiltImage, folder: Path) -> Iterator[Podman]:
+    """Yield podman; the images that buildah made are there too, the base among them."""
+    if shutil.which("podman") is None:
+        pytest.skip("not installed: podman (Debian's package podman)")
+    own = {name: str(folder / name) for name in ("root", "runroot", "tmpdir")}
+    others = ("--storage-opt", f"additionalimagestore={built_image.store / 'root'}")
+    yield Podman((*(word for name, path in own.items() for word in (f"--{name}", path)), *others))
+    for place in ("root/overlay", "root"):  # what it mounts, it leaves mounted
+        if (folder / place).is_mount():
+            subprocess.run(["umount", str(folder / place)], check=True, timeout=60)
+
+
+def test_podman_builds_the_same_image_as_buildah_and_it_runs(built_image: BuiltImage, podman: Podman) -> None:
+    image_build.make(built_image.store, BY_PODMAN, BUILDER="podman", BUILDER_FLAGS=" ".join(podman.flags))
+    theirs = image_build.buildah(built_image.store, "images", "--quiet", "--no-trunc", built_image.reference)
+    ours = podman("images", "--quiet", "--no-trunc", BY_PODMAN)
+    assert ours == theirs
+    said = podman(*RUN, "--entrypoint", "toolkit-installer", BY_PODMAN, "--version")
+    assert said.startswith(f"toolkit-installer {toolkit_installer.__version__}\npayload: NVIDIA container toolkit ")
