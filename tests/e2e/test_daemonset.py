@@ -14,6 +14,7 @@ from tests.e2e.cluster import RUN, WAIT, Site
 from tests.e2e.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.machine import CONFIG, DROP_IN, HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
+from tests.e2e.sites import wait_for
 from tests.support import api_server, driver, drivers, go_tools, gpu_host, images, kubelet_pod
 from tests.support.api_server import Cluster
 from tests.support.engines import PATH
@@ -221,7 +222,7 @@ def test_as_the_default_runtime_it_serves_pods_without_a_class_and_the_last_file
     site.assert_given_back()
 
 
-def test_a_driver_container_that_comes_after_the_pod_is_seen_by_it(site: Site) -> None:
+def test_a_driver_container_that_comes_and_goes_after_the_pod_is_seen_by_it(site: Site) -> None:
     machine = site.machine
     pod = site.pod()
     pod.start_container(WAIT)
@@ -234,8 +235,22 @@ def test_a_driver_container_that_comes_after_the_pod_is_seen_by_it(site: Site) -
     pod.start_container(RUN)
     pod.wait_until_probed(RUN, "startupProbe")
     assert f"root={drivers.CONTAINER}" in pod.log(RUN)
-    config = machine.host.path(f"{INSTALL_DIR}/toolkit/.config/nvidia-container-runtime/config.toml").read_text()
-    assert tomllib.loads(config)["nvidia-container-cli"]["root"] == drivers.CONTAINER
+    pod.wait_for(RUN, WAITING)
+    config = machine.host.path(f"{INSTALL_DIR}/toolkit/.config/nvidia-container-runtime/config.toml")
+
+    def root() -> str:
+        return str(tomllib.loads(config.read_text())["nvidia-container-cli"]["root"])
+
+    assert root() == drivers.CONTAINER
+
+    # in its place comes the node's own
+    machine.host.run("umount", drivers.CONTAINER)
+    drivers.install(machine.host.path("/"), devices=False)
+    pod.wait_for(RUN, "The driver's files changed")
+    pod.wait_for(RUN, "root=/ ")
+    wait_for(lambda: root() == "/")
+    wait_for(lambda: pod.log(RUN).endswith(f'{WAITING}"\n'))
+    assert machine.starts(UNIT) == 2, "the engine was restarted for it"
     assert pod.stop(RUN) == 0, pod.log(RUN)
 
 
