@@ -47,7 +47,9 @@ def main(source: Path, artifacts: Path) -> None:
             try:
                 found = payload.find(Tree(str(root)), str(root), os.uname().machine)
             except PayloadError as error:
-                raise SystemExit(f"gather: {error}") from None
+                # what it advises is for who runs the installer, not for who builds its image
+                remedy = f"give a whole one for {os.uname().machine}, as PAYLOAD or PAYLOAD_IMAGE"
+                raise SystemExit(f"gather: {error.path}: {error.reason} ({remedy})") from None
             _copy(found, root, artifacts / kind)
             print(f"gather: {kind} payload of {len(found.programs)} programs and {len(found.libraries)} libraries")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -133,6 +134,18 @@ def test_only_what_is_installed_and_its_terms_are_taken(payload: Path, tmp_path:
     assert "usr/bin/not-ours" not in taken
     assert {f"usr/share/doc/{package}/copyright" for package in PARTS} <= taken
     assert {"usr/bin/nvidia-ctk", "usr/bin/nvidia-cdi-hook", "etc/nvidia-container-runtime/config.toml"} <= taken
+
+
+def test_a_payload_for_another_architecture_is_refused_with_what_to_give_the_build(tmp_path: Path) -> None:
+    machine = platform.machine()
+    (other,) = {"x86_64", "aarch64"} - {machine}
+    done = started(payloads.build(tmp_path / "payload", machine=other), tmp_path / "taken")
+    assert done.returncode == 1
+    assert f"nvidia-container-cli is built for {other}" in done.stderr
+    assert f"libnvidia-container.so.1 is built for {other}" in done.stderr
+    assert done.stderr.endswith(f"(give a whole one for {machine}, as PAYLOAD or PAYLOAD_IMAGE)\n")
+    assert "--toolkit-source-root" not in done.stderr
+    assert not (tmp_path / "taken").exists()
 
 
 def test_nothing_at_all_is_said_so(tmp_path: Path) -> None:
