@@ -124,7 +124,10 @@ def test_the_builder_that_is_asked_for_is_taken_whatever_else_is_there(machine: 
             ["docker", "--context", "far", "buildx", "build", "--no-cache", "--pull", "--provenance=false", "--load"],
         ),
         *(
-            (each, [each, "--context", "far", "build", "--no-cache", "--pull", "--layers=false", "--timestamp", "7"])
+            (
+                each,
+                [each, "--context", "far", "build", "--no-cache", "--pull", "--layers=false", "--identity-label=false"],
+            )
             for each in ("podman", "buildah")
         ),
     ],
