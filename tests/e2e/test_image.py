@@ -176,6 +176,8 @@ def test_a_payload_of_an_image_gives_the_same_as_one_of_a_folder(built_image: Bu
     names = ("localhost/other:1", built_image.reference)
     first, second = (image_build.buildah(built_image.store, "images", "--quiet", "--no-trunc", name) for name in names)
     assert first == second
+    # it is refused while a container of it is left
+    image_build.buildah(built_image.store, "rmi", "localhost/payload:1")
 
 
 def test_an_incomplete_payload_ends_the_build_and_says_all_that_is_missing(

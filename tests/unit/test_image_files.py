@@ -50,3 +50,10 @@ def test_the_bill_of_materials_is_of_this_release() -> None:
 def test_what_the_image_is_built_of_is_what_the_tests_run_with(lock: str) -> None:
     assert pins(lock)
     assert pins(lock).items() <= pins("dev.txt").items()
+
+
+def test_no_stage_of_the_image_is_without_an_instruction_since_buildah_leaves_a_container_of_such_a_one() -> None:
+    words = re.findall(r"^([A-Z]+) ", (PROJECT / "images/Dockerfile").read_text(), re.MULTILINE)
+    _, *stages = " ".join(words).split("FROM")
+    assert len(stages) == 4
+    assert all(stage.strip() for stage in stages), stages
