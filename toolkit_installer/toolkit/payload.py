@@ -197,7 +197,7 @@ class _Search:
             return "is cut off"
         number = int.from_bytes(head[18:20], "little")
         built_for = _ELF_MACHINES.get(number, f"ELF machine {number}")
-        return None if built_for == self.machine else f"is built for {built_for}, this node is {self.machine}"
+        return None if built_for == self.machine else f"is built for {built_for}, not for {self.machine}"
 
 
 def _shown(root: str, path: str) -> str:

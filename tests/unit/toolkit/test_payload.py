@@ -177,7 +177,7 @@ def test_a_sound_library_in_a_later_folder_stands_in_for_a_damaged_one(tmp_path:
 
 def test_a_payload_of_another_architecture_is_refused(tmp_path: Path) -> None:
     payloads.build(tmp_path, machine="aarch64")
-    assert "nvidia-container-cli is built for aarch64, this node is x86_64" in refusal(tmp_path, "x86_64")
+    assert "nvidia-container-cli is built for aarch64, not for x86_64" in refusal(tmp_path, "x86_64")
 
 
 def test_a_payload_for_both_architectures_gives_the_library_of_the_node(tmp_path: Path) -> None:
