@@ -143,7 +143,7 @@ class Instance:
 
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
-        self._driver = self._signs()
+        self._driver = _identified(driver.signs(self.node, self.settings.toolkit))
         receipt = receipt_check.load(self.settings, self.node, self.store)
         self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
         recovering.recover(self.node, receipt, self.store.folder)
@@ -217,9 +217,9 @@ class Instance:
 
     def _look_for_driver(self, why: str) -> None:
         """Converge again, unless that would put files right that are only to be told of."""
+        self._driver = _identified(path for path, _ in self._driver)  # whatever comes of it: this change is known
         drifted = [] if self.settings.on_drift is OnDrift.REPAIR else report.drifted(self.node, self._recorded())
         if drifted:
-            self._driver = self._signs()
             log.get().warning(
                 "The driver may be another one, but somebody changed a managed file: SIGHUP has both looked at",
                 file=drifted[0],
@@ -227,9 +227,6 @@ class Instance:
         else:
             log.get().info(why)
             self.attention.again = True
-
-    def _signs(self) -> tuple[tuple[str, str], ...]:
-        return tuple((path, waiter.identity(path)) for path in driver.signs(self.node, self.settings.toolkit))
 
     def _recorded(self) -> Receipt | None:
         """Return the receipt, None where it cannot be read: no reason to stop waiting."""
@@ -286,3 +283,7 @@ class Instance:
         if self._unfinished is not None and not self.settings.daemon:
             return SIGNALLED + self._unfinished.number
         return ExitCode.DONE
+
+
+def _identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((path, waiter.identity(path)) for path in paths)

@@ -14,7 +14,7 @@ from tests.support import drivers
 from tests.support.drivers import CONTAINER, HOST, install
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode
 from tests.support.live_engines import SOCKET, FakeDockerd
-from toolkit_installer.driver import CONTAINER_READY, VALIDATIONS
+from toolkit_installer.driver import CONTAINER_READY, DRIVER_READY, VALIDATIONS
 
 pytestmark = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)
 
@@ -119,3 +119,23 @@ def test_where_nothing_depends_on_the_driver_none_is_looked_for(node: FakeNode, 
         assert root(node) == before
         assert run.stop() == 0, run.output
         assert CHANGED not in run.output
+
+
+def test_a_driver_that_cannot_be_looked_at_is_told_of_once_for_each_change(node: FakeNode) -> None:
+    """What fails because of a change fails again for the next look, and the log is not the place to count that."""
+    install(node.place(HOST))
+    with stopping(node, "never", "run", *AUTO, woken=True) as run:
+        run.wait_for(WAITING)
+        ready = node.place(DRIVER_READY)
+        ready.parent.mkdir(parents=True)
+        ready.mkdir()
+        run.wait_for(CHANGED)
+        run.wait_for("Could not converge; the node is as it was")
+        run.wait_for(WAITING)
+        ready.rmdir()
+        install(node.place(CONTAINER))
+        node.write(CONTAINER_READY, "")
+        run.wait_for("The node is configured")
+        assert root(node) == CONTAINER
+        assert run.output.count("Could not converge") == 1
+        assert run.stop() == 0, run.output
