@@ -137,17 +137,19 @@ def _watched() -> list[_Container]:
                 engines.setdefault(_neighbourhood(process.pid), process.pid)
             elif name == _MONITOR:
                 found += _of_monitor(process.pid, process.cmdline())
-        except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
+        except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile: it holds nothing
+        except PermissionError:  # root's, and this is a user's installer
+            found.append(_Container(f"of PID {process.pid}", None, process.pid, "this user may not look, root may"))
     return [*found, *(container for pid in engines.values() for container in _beside(pid))]
 
 
 def _of_shim(pid: int, arguments: list[str]) -> list[_Container]:
-    """Return the container in whose bundle a containerd shim works; of a pod, the first."""
+    """Return the container in whose bundle a containerd shim works; of a pod, the first. Raises PermissionError."""
     place = f"/proc/{pid}/cwd"
     try:
         name = os.path.basename(os.readlink(place))
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return []  # it ended meanwhile
     runtime = _content(f"{place}/{_RUNTIME_FILE}")
     if runtime is not None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,6 +28,8 @@ PROGRAM = "#!/bin/sh\nread -r _\n"
 
 _NAME_LENGTH = 15
 """What the kernel keeps of a name (TASK_COMM_LEN, less its end)."""
+
+_NOBODY = 65534
 
 Start = Callable[..., int]
 
@@ -209,3 +214,33 @@ def test_bundles_that_this_user_may_not_look_at_hold_the_toolkit_rather_than_fai
     assert references.holders(node, TOOLKIT) == [
         "the container below /run/docker/containerd/daemon (this user may not look there, root may) may run with it"
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is needed: run as root")
+def test_a_shim_that_this_user_may_not_look_at_holds_the_toolkit_rather_than_fail_the_cleanup(
+    node: Node, start: Start
+) -> None:
+    pid = start("containerd-shim-runc-v2", "-id", "x")
+    expected = f"the container of PID {pid} (this user may not look, root may) may run with it"
+    assert expected in seen_by_nobody(node)
+
+
+def seen_by_nobody(node: Node) -> list[str]:
+    """Return what a user without rights is told holds the toolkit."""
+    for place in (Path(node.root.folder), *Path(node.root.folder).parents):
+        if place.is_relative_to(tempfile.gettempdir()) and place != Path(tempfile.gettempdir()):
+            place.chmod(0o755)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(_NOBODY)
+            os.write(writing, json.dumps(references.holders(node, TOOLKIT)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        said = stream.read()
+    os.waitpid(child, 0)
+    found: list[str] = json.loads(said)
+    return found
