@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,12 +39,14 @@ def podman(built_image: BuiltImage, folder: Path) -> Iterator[Podman]:
     """Yield podman; the images that buildah made are there too, the base among them."""
     if shutil.which("podman") is None:
         pytest.skip("not installed: podman (Debian's package podman)")
-    own = {name: str(folder / name) for name in ("root", "runroot", "tmpdir")}
-    others = ("--storage-opt", f"additionalimagestore={built_image.store / 'root'}")
-    yield Podman((*(word for name, path in own.items() for word in (f"--{name}", path)), *others))
-    for place in ("root/overlay", "root"):  # what it mounts, it leaves mounted
-        if (folder / place).is_mount():
-            subprocess.run(["umount", str(folder / place)], check=True, timeout=60)
+    # podman refuses a runroot of more than 50 characters, and pytest's folders are longer
+    with tempfile.TemporaryDirectory(prefix="podman.", dir="/run") as short:
+        own = {"root": str(folder / "root"), "runroot": short, "tmpdir": str(folder / "tmpdir")}
+        others = ("--storage-opt", f"additionalimagestore={built_image.store / 'root'}")
+        yield Podman((*(word for name, path in own.items() for word in (f"--{name}", path)), *others))
+        for place in (folder / "root/overlay", folder / "root", Path(short)):  # what it mounts, it leaves mounted
+            if place.is_mount():
+                subprocess.run(["umount", str(place)], check=True, timeout=60)
 
 
 def test_podman_builds_the_same_image_as_buildah_and_it_runs(built_image: BuiltImage, podman: Podman) -> None:
