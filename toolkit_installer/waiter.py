@@ -5,9 +5,8 @@ It runs for months, so it is a program of its own: the standard library's built-
     python -I -S waiter.py FD
 
 `FD` is a memory file with NUL-separated fields: what the installer wants to remember, seconds between looks at the
-files (empty: never), seconds until it is to be woken in any case (empty: never), the number of words of the command to
-become, these words, and per watched file the event that its change is, its path, and its identity as `identity` gives
-it.
+files, seconds until it is to be woken in any case (empty: never), the number of words of the command to become, these
+words, and per watched file the event that its change is, its path, and its identity as `identity` gives it.
 """
 
 import os
@@ -39,8 +38,11 @@ def identity(path: str) -> str:
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_mode}"
 
 
-def wait(seconds: float | None, later: float | None, watched: list[tuple[str, str, str]]) -> str:
-    """Return the name of the signal that came, or the events of what changed, or LATER."""
+def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]]) -> str:
+    """Return the name of the signal that came, or the events of what changed, or LATER.
+
+    `watched`, if any, are looked at every `seconds`; LATER comes after `later` seconds (None: never).
+    """
     began = time.monotonic()
     look = seconds if watched else None
     while True:
@@ -63,7 +65,7 @@ def main() -> None:
     """Wait, then execute the installer with the same arguments, locks and PID."""
     fd = int(sys.argv[1])
     fields = os.pread(fd, LIMIT, 0).decode("utf-8", "surrogateescape").split("\0")
-    seconds, later = (float(field) if field else None for field in fields[1:3])
+    seconds, later = float(fields[1]), float(fields[2]) if fields[2] else None
     count = int(fields[3])
     command = fields[4 : 4 + count]
     rest = fields[4 + count :]

@@ -119,7 +119,7 @@ class Question:
 
     @property
     def open(self) -> bool:
-        """Whether the API server is still to answer: who may not ask any more, and never could, is told nothing."""
+        """Whether the API server has yet to answer: until then, a refusal at the end proves no deletion."""
         return Asked.DAEMON_SET not in self.answered
 
     def ask_at_start(self) -> None:
