@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import posixpath
 
-from toolkit_installer import __version__, detection, log, memory, specifications
+from toolkit_installer import __version__, detection, log, memory, specifications, still_used
 from toolkit_installer.engines.base import Engine, Memory
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.rooms import ROOMS
@@ -16,15 +17,51 @@ from toolkit_installer.toolkit import layout, wrappers
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 
-def leftovers(node: Node, settings: Settings) -> Receipt | None:
-    """Return a receipt for what is found, or None if nothing is: entries and files in the toolkit folder are ours.
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """What was found: as a receipt, None for nothing; and what names the toolkit and could not be looked at."""
 
-    Looks at the engines that are named, else at all of them. Raises ConfigurationError for files it cannot read.
+    receipt: Receipt | None
+    failures: tuple[ConfigurationError, ...] = ()
+
+
+def leftovers(node: Node, settings: Settings) -> Left:
+    """Return what is found though no receipt speaks of it: entries and files in the toolkit folder are ours.
+
+    Looks at the engines that are named, else at all of them. One that cannot be read is no reason to leave the others
+    alone: that is said, and is a failure only if it names the toolkit.
     """
     folder = settings.toolkit.folder
-    rooms = [room for name, room in ROOMS.items() if not settings.runtimes or name in settings.runtimes]
-    records = [_engine(node, _settings(node, settings, room), room) for room in rooms]
-    engines = tuple(record for record in records if record is not None)
+    records: list[EngineRecord] = []
+    failures: list[ConfigurationError] = []
+    for room in (ROOMS[name] for name in settings.runtimes or ROOMS if name in ROOMS):
+        try:
+            record = _engine(node, _settings(node, settings, room), room)
+        except ConfigurationError as error:
+            failures += _failure(node, folder, room, error)
+        else:
+            records += [] if record is None else [record]
+    return Left(_receipt(node, settings, tuple(records)), tuple(failures))
+
+
+def _failure(node: Node, folder: str, room: Engine, error: ConfigurationError) -> list[ConfigurationError]:
+    """Return the error if it is about a file that names the toolkit; else say it, as it has nothing to do with us."""
+    path = error.path
+    if path is not None and any(each.file == path for each in still_used.naming(node, folder, known=[path])):
+        return [error]
+    log.get().warning(
+        "Left the engine alone: its files cannot be read, and they do not name the toolkit",
+        engine=room.name,
+        file=path,
+        line=error.line,
+        reason=error.reason,
+    )
+    return []
+
+
+def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...]) -> Receipt | None:
+    """Return a receipt for these engines and the files in the toolkit's folder, None where there is none of either."""
+    folder = settings.toolkit.folder
     names = layout.known(node.files.list(folder))
     inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
     specification = specifications.recognised(node, settings.toolkit.cdi.path, folder)
@@ -62,11 +99,13 @@ def _settings(node: Node, settings: Settings, room: Engine) -> Settings:
 
 
 def _engine(node: Node, settings: Settings, room: Engine) -> EngineRecord | None:
-    """Return a record of the engine's files that name something of ours, or None."""
+    """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
     survey = room.survey(node, settings.engine)
     folder = settings.toolkit.folder
     if not any(folder.encode() in (file.content or b"") for file in survey.files):
-        return None  # they may be any engine's, and of any kind: they are not read for nothing
+        for file in survey.files:
+            room.without_us(file, Memory(), folder)  # one that is broken is told of, though it is none of ours
+        return None
     recognised = room.recognised(survey, settings.engine, folder)
     files = []
     for file in reversed(survey.files):  # given back in the opposite order: first who imports, then what is imported

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 
-from toolkit_installer import log, plan, recording, references, specifications, toolkit_files
+from toolkit_installer import (
+    cdi,
+    log,
+    observation,
+    plan,
+    recording,
+    references,
+    specifications,
+    still_used,
+    toolkit_files,
+)
 from toolkit_installer.engines.base import Live
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
+from toolkit_installer.node import signals
 from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -39,20 +50,23 @@ class Applier:
         self.node = node
         self.store = store
         self.attention = attention
+        self.settings = settings
         self.interruptible = interruptible
         self.switcher = Switcher(node, attention, settings.reload_timeout, store.folder)
         self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
-        self.recorder = Recorder(node, pid_file, settings, store.folder)
+        self.recorder = Recorder(node, settings, store, pid_file.path, pid_file.created_folders)
         self._reloaded: set[EngineName] = set()
         """The engines that were asked to read their new files."""
 
     def apply(self, seen: Observation) -> None:
         """Carry the plan out. When anything fails, the engine's files go back first, then the error goes on.
 
-        Raises EngineRejectedError, EngineDownError, NodeError, ChangedMeanwhileError; Stopped after a signal.
+        Raises EngineRejectedError, EngineDownError, NodeError, ChangedMeanwhileError, ConfigurationError for what no
+        receipt can say; DriverNotReadyError where device nodes cannot be created; Stopped after a signal.
         """
         if any(engine.reload_why for engine in seen.plan.engines):
             self.budget.check()
+        self.recorder.check(seen)
         created = self.store.prepare()
         if self.store.load() != seen.receipt:
             # another run came between our look and our lock: what was planned is about a node that is gone
@@ -60,9 +74,14 @@ class Applier:
         receipt = self.recorder.begun(seen, created)
         try:
             self.store.save(receipt, recording.originals(seen))
+            if seen.plan.device_nodes:
+                seen = self._with_nodes(seen)
+                receipt = self.recorder.begun(seen, created)
+                self.store.save(receipt, recording.originals(seen))
             self._change(seen, receipt)
         except (InstallerError, Stopped) as error:
-            self._put_back(seen, receipt, error)
+            with signals.deferred():
+                self._put_back(seen, receipt, error)
             raise
         # the engines have been seen to serve it: from here on the record is what stands
         settled = recording.settled(seen, receipt)
@@ -71,6 +90,21 @@ class Applier:
         # not before: a failure up to here gives the engine a configuration back that still names these
         for name in seen.plan.toolkit.remove:
             toolkit_files.remove(self.node, seen.plan.toolkit.folder, name)
+
+    def _with_nodes(self, seen: Observation) -> Observation:
+        """Create the driver's device nodes, which stay; return what is to be done once they are there.
+
+        It is planned from what is there now, and what was recorded before this run.
+        """
+        self._safe_point()
+        cdi.Generator(seen.payload, seen.toolkit).create_nodes(self.node.calls)
+        again = observation.observe_from(seen.receipt, self.settings, self.node, self.store)
+        if again.plan.device_nodes:
+            raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # somebody removed it just now
+        for work in again.plan.specifications:
+            if work.note and work.path not in {known.path for known in seen.plan.specifications}:
+                log.get().warning("A CDI specification", file=work.path, what=work.note)
+        return again
 
     def _change(self, seen: Observation, receipt: Receipt) -> None:
         work = seen.plan.toolkit
@@ -149,8 +183,12 @@ class Applier:
             ) from error
 
     def _remove_what_is_new(self, seen: Observation, receipt: Receipt) -> None:
-        """Remove the toolkit's files that were not there before; all stay while anything runs with them."""
-        if not references.held(self.node, receipt.toolkit_folder, receipt.engines):
+        """Remove the toolkit's files that were not there before; all stay while anything runs with or names them."""
+        folder = receipt.toolkit_folder
+        named = still_used.naming(self.node, folder, known=still_used.known_files(receipt))
+        for each in named:
+            log.get().warning("Left the toolkit in place: a file of an engine names it", file=each.file, line=each.line)
+        if not named and not references.held(self.node, folder, receipt.engines):
             new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
             toolkit_files.remove_all(self.node, dataclasses.replace(receipt, toolkit_files=new))
 

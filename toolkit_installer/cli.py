@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import sys
 import traceback
@@ -12,7 +11,7 @@ from typing import Any
 
 import click
 
-from toolkit_installer import __version__
+from toolkit_installer import __version__, output
 from toolkit_installer.errors import ExitCode, InstallerError, UsageError
 from toolkit_installer.options import argv, build
 from toolkit_installer.options import help as cli_help
@@ -39,11 +38,11 @@ def main(program: Program, arguments: Sequence[str], environment: Mapping[str, s
     variables = dict(os.environ if environment is None else environment)
     try:
         status = _invoke(_top_command(program, variables), program, arguments)
-        sys.stdout.flush()
+        output.finish()
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError as error:
-        if _only_prints(program, arguments) and _reader_is_gone():
+        if _only_prints(program, arguments) and output.reader_is_gone():
             return ExitCode.DONE
         return _explain(error, arguments, variables)
     except Exception as error:  # noqa: BLE001  # the last line of defence: whatever it is gets a message and a code
@@ -89,6 +88,9 @@ class _Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, argv.canonical(args, self._grammar))
 
+    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002  # click's
+        return _help_option()
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         usage = f"{ctx.command_path} [OPTIONS] [{build.destination_name(self._program)}]"
         formatter.write(
@@ -113,6 +115,9 @@ class _Group(click.Group):
         )
         self._emphasise = _emphasis(environment)
 
+    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002  # click's
+        return _help_option()
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's
         formatter.write(cli_help.render_commands(width=_help_width(), emphasise=self._emphasise))
 
@@ -128,12 +133,23 @@ def _click_option(row: Option) -> click.Option:
     return click.Option([row.name, *(f"--{name}" for name in row.long_names)], multiple=True, type=str)
 
 
+def _help_option() -> click.Option:
+    """Return click's own, but for how it prints."""
+
+    def show(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click's
+        if asked:
+            output.show_own(context.get_help())
+            context.exit()
+
+    return click.Option([*_HELP_FLAGS], is_flag=True, is_eager=True, expose_value=False, callback=show)
+
+
 def _version_option() -> click.Option:
     def show(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click's
         if asked:
             from toolkit_installer import versions  # noqa: PLC0415  # what every other start can do without
 
-            click.echo(f"{Program.TOOLKIT_INSTALLER} {__version__}\n{versions.image_payload()}")
+            output.show([f"{Program.TOOLKIT_INSTALLER} {__version__}", versions.image_payload()])
             context.exit()
 
     return click.Option([*_VERSION_FLAGS], is_flag=True, is_eager=True, expose_value=False, callback=show)
@@ -239,6 +255,7 @@ def _configured(
 def _explain(error: Exception, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Log the error as one line and return its exit code."""
     from toolkit_installer import log  # noqa: PLC0415  # --help needs no log
+    from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # see above
 
     values = _given_anywhere(arguments)
     debug = build.wants_debug(values, environment)
@@ -251,9 +268,9 @@ def _explain(error: Exception, arguments: Sequence[str], environment: Mapping[st
         log.get().error(error.reason, file=error.path, line=error.line, hint=error.hint)
         return error.exit_code
     hint = "please report it" if debug else "please report it, with what --debug shows"
-    log.get().error(f"this is a bug: {type(error).__name__}: {error}", hint=hint)
+    log.get().error(f"this is a bug: {type(error).__name__}: {mask(str(error))}", hint=hint)
     if debug:
-        traceback.print_exception(error, file=sys.stderr)
+        output.show_aside(mask("".join(traceback.format_exception(error)).rstrip()))
     return ExitCode.BUG
 
 
@@ -271,22 +288,3 @@ def _only_prints(program: Program, arguments: Sequence[str]) -> bool:
     if set(arguments) & {*_HELP_FLAGS, *_VERSION_FLAGS}:
         return True
     return program is Program.TOOLKIT_INSTALLER and bool(_PRINTING_COMMANDS & set(arguments[:1]))
-
-
-def _reader_is_gone() -> bool:
-    """Whether stdout is a pipe that nobody reads any more (`… | head`).
-
-    If so, stdout is led nowhere, or Python would complain once more when it flushes at exit.
-    """
-    try:
-        descriptor = sys.stdout.fileno()
-    except (OSError, ValueError):
-        return False
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    gone = any(events & select.POLLERR for _, events in poll.poll(0))
-    if gone:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, descriptor)
-        os.close(nowhere)
-    return gone

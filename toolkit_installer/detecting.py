@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit_installer import detection, log
+from toolkit_installer import detection, log, output
 from toolkit_installer.detection import Decision
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError, InstallerError
@@ -16,7 +16,10 @@ from toolkit_installer.settings import Settings
 
 
 def show(node: Node, settings: Settings, *, as_json: bool) -> int:
-    """Print what was seen and decided; return the exit code of the error where nothing could be decided."""
+    """Print what was seen and decided; return the exit code of the error where nothing could be decided.
+
+    Raises OutputError.
+    """
     seen = detection.look(node, settings)
     decided: Sequence[Decision] = ()
     error: ConfigurationError | None = None
@@ -29,7 +32,7 @@ def show(node: Node, settings: Settings, *, as_json: bool) -> int:
         "error": None if error is None else {"reason": error.reason, "hint": error.hint},
         "evidence": [_of(each) for each in seen],
     }
-    print(json.dumps(facts, indent=2) if as_json else "\n".join(_lines(facts)))  # noqa: T201  # the command's output
+    output.show(json.dumps(facts, indent=2).split("\n") if as_json else _lines(facts))
     if error is None:
         return 0
     log.get().error(error.reason, hint=error.hint)

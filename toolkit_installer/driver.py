@@ -6,15 +6,14 @@ import contextlib
 import dataclasses
 import os
 import posixpath
-import tomllib
-from collections.abc import Callable
 
 from toolkit_installer import log
-from toolkit_installer.errors import DriverNotReadyError, InstallerError
+from toolkit_installer.documents import toml_document
+from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, InstallerError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import PATH, ProgramError, Programs
 from toolkit_installer.node.reading import Reader
-from toolkit_installer.node.root import NodeError, Root, refuse_if_others_write
+from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import AUTO, Settings, ToolkitSettings
 from toolkit_installer.toolkit.payload import LIBRARY_FOLDERS
 from toolkit_installer.toolkit.wrappers import CONFIG_NAME
@@ -111,19 +110,17 @@ def _is_looked_for(toolkit: ToolkitSettings) -> bool:
     return AUTO in (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
 
 
-def look(
-    node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SECONDS, unless: Callable[[], bool] | None = None
-) -> Look:
+def look(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SECONDS) -> Look:
     """Look whether a driver is usable now: in the root that was asked for, else in the first of those that may be.
 
-    nvidia-smi gets so many `seconds` in each; once `unless` is true it is not waited for.
+    nvidia-smi gets so many `seconds` in each. Raises Stopped.
     """
     missing: dict[str, str] = {}
     for place in _places(node, toolkit):
         if place.root in missing:
             continue
         try:
-            return Look(_usable(node, toolkit, place, seconds, unless))
+            return Look(_usable(node, toolkit, place, seconds))
         except _NotUsableError as reason:
             missing[place.root] = f"{place.root}: {reason}"
     return Look(None, tuple(missing.values()))
@@ -155,9 +152,7 @@ def _places(node: Node, toolkit: ToolkitSettings) -> tuple[_Place, ...]:
     return (*_said_by_operator(node), container, _Place("/"))
 
 
-def _usable(
-    node: Node, toolkit: ToolkitSettings, place: _Place, seconds: float, unless: Callable[[], bool] | None
-) -> Driver:
+def _usable(node: Node, toolkit: ToolkitSettings, place: _Place, seconds: float) -> Driver:
     """Prove that the driver in a root is usable. Raises _NotUsableError."""
     seen_at = _seen_at(node, toolkit, place)
     programs = Programs(Root(os.path.realpath(seen_at)))
@@ -167,8 +162,7 @@ def _usable(
     if place.marker and not _present(node, place.marker):
         raise _NotUsableError(f"the driver container has not said that it is ready, in {place.marker}")
     try:
-        _refuse_program_of_others(programs.root, program)
-        done = programs.run([program, *_QUERY], seconds=seconds, unless=unless)
+        done = programs.run([program, *_QUERY], seconds=seconds)
     except (NodeError, ProgramError) as error:
         raise _NotUsableError(error.reason) from error
     except InstallerError as error:
@@ -185,6 +179,9 @@ def _program(programs: Programs) -> str | None:
     """Return nvidia-smi's path below the root; an empty file is what a container gets mounted over."""
     try:
         path = programs.find(_PROGRAM)
+        refusal = programs.refusal(_PROGRAM) if path is None else None
+        if refusal is not None:
+            raise _NotUsableError(str(refusal))
         if path is None or not os.path.getsize(programs.root.outside(programs.root.canonical(path))):
             return None
     except NodeError as error:
@@ -192,17 +189,6 @@ def _program(programs: Programs) -> str | None:
     except FileNotFoundError:
         return None  # it went just now
     return path
-
-
-def _refuse_program_of_others(root: Root, program: str) -> None:
-    """Raise ConfigurationError if anybody but root could decide what is run here, as root."""
-    here = Root("/")
-    path = root.outside(root.canonical(program))
-    try:
-        with here.parent(path) as (folder, _):
-            refuse_if_others_write(folder, path)
-    except OSError as error:
-        raise NodeError.of(error, path, "look at it") from error
 
 
 def _seen_at(node: Node, toolkit: ToolkitSettings, place: _Place) -> str:
@@ -274,8 +260,8 @@ def _installed_root(node: Node, folder: str) -> str | None:
     """Return the driver root that the installed toolkit has, None where there is none."""
     found = node.files.find(posixpath.join(folder, CONFIG_NAME))
     try:
-        document = tomllib.loads(found.content.decode()) if found is not None else {}
-    except ValueError:  # damaged: it is about to be put right, and says nothing
+        document = toml_document.parse(found.content) if found is not None else {}
+    except ConfigurationError:  # damaged: it is about to be put right, and says nothing
         return None
     cli = document.get("nvidia-container-cli")
     root = cli.get("root") if isinstance(cli, dict) else None

@@ -11,7 +11,7 @@ import sys
 import time
 
 from toolkit_installer import driver, log
-from toolkit_installer.driver import Driver
+from toolkit_installer.driver import Driver, Look
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
@@ -36,14 +36,11 @@ def wait(node: Node, settings: Settings, seconds: float | None) -> Driver:
     while True:
         left = math.inf if seconds is None else began + seconds - time.monotonic()
         proof = min(driver.PROOF_SECONDS, max(_TICK_SECONDS, left))
-        seen = driver.look(node, settings.toolkit, proof, signals.stop_asked)
+        seen = _look(node, settings, proof, progress)
         now = time.monotonic()
         if seen.driver is not None:
             progress.clear()
             return seen.driver
-        if signals.stop_asked():  # it is told, or the driver is looked for again at once
-            _rest(math.inf, began, progress, seen.missing)
-            continue
         if seen.missing != said or now - said_at >= _SAY_SECONDS:
             progress.clear()
             log.get().info("Waiting for the driver", elapsed=_duration(now - began), missing="; ".join(seen.missing))
@@ -56,6 +53,15 @@ def wait(node: Node, settings: Settings, seconds: float | None) -> Driver:
             )
         end = now + _LOOK_SECONDS if seconds is None else min(now + _LOOK_SECONDS, began + seconds)
         _rest(end, began, progress, seen.missing)
+
+
+def _look(node: Node, settings: Settings, seconds: float, progress: _Progress) -> Look:
+    """Look for the driver. Raises Stopped."""
+    try:
+        return driver.look(node, settings.toolkit, seconds)
+    except Stopped:
+        progress.clear()
+        raise
 
 
 def _rest(end: float, began: float, progress: _Progress, missing: tuple[str, ...]) -> None:

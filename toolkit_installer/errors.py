@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 class ExitCode(enum.IntEnum):
@@ -91,6 +91,16 @@ class DriverNotReadyError(InstallerError):
     """The driver did not become usable in time."""
 
     exit_code = ExitCode.DRIVER_NOT_READY
+
+
+_GRAVEST = (ExitCode.ENGINE_DOWN, ExitCode.ENGINE_REJECTED)
+"""What a node suffers from most comes first; all others are alike."""
+
+
+def gravest(failures: Sequence[InstallerError]) -> InstallerError:
+    """Return the failure whose exit code is to be the program's, of several that came one after the other. Pure."""
+    order = {code: place for place, code in enumerate(_GRAVEST)}
+    return min(failures, key=lambda failure: order.get(failure.exit_code, len(order)))
 
 
 @contextlib.contextmanager

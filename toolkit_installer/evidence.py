@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import fnmatch
 import posixpath
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 
 from toolkit_installer import kubelet, log
@@ -21,6 +19,7 @@ from toolkit_installer.distributions import (
     with_marks,
     with_socket,
 )
+from toolkit_installer.documents import toml_document
 from toolkit_installer.engines import answering, serving
 from toolkit_installer.engines.base import EngineSilentError
 from toolkit_installer.engines.rooms import ROOMS
@@ -178,8 +177,8 @@ def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
     """
     try:
         found = node.files.find(own.config or USUAL[EngineName.CONTAINERD].config)
-        disabled = tomllib.loads(found.content.decode()).get("disabled_plugins") if found is not None else ["cri"]
-    except (ConfigurationError, ValueError):
+        disabled = toml_document.parse(found.content).get("disabled_plugins") if found is not None else ["cri"]
+    except ConfigurationError:
         return False  # whatever it says, somebody wrote it
     return isinstance(disabled, list) and any("cri" in str(plugin).split(".") for plugin in disabled)
 
@@ -195,19 +194,12 @@ def _is_there(node: Node, path: str) -> bool:
         return False
 
 
-def _matching(node: Node, pattern: str) -> list[str]:
+def _matching(node: Node, pattern: str) -> Sequence[str]:
     """Return the paths on the node that a pattern matches, sorted; what cannot be looked at is not there."""
-    places = ["/"]
     try:
-        for part in pattern.strip("/").split("/"):
-            if "*" in part:
-                names = [(place, name) for place in places for name in node.files.list(place)]
-                places = [posixpath.join(place, name) for place, name in names if fnmatch.fnmatchcase(name, part)]
-            else:
-                places = [posixpath.join(place, part) for place in places]
+        return node.files.matching(pattern)
     except ConfigurationError:
         return []
-    return [place for place in places if _is_there(node, place)]
 
 
 def same_socket(one: str, other: str) -> bool:

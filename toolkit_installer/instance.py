@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from toolkit_installer import (
-    cdi,
     driver,
     log,
     observation,
@@ -21,6 +21,7 @@ from toolkit_installer import (
 from toolkit_installer import plan as plan_of
 from toolkit_installer.applying import Applier
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
@@ -31,7 +32,8 @@ from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.reverting import Reverter
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
-from toolkit_installer.taking_back import locked, revert, say_done, undisturbed
+from toolkit_installer.taking_back import locked, revert, say_done
+from toolkit_installer.undisturbed import undisturbed
 from toolkit_installer.waiting import Remembered
 from toolkit_installer.wanted import Asked, Question
 
@@ -60,30 +62,33 @@ class Instance:
         """Where a driver shows, with the identities from before it was looked for."""
         self._driver_away = False
         self._tries = 0
+        self._command: tuple[str, ...] = ()
+        """What the program was started with at first; empty: this is the first time."""
 
     def start(self) -> int:
         """Converge for the first time, then wait; return the exit code if it is not to wait."""
         if locked(self.store):
             self.store.take_order()  # it was for a run that is gone
         self._marker.prepare()
-        if self._question is not None:
-            self._question.ask_at_start()
-        self._converge_or_stop()
+        with self._stoppable():
+            if self._question is not None:
+                self._question.ask_at_start()
+            self.converge()
         return self._go_on()
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of waiter."""
         if self._question is not None:
-            self._question.answered = frozenset(map(Asked, remembered.answered))
+            self._question.answered = frozenset(asked for asked in Asked if asked in remembered.answered)
         self._driver, self._driver_away = remembered.driver, remembered.driver_away
+        self._command = remembered.command
         if waiter.DRIFT in events:
             self._drifted()
         if waiter.DRIVER in events:
             self._look_for_driver("The driver's files changed: looking again")
         if waiter.LATER in events:
             self._tries = remembered.tries + 1
-            if self._question is not None:
-                self._question.ask_again()
+            self._ask_again()
             if self._driver_away:
                 self._look_for_driver("No driver was usable so far: looking again")
         for name in signal.Signals.__members__.keys() & events:
@@ -92,7 +97,19 @@ class Instance:
                 self.attention.again = True
             else:
                 self.attention.stop = signal.Signals[name]
+        if not remembered.known and self.attention.stop is None:
+            self._look_at_everything()
         return self._go_on()
+
+    def _look_at_everything(self) -> None:
+        log.get().info("Another version of this program fell asleep: looking again")
+        self.attention.again = True
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        if self._question is not None:
+            with self._stoppable():
+                self._question.ask_again()
 
     def _go_on(self) -> int:
         """Do what the signals so far ask for, then wait for more."""
@@ -107,9 +124,11 @@ class Instance:
                 self._wait()
         return self._leave()
 
-    def _converge_or_stop(self) -> None:
+    @contextlib.contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """Let a signal end what is done within; it is taken care of afterwards."""
         try:
-            self.converge()
+            yield
         except Stopped as stopped:
             self._unfinished = stopped
             log.get().info("Stopped before the work was done", signal=stopped.number.name)
@@ -119,7 +138,8 @@ class Instance:
     def _converge_again(self) -> None:
         """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on."""
         try:
-            self._converge_or_stop()
+            with self._stoppable():
+                self.converge()
         except InstallerError as error:
             log.get().error("Could not converge; the node is as it was", reason=str(error))
 
@@ -144,7 +164,7 @@ class Instance:
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
         self._driver = _identified(driver.signs(self.node, self.settings.toolkit))
-        receipt = receipt_check.load(self.settings, self.node, self.store)
+        receipt = receipt_check.load(self.node, self.store)
         self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
         recovering.recover(self.node, receipt, self.store.folder)
         undisturbed(self._converge)
@@ -154,19 +174,13 @@ class Instance:
         seen = self._observe()
         self._driver_away = seen.driver_away
         report.notes(seen)
-        done = seen.receipt is not None and seen.receipt.state is State.INSTALLED
-        if seen.receipt is not None and done and seen.plan.empty and plan_of.known(seen.receipt, seen.plan):
+        if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
             if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
                 log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
             self._retire_others(seen)
             return
         paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
         self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
-        if seen.plan.device_nodes:
-            self.attention.check()
-            cdi.Generator(seen.payload, seen.toolkit).create_nodes(self.node.calls)
-            self._converge()  # the specification is made of what is there now
-            return
         interruptible = self.settings.cleanup is Cleanup.ALWAYS
         applier = Applier(
             self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible
@@ -231,7 +245,7 @@ class Instance:
     def _recorded(self) -> Receipt | None:
         """Return the receipt, None where it cannot be read: no reason to stop waiting."""
         try:
-            return receipt_check.load(self.settings, self.node, self.store)
+            return receipt_check.load(self.node, self.store)
         except InstallerError as error:
             log.get().error("The receipt cannot be used", reason=str(error))
             return None
@@ -252,16 +266,21 @@ class Instance:
         log.get().info("Waiting for signal")
         unknown = self._driver_away or (self._question is not None and self._question.open)
         answered = tuple(self._question.answered) if self._question is not None else ()
-        remembered = Remembered(answered, self._driver, self._driver_away, self._tries if unknown else 0)
+        tries = self._tries if unknown else 0
+        remembered = Remembered(answered, self._driver, self._driver_away, tries, self._command)
         waiting.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 
     def _leave(self) -> int:
         """Clean up as the settings, or an order of `uninstall`, say."""
+        with signals.deferred():
+            return self._left()
+
+    def _left(self) -> int:
         order = self.store.take_order() if self.store.exists() else None
         # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
         stays = order is None and self._question is not None and not self._question.unwanted()
         self._marker.clear_before_cleanup()
-        receipt = receipt_check.load(self.settings, self.node, self.store)
+        receipt = receipt_check.load(self.node, self.store)
         if order is None and self.settings.cleanup is Cleanup.NEVER:
             log.get().info("Leaving the node configured, as --cleanup never says")
         elif order is None and not self.settings.daemon:

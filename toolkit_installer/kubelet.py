@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 
 from toolkit_installer.distributions import TABLE, plain
+from toolkit_installer.engines import told
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value, lives_on, named, read_as, root_of
-from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.processes import Process, flag_value, named, read_as, root_of
+from toolkit_installer.node.root import NodeError
 
 _KUBELET = "kubelet"
 _ENDPOINT_FLAG = "--container-runtime-endpoint"
@@ -36,9 +37,7 @@ class Kubelet:
 
 def running(node: Node) -> tuple[Kubelet, ...]:
     """Return the kubelets of the node, by PID. Those of other nodes, which may run as containers, are left out."""
-    homes = (node.root,) if node.whole else (Root("/proc/1/root"), node.root)
-    processes = named(frozenset({_KUBELET, *_EMBEDDED}))
-    own = [process for process in processes if any(lives_on(process, home) for home in homes)]
+    own = [process for process in named(frozenset({_KUBELET, *_EMBEDDED})) if node.is_home_of(process)]
     return tuple(_look(process) for process in sorted(own, key=lambda process: process.pid))
 
 
@@ -91,7 +90,7 @@ def value_in(text: str, key: str) -> str | None:
 
     A kubelet's file is one flat mapping where this key stands; comments do not count.
     """
-    pattern = rf"""^(?:[{{]|[^#\n]*?[{{,])?\s*["']?{re.escape(key)}["']?\s*:\s*["']?([^"'\s#,}}]+)"""
+    pattern = rf"""^(?:[{{]|[^#\n]*?[{{,])?[ \t]*["']?{re.escape(key)}["']?\s*:\s*["']?([^"'\s#,}}]+)"""
     match = re.search(pattern, text, re.MULTILINE)
     return match[1] if match else None
 
@@ -105,7 +104,7 @@ def _with_snap_folders(text: str) -> str:
 def _text(process: Process, path: str) -> str:
     """Return a file as the process reads it; nothing where it cannot be read: then it says nothing."""
     try:
-        return (read_as(process, path) or b"").decode(errors="replace")
+        return (read_as(process, told.place(process, path)) or b"").decode(errors="replace")
     except NodeError:
         return ""
 
@@ -116,7 +115,7 @@ def _dropped(process: Process, folder: str | None) -> list[str]:
         return []
     root = root_of(process)
     try:
-        names = sorted(os.listdir(root.outside(root.canonical(folder))))
+        names = sorted(os.listdir(root.outside(root.canonical(told.place(process, folder)))))
     except (OSError, NodeError):
         return []
     return [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(".conf")]

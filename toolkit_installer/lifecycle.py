@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import os
 
-from toolkit_installer import detecting, driver_wait, log, observation, orders, receipt_check, report, waiting
+from toolkit_installer import (
+    container,
+    detecting,
+    driver_wait,
+    log,
+    observation,
+    orders,
+    receipt_check,
+    report,
+    waiting,
+)
+from toolkit_installer import plan as plan_of
 from toolkit_installer import receipt as receipts
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.instance import SIGNALLED, Instance
-from toolkit_installer.node import signals
+from toolkit_installer.node import programs, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
 from toolkit_installer.readiness import Marker
 from toolkit_installer.receipt import State
 from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.recording import Recorder
 from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.settings import Settings
 from toolkit_installer.taking_back import take_back
@@ -25,20 +37,25 @@ _GRACE_SECONDS = 30.0
 
 def run(settings: Settings) -> int:
     """Install, wait, clean up; return the exit code. Raises InstallerError."""
-    node = Node.open(settings.node_root, settings.host_root)
     woken = waiting.resumed()
+    programs.reap()
+    node = _opened(settings)
     if woken is None:
+        container.refuse(node, settings, container.asked_for(settings))
         log.get().info("Starting", program=settings.program, node_root=settings.node_root)
         pid_file = _acquired(settings, node)
     else:
-        pid_file = PidFile(node.files, woken.pid_path, woken.pid_fd, woken.pid_folders)
+        pid_file = _still_held(settings, node, woken)
     try:
         instance = Instance(settings, node, pid_file)
         try:
             if woken is None:
                 return instance.start()
-            if woken.lock_fd is not None:
-                instance.store.adopt_lock(woken.lock_fd)
+            lock = woken.lock_fd
+            if lock is None:
+                lock = waiting.held(node.root.outside(instance.store.folder))
+            if lock is not None:
+                instance.store.adopt_lock(lock)
             return instance.resume(woken.events, woken.remembered)
         finally:
             # before the PID file goes: whoever waits for that finds nobody at work then
@@ -46,6 +63,12 @@ def run(settings: Settings) -> int:
                 os.close(instance.store.lock_fd)
     finally:
         pid_file.release()
+
+
+def _opened(settings: Settings) -> Node:
+    """Return the node as the flags name it. Raises UsageError where there is no such folder."""
+    container.refuse_absent_root(settings)
+    return Node.open(settings.node_root, settings.host_root)
 
 
 def _acquired(settings: Settings, node: Node) -> PidFile:
@@ -59,22 +82,37 @@ def _acquired(settings: Settings, node: Node) -> PidFile:
     return pid_file
 
 
+def _still_held(settings: Settings, node: Node, woken: waiting.Resumed) -> PidFile:
+    """Return the PID file that this program held when it fell asleep. Raises InstallerError."""
+    if woken.pid_fd is not None:
+        return PidFile(node.files, woken.pid_path, woken.pid_fd, woken.pid_folders)
+    path = node.files.in_folder(settings.pid_file)
+    fd = waiting.held(node.root.outside(path))
+    return PidFile(node.files, path, fd, ()) if fd is not None else _acquired(settings, node)
+
+
 def plan(settings: Settings) -> int:
     """Show what `run` would do; write nothing. Raises InstallerError."""
     signals.unblock()
-    node = Node.open(settings.node_root, settings.host_root)
+    node = _opened(settings)
+    container.refuse(node, settings, container.asked_for(settings))
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    receipt_check.load(settings, node, store)
-    report.show_plan(observation.observe(settings, node, store))
+    receipt_check.load(node, store)
+    seen = observation.observe(settings, node, store)
+    if not plan_of.is_done(seen.receipt, seen.plan):
+        pid_file = node.files.in_folder(settings.pid_file)
+        folders = node.files.missing_folders(os.path.dirname(pid_file))
+        Recorder(node, settings, store, pid_file, tuple(folders)).check(seen)
+    report.show_plan(seen)
     return ExitCode.DONE
 
 
 def status(settings: Settings, *, as_json: bool) -> int:
     """Show whether and how the node is configured. Raises InstallerError."""
     signals.unblock()
-    node = Node.open(settings.node_root, settings.host_root)
+    node = _opened(settings)
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    report.show_status(node, settings, receipt_check.load(settings, node, store), as_json=as_json)
+    report.show_status(node, settings, receipt_check.load(node, store), as_json=as_json)
     return ExitCode.DONE
 
 
@@ -84,7 +122,7 @@ def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: 
     `unless_installed`: not on a node that has the toolkit. Raises DriverNotReadyError, and ConfigurationError for a
     receipt that cannot be read.
     """
-    node = Node.open(settings.node_root, settings.host_root)
+    node = _opened(settings)
     if unless_installed and _is_installed(settings, node):
         log.get().info("The toolkit is installed: the driver is not waited for", folder=settings.toolkit.folder)
         return ExitCode.DONE
@@ -113,14 +151,26 @@ def _is_installed(settings: Settings, node: Node) -> bool:
 def detect(settings: Settings, *, as_json: bool) -> int:
     """Show which engine and distribution the node has, and why. Raises InstallerError."""
     signals.unblock()
-    return detecting.show(Node.open(settings.node_root, settings.host_root), settings, as_json=as_json)
+    return detecting.show(_opened(settings), settings, as_json=as_json)
 
 
 def uninstall(settings: Settings) -> int:
-    """Take everything back, also what a running instance or a dead one did. Raises InstallerError."""
-    node = Node.open(settings.node_root, settings.host_root)
+    """Take everything back, also what a running instance or a dead one did; return the exit code.
+
+    Raises InstallerError.
+    """
+    try:
+        return _uninstall(settings)
+    except Stopped as stopped:
+        log.get().info("Stopped before the work was begun; the node is as it was", signal=stopped.number.name)
+        return SIGNALLED + stopped.number
+
+
+def _uninstall(settings: Settings) -> int:
+    node = _opened(settings)
+    container.refuse(node, settings, container.asked_for(settings))
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    receipt = receipt_check.load(settings, node, store)
+    receipt = receipt_check.load(node, store)
     # a run under another of the program's names has another PID file
     for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
         seconds = settings.reload_timeout + _GRACE_SECONDS

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from toolkit_installer import streams
+from toolkit_installer.documents import visible
 from toolkit_installer.documents.secrets import mask
 from toolkit_installer.settings import LogFormat
 
@@ -87,24 +89,12 @@ class _Writer:
 
     def msg(self, message: str) -> None:
         try:
-            self._write(f"{message}\n")
+            streams.write(self._stream, f"{message}\n")
         except (OSError, ValueError):
             return  # see above
 
     # structlog calls the method that is named as the event's level
     log = debug = info = warn = warning = error = err = exception = critical = fatal = failure = msg
-
-    def _write(self, line: str) -> None:
-        try:
-            descriptor = self._stream.fileno()
-        except OSError:  # a stream in memory
-            self._stream.write(line)
-            self._stream.flush()
-            return
-        # Past the stream's buffer: what it cannot write it would keep, and fail on again when the process ends.
-        data = line.encode("utf-8", "backslashreplace")
-        while data:
-            data = data[os.write(descriptor, data) :]
 
 
 class _FromLibraries(logging.Handler):
@@ -167,7 +157,7 @@ class _Renderer:
         level = str(event["level"])
         head = (
             self._painted(_LEVEL_COLORS.get(level, _BAD), f"{level:<7}"),
-            self._painted(_BOLD, _safe(_text(event["msg"]))),
+            self._painted(_BOLD, visible.line(_text(event["msg"]))),
         )
         pairs = [
             self._painted(_DIM, f"{_key(key)}=") + _value(value, quoted=False)
@@ -201,13 +191,4 @@ def _value(value: Any, *, quoted: bool) -> str:
     if not quoted and _BARE.fullmatch(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{_safe(escaped)}"'
-
-
-def _safe(text: str) -> str:
-    """Escape line ends and whatever else a terminal would obey."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+    return f'"{visible.line(escaped)}"'

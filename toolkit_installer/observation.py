@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from toolkit_installer import (
     cdi,
+    container,
     detection,
     driver,
     memory,
@@ -20,11 +21,12 @@ from toolkit_installer import (
     references,
     runtime_paths,
     specifications,
+    still_used,
     versions,
 )
 from toolkit_installer.engines.base import Engine, EngineFile, Memory, Request, Survey
 from toolkit_installer.engines.rooms import room
-from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, UsageError
+from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, UsageError, located
 from toolkit_installer.node import tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.tree import Tree
@@ -33,7 +35,7 @@ from toolkit_installer.receipt import FILE as RECEIPT_FILE
 from toolkit_installer.receipt import FOLDER as RECEIPT_FOLDER
 from toolkit_installer.receipt import EngineRecord, Receipt
 from toolkit_installer.receipt_store import ReceiptStore
-from toolkit_installer.settings import EngineName, ReloadMode, Settings, ToolkitSettings
+from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode, Settings, ToolkitSettings
 from toolkit_installer.toolkit import handlers, layout, payload, security, wrappers
 from toolkit_installer.toolkit.layout import ToolkitFile
 from toolkit_installer.toolkit.payload import Payload
@@ -65,8 +67,12 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
 
     Raises PayloadError, ConfigurationError, UsageError, DriverNotReadyError.
     """
+    return observe_from(store.load(), settings, node, store)
+
+
+def observe_from(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Observation:
+    """Look and plan as `observe` does, with `receipt` as what was recorded before. Raises what that raises."""
     settings, away = driver.settled(settings, node)
-    receipt = store.load()
     source = payload.source_root(
         settings.toolkit.source_root, settings.toolkit.package_type, node.programs.find("rpm") is not None, tree.exists
     )
@@ -85,6 +91,8 @@ def observe(settings: Settings, node: Node, store: ReceiptStore) -> Observation:
     for work in made_here:
         if work.base is not None:
             originals[memory.digest(work.base)] = work.base
+    if not made.empty:
+        container.refuse(node, settings, plan.folders(engines))
     if toolkit.write:
         node_checks.shell(node)
     if not made.empty:
@@ -170,6 +178,7 @@ def _engine(  # all that an engine's plan depends on
     request = Request(registered, default, folder, settings.engine)
     recorded = engine_record(receipt, engine.name)
     survey = engine.survey(node, settings.engine)
+    _refuse_unread(engine, survey, settings.engine)
     for file in survey.files:
         _refuse_another_installation(node, file, folder)
     goals = engine.goals(survey, request, memories(engine, recorded, store, originals))
@@ -182,9 +191,34 @@ def _engine(  # all that an engine's plan depends on
     )
     due = recorded is not None and recorded.reload_due and not _read_since(survey)
     work = plan.engine_work(engine.name, survey, goals, reload, reload_due=due)
+    _refuse_deadly_signal(work)
     if work.changes or work.reload_why:
         engine.try_out(node, survey, goals)
     return work
+
+
+def _refuse_unread(engine: Engine, survey: Survey, settings: EngineSettings) -> None:
+    """Raise ConfigurationError if the running engine would not read the file that was named."""
+    process = survey.live.process if survey.live is not None else None
+    if survey.elsewhere and process is not None:
+        raise ConfigurationError(
+            f"the running {engine.name} (PID {process.pid}) reads {survey.elsewhere}, and not this file",
+            path=settings.config,
+            hint="nothing was changed; name that one, or leave --config out; where only single folders of the node are "
+            "mounted, mount the folder that it is in, and name it as it is seen there",
+        )
+
+
+def _refuse_deadly_signal(work: EngineWork) -> None:
+    """Raise ConfigurationError if a signal on what the files are to be, or on what they go back to, ends the engine."""
+    live = work.survey.live
+    if live is None or not work.reload_why or work.reload.mode is not ReloadMode.SIGNAL:
+        return
+    for goal in work.goals.files:
+        now = work.survey.file(goal.role).content
+        with located(goal.path):
+            for content in (goal.target, goal.base, now):
+                live.refuse_signal(content, now)
 
 
 def _read_since(survey: Survey) -> bool:
@@ -245,8 +279,11 @@ def _removable(
         return ()
     if references.holders(node, work.folder, specifications.ours(receipt)):
         return ()
+    changing = {goal.path for engine in engines for goal in engine.goals.files}
+    naming = still_used.naming(node, work.folder, instead=changing)
+    named = {path for each in naming for path in (each.path, node.files.canonical(each.path))}
     unreloaded = [engine.survey.live for engine in engines if engine.reload.mode is ReloadMode.NONE]
-    offered = {path for live in unreloaded if live is not None for path in live.handlers.values()}
+    offered = named | {path for live in unreloaded if live is not None for path in live.handlers.values()}
     return tuple(name for name in work.remove if posixpath.join(work.folder, name.removesuffix(".real")) not in offered)
 
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import errno
+import posixpath
 import signal
 import time
 
 from toolkit_installer import log
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
-from toolkit_installer.node import locks, processes
+from toolkit_installer.node import locks, processes, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.settings import Program
 
 REMOVE = b"remove\n"
 KEEP = b"keep\n"
 """The orders: to clean up, and what is to become of the toolkit's files."""
 
 _PAUSE_SECONDS = 0.1
+_INTERPRETER = "python"
+"""How the name of what executes this installer begins, asleep and awake."""
+_PACKAGE = __name__.partition(".")[0]
+_PROGRAMS = frozenset(Program)
+"""Those of other installers that keep the same PID file, NVIDIA's own among them."""
 
 
 def ask_to_leave(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bool, seconds: float) -> None:
@@ -38,7 +45,7 @@ def ask_to_leave(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bo
                 path=path,
                 hint="look at its log; a killed one is cleaned up by running uninstall again",
             )
-        time.sleep(_PAUSE_SECONDS)
+        signals.rest(_PAUSE_SECONDS)
 
 
 def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: bool) -> bool:
@@ -47,17 +54,32 @@ def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: 
     Raises AlreadyRunningError.
     """
     process = processes.look(pid)
-    if process is None or not any("toolkit" in word or "waiter" in word for word in process.arguments):
+    if process is None or not _is_installer(node, path, process):
         if locks.holder(node.files, path) != pid:
             return False  # it left by itself
         raise AlreadyRunningError(
-            f"PID {pid} holds the PID file, and is not seen here as an installer",
+            f"PID {pid} holds the lock on the PID file, and is not seen here as an installer: it is not signalled",
             path=path,
-            hint="run uninstall where it runs: in the same PID namespace (`hostPID: true`)",
+            hint="run uninstall where it runs, in the same PID namespace (`hostPID: true`); or look at what that "
+            "process is, and end it",
         )
     _give(store, KEEP if keep_toolkit else REMOVE)
     log.get().info("Asking the running instance to clean up and leave", pid=pid)
     return _sent(node, process)
+
+
+def _is_installer(node: Node, path: str, process: Process) -> bool:
+    """Tell whether root's process that holds the lock is an installer: by what it executes, and its PID in the file.
+
+    One that has the lock and has not written its PID yet is told by what it was started as. Its other arguments prove
+    nothing: any program of root's may be called with words like ours.
+    """
+    name = posixpath.basename(process.executable)
+    if name not in _PROGRAMS and not name.startswith(_INTERPRETER):
+        return False
+    started_as = next((word for word in process.arguments[1:] if not word.startswith("-")), "")
+    ours = posixpath.basename(started_as) in _PROGRAMS or f"/{_PACKAGE}/" in started_as or started_as == _PACKAGE
+    return ours or locks.named(node.files, path) == process.pid
 
 
 def _sent(node: Node, process: Process) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.engines.base import Goals, Live, Reload, Survey
 from toolkit_installer.node.reading import Found
-from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt
+from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit.layout import ToolkitFile
 
@@ -97,6 +98,12 @@ class Plan:
         )
 
 
+def folders(engines: Sequence[EngineWork]) -> list[str]:
+    """Return where the engines' files are that are to be changed."""
+    goals = [(goal, work.survey.file(goal.role).content) for work in engines for goal in work.goals.files]
+    return list(dict.fromkeys(posixpath.dirname(goal.path) for goal, now in goals if goal.target != now))
+
+
 def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> EngineRecord | None:
     """Return the record of an engine that is configured in another file now; None if there is none."""
     now = {engine.name: {goal.path for goal in engine.goals.files} for engine in engines}
@@ -109,6 +116,11 @@ def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> En
 def _of_ours(file: FileRecord) -> bool:
     """Tell whether something of ours may stand in a file; an older installer's entries only went from some."""
     return any(file.before is None or digest != file.before.sha256 for digest in file.written)
+
+
+def is_done(receipt: Receipt | None, plan: Plan) -> bool:
+    """Tell whether nothing is to be changed, and all of it is recorded."""
+    return receipt is not None and receipt.state is State.INSTALLED and plan.empty and known(receipt, plan)
 
 
 def known(receipt: Receipt, plan: Plan) -> bool:

@@ -18,9 +18,9 @@ from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.rooms import ROOMS
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt
 from toolkit_installer.receipt_store import ReceiptStore
-from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import layout, wrappers
 
 PID_FILE_NAME = "toolkit.pid"
@@ -32,13 +32,13 @@ _TRACES = (b"runtimes", b"imports", b"hooks_dir")
 the folder of our hook."""
 
 
-def load(settings: Settings, node: Node, store: ReceiptStore) -> Receipt | None:
+def load(node: Node, store: ReceiptStore) -> Receipt | None:
     """Return the receipt, None where there is none. Raises ConfigurationError for one that is not to be believed."""
     store.check()
     check_file(node, f"{store.folder}/{receipt.FILE}")
     found = store.load()
     if found is not None:
-        check(node, settings, store.folder, found)
+        check(node, store.folder, found)
     return found
 
 
@@ -58,17 +58,17 @@ def check_file(node: Node, path: str) -> None:
             raise receipt.damaged("has another name as well: it may be somebody else's file")
 
 
-def check(node: Node, settings: Settings, folder: str, found: Receipt) -> None:
+def check(node: Node, folder: str, found: Receipt) -> None:
     """Raise ConfigurationError if the receipt in `folder` names anything that an installer would not have made.
 
     Reads, never writes. Raises NodeError too, where the node cannot be looked at.
     """
     with located(f"{folder}/{receipt.FILE}"):
-        for wrong in _wrong(node, settings, folder, found):
+        for wrong in _wrong(node, folder, found):
             raise receipt.damaged(wrong)
 
 
-def _wrong(node: Node, settings: Settings, folder: str, found: Receipt) -> Iterator[str]:
+def _wrong(node: Node, folder: str, found: Receipt) -> Iterator[str]:
     """Yield in words what the receipt cannot say."""
     place = found.toolkit_folder
     if (
@@ -80,7 +80,7 @@ def _wrong(node: Node, settings: Settings, folder: str, found: Receipt) -> Itera
     yield from _wrong_engines(found)
     for engine in found.engines:
         for file in engine.files:
-            yield from _wrong_file(node, settings, folder, found, engine, file)
+            yield from _wrong_file(node, folder, found, engine, file)
     for file in found.specifications:
         yield from _wrong_specification(node, folder, found, file)
     if posixpath.basename(found.pid_file) != PID_FILE_NAME:
@@ -107,24 +107,37 @@ def _wrong_engines(found: Receipt) -> Iterator[str]:
                 yield f"names the handler {handler}, whose executable {path} is not in the toolkit folder"
 
 
-def _wrong_file(  # all that tells an engine's file from others
-    node: Node, settings: Settings, folder: str, found: Receipt, engine: EngineRecord, file: FileRecord
-) -> Iterator[str]:
-    """Yield why `file` cannot be one of the engine's."""
-    of_engine = settings.for_engine(engine.name).engine
+def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, file: FileRecord) -> Iterator[str]:
+    """Yield why `file` cannot be one of the engine's.
+
+    Its name proves nothing, as --config may have been any file: one with a name of its own is believed where it is
+    gone, or has something of ours in it. That nobody but root could have written the receipt is what counts.
+    """
     room = ROOMS[engine.name]
-    asked = [
-        node.files.canonical(path) for path in (of_engine.config, of_engine.drop_in, room.config) if path is not None
-    ]
+    if not room.has_role(file.role):
+        yield f"names {file.path} as {file.role!r} of {engine.name}, which has no such file"
     usual = room.may_be(file.role, posixpath.basename(file.path)) or any(
-        beneath(file.path, node.files.canonical(place)) for place in room.folders
+        beneath(file.path, _canonical(node, place)) for place in room.folders
     )
-    if file.path not in asked and not usual:
-        yield f"names {file.path}, which is no file of {engine.name} unless --config says so"
+    if not usual and not _has_ours(node, found, file):
+        yield f"names {file.path}, which has nothing of this installer's in it, nor the name of a file of {engine.name}"
     if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
         yield f"names {file.path}, which is a file of this installer's own, as one of {engine.name}"
     if _foreign(node, found, file, _TRACES):
         yield f"names {file.path}, whose content cannot have been written by this installer"
+
+
+def _has_ours(node: Node, found: Receipt, file: FileRecord) -> bool:
+    """Tell whether a file is gone, or says what this installer may have written."""
+    try:
+        present = node.files.find(file.path)
+    except ConfigurationError:
+        return True  # whoever needs it says what it is
+    if present is None:
+        return True
+    before = {file.before.sha256} if file.before is not None else set()
+    known = memory.digest(present.content) in {*file.written, *before}
+    return known or found.toolkit_folder.encode() in present.content
 
 
 def _wrong_specification(node: Node, folder: str, found: Receipt, file: FileRecord) -> Iterator[str]:
@@ -154,12 +167,20 @@ def _foreign(node: Node, found: Receipt, file: FileRecord, traces: Iterable[byte
     return not any(trace in present.content for trace in (*traces, found.toolkit_folder.encode()))
 
 
+def _canonical(node: Node, path: str) -> str:
+    """Return a path without symlinks; one that leads nowhere is as it is: whoever needs it says so."""
+    try:
+        return node.files.canonical(path)
+    except NodeError:
+        return path
+
+
 def _wrong_folders(node: Node, folders: Iterable[str], places: Iterable[str]) -> Iterator[str]:
     """Yield which of the folders would be removed, hold none of `places`, and bear no mark of ours.
 
     Those of files that were configured earlier are in the receipt as well.
     """
-    within = {*places, *(node.files.canonical(place) for place in places)}
+    within = {*places, *(_canonical(node, place) for place in places)}
     for folder in folders:
         status = node.files.own_status(folder)
         if any(beneath(place, folder) or place == folder for place in within):

@@ -65,7 +65,7 @@ class ReceiptStore:
         if self._lock is not None and self._stands():
             return
         self.check()
-        fd = lock_folder(self.files, self.folder)
+        fd = lock_folder(self.files, self.folder, private=True)
         if self._lock is not None:
             os.close(self._lock)
         self._lock = fd
@@ -123,9 +123,7 @@ class ReceiptStore:
 
         Raises ConfigurationError before anything is written for a receipt that `load` would refuse.
         """
-        content = receipts.encode(receipt)
-        with located(f"{self.folder}/{_RECEIPT}"):
-            receipts.check(content, receipt)
+        content = self.check_content(receipt)
         wanted = {file.before.sha256 for file in receipt.files() if file.before}
         for digest in sorted(wanted & originals.keys()):
             path = f"{self.folder}/{_ORIGINALS}/{digest}"
@@ -133,6 +131,13 @@ class ReceiptStore:
                 self.files.make_folders(os.path.dirname(path), _PRIVATE_FOLDER)
                 self._write(path, originals[digest])
         self._write(f"{self.folder}/{_RECEIPT}", content)
+
+    def check_content(self, receipt: Receipt) -> bytes:
+        """Return the receipt as it is written. Raises ConfigurationError for one that `load` would refuse."""
+        content = receipts.encode(receipt)
+        with located(f"{self.folder}/{_RECEIPT}"):
+            receipts.check(content, receipt)
+        return content
 
     def tidy(self, receipt: Receipt) -> None:
         """Remove the copies that the receipt no longer names."""
@@ -150,7 +155,8 @@ class ReceiptStore:
             raise ConfigurationError(
                 "the copy of the original file is missing or damaged",
                 path=path,
-                hint="move the receipt's folder away and run `uninstall`: what is ours is recognised without it",
+                hint="move the receipt's folder away and run `uninstall`, with the --config that the run had, if it "
+                "had one: what is ours is recognised without it",
             )
         return found.content
 

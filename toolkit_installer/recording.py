@@ -8,11 +8,11 @@ import os
 from toolkit_installer import __version__, memory, specifications
 from toolkit_installer.engines.base import Engine, Goal
 from toolkit_installer.engines.rooms import room
-from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.observation import Observation, engine_record
 from toolkit_installer.plan import EngineWork
 from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.low_level import is_usable
@@ -21,12 +21,19 @@ from toolkit_installer.toolkit.low_level import is_usable
 class Recorder:
     """Makes the receipt of a change that is about to begin. Looks at the node's folders, and writes nothing."""
 
-    def __init__(self, node: Node, pid_file: PidFile, settings: Settings, store: str) -> None:
-        """`store`: the receipt's folder."""
+    def __init__(
+        self, node: Node, settings: Settings, store: ReceiptStore, pid_path: str, pid_folders: tuple[str, ...]
+    ) -> None:
+        """`pid_folders` are those that are made for the PID file."""
         self._node = node
-        self._pid_file = pid_file
         self._settings = settings
         self._store = store
+        self._pid_path = pid_path
+        self._pid_folders = pid_folders
+
+    def check(self, seen: Observation) -> None:
+        """Raise ConfigurationError where the receipt of the change could not be written so that it is read again."""
+        self._store.check_content(self.begun(seen, ()))
 
     def begun(self, seen: Observation, created: tuple[str, ...]) -> Receipt:
         """Return the receipt that is to stand before the first change; `created` are folders made for it already."""
@@ -41,15 +48,15 @@ class Recorder:
         for path in _places(seen):
             folders.update(dict.fromkeys(self._node.files.missing_folders(os.path.dirname(path))))
         # the receipt's own folder goes with the receipt, not with these
-        folders.pop(self._store, None)
+        folders.pop(self._store.folder, None)
         return Receipt(
             state=State.APPLYING,
             installer=__version__,
             toolkit_folder=work.folder,
             toolkit_files=tuple(names),
             folders=tuple(folders),
-            pid_file=self._pid_file.path,
-            pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self._pid_file.created_folders])),
+            pid_file=self._pid_path,
+            pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self._pid_folders])),
             # engines that are configured and not spoken of now stay recorded, until they are given back
             engines=(
                 *(record for record in others if record.name not in {engine.name for engine in seen.plan.engines}),
@@ -114,8 +121,11 @@ def _places(seen: Observation) -> list[str]:
 
 def _specifications(seen: Observation) -> tuple[FileRecord, ...]:
     old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
-    records = (specifications.recorded(work, old.get(work.path)) for work in seen.plan.specifications)
-    return tuple(record for record in records if record is not None)
+    works = {work.path: work for work in seen.plan.specifications}
+    records = [specifications.recorded(work, old.get(path)) for path, work in works.items()]
+    # of one that is to be made of device nodes to come, nothing is known yet: it stays recorded
+    unknown = [record for path, record in old.items() if path not in works]
+    return tuple(record for record in (*records, *unknown) if record is not None)
 
 
 def _file(engine: Engine, work: EngineWork, goal: Goal, previous: FileRecord | None) -> FileRecord | None:

@@ -13,7 +13,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.files import Recovered, swap_name
 from toolkit_installer.node.folders import temporary_name
 from toolkit_installer.node.node import Node
-from toolkit_installer.receipt import FileRecord, Receipt, State
+from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.toolkit import layout
 
 
@@ -53,14 +53,29 @@ def recover(node: Node, receipt: Receipt | None, store: str) -> None:
     `store`: the receipt's folder. What the next run does not write again would stay. Raises NodeError,
     ConfigurationError.
     """
-    inner = ("", *layout.FOLDERS) if receipt is not None else ()
-    for folder in (store, *(os.path.join(receipt.toolkit_folder, place) for place in inner if receipt is not None)):
-        node.files.sweep_folder(folder)
+    sweep(node, receipt, store)
     if receipt is None:
         return
     for engine in receipt.engines:
-        for file in engine.files:
-            _recover(node, file, aside_of(ROOMS[engine.name], store))
+        recover_engine(node, engine, store)
+    recover_specifications(node, receipt)
+
+
+def sweep(node: Node, receipt: Receipt | None, store: str) -> None:
+    """Leave nothing half made in our own folders. Raises NodeError."""
+    inner = ("", *layout.FOLDERS) if receipt is not None else ()
+    for folder in (store, *(os.path.join(receipt.toolkit_folder, place) for place in inner if receipt is not None)):
+        node.files.sweep_folder(folder)
+
+
+def recover_engine(node: Node, engine: EngineRecord, store: str) -> None:
+    """Leave each of an engine's files alone in its folder, as one whole version. Raises as `recover` does."""
+    for file in engine.files:
+        _recover(node, file, aside_of(ROOMS[engine.name], store))
+
+
+def recover_specifications(node: Node, receipt: Receipt) -> None:
+    """Do the same for CDI specifications. Raises as `recover` does."""
     for file in receipt.specifications:
         _recover(node, file, None)
 

@@ -15,25 +15,23 @@ import os
 import posixpath
 from collections.abc import Container, Iterator, Mapping, Sequence
 
-import psutil
-
-from toolkit_installer import log
+from toolkit_installer import log, still_used
+from toolkit_installer.distributions import TABLE
+from toolkit_installer.engines import serving
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import EngineSilentError
 from toolkit_installer.engines.ownership import beneath
-from toolkit_installer.engines.rooms import room
+from toolkit_installer.engines.rooms import ROOMS, room
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import flag_value
-from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.reading import Reader, read_bounded
 from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.trust import Standing
 from toolkit_installer.receipt import EngineRecord
 
 _ASK_SECONDS = 5.0
-
-CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-"""Where engines look for CDI specifications (CDI's SPEC.md, "CDI JSON definition")."""
 
 STATE_FOLDERS = (
     "/run/containerd",
@@ -48,6 +46,9 @@ _TASKS = "io.containerd.runtime.v2.task"
 """Below a state folder: NAMESPACE/CONTAINER is the bundle of a container that is not deleted."""
 _RUNTIME_FILE = "runtime"
 """In a bundle: the `BinaryName` that the container was started with; its shim, or what follows one, deletes it so."""
+
+_LONGEST_NAME = 64 * 1024
+"""Bytes. Far more than the path of a runtime takes."""
 
 _SHIM = "containerd-shim"
 """The first shim's name, and how those of its successors begin."""
@@ -74,9 +75,10 @@ def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
 
     A specification of our own is to be gone before.
 
-    `engines`: those that had handlers, which may offer them still, whatever their files say by now.
+    `engines`: those that had handlers, which may offer them still, whatever their files say by now. All others that
+    the node has are asked as well: somebody else may have registered the toolkit with them.
     """
-    live = [words for record in engines for words in _engine(node, folder, record)]
+    live = [words for record in (*engines, *_others(node, engines)) for words in _engine(node, folder, record)]
     found = [*live, *holders(node, folder)]
     for holder in found:
         log.get().warning("The toolkit is still needed; `uninstall` removes it later", folder=folder, why=holder)
@@ -89,6 +91,19 @@ def holders(node: Node, folder: str, ours: Mapping[str, Container[str]] | None =
     `ours`: specifications that count for nothing, by path, as long as they have one of these SHA-256.
     """
     return [*_containers(node, folder), *_specifications(node, folder, ours or {})]
+
+
+def _others(node: Node, known: Sequence[EngineRecord]) -> list[EngineRecord]:
+    """Return the engines that listen where engines usually do, and of which nothing is recorded."""
+    seen = {node.files.canonical(record.socket) for record in known}
+    found = []
+    usual = [(row.engine, row.socket) for row in TABLE if row.refused is None and row.engine in ROOMS]
+    for engine, socket in (*usual, *serving.served(node)):
+        place = node.files.canonical(socket)
+        if place not in seen and processes.listens(node.root, socket):
+            found.append(EngineRecord(engine, socket, None, (), None, ()))
+        seen.add(place)
+    return found
 
 
 def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
@@ -129,18 +144,18 @@ def _watched() -> list[_Container]:
     """Return the containers that have a live shim or conmon, on the whole machine, then those beside them."""
     found: list[_Container] = []
     engines: dict[tuple[int, int], int] = {}
-    for process in psutil.process_iter():
+    for pid, name, standing in processes.matching(lambda name: name.startswith(_SHIM) or name == _MONITOR):
+        if standing is Standing.UNSEEN:  # root's, and this is a user's installer
+            found.append(_Container(f"of PID {pid}", None, pid, "this user may not look, root may"))
+            continue
         try:
-            name = process.name()
-            if name.startswith(_SHIM):
-                found += _of_shim(process.pid, process.cmdline())
-                engines.setdefault(_neighbourhood(process.pid), process.pid)
-            elif name == _MONITOR:
-                found += _of_monitor(process.pid, process.cmdline())
-        except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError, ProcessLookupError):
+            if name == _MONITOR:
+                found += _of_monitor(pid, processes.arguments_of(pid))
+            else:
+                found += _of_shim(pid, processes.arguments_of(pid))
+                engines.setdefault(_neighbourhood(pid), pid)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it ended meanwhile: it holds nothing
-        except PermissionError:  # root's, and this is a user's installer
-            found.append(_Container(f"of PID {process.pid}", None, process.pid, "this user may not look, root may"))
     return [*found, *(container for pid in engines.values() for container in _beside(pid))]
 
 
@@ -182,11 +197,10 @@ def _beside(pid: int) -> list[_Container]:
 
 
 def _content(path: str) -> str | None:
-    """Return what a small file says, or None if it cannot be read."""
+    """Return what a small file says, None where there is none; what is no regular file, or large, says nothing."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read().strip()
-    except OSError:
+        return read_bounded(path, _LONGEST_NAME).decode(errors="replace").strip()
+    except (OSError, ConfigurationError):
         return None
 
 
@@ -244,10 +258,9 @@ def _same_file(node: Node, pid: int | None, path: str) -> bool:
 
 def _specifications(node: Node, folder: str, ours: Mapping[str, Container[str]]) -> list[str]:
     """Return the CDI specifications that name something in the folder, as a hook or a mount."""
-    needle = f"{folder.rstrip('/')}/".encode()
     found: dict[str, str] = {}
     for files in _readers(node):
-        for place in CDI_FOLDERS:
+        for place in still_used.CDI_FOLDERS:
             for path in (f"{place}/{name}" for name in files.list(place) if name.endswith((".json", ".yaml"))):
                 if not files.is_file(path):
                     continue
@@ -256,7 +269,7 @@ def _specifications(node: Node, folder: str, ours: Mapping[str, Container[str]])
                 except ConfigurationError as error:
                     found[path] = f"the CDI specification {path} cannot be read, and may name it: {error}"
                     continue
-                if specification is None or needle not in specification.content:
+                if specification is None or not still_used.names(files, folder, specification.content):
                     continue
                 digest = hashlib.sha256(specification.content).hexdigest()
                 if digest not in ours.get(specification.path, ()):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from typing import Any
 
-from toolkit_installer import __version__, log, memory
+from toolkit_installer import __version__, log, memory, output
 from toolkit_installer.documents import diff
 from toolkit_installer.engines.base import EngineSilentError
 from toolkit_installer.engines.rooms import room
@@ -15,6 +13,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.observation import Observation, installed
+from toolkit_installer.output import DiffLine
 from toolkit_installer.plan import EngineWork, mismatches, moved, superseded
 from toolkit_installer.receipt import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import ReloadMode, Settings
@@ -46,15 +45,17 @@ def notes(seen: Observation) -> None:
 
 
 def show_plan(seen: Observation) -> None:
-    """Print what `run` would do, as unified diffs with secrets masked."""
-    print("\n".join(_plan_lines(seen, color=_colored())))  # noqa: T201  # the command's own output
+    """Print what `run` would do, as unified diffs with secrets masked. Raises OutputError."""
+    output.show(_plan_lines(seen))
 
 
-def _plan_lines(seen: Observation, *, color: bool) -> list[str]:
+def _plan_lines(seen: Observation) -> list[str | DiffLine]:
     work = seen.plan.toolkit
     recorded = seen.receipt.engines if seen.receipt is not None else ()
     others = superseded(recorded, seen.plan.engines)
-    lines = [f"CDI specification: {each.path}: {each.note}" for each in seen.plan.specifications if each.note]
+    lines: list[str | DiffLine] = [
+        f"CDI specification: {each.path}: {each.note}" for each in seen.plan.specifications if each.note
+    ]
     if seen.plan.empty and not others:
         return [*lines, "Nothing to do: the node is as it should be."]
     if (record := moved(recorded, seen.plan.engines)) is not None:
@@ -63,14 +64,14 @@ def _plan_lines(seen: Observation, *, color: bool) -> list[str]:
     lines += [f"  {_described(file)}" for file in work.write]
     lines += [f"  remove {name}" for name in work.remove]
     for engine in seen.plan.engines:
-        lines += ["", f"Engine {engine.name}:", *_engine_lines(engine, color=color)]
+        lines += ["", f"Engine {engine.name}:", *_engine_lines(engine)]
     lines += [f"Engine {record.name}: the handlers are taken back at last, from {_paths(record)}" for record in others]
     if seen.plan.device_nodes:
         lines += ["", f"Device nodes to create: {', '.join(seen.plan.device_nodes)}"]
     for specification in seen.plan.specifications:
         if specification.changes:
-            text = diff.unified(specification.path, specification.content, specification.target, color=color)
-            lines += ["", "CDI specification:", text.rstrip("\n")]
+            lines += ["", "CDI specification:"]
+            lines += _diff_lines(specification.path, specification.content, specification.target)
     return lines
 
 
@@ -86,12 +87,16 @@ def _described(file: ToolkitFile) -> str:
     return f"write  {file.name}"
 
 
-def _engine_lines(engine: EngineWork, *, color: bool) -> list[str]:
-    lines = [f"  {note}" for note in engine.goals.notes]
+def _diff_lines(path: str, before: bytes | None, after: bytes | None) -> list[DiffLine]:
+    return [DiffLine(line, diff.painted) for line in diff.unified(path, before, after).removesuffix("\n").split("\n")]
+
+
+def _engine_lines(engine: EngineWork) -> list[str | DiffLine]:
+    lines: list[str | DiffLine] = [f"  {note}" for note in engine.goals.notes]
     for goal in engine.goals.files:
         before = engine.survey.file(goal.role).content
         if goal.target != before:
-            lines.append(diff.unified(goal.path, before, goal.target, color=color).rstrip("\n"))
+            lines += _diff_lines(goal.path, before, goal.target)
     if engine.reload_why:
         unit = f" of {engine.reload.unit}" if engine.reload.unit else ""
         lines.append(f"  Reload by {engine.reload.watched_by or engine.reload.mode}{unit}: {engine.reload_why}.")
@@ -102,10 +107,6 @@ def _engine_lines(engine: EngineWork, *, color: bool) -> list[str]:
     else:
         lines.append("  No reload: the engine serves this already.")
     return lines
-
-
-def _colored() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 # --- status --------------------------------------------------------------------------------------------------------
@@ -133,10 +134,9 @@ def _file_state(node: Node, file: FileRecord) -> str:
 
 
 def show_status(node: Node, settings: Settings, receipt: Receipt | None, *, as_json: bool) -> None:
-    """Print whether and how the node is configured."""
+    """Print whether and how the node is configured. Raises OutputError."""
     facts = _facts(node, settings, receipt)
-    text = json.dumps(facts, indent=2) if as_json else "\n".join(_status_lines(facts))
-    print(text)  # noqa: T201  # the command's own output
+    output.show(json.dumps(facts, indent=2).split("\n") if as_json else _status_lines(facts))
 
 
 def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str, Any]:

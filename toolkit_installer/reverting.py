@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
+from functools import partial
 
-from toolkit_installer import log, memory, recovering, references, specifications, toolkit_files
+from toolkit_installer import log, memory, recovering, references, specifications, still_used, toolkit_files
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.engines.serving import process_of
-from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
-from toolkit_installer.node import processes
+from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, InstallerError, gravest
+from toolkit_installer.node import processes, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention
 from toolkit_installer.observation import memories
 from toolkit_installer.receipt import Before, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.settings import EngineSettings, ReloadMode
+from toolkit_installer.still_used import Naming
 from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
+from toolkit_installer.undisturbed import undisturbed
 
 _ASK_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
@@ -27,10 +31,15 @@ _PAUSE_SECONDS = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Remainder:
-    """What is not as it was after everything was taken back: `unseen` are engines that are still to come back."""
+    """What is not as it was after everything was taken back.
+
+    `unseen` are engines that are still to come back, `named` what names the toolkit in files that are not ours.
+    """
 
     toolkit_stays: bool
     unseen: tuple[str, ...] = ()
+    named: tuple[Naming, ...] = ()
+    recorded: bool = True
 
 
 class Reverter:
@@ -41,36 +50,62 @@ class Reverter:
         self.store = store
         self.switcher = Switcher(node, attention, seconds, store.folder)
 
-    def revert(self, receipt: Receipt, *, keep_toolkit: bool) -> Remainder:
+    def revert(self, receipt: Receipt, *, keep_toolkit: bool, known: Sequence[str] = ()) -> Remainder:
         """Take back everything. What comes to an end here is never refused, and may be repeated after a crash.
 
-        The toolkit stays where `keep_toolkit` says so, or something still needs it.
-        Raises EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays then.
+        The toolkit stays where `keep_toolkit` says so, or something still needs or names it; `known` are more files of
+        engines that may. Each engine is for itself: all are tried, whatever becomes of the others.
+        Raises the gravest of what failed: EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays.
         """
-        recovering.recover(self.node, receipt, self.store.folder)
+        recovering.sweep(self.node, receipt, self.store.folder)
+        found = receipt  # as it was: what lies beside the files may be a killed run's only if it says so
         failures = []
         for record in reversed(receipt.engines):
             try:
-                receipt = self._revert_engine(receipt, record)
-            except (EngineDownError, EngineRejectedError) as failure:
-                # one that fails must not keep the others from their old files
-                log.get().error("The handlers could not be taken back", engine=record.name, reason=failure.reason)
+                recovering.refuse_strangers(self.node, found, [file.path for file in record.files])
+                recovering.recover_engine(self.node, record, self.store.folder)
+                receipt = undisturbed(partial(self._revert_recorded, receipt, record))
+            except InstallerError as failure:
+                log.get().error(
+                    "The handlers could not be taken back",
+                    engine=record.name,
+                    file=failure.path,
+                    line=failure.line,
+                    reason=failure.reason,
+                    hint=failure.hint,
+                )
                 failures.append(failure)
-                receipt = self.store.load() or receipt  # with what was learnt up to there
+                receipt = self.store.load() or receipt
         if failures:
-            raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
+            raise gravest(failures)
+        recovering.refuse_strangers(self.node, found, [file.path for file in receipt.specifications])
+        recovering.recover_specifications(self.node, receipt)
         receipt = self._revert_specifications(receipt)
-        stays = keep_toolkit or references.held(self.node, receipt.toolkit_folder, receipt.engines)
+        folder = receipt.toolkit_folder
+        known = (*still_used.known_files(receipt), *known)
+        named = () if keep_toolkit else still_used.naming(self.node, folder, known=known)
+        if named:
+            # the record stands as long as what it speaks of: taken for an older installer's, all of it would go
+            self.store.save(dataclasses.replace(receipt, state=State.REVERTING, engines=(), specifications=()), {})
+            return Remainder(toolkit_stays=True, unseen=tuple(self.switcher.unseen), named=named)
+        # whoever made a specification makes it anew: nothing has to be remembered for it
+        specified = () if keep_toolkit else still_used.in_specifications(self.node, folder)
+        stays = bool(keep_toolkit or specified or references.held(self.node, folder, receipt.engines))
         if stays:
-            log.get().info("Left the toolkit in place", folder=receipt.toolkit_folder)
+            log.get().info("Left the toolkit in place", folder=folder)
         else:
             toolkit_files.remove_all(self.node, receipt)
-            log.get().info("Removed the toolkit", folder=receipt.toolkit_folder)
+            log.get().info("Removed the toolkit", folder=folder)
         # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
         toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=False)
         self.store.clear()
         toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
-        return Remainder(stays, tuple(self.switcher.unseen))
+        return Remainder(stays, tuple(self.switcher.unseen), specified, recorded=False)
+
+    def _revert_recorded(self, receipt: Receipt, record: EngineRecord) -> Receipt:
+        """Give an engine's files back by what is recorded by now: an attempt before may have learnt something."""
+        learnt = self.store.load() or receipt
+        return self._revert_engine(learnt, next(each for each in learnt.engines if each.name == record.name))
 
     def _revert_specifications(self, receipt: Receipt) -> Receipt:
         """Give the CDI specifications back; return the receipt with what was learnt on the way."""
@@ -98,7 +133,8 @@ class Reverter:
         Return the receipt without it. Raises as `revert` does.
         """
         log.get().info("Another engine or file is to be configured: taking the handlers back", engine=record.name)
-        receipt = self._revert_engine(receipt, record)
+        with signals.deferred():
+            receipt = self._revert_engine(receipt, record)
         engines = tuple(other for other in receipt.engines if other.name != record.name)
         receipt = dataclasses.replace(receipt, state=State.INSTALLED, engines=engines)
         self.store.save(receipt, {})

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
-import stat
 from collections.abc import Sequence
 
-from toolkit_installer.node import processes, programs
+from toolkit_installer.node import processes, programs, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.root import Root
 from toolkit_installer.toolkit import low_level
 
 
@@ -37,14 +35,11 @@ def _search_path(process: Process) -> list[str]:
 
 
 def _find(root: Root, folders: Sequence[str], name: str, toolkit_folder: str) -> str | None:
-    """Return the first executable of that name, but for one that is an NVIDIA runtime in truth."""
-    for folder in folders:
-        path = posixpath.join(folder, name)
-        try:
-            canonical = root.canonical(path)
-            mode = os.stat(root.outside(canonical)).st_mode
-        except (OSError, NodeError):
-            continue  # it leads nowhere
-        if stat.S_ISREG(mode) and mode & 0o111 and not low_level.is_nvidia(canonical, toolkit_folder):
+    """Return the first program of that name, but for one that is an NVIDIA runtime in truth.
+
+    The wrappers run it as root: one that somebody else could have written is not taken (trust.py).
+    """
+    for path in (posixpath.join(folder, name) for folder in folders):
+        if trust.is_program(root, path) and not low_level.is_nvidia(root.canonical(path), toolkit_folder):
             return path
     return None

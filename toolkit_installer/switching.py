@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +13,8 @@ from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload, aside_of
 from toolkit_installer.engines.serving import process_of
 from toolkit_installer.engines.steadiness import Steadiness
-from toolkit_installer.errors import InstallerError
-from toolkit_installer.node import processes
+from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.node import processes, signals
 from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError
@@ -39,6 +40,10 @@ class NotServedError(InstallerError):
     def __init__(self, reason: str, *, answers: bool) -> None:
         super().__init__(reason)
         self.answers = answers
+
+
+class NotSignalledError(NotServedError):
+    """The engine would die of a signal on its files as they are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +93,10 @@ class Switcher:
 
         Raises ChangedMeanwhileError, NotServedError, NodeError; Stopped if `interruptible` and a signal came.
         """
+        with contextlib.nullcontext() if interruptible else signals.deferred():
+            self._make(switch, interruptible=interruptible)
+
+    def _make(self, switch: Switch, *, interruptible: bool) -> None:
         signalled = switch.reload.mode is ReloadMode.SIGNAL
         final = []
         for step in switch.steps:
@@ -151,6 +160,14 @@ class Switcher:
         began = time.time()
         try:
             self._attempt(switch, interruptible=interruptible)
+        except NotSignalledError as error:
+            if not switch.last_resort:
+                raise
+            log.get().warning(
+                "The engine cannot be reloaded: restart it, so that it forgets the handlers",
+                engine=switch.engine.name,
+                reason=error.reason,
+            )
         except NotServedError as error:
             if not switch.last_resort:
                 raise self._told(switch, error, began) from error
@@ -259,9 +276,15 @@ class Switcher:
         self.attention.look(seconds)
 
     def _signal(self, switch: Switch, live: Live) -> bool:
-        """Signal the engine that has just answered; tell whether that could be done."""
+        """Signal the engine that has just answered; tell whether that could be done. Raises NotSignalledError."""
         if live.process is None:
             return False
+        try:
+            for step in switch.steps:  # as they are now, whoever wrote them
+                found = self.node.files.find(step.file.path)
+                live.refuse_signal(None if found is None else found.content)
+        except ConfigurationError as error:
+            raise NotSignalledError(f"{error.reason}; it was not signalled", answers=True) from error
         try:
             switch.engine.signal(self.node, live.process)
         except ProcessGoneError as error:

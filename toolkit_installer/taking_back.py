@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
-from collections.abc import Callable
-from typing import TypeVar
 
-from toolkit_installer import adopting, log, receipt_check, recovering
-from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
-from toolkit_installer.node.files import ChangedMeanwhileError
+from toolkit_installer import adopting, log, receipt_check, still_used
+from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
+from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError
@@ -17,19 +16,22 @@ from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import Receipt
 from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reverting import Remainder, Reverter
-from toolkit_installer.settings import Settings
-
-_Result = TypeVar("_Result")
-_ATTEMPTS = 3
-"""How often a plan is made again because somebody else wrote the same file meanwhile."""
+from toolkit_installer.settings import EngineName, Settings
+from toolkit_installer.undisturbed import undisturbed
 
 
 def take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile) -> None:
-    """Finish what is left on the node when nobody else works on it."""
+    """Finish what is left on the node when nobody else works on it.
+
+    Raises the gravest of what failed; StillNamedError where the toolkit has to stay.
+    """
     held = locked(store)
     if held:
         store.take_order()
-    receipt = receipt_check.load(settings, node, store) or adopting.leftovers(node, settings)
+    recorded = receipt_check.load(node, store)
+    # beside a receipt nothing counts as left behind by an installer: it may be the operator's own
+    left = adopting.leftovers(node, settings) if recorded is None else adopting.Left(recorded)
+    receipt = left.receipt
     if receipt is None:
         # what a run left that was killed before its receipt stood, or after it went
         if held:
@@ -38,18 +40,27 @@ def take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: Pid
             node.files.sweep(store.folder)
             for folder in reversed(node.files.folders_of_ours(os.path.dirname(store.folder))):
                 node.files.remove_folder(folder)
+        if left.failures:
+            raise gravest(left.failures)
         log.get().info("Nothing is installed", folder=settings.toolkit.folder)
         return
     store.prepare()
     remainder = revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
+    if remainder.named and remainder.recorded and recorded is None:
+        store.clear()  # what was recognised without a receipt is recognised again, of engines that were not named too
+        remainder = dataclasses.replace(remainder, recorded=False)
     if receipt.pid_file != pid_file.path:
         _remove_pid_file(node, receipt.pid_file)
     pid_file.adopt_folders(receipt.pid_folders)
+    if left.failures and not remainder.named:
+        raise gravest(left.failures)
     say_done(receipt, remainder)
 
 
 def say_done(receipt: Receipt, remainder: Remainder) -> None:
-    """Log how the node is after a cleanup that came to its end."""
+    """Log how the node is after a cleanup that came to its end. Raises StillNamedError where the toolkit stays."""
+    if remainder.named:
+        raise still_used.refuse_removal(remainder.named, recorded=remainder.recorded)
     files = "The node's files are as they were" if remainder.unseen else "The node is as it was"
     toolkit = ", but for the toolkit's files, which stay" if remainder.toolkit_stays else ""
     engines = "; that the engine comes back is with systemd" if remainder.unseen else ""
@@ -88,31 +99,13 @@ def revert(  # what a cleanup depends on
 
     Raises as Reverter.revert does, but ChangedMeanwhileError.
     """
-    recovering.refuse_strangers(node, receipt, receipt.file_paths())
+    own = [settings.for_engine(name).engine for name in EngineName]
+    known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
 
     def work() -> Remainder:
         # an attempt before this one may have learnt something, and recorded it
         reverter = Reverter(node, store, attention, settings.reload_timeout)
-        return reverter.revert(store.load() or receipt, keep_toolkit=keep_toolkit)
+        return reverter.revert(store.load() or receipt, keep_toolkit=keep_toolkit, known=known)
 
-    return undisturbed(work)
-
-
-def undisturbed(work: Callable[[], _Result]) -> _Result:
-    """Do the work, and do it again if somebody else wrote the same file meanwhile; return what it returns.
-
-    Raises ConfigurationError if that happens over and over.
-    """
-    for _ in range(1, _ATTEMPTS):
-        try:
-            return work()
-        except ChangedMeanwhileError as error:
-            log.get().warning("Somebody changed the file meanwhile: planning again", file=error.path)
-    try:
-        return work()
-    except ChangedMeanwhileError as error:
-        raise ConfigurationError(
-            f"somebody else changed it {_ATTEMPTS} times while it was edited",
-            path=error.path,
-            hint="find out who writes it; then start again",
-        ) from error
+    with signals.deferred():  # what was begun comes to its end, however often it is told to stop
+        return undisturbed(work)

@@ -6,7 +6,11 @@ It runs for months, so it is a program of its own: the standard library's built-
 
 `FD` is a memory file with NUL-separated fields: what the installer wants to remember, seconds between looks at the
 files, seconds until it is to be woken in any case (empty: never), the number of words of the command to become, these
-words, and per watched file the event that its change is, its path, and its identity as `identity` gives it.
+words, and per watched file the event that its change is, its path, and its identity as `identity` gives it. Then an
+empty field, a file that the command needs (empty: none), a file that another command needs, and that command's words:
+it is taken where the first cannot be.
+
+The order of the fields stays, as does what the packages before wrote: the one that reads may be newer, or older.
 """
 
 import os
@@ -25,8 +29,11 @@ DRIVER = "DRIVER"
 """The driver came, went, or was replaced."""
 LATER = "LATER"
 """What could not be found out before may be known now."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+SIGNALS = (*STOPPING, signal.SIGHUP)
 LIMIT = 1 << 24
+_UNUSABLE = 3
+"""ExitCode.BAD_CONFIGURATION, which is not imported here."""
 
 
 def identity(path: str) -> str:
@@ -61,18 +68,71 @@ def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]
             return LATER
 
 
+class Told:
+    """What the fields say."""
+
+    def __init__(self, fields: list[str]) -> None:
+        """Read them as this package, or one before, wrote them."""
+        if fields[3].isdigit():
+            size, head = 3, fields[1:4]
+        else:  # of the first packages: no time at which to be woken in any case, and drift is the only event
+            size, head = 2, [fields[1], "", fields[2]]
+        self.seconds = float(head[0] or 0.0)
+        self.later = float(head[1]) if head[1] else None
+        first = size + 1
+        last = first + int(head[2])
+        command, rest = fields[first:last], fields[last:]
+        self.watched: list[tuple[str, str, str]] = []
+        while len(rest) >= size and rest[0]:
+            event, path, known = rest[:3] if size == 3 else (DRIFT, *rest[:2])  # noqa: PLR2004  # event, path, identity
+            self.watched.append((event, path, known))
+            rest = rest[size:]
+        if not head[0]:  # nothing is to be looked at
+            self.watched = []
+        need, other_need, *other = rest[1:] if len(rest) > 2 else ["", ""]  # noqa: PLR2004  # the empty one, and two
+        self.commands = [(need, command), *([(other_need, other)] if other else [])]
+
+
+def become(commands: list[tuple[str, list[str]]]) -> str:
+    """Execute the first command that can be; return in words why none could."""
+    reasons = []
+    for need, command in commands:
+        try:
+            if need:
+                os.stat(need)
+            os.execv(command[0], command)  # noqa: S606  # by absolute path, no shell
+        except OSError as error:
+            reasons.append(f"{error.filename or command[0]}: {error.strerror}")
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def say(line: str) -> None:
+    """Say it on stderr, if anybody listens."""
+    try:
+        os.write(2, line.encode("utf-8", "surrogateescape"))
+    except OSError:
+        return  # nobody listens any more, which is no reason not to go on
+
+
 def main() -> None:
-    """Wait, then execute the installer with the same arguments, locks and PID."""
+    """Wait, then execute the installer with the same arguments, locks and PID.
+
+    Where it is not there any more, a signal that stops ends with an exit code that says so, and what else happened is
+    forgotten: the next signal may find it again.
+    """
     fd = int(sys.argv[1])
-    fields = os.pread(fd, LIMIT, 0).decode("utf-8", "surrogateescape").split("\0")
-    seconds, later = float(fields[1]), float(fields[2]) if fields[2] else None
-    count = int(fields[3])
-    command = fields[4 : 4 + count]
-    rest = fields[4 + count :]
-    watched = list(zip(rest[::3], rest[1::3], rest[2::3], strict=True))
-    event = wait(seconds, later, watched)
-    os.environ[RESUME] = f"{fd}:{event}"
-    os.execv(command[0], command)  # noqa: S606  # by absolute path, no shell
+    told = Told(os.pread(fd, LIMIT, 0).decode("utf-8", "surrogateescape").split("\0"))
+    event = wait(told.seconds, told.later, told.watched)
+    while True:
+        os.environ[RESUME] = f"{fd}:{event}"
+        why = become(told.commands)
+        say(
+            f"toolkit-installer cannot be started again ({why}), so the node stays configured: install it again, then "
+            "run `toolkit-installer uninstall` with the install folder and --node-root of this run\n"
+        )
+        if event in {number.name for number in STOPPING}:
+            sys.exit(_UNUSABLE)
+        event = wait(told.seconds, None, [])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import urllib.parse
 from collections.abc import Iterable, Mapping
 
 from toolkit_installer import log, scheduling
+from toolkit_installer.node import signals
 from toolkit_installer.node.kubernetes_api import Answer, ApiServer, UnreadableError
 from toolkit_installer.settings import ClusterSettings
 
@@ -203,7 +204,7 @@ class Question:
             if time.monotonic() + _PAUSE_SECONDS >= deadline:
                 return answer
             log.get().debug("Asking the API server again", about=asked, said=_said(answer))
-            time.sleep(_PAUSE_SECONDS)
+            signals.rest(_PAUSE_SECONDS)
 
     def _path(self, asked: Asked) -> str:
         """Return where the API server has the object. Raises UnreadableError."""

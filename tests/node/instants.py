@@ -17,7 +17,8 @@ import psutil
 from tests.node.faults import Outcome, Plan, _child
 from tests.support.fake_node import DEADLINE, SCRIPTS, FakeNode, Run, ToldError
 
-PROGRAM = Path(__file__).with_name("toolkit_stopping.py")
+PROGRAM = Path(__file__).with_name("stopping") / "toolkit-installer"
+"""By the name under which `uninstall` knows an installer."""
 _POLL = 0.01
 
 

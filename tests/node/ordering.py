@@ -12,7 +12,8 @@ from tests.support.soundness import PASSING, becoming
 RECEIPT = f"{STORE}/receipt.json"
 CONTENT = frozenset({"write", "truncate", "clone", "copy_range", "chmod", "chown", "setxattr", "removexattr"})
 NAMES = RENAMES | {"link", "mkdir", "rmdir", "create", "open_or_create", "unlink", "symlink"}
-ASKING = frozenset({"signal", "restart_unit"})
+ASKING = frozenset({"signal", "restart_unit", "make_device_nodes"})
+"""Where others act: an engine, or the program that creates device nodes."""
 
 
 def on_the_node(trace: Sequence[Call], root: str) -> list[Call]:

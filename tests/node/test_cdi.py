@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -14,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.node import faults
-from tests.node.faults import Fault, Outcome, Plan
+from tests.node.faults import Call, Fault, Outcome, Plan
 from tests.node.instants import Deed, stopping
+from tests.node.ordering import disorder, on_the_node
+from tests.node.warm import Warm
 from tests.support import fake_ctk, payloads
 from tests.support.fake_ctk import CONTROL, NEWER, NO_MODULES, VERSION
-from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, FakeNode, patiently
+from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, Entry, FakeNode, patiently
 
 ON = ("--cdi-enabled",)
 SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
@@ -61,9 +64,9 @@ def install(node: FakeNode, *more: str) -> Outcome:
     return done
 
 
-def uninstall(node: FakeNode, *more: str) -> Outcome:
+def uninstall(node: FakeNode, *more: str, code: int = 0) -> Outcome:
     done = do(node, "uninstall", *more)
-    assert done.code == 0, done.output
+    assert done.code == code, done.output
     return done
 
 
@@ -388,14 +391,14 @@ def test_an_edit_that_still_names_the_toolkit_stays_and_keeps_it(gpu: FakeNode) 
     install(gpu)
     edited = specification(gpu).replace("name: all", "name: everything")
     gpu.write(SPECIFICATION, edited)
-    said = uninstall(gpu).output
-    assert "is still needed" in said
-    assert "The node is as it was, but for the toolkit's files, which stay" in said
+    last = uninstall(gpu, code=3).output.strip().splitlines()[-1]
+    assert "everything was taken back but the toolkit, which stays" in last
+    assert re.search(rf"/var{SPECIFICATION}:\d+ names {HOOK}", last)
     assert specification(gpu) == edited
     assert gpu.exists(HOOK)
     for _ in range(2):  # there is no receipt any more
         stamp = gpu.stamps()[SPECIFICATION]
-        assert f"the CDI specification /var{SPECIFICATION} names it" in uninstall(gpu).output
+        assert f"/var{SPECIFICATION}:" in uninstall(gpu, code=3).output.strip().splitlines()[-1]
         assert gpu.stamps()[SPECIFICATION] == stamp
         assert gpu.exists(HOOK)
         assert not gpu.exists(STORE)
@@ -410,7 +413,7 @@ def test_one_made_for_a_toolkit_that_was_left_on_purpose_stays_and_keeps_it(gpu:
     uninstall(gpu, "--keep-toolkit")
     assert not gpu.exists(SPECIFICATION)
     gpu.write(SPECIFICATION, made)
-    uninstall(gpu)
+    uninstall(gpu, code=3)
     assert specification(gpu) == made
     assert gpu.exists(HOOK)
 
@@ -488,8 +491,8 @@ def test_removed_while_the_run_waits_it_is_back_once_that_is_told_to_look(gpu: F
 def test_our_own_does_not_hold_the_toolkit_and_anothers_does(gpu: FakeNode) -> None:
     other = "/etc/cdi/other.yaml"
     install(gpu)
-    gpu.write(other, f"kind: a/b\n# {HOOK}\n")
-    assert f"the CDI specification {other} names it" in uninstall(gpu).output
+    gpu.write(other, f"kind: a/b\n# {TOOLKIT}/x\npath: {HOOK}\n")
+    assert f"{other}:3 names {HOOK}" in uninstall(gpu, code=3).output
     assert gpu.exists(HOOK)
     assert not gpu.exists(SPECIFICATION)
     gpu.place(other).unlink()
@@ -681,6 +684,99 @@ def test_nodes_that_could_not_be_created_leave_the_node_as_it_was(gpu: FakeNode)
     at = calls.index("make_device_nodes")
     failed = do(gpu, "run", "--no-daemon", *ON, plan=Plan(at, Fault.ONCE))
     assert failed.code != 0
+    assert gpu.snapshot() == before
+
+
+def without_nodes(node: FakeNode, *names: str) -> None:
+    """Remove control device nodes of the driver, all of its nodes unless some are named."""
+    devices = node.place(f"{DRIVER}/dev")
+    for name in names or os.listdir(devices):
+        (devices / name).unlink(missing_ok=True)
+
+
+def but_for_nodes(node: FakeNode) -> dict[str, Entry]:
+    return {path: entry for path, entry in node.snapshot().items() if not path.startswith(f"{DRIVER}/dev/")}
+
+
+def traced(node: FakeNode) -> list[Call]:
+    warm = Warm()
+    try:
+        # not beneath /run, which no power cut outlives
+        done = warm.run(node.arguments("run", "--no-daemon", *ON, "--cdi-output-dir=/etc/cdi"))
+    finally:
+        warm.close()
+    assert done.code == 0, done.output
+    return on_the_node(done.trace, str(node.root))
+
+
+def test_nodes_are_created_once_the_receipt_says_that_a_change_is_under_way(gpu: FakeNode) -> None:
+    without_nodes(gpu, "nvidia-uvm")
+    calls = traced(gpu)
+    created = [at for at, call in enumerate(calls) if call.name == "make_device_nodes"]
+    put = next(at for at, call in enumerate(calls) if call.paths and Path(SPECIFICATION).name in call.paths[-1])
+    assert len(created) == 1
+    assert created[0] < put
+    assert disorder(calls) == []
+    first = calls.pop(created[0])
+    assert any("make_device_nodes" in wrong for wrong in disorder([first, *calls])), "before the receipt"
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["at first", "with a newer driver"])
+@pytest.mark.parametrize("names", [(), ("nvidia-uvm",)], ids=["all gone", "one gone"])
+def test_killed_around_the_nodes_it_is_finished_or_taken_back(
+    gpu: FakeNode,
+    installed: bool,  # noqa: FBT001
+    names: tuple[str, ...],
+) -> None:
+    untouched = but_for_nodes(gpu)
+
+    def begin() -> None:
+        fake_ctk.driver(gpu.place(DRIVER))
+        if installed:
+            install(gpu)
+            fake_ctk.driver(gpu.place(DRIVER), NEWER)
+        without_nodes(gpu, *names)
+
+    begin()
+    calls = install(gpu).calls
+    uninstall(gpu)
+    for at in (0, 1, 3):
+        for finished in (True, False):
+            begin()
+            instant = calls.index("make_device_nodes") + at
+            killed = do(gpu, "run", "--no-daemon", *ON, plan=Plan(instant, Fault.KILL))
+            assert killed.code == -signal.SIGKILL
+            assert json.loads(gpu.read(f"{STORE}/receipt.json"))["state"] == "applying"
+            if finished:
+                install(gpu)
+                assert json.loads(gpu.read(f"{STORE}/receipt.json"))["state"] == "installed"
+                assert "nvidia-uvm\n" in specification(gpu)
+            uninstall(gpu)
+            fake_ctk.driver(gpu.place(DRIVER))
+            assert but_for_nodes(gpu) == untouched, calls[instant]
+
+
+def test_what_fails_around_the_nodes_leaves_the_node_as_it_was(gpu: FakeNode) -> None:
+    untouched = but_for_nodes(gpu)
+    without_nodes(gpu)
+    calls = install(gpu).calls
+    uninstall(gpu)
+    for at in range(calls.index("make_device_nodes") - 3, calls.index("make_device_nodes") + 8):
+        without_nodes(gpu)
+        failed = do(gpu, "run", "--no-daemon", *ON, plan=Plan(at, Fault.ONCE, errno.EIO))
+        if failed.code == 0:  # it can be done another way, or need not be done
+            uninstall(gpu)
+        assert but_for_nodes(gpu) == untouched, f"{at}: {calls[at]}"
+
+
+def test_told_to_stop_before_the_nodes_it_creates_none(gpu: FakeNode) -> None:
+    without_nodes(gpu)
+    calls = install(gpu).calls
+    uninstall(gpu)
+    without_nodes(gpu)
+    before = gpu.snapshot()
+    stopped = do(gpu, "run", "--no-daemon", *ON, plan=Plan(stop_at=calls.index("make_device_nodes") - 1))
+    assert stopped.code == 128 + signal.SIGTERM, stopped.output
     assert gpu.snapshot() == before
 
 

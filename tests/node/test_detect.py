@@ -109,6 +109,14 @@ def test_a_kubelet_that_reaches_docker_through_a_shim_makes_a_docker_node(bare: 
 
 
 @needs_root
+def test_a_kubelets_relative_path_is_relative_to_where_it_works(bare: FakeNode) -> None:
+    bare.write("/etc/kubelet.yaml", f"containerRuntimeEndpoint: unix://{CONTAINERD_SOCKET}\n")
+    with dockerd(bare), containerd(bare), kubelet(bare, "--config=etc/kubelet.yaml"):
+        facts = detected(bare)
+    assert only(facts) == ("containerd", "containerd")
+
+
+@needs_root
 def test_a_kubelet_drop_in_outweighs_its_file(bare: FakeNode) -> None:
     bare.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///var/run/crio/crio.sock\n")
     bare.write("/etc/kubelet.d/10-a.conf", "containerRuntimeEndpoint: unix:///var/run/crio/crio.sock\n")

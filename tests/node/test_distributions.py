@@ -45,8 +45,8 @@ def test_only_the_places_for_additions_change_and_all_is_back_afterwards(node: F
     assert BY_NAME[case.distribution].config not in case.changed(node) or case.distribution == "microk8s"
     again = node.do("plan", engine="containerd")
     assert NOTHING_TO_DO in again.output, again.output
-    assert run.stop() == 0, run.output
-    assert node.snapshot() == before
+    assert run.stop() == (3 if case.names_toolkit else 0), run.output
+    assert given_back(node, case) == before
 
 
 @CASES
@@ -73,9 +73,13 @@ def test_killed_at_instants_around_its_files_the_node_is_given_back_whole(
     whole = faults.run(node, tmp_path, "run", "--no-daemon", engine="auto")
     assert whole.code == 0, whole.output
     installed = case.changed(node)
+    done_code = 3 if case.names_toolkit else 0
     undone = faults.run(node, tmp_path, "uninstall", engine="auto")
-    assert undone.code == 0, undone.output
-    assert tree(node) == {path: each for path, each in before.items() if not path.startswith("/run/nvidia")}
+    assert undone.code == done_code, undone.output
+    whole_tree = {path: each for path, each in before.items() if not path.startswith("/run/nvidia")}
+    assert given_back(node, case, tree(node)) == whole_tree
+    if case.names_toolkit:  # the operator's own, which has to go before the toolkit can
+        return
     near = [at for at, call in enumerate(whole.calls) if "99-nvidia" in call or "toml" in call]
     instants = sorted({*near[:3], *near[len(near) // 2 : len(near) // 2 + 2], *near[-2:], len(whole.calls) - 2})
     for turn, at in enumerate(instants):
@@ -87,7 +91,14 @@ def test_killed_at_instants_around_its_files_the_node_is_given_back_whole(
             assert case.changed(node) == installed
         done = faults.run(node, tmp_path, "uninstall", engine="auto")
         assert done.code == 0, done.output
-        assert tree(node) == {path: each for path, each in before.items() if not path.startswith("/run/nvidia")}, at
+        assert tree(node) == whole_tree, at
+
+
+def given_back(node: FakeNode, case: Case, now: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return all that cleanup gives back: where the operator's own file names the toolkit, that stays."""
+    now = node.snapshot() if now is None else now
+    kept = "/usr/local/nvidia"
+    return {path: each for path, each in now.items() if not (case.names_toolkit and path.startswith(kept))}
 
 
 def tree(node: FakeNode) -> dict[str, Any]:
@@ -142,6 +153,39 @@ def test_cdi_is_turned_on_where_it_is_off_and_options_are_merged_into_the_handle
     assert tree(node) == before
 
 
+@pytest.mark.parametrize("name", ["k3s/drop-in", "k3s/template-extended", "k0s/version-2", "microk8s/template"])
+def test_what_a_file_that_was_named_says_and_an_override_of_the_table_reach_the_handlers(
+    node: FakeNode, name: str
+) -> None:
+    case = placed(node, name)
+    lender = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+    node.write("/etc/lender.toml", f"version = 2\n{lender}options.Root = '/lent'\noptions.ShimCgroup = '/lent'\n")
+    override = '{"options": {"ShimCgroup": "/mine"}, "snapshotter": "nydus"}'
+    flags = ("--config-source", "file=/etc/lender.toml", "--runtime-config-override", override)
+    run = node.do("run", "--no-daemon", *flags, engine="auto")
+    assert run.process.returncode == 0, run.output
+    # k3s may find the toolkit itself, and then makes its own table
+    assert ("not used" in run.output) == (name == "k3s/template-extended")
+    (content,) = (text for path, text in case.changed(node).items() if path != "/etc/lender.toml")
+    _, _, block = content.decode().partition("# Added by")
+    if name.startswith("k3s/template"):
+        block = "\n".join(line for line in block.splitlines() if not line.startswith("{{"))
+    document = tomllib.loads("#" + block)
+    (plugin,) = document["plugins"].values()
+    for handler, path in HANDLERS.items():
+        table = plugin["containerd"]["runtimes"][handler]
+        assert table["options"] == {"Root": "/lent", "ShimCgroup": "/mine", "BinaryName": path}
+        assert table["snapshotter"] == "nydus"
+
+
+def test_a_drop_in_that_an_operator_names_where_none_is_read_is_said_to_be_unused(node: FakeNode) -> None:
+    case = placed(node, "microk8s/template")
+    run = node.do("run", "--no-daemon", "--drop-in-config", "/etc/containerd/conf.d/99-nvidia.toml", engine="auto")
+    assert run.process.returncode == 0, run.output
+    assert "/etc/containerd/conf.d/99-nvidia.toml is not used: microk8s does not read it" in run.output
+    assert case.changed(node) == case.expected()
+
+
 # --- somebody else's edits meanwhile ---
 
 
@@ -152,7 +196,7 @@ def test_an_edit_of_the_drop_in_stays_and_ours_goes(node: FakeNode) -> None:
     theirs = b"\n[debug]\n  level = 'debug' # somebody's\n"
     node.write(path, node.read(path) + theirs)
     assert node.do("uninstall", engine="auto").process.returncode == 0
-    assert tomllib.loads(node.read(path).decode()) == {"version": 3, "debug": {"level": "debug"}}
+    assert tomllib.loads(node.read(path).decode()) == {"debug": {"level": "debug"}}
     assert b"# somebody's" in node.read(path)
 
 
@@ -262,6 +306,17 @@ def test_the_template_that_an_operator_names_is_edited_as_a_template(node: FakeN
     run = node.do("run", "--no-daemon", "--config", f"{AGENT}/config-v3.toml.tmpl", engine="containerd")
     assert run.process.returncode == 0, run.output
     assert case.changed(node) == case.expected()
+
+
+def test_a_generated_file_is_not_written_through_a_link_that_has_the_drop_ins_name(node: FakeNode) -> None:
+    placed(node, "k3s/drop-in")
+    node.place(f"{AGENT}/config-v3.toml.d").mkdir()
+    node.place(f"{AGENT}/config-v3.toml.d/99-nvidia.toml").symlink_to("../config.toml")
+    before = tree(node)
+    run = node.do("run", "--no-daemon", engine="auto")
+    assert run.process.returncode == 3, run.output
+    assert "is named as distribution's drop-in as well, or a symlink of that name leads here" in run.output
+    assert tree(node) == before
 
 
 def test_a_drop_in_that_an_operator_names_is_used_where_k0s_reads_it(node: FakeNode) -> None:

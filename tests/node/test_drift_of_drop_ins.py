@@ -121,7 +121,7 @@ METRICS = b'[metrics]\n  address = ":1338"\n'
 
 DROP_IN_EDITS: dict[str, tuple[Edit, bytes | None, str]] = {
     "an-option-more": (swap(RUNTIME, RUNTIME + b"\n  Root = '/x'"), None, GOES),
-    "a-table-of-theirs": (lambda text: text + METRICS, b"version = 2\n" + METRICS, STAYS),
+    "a-table-of-theirs": (lambda text: text + METRICS, METRICS, STAYS),
     "a-comment-of-theirs": (lambda text: b"# mine\n" + text, b"# mine\n", STAYS),
     "sorted-by-a-tool": (formatted_toml, None, ""),
     "deleted": (lambda _text: None, None, ""),

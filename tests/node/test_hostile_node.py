@@ -348,7 +348,8 @@ def test_a_loop_of_symlinks_in_any_component_is_refused_by_name(
     before = node.snapshot()
     for command in ("run", "uninstall"):
         done = do(node, tmp_path, command)
-        assert done.code == 3, done.output
+        # nothing is installed: an engine's file that nobody can read is then no reason to refuse, and still said
+        assert done.code == (0 if command == "uninstall" and path.startswith("/etc") else 3), done.output
         assert f"file={path}" in done.output, done.output
         assert node.snapshot() == before
 

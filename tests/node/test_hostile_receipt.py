@@ -32,6 +32,7 @@ def canary(tmp_path: Path) -> Canary:
 def installed(node: FakeNode, tmp_path: Path) -> FakeNode:
     node.write(DAEMON_JSON, DOCKER, 0o600)
     node.write("/etc/passwd", "root:x:0:0::/root:/bin/sh\n")
+    node.write("/root/.ssh/authorized_keys", "ssh-ed25519 AAAA root\n", 0o600)
     node.write("/srv/site.json", SITE)
     node.place("/srv/empty").mkdir()
     node.write(f"{TOOLKIT}/notes.txt", "mine")
@@ -258,16 +259,26 @@ def test_folders_that_were_made_for_an_engine_configured_earlier_are_no_reason_t
     assert node.snapshot() == before
 
 
-def test_a_file_of_an_unusual_name_is_believed_where_the_settings_name_it(node: FakeNode, tmp_path: Path) -> None:
-    config = ("--config", "/srv/dockerd-settings")
+@pytest.mark.parametrize("named", [True, False])
+def test_a_file_of_an_unusual_name_is_believed_as_the_receipt_is_roots(
+    node: FakeNode, tmp_path: Path, *, named: bool
+) -> None:
+    config = ("--config", "/srv/dockerd-settings") if named else ()
     node.write("/srv/dockerd-settings", DOCKER)
     before = node.snapshot()
-    assert run(node, tmp_path, "run", "--no-daemon", *config).code == 0
-    refused = run(node, tmp_path, "uninstall")
-    assert refused.code == 3
-    assert "--config" in refused.output
+    assert run(node, tmp_path, "run", "--no-daemon", "--config", "/srv/dockerd-settings").code == 0
     assert run(node, tmp_path, "uninstall", *config).code == 0
     assert node.snapshot() == before
+
+
+def test_a_file_of_an_unusual_name_that_is_gone_keeps_nothing_from_being_taken_back(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.write("/srv/dockerd-settings", DOCKER)
+    assert run(node, tmp_path, "run", "--no-daemon", "--config", "/srv/dockerd-settings").code == 0
+    node.place("/srv/dockerd-settings").unlink()
+    assert run(node, tmp_path, "uninstall").code == 0
+    assert not node.exists(TOOLKIT)
 
 
 @pytest.mark.parametrize("drop_in", [False, True], ids=["one-file", "drop-in"])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomlkit
 
 from tests.node import faults
 from tests.node.faults import Plan
 from tests.support.distribution_cases import Case
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
 from tests.support.made_distributions import AGENT, K0s, K3s
+from toolkit_installer.node.programs import Completed
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a process is given the node's / with chroot: run as root")
 HANDLERS = {
@@ -127,6 +130,33 @@ def test_a_k3s_that_does_not_start_with_the_change_has_its_template_back(node: F
         assert made.read()["restarted"] == ["k3s.service"] * 2
         assert set(made.handlers()) == {"runc", "kata", "nvidia"}  # it found the toolkit, which was there for a while
         assert tree(node, f"{AGENT}/config.toml") == before
+
+
+class Telling(K3s):
+    """A k3s whose containerd prints what it reads, a drop-in of somebody else's included."""
+
+    def _run(self, command: list[str], **more: object) -> Completed:
+        if command[-2:] == ["config", "dump"] and command[2] == f"{AGENT}/config.toml":
+            return Completed(0, tomlkit.dumps(self.read()["document"]).encode(), "")
+        return super()._run(command, **more)
+
+
+@pytest.mark.parametrize("source, root", [("command", "/theirs"), ("file", None), (None, "/theirs")])
+def test_what_the_containerd_of_k3s_prints_lends_its_settings_as_any_containerds_does(
+    node: FakeNode, tmp_path: Path, source: str | None, root: str | None
+) -> None:
+    Case("k3s", "drop-in").put(node)
+    table = "plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options"
+    node.write(f"{AGENT}/config-v3.toml.d/10-theirs.toml", f"version = 3\n[{table}]\nRoot = '/theirs'\n")
+    flags = () if source is None else ("--config-source", source)
+    with Telling(node).inside():
+        for _ in range(2):  # what we wrote ourselves lends nothing
+            done = faults.run(node, tmp_path, "run", "--no-daemon", *flags, *K3S_SOCKET, engine="containerd")
+            assert done.code == 0, done.output
+        document = tomllib.loads(node.read(f"{AGENT}/config-v3.toml.d/99-nvidia.toml").decode())
+    runtimes = document["plugins"]["io.containerd.cri.v1.runtime"]["containerd"]["runtimes"]
+    assert runtimes["nvidia"]["options"].get("Root") == root
+    assert NOTHING_TO_DO in done.output
 
 
 def test_a_template_that_was_edited_since_k3s_started_is_spoken_of(node: FakeNode) -> None:

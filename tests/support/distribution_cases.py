@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.support.fake_node import FakeNode
+from tests.support.fake_node import TOOLKIT, FakeNode
 
 DATA = Path(__file__).parents[1] / "data"
 _OWN_PLACES = ("usr/local/nvidia", "run/nvidia")
@@ -31,6 +31,11 @@ class Case:
     @property
     def folder(self) -> Path:
         return DATA / self.distribution / self.name
+
+    @property
+    def names_toolkit(self) -> bool:
+        """Whether the operator's own template names the toolkit, beside what the distribution makes of it."""
+        return any(TOOLKIT.encode() in place.read_bytes() for place in (self.folder / "in").rglob("*.tmpl"))
 
     def put(self, node: FakeNode) -> None:
         """Lay its files out on a node."""

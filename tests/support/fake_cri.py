@@ -7,6 +7,7 @@ tested. It lists no handler and shows no configuration. "ready" is printed once 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,10 +18,13 @@ SERVICE = "runtime.v1.RuntimeService"
 
 
 @contextlib.contextmanager
-def answering(socket: Path, version: str) -> Iterator[None]:
-    """Answer on `socket` as a containerd of that version, from a process of its own."""
+def answering(socket: Path, version: str, user: int = 0) -> Iterator[None]:
+    """Answer on `socket` as a containerd of that version, from a process of its own, which becomes that user's."""
     socket.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, __file__, socket.name, version]  # in its folder: a socket's path must be short
+    if user:
+        os.chown(socket.parent, user, user)
+    # in its folder: a socket's path must be short
+    command = [sys.executable, __file__, socket.name, version, str(user)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=socket.parent) as server:
         try:
             assert server.stdout is not None
@@ -36,7 +40,7 @@ def text(number: int, value: str) -> bytes:
     return bytes([number << 3 | 2, len(content)]) + content
 
 
-def serve(socket: str, version: str) -> None:
+def serve(socket: str, version: str, user: int) -> None:
     """Answer until the process is ended."""
     import grpc  # noqa: PLC0415  # it leaves threads behind: not in a process that imports this for `answering`
 
@@ -50,6 +54,8 @@ def serve(socket: str, version: str) -> None:
 
     methods = {name: handler(answer) for name, answer in answers.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    if user:
+        os.setresuid(user, user, user)
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     print("ready", flush=True)  # noqa: T201  # to whoever started it
@@ -57,4 +63,4 @@ def serve(socket: str, version: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2])
+    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -12,6 +12,9 @@ _PLAYER = """
 import ctypes, os, sys
 os.chroot(sys.argv[1])
 os.chdir("/")
+user = int(sys.argv[3])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
 ctypes.CDLL(None).prctl(15, sys.argv[2].encode(), 0, 0, 0)  # PR_SET_NAME
 print("ready", flush=True)
 sys.stdin.read()
@@ -19,9 +22,9 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def process(root: Path, name: str, *arguments: str) -> Iterator[int]:
+def process(root: Path, name: str, *arguments: str, user: int = 0) -> Iterator[int]:
     """Play a process of that name whose command line ends with `arguments`; yield its PID. Needs root, for chroot."""
-    command = [sys.executable, "-I", "-c", _PLAYER, str(root), name, *arguments]
+    command = [sys.executable, "-I", "-c", _PLAYER, str(root), name, str(user), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as player:
         try:
             assert player.stdout is not None

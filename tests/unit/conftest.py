@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from tests.support import go_tools
+from toolkit_installer import log
+from toolkit_installer.settings import LogFormat
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """Return what is logged in this test, wherever an earlier one had it written to."""
+    stream = io.StringIO()
+    log.configure(LogFormat.LOGFMT, debug=False, stream=stream)
+    yield stream
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

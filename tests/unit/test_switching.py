@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import signal
 from pathlib import Path
@@ -14,6 +15,7 @@ from toolkit_installer import switching
 from toolkit_installer.engines import steadiness
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError, look
@@ -25,6 +27,17 @@ from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
 PATH = "/etc/engine.conf"
 OLD, NEW = b"old\n", b"new\n"
 PROCESS = Process(4711, "engine", "/usr/bin/engine", ("engine",), 1.0, "engine.service")
+
+
+@dataclasses.dataclass(frozen=True)
+class MortalLive(Live):
+    """An engine that dies of a signal on one content of its file."""
+
+    dies_of: bytes | None = None
+
+    def refuse_signal(self, content: bytes | None, seen: bytes | None = None) -> None:
+        if self.dies_of is not None and content == self.dies_of:
+            raise ConfigurationError(f"it would die of {content!r}, not of {seen!r}")
 
 
 @dataclasses.dataclass
@@ -49,6 +62,8 @@ class Player:
     """How often it ends after its first good answer, and is started again as another process."""
     hides: bool = False
     """While it is started again it does not answer."""
+    dies_of: bytes | None = None
+    """What it must not be signalled on."""
     _answered: bool = False
 
     def ask(self, _node: Node, socket: str, _seconds: float) -> Live:
@@ -66,7 +81,7 @@ class Player:
             if self.hides:
                 raise EngineSilentError("connection refused", path=socket)
         self._answered = self.read != OLD
-        return Live("1.0", {self.read.decode(): None}, None, self.process)
+        return MortalLive("1.0", {self.read.decode(): None}, None, self.process, dies_of=self.dies_of)
 
     def signal(self, node: Node, _process: Process) -> None:
         if self.goes:
@@ -220,6 +235,37 @@ def test_an_engine_that_is_restarted_before_the_signal_arrives_is_signalled_agai
 
 
 @pytest.mark.usefixtures("restarts")
+def test_an_engine_that_would_die_of_the_signal_is_not_signalled_while_installing(node: Node, player: Player) -> None:
+    player.dies_of = b"explicit " + NEW
+    with pytest.raises(NotServedError, match=r"it would die of .*not signalled") as caught:
+        switcher(node).make(switch(player, SIGNAL), interruptible=False)
+    assert caught.value.answers
+    assert player.heard == []
+
+
+def test_an_engine_that_would_die_of_the_signal_has_its_old_file_back_all_the_same_and_no_signal(
+    node: Node, player: Player, logged: io.StringIO
+) -> None:
+    player.dies_of = b"explicit " + NEW
+    switcher(node).make(switch(player, SIGNAL, last_resort=True), interruptible=False)
+    assert player.heard == []
+    assert node.files.read(PATH) == NEW
+    assert "restart it, so that it forgets the handlers" in logged.getvalue()
+
+
+def test_an_edit_between_our_own_and_the_signal_is_what_the_engine_would_die_of(node: Node, player: Player) -> None:
+    player.dies_of, player.answers_after = b"somebody's", 3
+
+    def edits(_seconds: float = 0.0) -> None:
+        Path(node.root.outside(PATH)).write_bytes(b"somebody's")
+
+    attention = Attention()
+    attention.look = edits  # type: ignore[method-assign]  # somebody edits while we wait for an answer
+    with pytest.raises(NotServedError, match="it would die of"):
+        switcher(node, attention).make(switch(player, SIGNAL), interruptible=False)
+    assert player.heard == []
+
+
 @pytest.mark.parametrize("last_resort", [True, False])
 def test_what_does_not_help_is_done_once_more_where_the_engine_must_come_back(
     node: Node, player: Player, *, last_resort: bool

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolkit_installer import waiter, waiting
 from toolkit_installer.node.locks import PidFile
@@ -52,7 +59,9 @@ def test_what_is_remembered_is_known_again(fields: Fields, monkeypatch: pytest.M
     monkeypatch.setenv(waiter.RESUME, f"{fields.fd}:DRIFT,DRIVER")
     woken = waiting.resumed()
     assert woken is not None
-    assert woken.remembered == REMEMBERED
+    command = (sys.executable, *sys.orig_argv[1:])
+    assert woken.remembered == dataclasses.replace(REMEMBERED, command=command)
+    assert (woken.pid_fd, woken.pid_path) == (fields.pid_file.fd, fields.pid_file.path)
     assert woken.events == {waiter.DRIFT, waiter.DRIVER}
     assert waiting.resumed() is None
 
@@ -67,7 +76,8 @@ def test_what_is_not_known_is_looked_for_less_and_less_often_but_never_given_up(
 def test_where_all_is_known_nobody_is_woken_without_an_event(fields: Fields) -> None:
     told = fields.of(REMEMBERED, later=False, watched=((waiter.DRIFT, "/etc/a", "1"),))
     assert told[2] == ""
-    assert told[-3:] == [waiter.DRIFT, "/etc/a", "1"]
+    assert waiter.Told(told).watched == [(waiter.DRIFT, "/etc/a", "1")]
+    assert waiter.Told(told).later is None
 
 
 def test_all_that_changed_is_told(tmp_path: Path) -> None:
@@ -87,3 +97,193 @@ def test_all_that_changed_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("files", [0, 1])
 def test_it_is_woken_in_time_whether_it_looks_at_files_or_not(seconds: float, files: int) -> None:
     assert waiter.wait(seconds, 0.05, [(waiter.DRIFT, "/absent", waiter.identity("/absent"))] * files) == waiter.LATER
+
+
+# --- what other packages wrote, and what nobody wrote ---
+
+COMMAND = ["/usr/bin/python3", "-I", "/usr/local/bin/nvidia-toolkit", "run", "--no-daemon=false"]
+DRIFTED, MOVED = ("/etc/docker/daemon.json", "1 2 3 4 5"), ("/run/nvidia/driver", "absent 2")
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A state as a package of some time wrote it: the fields, and what is to be understood of it."""
+
+    fields: list[str]
+    remembered: Remembered
+    watched: list[tuple[str, str, str]]
+    seconds: float = 30.0
+    later: float | None = None
+
+
+def written(memory: dict[str, Any], *rest: str) -> list[str]:
+    """Return a state of which all packages so far agree on the locks."""
+    locks: dict[str, Any] = {"pid_fd": 3, "pid_path": "/run/nvidia/toolkit.pid", "pid_folders": ["/run/nvidia"]}
+    return [json.dumps(locks | {"lock_fd": 4} | memory), *rest]
+
+
+def words() -> list[str]:
+    return [str(len(COMMAND)), *COMMAND]
+
+
+SAID = {"answered": ["Node"], "driver": [list(MOVED)], "driver_away": True, "tries": 3}
+STATES = {
+    "first": Written(written({}, "30.0", *words(), *DRIFTED), Remembered(known=False), [(waiter.DRIFT, *DRIFTED)]),
+    "first, which looked at nothing": Written(
+        written({}, "", *words(), *DRIFTED), Remembered(known=False), [], seconds=0.0
+    ),
+    "with the answers": Written(
+        written({"answered": ["DaemonSet", "Node"]}, "30.0", *words(), *DRIFTED),
+        Remembered(("DaemonSet", "Node"), known=False),
+        [(waiter.DRIFT, *DRIFTED)],
+    ),
+    "with the driver": Written(
+        written({"remembered": SAID}, "30.0", "240.0", *words(), waiter.DRIFT, *DRIFTED, waiter.DRIVER, *MOVED),
+        Remembered(("Node",), (MOVED,), driver_away=True, tries=3),
+        [(waiter.DRIFT, *DRIFTED), (waiter.DRIVER, *MOVED)],
+        later=240.0,
+    ),
+    "newer": Written(
+        written({"version": 5, "remembered": {"answered": "otherwise"}}, "30.0", "", *words(), "NEWS", *DRIFTED),
+        Remembered(known=False),
+        [("NEWS", *DRIFTED)],
+    ),
+}
+every_state = pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+
+
+@contextlib.contextmanager
+def woken_by(content: bytes, events: str = "SIGTERM") -> Iterator[None]:
+    """Have the environment say that a process with this state was woken."""
+    fd = os.memfd_create("toolkit-installer-state", 0)
+    try:
+        os.write(fd, content)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv(waiter.RESUME, f"{fd}:{events}")
+            yield
+    finally:
+        with contextlib.suppress(OSError):  # what reads it closes it
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def locks() -> Iterator[tuple[int, int]]:
+    """Open a file and a folder, as the locks are."""
+    file, folder = os.open(__file__, os.O_RDONLY), os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    for fd in (file, folder):
+        os.set_inheritable(fd, True)  # noqa: FBT003  # its only form
+    try:
+        yield file, folder
+    finally:
+        os.close(file)
+        os.close(folder)
+
+
+@every_state
+def test_the_state_of_any_package_hands_its_locks_over_and_what_of_the_rest_is_understood(state: Written) -> None:
+    with locks() as (file, folder):
+        memory = json.loads(state.fields[0]) | {"pid_fd": file, "lock_fd": folder}
+        content = "\0".join([json.dumps(memory), *state.fields[1:]]).encode()
+        with woken_by(content, "SIGTERM,NEWS"):
+            woken = waiting.resumed()
+        assert woken == waiting.Resumed(
+            frozenset({"SIGTERM", "NEWS"}), file, "/run/nvidia/toolkit.pid", ("/run/nvidia",), folder, state.remembered
+        )
+        assert not os.get_inheritable(file)
+        assert not os.get_inheritable(folder)
+
+
+@every_state
+def test_the_idle_process_understands_what_any_package_told_it(state: Written) -> None:
+    told = waiter.Told(state.fields)
+    assert told.watched == state.watched
+    assert (told.seconds, told.later) == (state.seconds, state.later)
+    assert told.commands == [("", COMMAND)]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = ("version", "pid_fd", "pid_path", "pid_folders", "lock_fd", "answered", "remembered")
+fields_of = st.dictionaries(st.sampled_from([*SAID, "command"]), json_values)
+states = st.dictionaries(st.sampled_from(KEYS), json_values | fields_of)
+
+
+@given(states.map(json.dumps).map(str.encode) | st.binary(max_size=40))
+def test_whatever_a_state_says_the_event_is_told(content: bytes) -> None:
+    with woken_by(content, "SIGTERM"):
+        woken = waiting.resumed()
+    assert woken is not None
+    assert woken.events == {"SIGTERM"}
+    assert woken.remembered.tries >= 0
+
+
+@given(states)
+def test_whatever_else_a_state_says_the_locks_are_kept(memory: dict[str, Any]) -> None:
+    with locks() as (file, folder):
+        memory |= {"pid_fd": file, "pid_path": "/run/a.pid", "pid_folders": [], "lock_fd": folder}
+        with woken_by(json.dumps(memory).encode()):
+            woken = waiting.resumed()
+        assert woken is not None
+        assert (woken.pid_fd, woken.pid_path, woken.lock_fd) == (file, "/run/a.pid", folder)
+
+
+def test_locks_that_a_state_does_not_tell_of_are_found_by_what_they_lock(tmp_path: Path) -> None:
+    file = tmp_path / "toolkit.pid"
+    assert waiting.held(str(file)) is None
+    file.touch()
+    assert waiting.held(str(file)) is None
+    fd = os.open(file, os.O_RDWR)
+    os.set_inheritable(fd, True)  # noqa: FBT003  # its only form
+    assert waiting.held(str(file)) == fd
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("value", ["x:SIGTERM", "-1:SIGTERM", "99999999999999999999:SIGTERM", "5", ":", "٣:SIGTERM"])
+def test_a_variable_that_names_no_state_is_a_fresh_start(
+    value: str, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+) -> None:
+    monkeypatch.setenv(waiter.RESUME, value)
+    assert waiting.resumed() is None
+    assert "it starts anew" in logged.getvalue()
+    assert waiter.RESUME not in os.environ
+
+
+def test_a_variable_that_names_somebody_elses_descriptor_is_a_fresh_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.write(fd, STATES["first"].fields[0].encode())
+    other = os.memfd_create("another-state", 0)
+    for each in (fd, other):
+        monkeypatch.setenv(waiter.RESUME, f"{each}:SIGTERM")
+        assert waiting.resumed() is None
+        os.fstat(each)  # it is still open, as it is not ours
+        os.close(each)
+
+
+# --- what it becomes ---
+
+
+def test_the_next_command_is_taken_where_the_first_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(_path: str, words: list[str]) -> None:
+        raise Replaced(*words)
+
+    script = tmp_path / "script"
+    first, second = ["/bin/python3", "-I", str(script), "run"], ["/bin/python3", "-m", "toolkit_installer"]
+    assert str(script) in waiter.become([(str(script), first), (str(script), second)])
+    monkeypatch.setattr(os, "execv", execute)
+    for expected in (second, first):
+        with pytest.raises(Replaced) as caught:
+            waiter.become([(str(script), first), ("", second)])
+        assert list(caught.value.args) == expected
+        script.touch()
+
+
+def test_a_program_of_somebody_elses_is_started_as_it_was(fields: Fields) -> None:
+    told = waiter.Told(fields.of(REMEMBERED, later=False))  # here it is pytest's
+    ((_, command),) = told.commands
+    assert command == [sys.executable, *sys.orig_argv[1:]]

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 from typing import TYPE_CHECKING, Final
 
+from toolkit_installer.documents import visible
 from toolkit_installer.documents.secrets import mask
 
 if TYPE_CHECKING:
@@ -16,8 +17,7 @@ CONTEXT: Final = 3
 
 _RESET: Final = "\x1b[0m"
 _COLORS: Final = {"---": "\x1b[1m", "+++": "\x1b[1m", "@@ ": "\x1b[36m", "-": "\x1b[31m", "+": "\x1b[32m"}
-_DELETE: Final = 0x7F
-_SPACE: Final = 0x20
+_CARETS: Final = {code: f"^{chr(code ^ 0x40)}" for code in (*range(0x20), 0x7F) if chr(code) != "\t"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,13 @@ def unified(path: str, before: bytes | None, after: bytes | None, *, color: bool
         lines.append(f"@@ -{_span(old_start, old_stop)} +{_span(new_start, new_stop)} @@")
         for tag, a, b, c, d in group:
             lines += _block(tag, _part(old, a, b), _part(new, c, d))
-    return "".join(f"{_colored(line) if color else line}\n" for line in lines)
+    return "".join(f"{painted(line) if color else line}\n" for line in lines)
+
+
+def painted(line: str) -> str:
+    """Return a line of a diff in the colour of its kind."""
+    color = next((color for start, color in _COLORS.items() if line.startswith(start)), "")
+    return f"{color}{line}{_RESET}" if color else line
 
 
 def _codes(old: Sequence[bytes], new: Sequence[bytes]) -> list[_Code]:
@@ -129,20 +135,5 @@ def _span(start: int, stop: int) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return text without anything that a terminal would obey or hide: `^M` for CR, an escape for what is not ASCII."""
-    if text.isprintable():
-        return text
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if character == "\t" or character.isprintable():
-        return character
-    if ord(character) < _SPACE or ord(character) == _DELETE:
-        return f"^{chr(ord(character) ^ 0x40)}"
-    return character.encode("ascii", "backslashreplace").decode()
-
-
-def _colored(line: str) -> str:
-    color = next((color for start, color in _COLORS.items() if line.startswith(start)), "")
-    return f"{color}{line}{_RESET}" if color else line
+    """Return text without anything that a terminal would obey or hide: `^M` for CR, as diffs have it; tabs stay."""
+    return visible.line(text.translate(_CARETS), tabs=True)

@@ -1,28 +1,25 @@
 """Masking secrets in configuration text that is shown to people.
 
 The text may be TOML, JSON, a piece of either, or broken: it is walked over once, token by token, with just enough
-understanding to know under which key a value stands. When in doubt, a value is masked. Lines stay where they are, so
-that line numbers still agree.
+understanding to know under which key a value stands. A value is masked for its key, for what stands around it, or
+because it looks like a secret; when in doubt, it is. Lines stay where they are, so that line numbers still agree.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
 
-MASK: Final = "****"
+from toolkit_installer.documents.secret_names import Kind, is_secret_name, kind_of
+from toolkit_installer.documents.secret_shapes import MASK
+from toolkit_installer.documents.secret_texts import (
+    blank,
+    by_kind,
+    without_credentials,
+    without_private_keys,
+    without_secrets,
+)
 
-_SECRET_NAME = re.compile(
-    "auth|passw|passphrase|pwd|token|secret|credential|apikey|accesskey|privatekey|keydata|keypem|header|bearer|cookie"
-)
-_READABLE_NAMES: Final = frozenset(
-    {
-        "authorizationplugins",  # docker: names of plugins
-        "globalauthfile",  # CRI-O: a path
-        "pauseimageauthfile",  # CRI-O: a path
-        "unauthorized",  # what registries answer
-    }
-)
+__all__ = ["MASK", "is_secret_name", "mask"]
 
 # Not possessive where a group repeats: Python before 3.11.5, Debian 12's among them, matches such groups wrongly.
 # The parts of each exclude one another, so that a long string is tried once all the same.
@@ -45,115 +42,17 @@ _TOKEN = re.compile(
 _TOKEN_OF_LINE = re.compile(_TOKEN.pattern.replace("(?P<block>", "(?P<block>(?!)"), _TOKEN.flags)
 """The same without strings in three quotes: in a comment there are none."""
 
-_PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z0-9 ]{0,40}-----")
-_PEM_END = re.compile(r"-----END ")
-_URL_START = r"(?::|\\u003[aA])(?:\\?/|\\u002[fF]){2}"
-_URL = re.compile(_URL_START + r"""[^\s"'<>]*""")
-_URL_IN_STRING = re.compile(_URL_START + r"[^\s<>]*")
-_SLASHES = re.compile(r"(:(?:\\?/){2})")
-_SCHEME = re.compile(r"\b(bearer|basic)([ \t]+)([A-Za-z0-9._~+/=-]{4,})", re.IGNORECASE)
-_SETTING = re.compile(r"(?<![A-Za-z0-9_.-])([A-Za-z0-9_.-]++)[ \t]*+[=:][ \t]*+")
-_QUOTED_OR_WORD = re.compile(r"""\\?["'][^\n]*|\S*""")
-_REST_OF_LINE = re.compile(r"[^\n]*")
-_FLAG = re.compile(r"""(?<![^\s"'])(--?[A-Za-z0-9_.-]++)([ \t]++)(\\?["'][^\n]*|[^\s-]\S*)""")
+_OPENING = re.compile(r"""[ \t]*+["'\[{]""")
 _LINE = re.compile(r"[^\r\n]+")
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
-_LAST_CODE_POINT: Final = 0x10FFFF
 
 
 def mask(text: str) -> str:
     """Return `text` with every secret replaced by `****`, line for line. Never raises; takes linear time."""
-    return _Walk(_without_credentials(_without_private_keys(text))).run()
+    return _Walk(without_credentials(without_private_keys(text))).run()
 
 
-def is_secret_name(name: str) -> bool:
-    """Tell whether a key, variable or flag of that name holds a secret."""
-    plain = re.sub(r"[^a-z0-9]", "", _plain(name).lower())
-    return plain not in _READABLE_NAMES and _SECRET_NAME.search(plain) is not None
-
-
-def _plain(token: str) -> str:
-    """Return what a string with escapes says; an escape that says nothing is left out."""
-
-    def character(match: re.Match[str]) -> str:
-        code = match[1] or match[2] or match[3]
-        if code is None:
-            return match[4]
-        return chr(int(code, 16)) if int(code, 16) <= _LAST_CODE_POINT else ""
-
-    return _ESCAPE.sub(character, token) if "\\" in token else token
-
-
-def _blank(text: str) -> str:
-    """Mask each line of `text`, keeping the line ends."""
-    return _LINE.sub(MASK, text)
-
-
-def _without_private_keys(text: str) -> str:
-    """Mask what stands between the BEGIN and END lines of PEM private keys, up to the end if there is no END."""
-    parts: list[str] = []
-    position = 0
-    while begin := _PEM_BEGIN.search(text, position):
-        end = _PEM_END.search(text, begin.end())
-        stop = end.start() if end else len(text)
-        parts += (text[position : begin.end()], _blank(text[begin.end() : stop]))
-        position = stop
-    parts.append(text[position:])
-    return "".join(parts)
-
-
-def _without_credentials(text: str) -> str:
-    """Mask what shows by itself to be a secret, wherever it stands: `user:password@` in URLs, Bearer and Basic."""
-    text = _URL.sub(lambda match: _url(match[0]), text)
-    return _SCHEME.sub(lambda match: match[0] if _is_prose(match) else match[1] + match[2] + MASK, text)
-
-
-def _without_settings(text: str) -> str:
-    """Mask the secrets in a string that is no secret as a whole: `API_TOKEN=…`, `X-Auth: …`, `--password …`."""
-    if "@" in text or "\\" in text:
-        text = _URL_IN_STRING.sub(lambda match: _url(match[0]), text)
-    if "=" in text or ":" in text:
-        text = _without_named(text)
-    if "-" in text:
-        text = _FLAG.sub(lambda match: match[1] + match[2] + MASK if is_secret_name(match[1]) else match[0], text)
-    return text
-
-
-def _without_named(text: str) -> str:
-    """Mask what follows `NAME=`, up to white space, and `Name:`, up to the end of the line."""
-    parts: list[str] = []
-    position = 0
-    while name := _SETTING.search(text, position):
-        parts.append(text[position : name.end()])
-        position = name.end()
-        if is_secret_name(name[1]):
-            value = (_QUOTED_OR_WORD if "=" in name[0] else _REST_OF_LINE).match(text, position)
-            if value and value[0]:
-                parts.append(MASK)
-                position = value.end()
-    parts.append(text[position:])
-    return "".join(parts)
-
-
-def _is_prose(match: re.Match[str]) -> bool:
-    """Tell `basic configuration` from `Basic dXNlcjpwYXNz`."""
-    return match[1].lower() == "basic" and match[3].islower() and match[3].isalpha()
-
-
-def _url(tail: str) -> str:
-    """Mask the user information in the rest of a URL, from its `://` on; there may be several in a row."""
-    if "\\u" in tail.lower():  # written so as not to be read
-        return "://" + MASK if "@" in _plain(tail) else tail
-    pieces = _SLASHES.split(tail)
-    for index in range(2, len(pieces), 2):
-        piece = pieces[index]
-        authority = piece.split("/", 1)[0]
-        at = authority.rfind("@")
-        if at < 0 and re.search(r":[^0-9\\]", authority):
-            at = piece.rfind("@")  # no port comes after that colon: a password with a slash in it
-        if at >= 0:
-            pieces[index] = MASK + piece[at:]
-    return "".join(pieces)
+_Brackets = list[tuple[str, Kind, Kind]]
+_State = tuple[_Brackets, Kind, Kind, bool]
 
 
 class _Walk:
@@ -166,25 +65,31 @@ class _Walk:
     def __init__(self, text: str) -> None:
         self.text = text
         self.parts: list[str] = []
-        self.brackets: list[tuple[str, bool, bool]] = []
-        """For each open bracket: itself, and whether its entry and its surroundings are secret."""
+        self.brackets: _Brackets = []
+        """For each open bracket: itself, and what its entry and its surroundings are."""
         self.words: list[str] = []
         """The tokens since the last mark: a key, if `=` or `:` follows."""
         self.in_value = False
-        self.secret = False
-        """Values of this entry are secret."""
-        self.around = False
-        """Values of all entries here are secret: of a table, or of a bracket."""
-        self.table = False
+        self.kind = Kind.ORDINARY
+        """How much is shown of the values of this entry."""
+        self.around = Kind.ORDINARY
+        """The least that holds for all entries here: of a table, or of a bracket."""
+        self.table = Kind.ORDINARY
         """The same for the TOML table that the last header opened."""
-        self.commented_table = False
+        self.commented_table = Kind.ORDINARY
         self.comment = False
-        self.outside: tuple[list[tuple[str, bool, bool]], bool, bool, bool] | None = None
+        self.outside: _State | None = None
         """What was so before the comment that we are in."""
-        self.after_flag = False
-        """The last element of this array was a flag such as `--password`."""
+        self.unfinished: _State | None = None
+        """What the comment before left open, if nothing else came since: a document may be commented out as a whole."""
+        self.code = False
+        """Something else than a comment came on this line."""
+        self.flag = Kind.ORDINARY
+        """What the last element of this array, a flag such as `--password`, says of the next."""
         self.torn = False
         """A secret string was not closed on its line: what follows may be more of it."""
+        self.last_login = (-1, -1)
+        """Where the line ends that was last searched for an `@`, and where its last one is."""
 
     def run(self) -> str:
         position = self.header(0)
@@ -206,8 +111,10 @@ class _Walk:
             return self.hash(match)
         if kind == "space":
             self.parts.append(token)
-        elif kind == "mark":
-            self.mark(token)
+            return match.end()
+        self.code = self.code or not self.comment
+        if kind == "mark":
+            self.mark(token, match.end())
         elif kind == "block":
             self.block(token)
         else:
@@ -228,19 +135,26 @@ class _Walk:
             if not re.search(r"[./:]", part)  # registries' and plugins' names, not keys
         )
         self.brackets = []
+        self.code = self.code or not self.comment
+        table = Kind.SECRET if secret else Kind.ORDINARY
         if self.comment:
-            self.commented_table = secret
+            self.commented_table = table
         else:
-            self.table, self.commented_table, self.torn = secret, False, False
-        self.around = self.table or self.commented_table
+            self.table, self.commented_table, self.torn = table, Kind.ORDINARY, False
+        self.around = max(self.table, self.commented_table)
         self.end_entry()
         self.parts.append(match[0])
         return match.end()
 
     def line(self) -> None:
         self.parts.append("\n")
+        if self.code:
+            self.unfinished = None
+        elif self.outside is not None:
+            self.unfinished = (self.brackets, self.kind, self.around, self.in_value) if self.brackets else None
+        self.code = False
         if self.outside is not None:
-            self.brackets, self.secret, self.around, self.in_value = self.outside
+            self.brackets, self.kind, self.around, self.in_value = self.outside
             self.outside, self.comment, self.words = None, False, []
         if not self.brackets and not self.torn:
             self.end_entry()
@@ -250,39 +164,58 @@ class _Walk:
         self.parts.append(match[0])
         if self.comment:
             return match.end()
-        if self.secret and self.in_value:  # it may be the rest of a password that nobody quoted
+        if self.kind is Kind.SECRET and self.in_value:  # it may be the rest of a password that nobody quoted
             end = self.text.find("\n", match.end())
             end = len(self.text) if end < 0 else end
             self.parts.append(_LINE.sub(" " + MASK, self.text[match.end() : end]))
             return end
-        self.outside = (self.brackets, self.secret, self.around, self.in_value)
-        self.comment, self.brackets, self.words = True, [], []
-        self.around = self.around or self.commented_table
-        self.secret = self.in_value = False
+        self.outside = (self.brackets, self.kind, self.around, self.in_value)
+        self.comment, self.words = True, []
+        if self.unfinished is not None and not self.code:
+            self.brackets, self.kind, self.around, self.in_value = self.unfinished
+        else:
+            around = max(self.around, self.commented_table)
+            self.brackets, self.kind, self.around, self.in_value = [], Kind.ORDINARY, around, False
         return self.header(match.end())
 
     def end_entry(self) -> None:
         self.words = []
-        self.secret = self.in_value = self.after_flag = False
+        self.kind = self.flag = Kind.ORDINARY
+        self.in_value = False
 
-    def mark(self, mark: str) -> None:
+    def mark(self, mark: str, position: int) -> None:
+        """Deal with a mark that ends at `position`."""
         self.parts.append(mark)
         if mark in "=:":
             named = self.words if mark == "=" else self.words[-1:]
-            self.secret = self.secret or self.around or any(map(is_secret_name, named))
+            self.kind = max((self.kind, self.around, *map(kind_of, named)))
             self.in_value = True
+            if self.kind is Kind.PROXY and self.bare_login(position):
+                self.kind = Kind.SECRET
         elif mark == ",":
             if self.brackets:
                 self.in_value = self.brackets[-1][0] == "["
-                self.secret = self.around and self.in_value
+                self.kind = self.around if self.in_value else Kind.ORDINARY
         elif mark in "[{":
-            self.brackets.append((mark, self.secret, self.around))
-            self.around = self.secret or self.around
-            self.secret, self.in_value = self.around and mark == "[", mark == "["
+            self.brackets.append((mark, self.kind, self.around))
+            self.around = max(self.kind, self.around)
+            if mark == "{" and self.around is not Kind.SECRET:
+                self.around = Kind.ORDINARY  # its entries have names of their own
+            self.kind, self.in_value = (self.around, True) if mark == "[" else (Kind.ORDINARY, False)
         elif self.brackets:
-            _, self.secret, self.around = self.brackets.pop()
-            self.in_value, self.after_flag = True, False
+            _, self.kind, self.around = self.brackets.pop()
+            self.in_value, self.flag = True, Kind.ORDINARY
         self.words = []
+
+    def bare_login(self, position: int) -> bool:
+        """Tell whether what follows on this line has an `@` and is not in quotes, which say where a value ends."""
+        if _OPENING.match(self.text, position):
+            return False
+        if self.last_login[0] < position:
+            end = self.text.find("\n", position)
+            end = len(self.text) if end < 0 else end
+            self.last_login = (end, self.text.rfind("@", position, end))
+        return self.last_login[1] >= position
 
     def value(self, token: str) -> None:
         """Deal with a string or a bare word: a value, or part of a key."""
@@ -291,25 +224,30 @@ class _Walk:
             quoted
             and not self.in_value
             and bool(self.words)
-            and (is_secret_name(self.words[-1]) or (self.around and bool(self.brackets)))
+            and (self.named_secret() or (self.around is Kind.SECRET and bool(self.brackets)))
         )
-        if (self.secret and self.in_value) or self.after_flag or forgotten:
-            self.parts.append(self.hide(token))
-        else:
-            self.parts.append(token[0] + _without_settings(token[1:-1]) + token[-1] if len(token) > 1 else token)
-        self.words.append(token)
-        self.after_flag = token.lstrip("\"'").startswith("-") and "=" not in token and is_secret_name(token)
-
-    def hide(self, token: str) -> str:
-        quote = token[0] if token[0] in "\"'" else ""
-        closed = len(token) > 1 and token[-1] == quote
-        if quote and not closed and not self.comment:
+        kind = Kind.SECRET if forgotten else max(self.kind if self.in_value else Kind.ORDINARY, self.flag)
+        closed = quoted and len(token) > 1 and token[-1] == token[0]
+        start, end = (1 if quoted else 0), (len(token) - 1 if closed else len(token))
+        inner = token[start:end]
+        shown = by_kind(inner, kind)
+        if kind is Kind.SECRET and quoted and not closed and not self.comment:
             self.torn = True
-        return quote + MASK + (quote if closed else "")
+        if shown == inner:
+            shown = without_secrets(inner, kind)
+        self.parts.append(token[:start] + shown + token[end:])
+        self.words.append(token)
+        bare = token.lstrip("\"'")
+        self.flag = kind_of(token) if bare.startswith("-") and "=" not in token else Kind.ORDINARY
+
+    def named_secret(self) -> bool:
+        """Tell whether the last word is a secret's name; `no such key "x"` is a sentence."""
+        last = self.words[-1]
+        return is_secret_name(last) and not (len(self.words) > 1 and last.lower() in {"key", "keys"})
 
     def block(self, token: str) -> None:
         """Deal with a TOML string in three quotes, which may have several lines."""
-        inner = token[3:-3]
-        inner = _blank(inner) if self.secret or self.after_flag else _without_settings(inner)
+        inner, kind = token[3:-3], max(self.kind, self.flag)
+        inner = blank(inner) if by_kind(inner, kind) != inner else without_secrets(inner, kind)
         self.parts.append(token[:3] + inner + token[-3:])
-        self.words, self.in_value, self.after_flag = [], True, False
+        self.words, self.in_value, self.flag = [], True, Kind.ORDINARY

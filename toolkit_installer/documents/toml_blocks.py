@@ -84,6 +84,18 @@ def headers(text: str, marker: str) -> Iterator[Statement]:
         yield from _paragraph_headers(statements, number)
 
 
+def unmarked(text: str, marker: str) -> list[Splice]:
+    """Return the removal of every comment `# marker`, with the empty line before each, whatever stands below it."""
+    if marker not in text:
+        return []
+    statements = list(scan(text))
+    return [
+        Splice(_with_empty_line(text, comment.start()), comment.end())
+        for comment in re.finditer(rf"(?m)^# {re.escape(marker)}(?:\r?\n|\Z)", text)
+        if not any(statement.start <= comment.start() < statement.end for statement in statements)  # a string's line
+    ]
+
+
 def _comments(text: str, marker: str, statements: Sequence[Statement]) -> Iterator[tuple[re.Match[str], int]]:
     """Yield each comment `# marker` and the number of the statement below it."""
     numbers = {statement.start: number for number, statement in enumerate(statements)}

@@ -23,6 +23,7 @@ from toolkit_installer.documents.changes import (
     lookup,
     same,
 )
+from toolkit_installer.documents.toml_inline import spliced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +114,22 @@ def marked(content: bytes, marker: str) -> tuple[Path, ...]:
     """
     parse(content)
     return tuple(header.path for header in toml_blocks.headers(_text(content), marker))
+
+
+def unmarked(content: bytes, marker: str) -> bytes:
+    """Return `content` without the comments `# marker`, to be used once nothing below them is of whoever wrote them.
+
+    Raises DocumentError for a bad `content`, EditMismatchError when the result would mean something else.
+    """
+    old = parse(content)
+    text = _text(content)
+    splices = toml_blocks.unmarked(text, marker)
+    if not splices:
+        return content
+    result = _byte_order_mark(content) + spliced(text, splices).encode()
+    if not same(parse(result), old):
+        raise EditMismatchError("the TOML document would mean something else without the comments")
+    return result
 
 
 def _byte_order_mark(content: bytes) -> bytes:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import Protocol
 
 from toolkit_installer import log
 from toolkit_installer.engines.base import EngineSilentError, Live
 from toolkit_installer.engines.serving import process_of
+from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.signals import STOPPING, Stopped
 from toolkit_installer.settings import EngineName
 
 _ASK_SECONDS = 5.0
@@ -55,7 +54,4 @@ def wait(engine: Asked, node: Node, socket: str, seconds: float) -> Live:
                     reason=error.reason,
                 )
                 told = True
-        pending = signal.sigpending().intersection(STOPPING)
-        if pending:
-            raise Stopped(signal.Signals(min(pending)))
-        time.sleep(_PAUSE_SECONDS)
+        signals.rest(_PAUSE_SECONDS)

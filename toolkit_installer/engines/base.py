@@ -38,6 +38,12 @@ class Live:
     They are none of ours, and go when it is started again without the toolkit.
     """
 
+    def refuse_signal(self, content: bytes | None, seen: bytes | None = None) -> None:
+        """Raise ConfigurationError if the engine would die of the signal that makes it read a file with `content`.
+
+        Most do not. The line is the one in `seen`: the file as it stands, where `content` is what is to come. Pure.
+        """
+
     @property
     def release(self) -> tuple[int, int] | None:
         """Major and minor of a version such as "v2.1.4" or "1.6.20~ds1", None where it is not known."""
@@ -87,6 +93,8 @@ class Survey:
     silence: str = ""
     imported: tuple[tuple[str, bytes], ...] = ()
     """Files that the engine reads beside its own: path and content, in the order in which they are read."""
+    elsewhere: str = dataclasses.field(default="", kw_only=True)
+    """The file that the running engine reads in place of the one that `--config` names; empty: that one, or unknown."""
 
     def file(self, role: str) -> EngineFile:
         """Return the file of that role."""
@@ -168,6 +176,9 @@ class Engine(Protocol):
     @property
     def folders(self) -> tuple[str, ...]:
         """The usual folders of which the engine reads every file, whatever its name; none for most."""
+
+    def has_role(self, role: str) -> bool:
+        """Tell whether a file of this engine's may have that role. Pure."""
 
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role, wherever it lies, may be called `name`. Pure."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +10,10 @@ from toolkit_installer import log
 from toolkit_installer.documents import toml_document, toml_values
 from toolkit_installer.engines import (
     answering,
+    containerd_back,
     containerd_config,
     containerd_goals,
+    containerd_links,
     containerd_survey,
     containerd_trial,
     reloading,
@@ -54,6 +55,10 @@ class Containerd:
     socket = SOCKET
     folders = ()
 
+    def has_role(self, role: str) -> bool:
+        """Tell whether containerd has a file of that role."""
+        return containerd_survey.has_role(role)
+
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`."""
         return containerd_survey.may_be(role, name)
@@ -71,6 +76,7 @@ class Containerd:
     def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what config.toml, the drop-in and the imported files should be. Raises ConfigurationError."""
         found = containerd_survey.of(survey)
+        containerd_links.refuse_one_for_two(survey.files)
         drop_in = survey.file(DROP_IN_ROLE)
         unknown: Mapping[str, Ownership] = {}
         if drop_in.path not in memories:
@@ -131,8 +137,10 @@ class Containerd:
         by_role = {goal.role: goal for goal in goals.files}
         imported = []
         for each in containerd_survey.of(survey).graph:
-            goal = by_role.get(containerd_survey.role_of(each))
-            imported.append((goal.base or b"", goal.target or b"") if goal is not None else (each.content,) * 2)
+            role = containerd_links.role_of(survey, each)
+            goal = by_role.get(role)
+            texts = (goal.base or b"", goal.target or b"") if goal is not None else (each.content,) * 2
+            imported.append((texts[1],) * 2 if role == ROOT_ROLE else texts)
         containerd_trial.try_out(node, process, by_role[ROOT_ROLE], by_role[DROP_IN_ROLE], goals, imported)
 
     def refusal(self, node: Node, process: Process) -> str | None:
@@ -161,7 +169,8 @@ class Containerd:
         """Ask the CRI for its handlers. Raises EngineSilentError."""
         try:
             status = client.status(node.root, socket, seconds)
-        except client.CriError as error:
+            process = processes.speaker(node.root, socket, b"")
+        except (client.CriError, processes.StrangerError) as error:
             # containerd serves once its plugins are loaded: one that is missing then failed, or is switched off
             kind = answering.EngineBrokenError if error.reason.startswith(_NO_CRI) else EngineSilentError
             raise kind(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
@@ -169,8 +178,6 @@ class Containerd:
         handlers = {name: executable(entry) for name, entry in (table.get("runtimes") or {}).items()}
         for name in status.handlers - handlers.keys() - {""}:
             handlers[name] = None
-        pid = processes.behind(node.root, socket, b"")
-        process = processes.look(pid) if pid else None
         return Live(status.version, handlers, table.get("defaultRuntimeName"), process)
 
     def signal(self, node: Node, process: Process) -> None:
@@ -187,20 +194,9 @@ class Containerd:
 
 
 def _base(file: EngineFile, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
-    """Return the file without us: the very bytes from before if nobody touched ours, else ours taken out."""
-    content = file.content
-    if content is None or content == memory.before:
-        return content, ()
-    if hashlib.sha256(content).hexdigest() in memory.written:
-        return memory.before, ()
+    """Return the file without us, and what there is to say of it."""
     dropped = file.role == DROP_IN_ROLE
-    foreign = dropped and not memory.written and not containerd_config.is_marked(content)
-    if foreign and containerd_config.ours(content, toolkit_folder):
-        return None, ()  # an older installer's, whole: it wrote nothing of anybody else's into this file
-    base, left = containerd_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
-    made = memory.before is None and (memory.written or (dropped and base != content))
-    if made and not base.strip():
-        return None, left  # it was created for us, and nobody else put anything in
-    if dropped and memory.before is None and base != content:
+    base, left = containerd_back.without_us(file.content, memory, toolkit_folder, whole=dropped)
+    if dropped and memory.before is None and base is not None and base != file.content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
     return base, left

@@ -115,8 +115,8 @@ def without_us(
         document = apply(document, tuple(kept))
         changes += [*made, *kept]
         left += notes
-    gone, notes = _without_version(document, ownership, original)
-    text = toml_document.edit(content, [*changes, *gone], marker=MARKER)
+    gone, notes = _without_version(document, ownership)
+    text = toml_document.unmarked(toml_document.edit(content, [*changes, *gone], marker=MARKER), MARKER)
     if gone and not text.strip():
         text = b""
     return text, (*dict.fromkeys(left), *notes)
@@ -152,21 +152,17 @@ _OF_VERSION_2 = ("plugins", "disabled_plugins", "required_plugins", "imports")
 """What reads otherwise in a file of version 1."""
 
 
-def _without_version(document: Table, ownership: Ownership, original: Table) -> tuple[list[Change], list[str]]:
+def _without_version(document: Table, ownership: Ownership) -> tuple[list[Change], list[str]]:
     """Drop the version line that we wrote, unless what others wrote since needs it.
 
-    Whoever wrote anything into a file that we made wrote it into one of that version.
+    A file without that line is one of version 1, and says the same wherever it speaks of no plugin.
     """
     owned = ownership.of(VERSION)
-    if owned is None or not same(document.get("version"), owned.ours) or owned.prior is not ABSENT:
+    if owned is None or owned.prior is not ABSENT or not same(document.get("version"), owned.ours):
         return [], []
-    imports = ownership.of(IMPORTS)
-    if imports is not None and same(document, {"version": owned.ours, "imports": imports.ours}):
-        return [Remove(VERSION), Remove(IMPORTS)], []
-    if not original and not same(document, {"version": owned.ours}):
-        return [], []
-    if any(document.get(key) for key in _OF_VERSION_2):
-        return [], ["the version line: what others added is written for it"]
+    needed = [key for key in _OF_VERSION_2 if document.get(key)]
+    if needed and owned.ours != 1:
+        return [], [f"the version line: {', '.join(needed)}, which others wrote, would mean something else without it"]
     return [Remove(VERSION)], []
 
 
@@ -184,7 +180,8 @@ def is_marked(content: bytes) -> bool:
 def recognised(content: bytes, *, whole: bool) -> Ownership:
     """Return what is ours in a file though no receipt says so: the built-in runtime, if it stands in a block of ours.
 
-    Whoever wrote the block also wrote the tables around it, and the version if the file was `whole` ours.
+    Whoever wrote the block also wrote the tables around it, and the version if the file was `whole` ours: if nothing
+    else is in it, as nobody knows who wrote it above what others have there.
     Raises DocumentError.
     """
     marked = toml_document.marked(content, MARKER)
@@ -200,7 +197,7 @@ def recognised(content: bytes, *, whole: bool) -> Ownership:
             keys.append(Owned(path, named))
         if any(table[:2] == path[:2] for table in marked):
             created += ownership_of.parents(path)
-    if whole and "version" in document:
+    if whole and "version" in document and document.keys() <= {"version", "plugins"}:
         keys.append(Owned(VERSION, document["version"]))
     return Ownership(tuple(keys), tuple({table.path: table for table in created}.values()))
 
@@ -210,13 +207,3 @@ def imports_of(content: bytes, paths: Sequence[str]) -> Ownership:
     elements = toml_document.parse(content).get("imports", [])
     found = [each for each in elements if any(same_import(each, path) for path in paths)]
     return Ownership(tuple(Owned(IMPORTS, each, item=True) for each in dict.fromkeys(found)))
-
-
-def with_default_imports(content: bytes, ownership: Ownership) -> tuple[bytes, Ownership]:
-    """Return a config.toml that we create with the import that containerd 2.2 and later has without any file.
-
-    It stays with what others wrote into that file: the daemon would have it no more.
-    """
-    ours = Owned(IMPORTS, ["/etc/containerd/conf.d/*.toml"])
-    text = toml_document.edit(content, [Set(ours.path, ours.ours)], marker=MARKER)
-    return text, Ownership((*ownership.keys, ours), ownership.created)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.errors import located
-from toolkit_installer.node.files import Files
+from toolkit_installer.node.reading import Reader
 
 _WILDCARD = "*"
 """containerd takes a path for a pattern only if it has this; then `?` and `[...]` count too, as in Go's path.Match."""
@@ -19,6 +19,7 @@ _WILDCARD = "*"
 class Imported:
     """A file that another one imports. `path` is as containerd names it, `place` where it is found here.
 
+    `file`: where the symlinks of that name end, "" if nobody looked. containerd reads a file once for each name.
     `by_relative_pattern`: it is reached only through a relative path with a wildcard, which 1.6 looks up elsewhere.
     `drop_in`: it lies where our own drop-in goes.
     """
@@ -28,11 +29,15 @@ class Imported:
     content: bytes
     by_relative_pattern: bool = False
     drop_in: bool = False
+    file: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Missing:
-    """A file that the one at `importer` names by a literal path, and that is not there."""
+    """A file that the one at `importer` imports, and that is not there: containerd does not start without it.
+
+    It is named by a literal path, or it is a symlink that matches a pattern and leads nowhere.
+    """
 
     importer: str
     path: str
@@ -47,7 +52,7 @@ class Graph:
 
 
 def read(
-    files: Files, root: str, content: bytes, drop_in: frozenset[str], elsewhere: Mapping[str, str] | None = None
+    files: Reader, root: str, content: bytes, drop_in: frozenset[str], elsewhere: Mapping[str, str] | None = None
 ) -> Graph:
     """Return what `content`, the file at `root`, imports, nested files included, and what is not there.
 
@@ -63,17 +68,17 @@ def read(
         path, text, relative = pending.pop(0)
         for pattern, is_relative in _patterns(text, path):
             by_pattern = relative or (is_relative and _WILDCARD in pattern)
-            places = expand(files, _here(pattern, elsewhere or {}))
-            names = [_named(place, pattern, elsewhere or {}) for place in places]
-            if not names and _WILDCARD not in pattern and pattern not in drop_in:
-                missing.append(Missing(path, pattern))
-            for place, name in zip(places, names, strict=True):
-                ours = not drop_in.isdisjoint((name, place, files.canonical(place)))
-                names_of_it = drop_in if ours else {name, place}
-                found = files.find(place) if seen.isdisjoint(names_of_it) else None
+            for place in _matching(files, _here(pattern, elsewhere or {})):
+                name = _named(place, pattern, elsewhere or {})
+                if files.status(place) is None:
+                    if is_pattern(pattern) or name not in drop_in:
+                        missing.append(Missing(path, name))
+                    continue
+                found = files.find(place) if seen.isdisjoint({name, place}) else None
                 if found is not None:
-                    seen |= names_of_it
-                    imported.append(Imported(name, place, found.content, by_pattern, ours))
+                    seen |= {name, place}
+                    ours = not drop_in.isdisjoint((name, place, found.path))
+                    imported.append(Imported(name, place, found.content, by_pattern, ours, found.path))
                     pending.append((name, found.content, by_pattern))
     return Graph(tuple(imported), tuple(missing))
 
@@ -123,10 +128,13 @@ def is_pattern(path: str) -> bool:
     return _WILDCARD in path
 
 
-def expand(files: Files, pattern: str) -> list[str]:
-    """Return the paths that an absolute pattern matches on the node, sorted. Raises NodeError."""
+def _matching(files: Reader, pattern: str) -> list[str]:
+    """Return the paths that an absolute pattern matches on the node, sorted; a literal one is itself.
+
+    As with Go's filepath.Glob, a symlink that leads nowhere is among them. Raises NodeError.
+    """
     if _WILDCARD not in pattern:
-        return [pattern] if files.status(pattern) is not None else []
+        return [pattern]
     places = ["/"]
     for part in pattern.strip("/").split("/"):
         if re.search(r"[*?\[\\]", part) is None:
@@ -139,7 +147,7 @@ def expand(files: Files, pattern: str) -> list[str]:
                 for name in sorted(files.list(place))
                 if matching.fullmatch(name)
             ]
-    return [place for place in places if files.status(place) is not None]
+    return [place for place in places if files.own_status(place) is not None]
 
 
 _PART = re.compile(r"(?P<any>\*)|(?P<one>\?)|\[(?P<set>\^?(?:\\.|[^\]\\])+)\]|\\(?P<escaped>.)|(?P<plain>[^*?\[\\])")

@@ -8,17 +8,16 @@ from collections.abc import Mapping
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import lookup, same
-from toolkit_installer.engines import containerd_config, containerd_files, containerd_sources
+from toolkit_installer.engines import containerd_config, containerd_files, containerd_links, containerd_sources
 from toolkit_installer.engines import containerd_views as views_of
 from toolkit_installer.engines.base import Goal, Goals, Request
-from toolkit_installer.engines.containerd_survey import DROP_IN, DROP_IN_ROLE, ENDING, ROOT_ROLE
+from toolkit_installer.engines.containerd_survey import DROP_IN, DROP_IN_ROLE, ROOT_ROLE
 from toolkit_installer.engines.containerd_tables import (
     RUNTIME,
     SHORT,
     shape,
 )
 from toolkit_installer.engines.containerd_views import (
-    IMPORTS_BY_DEFAULT,
     MERGES_DEEPLY,
     Read,
     View,
@@ -75,33 +74,34 @@ def in_place(work: Work) -> Goals:
     wanted: dict[tuple[str, str], list[View]] = {}
     for view in work.views:
         plugin = work.plugin(view)
-        file = views_of.owner(view, work.files, plugin)
-        wanted.setdefault((file.path, plugin), []).append(view)
+        role = work.roles[views_of.owner(view, work.files, plugin).path]
+        wanted.setdefault((role, plugin), []).append(view)
         if work.release is None and plugin == SHORT and view is View.DEEP:
-            wanted.setdefault((file.path, RUNTIME), []).append(view)
-    root, drop_in = work.without[ROOT_ROLE], work.without[DROP_IN_ROLE]
+            wanted.setdefault((role, RUNTIME), []).append(view)
+    drop_in = work.without[DROP_IN_ROLE]
     edited = dict(work.without)
-    for path in dict.fromkeys(path for path, _ in wanted):
-        role = work.roles[path]
+    for role in dict.fromkeys(role for role, _ in wanted):
         if role not in work.without:
-            raise ConfigurationError(
-                "configures the CRI plugin, and cannot be changed from here: it is a symlink to another mount, or its "
-                f"name has no {ENDING}",
-                path=path,
-                hint=f"move its CRI settings into {root.path}, or mount the node's / and use --node-root",
-            )
-        parts = [work.part(plugin, views) for (place, plugin), views in wanted.items() if place == path]
+            raise _not_editable(work, role)
+        parts = [work.part(plugin, views) for (place, plugin), views in wanted.items() if place == role]
         version = work.new_version if role == ROOT_ROLE else None
-        goal = work.edited(work.without[role], parts, version)
-        if role == ROOT_ROLE and root.base is None and (work.release or (0, 0)) >= IMPORTS_BY_DEFAULT:
-            text, ownership = containerd_config.with_default_imports(goal.target or b"", goal.ownership)
-            goal = dataclasses.replace(goal, target=text, ownership=ownership)
-        edited[role] = goal
+        edited[role] = work.edited(work.without[role], parts, version)
     _refuse_what_would_be_lost(work, edited)
     imported = [goal for role, goal in edited.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     unknown = f"{drop_in.path} is not used: containerd is not known to be 2.1 or later, so config.toml is edited"
     unused = work.release is None and edited[DROP_IN_ROLE].target == drop_in.base
     return work.goals([*imported, edited[ROOT_ROLE], edited[DROP_IN_ROLE]], (unknown,) if unused else ())
+
+
+def _not_editable(work: Work, role: str) -> ConfigurationError:
+    """Return the error for a file that counts and cannot be changed from here."""
+    imported = next(each for each in work.survey.graph if work.roles.get(each.path) == role)
+    root = work.without[ROOT_ROLE].path
+    return ConfigurationError(
+        f"configures the CRI plugin, and cannot be changed from here: {containerd_links.why_not_editable(imported)}",
+        path=imported.path,
+        hint=f"move its CRI settings into {root}, or mount the node's / and use --node-root",
+    )
 
 
 def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, Goal]) -> None:

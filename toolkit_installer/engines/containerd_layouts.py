@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table
-from toolkit_installer.engines import containerd_additions, containerd_trial
+from toolkit_installer.engines import containerd_additions, containerd_tables, containerd_trial
 from toolkit_installer.engines.base import Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node.node import Node
@@ -107,23 +107,30 @@ class Layout:
     def drop_in_for(self, settings: EngineSettings) -> tuple[str, tuple[str, ...]]:
         """Return the drop-in's path: the one that was asked for where it is read, and what there is to say if not."""
         asked = settings.drop_in
-        if asked is None or self.in_place:
+        if asked is None or asked == self.drop_in:
             return self.drop_in, ()
         host = settings.drop_in_host_path or asked
-        if posixpath.basename(posixpath.dirname(host)) == posixpath.basename(posixpath.dirname(self.drop_in)):
+        if not self.in_place and posixpath.basename(posixpath.dirname(host)) == posixpath.basename(
+            posixpath.dirname(self.drop_in)
+        ):
             return asked, ()
         return self.drop_in, (f"{asked} is not used: {self.name} does not read it",)
 
-    def document(self, content: bytes | None, toolkit_folder: str) -> tuple[Table, int]:
-        """Return what the engine reads without us, and the version of its file. Raises ConfigurationError.
+    def document(self, content: bytes | None, toolkit_folder: str) -> Table:
+        """Return what the engine reads without us. Raises ConfigurationError.
 
         `content` is that of `source`.
         """
         with located(self.source):
-            document = toml_document.parse(content or b"")
+            document, _ = containerd_tables.check(content or b"")
             if not toolkit_folder:
-                return document, self.version
-            return containerd_additions.without_ours(document, self.version, toolkit_folder), self.version
+                return document
+            return containerd_additions.without_ours(document, self.plugin, toolkit_folder)
+
+    @property
+    def plugin(self) -> str:
+        """The plugin that has the runtimes in what is made."""
+        return containerd_tables.CRI_PLUGIN[self.version]
 
     def finds(self, toolkit_folder: str) -> bool:
         """Tell whether the distribution finds a toolkit in this folder by itself."""
@@ -194,8 +201,8 @@ def find(node: Node, config: str) -> Layout | None:
 
 def behind(process: Process) -> Layout | None:
     """Return the layout of a running containerd's distribution, in whose own eyes its files lie; None if unknown."""
-    told = containerd_trial.told_config(process)
     try:
+        told = containerd_trial.told_config(process)
         return _find(lambda path: read_as(process, path), told) if told is not None else None
     except ConfigurationError:
         return None  # it ended meanwhile, or hides

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Mapping
-from typing import Any
 
 from toolkit_installer import log
 from toolkit_installer.documents import secrets, toml_document
-from toolkit_installer.documents.changes import Table, lookup
+from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines import (
     answering,
     containerd_additions,
+    containerd_back,
+    containerd_config,
     containerd_copies,
+    containerd_links,
     containerd_trial,
     serving,
     templates,
@@ -36,38 +37,33 @@ from toolkit_installer.engines.base import (
     Survey,
 )
 from toolkit_installer.engines.containerd import Containerd
-from toolkit_installer.engines.containerd_additions import Addition
-from toolkit_installer.engines.containerd_layouts import FOUND, Layout, Way, behind, find
+from toolkit_installer.engines.containerd_config import Part
+from toolkit_installer.engines.containerd_layouts import FOUND, Layout, behind, find
+from toolkit_installer.engines.containerd_placed import (
+    DROP_IN_ROLE,
+    FILE_ROLE,
+    GENERATED_ROLE,
+    TEMPLATE_ROLE,
+    PlacedSurvey,
+    Placing,
+)
+from toolkit_installer.engines.containerd_sources import COMMAND, FILE, Sources
+from toolkit_installer.engines.containerd_tables import shape
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as
 from toolkit_installer.settings import EngineSettings, ReloadMode
 
-GENERATED_ROLE = "generated"
-DROP_IN_ROLE = "distribution's drop-in"
-TEMPLATE_ROLE = "distribution's template"
-_ON_BY_DEFAULT = 3
-"""The first version of containerd's files whose daemons have CDI on unless they are told otherwise."""
-FILE_ROLE = "distribution's file"
-"""A file of the distribution's own that has the additions in it: microk8s'."""
 _OURS = frozenset({GENERATED_ROLE, DROP_IN_ROLE, TEMPLATE_ROLE, FILE_ROLE})
-
-
-@dataclasses.dataclass(frozen=True)
-class PlacedSurvey(Survey):
-    """A containerd of a distribution as it was found."""
-
-    layout: Layout | None = None
-    way: Way = Way.NONE
-    content: bytes | None = None
-    """What the distribution made, with the runtimes in it."""
-    low_level: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 class PlacedContainerd(Containerd):
     """containerd's room, wherever a distribution has it."""
+
+    def has_role(self, role: str) -> bool:
+        """Tell whether containerd, or that of a distribution, has a file of that role."""
+        return role in _OURS or super().has_role(role)
 
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`."""
@@ -113,13 +109,20 @@ class PlacedContainerd(Containerd):
             content=source.content if source is not None else None,
             low_level=own,
             notes=(*notes, *ignored),
+            sources=_sources(node, live.process if live is not None else None, layout, settings),
         )
 
     def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what the drop-in and the template should be. Raises ConfigurationError."""
         if not isinstance(survey, PlacedSurvey) or survey.layout is None:
             return super().goals(survey, request, memories)
-        return _goals(self, survey, survey.layout, request, memories)
+        containerd_links.refuse_one_for_two(survey.files)
+        without = {
+            file.role: self.without_us(file, memories.get(file.path, Memory()), request.toolkit_folder)
+            for file in survey.files
+            if file.role != GENERATED_ROLE
+        }
+        return Placing(survey, survey.layout, request, without).goals()
 
     def recognised(self, survey: Survey, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
         """Return nothing: what is ours in a distribution's place is marked, or lies in our toolkit folder."""
@@ -165,89 +168,31 @@ class PlacedContainerd(Containerd):
         super().signal(node, process)
 
 
-def _goals(
-    room: PlacedContainerd, survey: PlacedSurvey, layout: Layout, request: Request, memories: Mapping[str, Memory]
-) -> Goals:
-    without = {
-        file.role: room.without_us(file, memories.get(file.path, Memory()), request.toolkit_folder)
-        for file in survey.files
-        if file.role != GENERATED_ROLE
-    }
-    if (template := without.get(TEMPLATE_ROLE)) is not None:
-        with located(template.path):
-            templates.refuse_twice(template.base or b"", layout.finding(request.toolkit_folder))
-    document, version = layout.document(survey.content, request.toolkit_folder)
-    addition = Addition(
-        containerd_additions.entries(
-            document,
-            version,
-            request.handlers,
-            request.settings.runtime_type,
-            request.settings.container_annotations,
-            json.loads(request.settings.runtime_config_override),
-        ),
-        request.default,
-        request.settings.enable_cdi and _wants_cdi(document, version),
-    )
-    served = {handler.name: handler.executable for handler in request.handlers}
-    default = request.default
-    notes = list(survey.notes)
-    if survey.way is Way.DROP_IN:
-        role = FILE_ROLE if layout.in_place else DROP_IN_ROLE
-        goal = without[role]
-        with located(goal.path):
-            text, ownership = containerd_additions.with_us(goal.base or b"", version, addition)
-        without[role] = _goal(survey, goal, text, ownership)
-    else:
-        other = containerd_additions.disagrees(document, version, addition)
-        if other is not None and not layout.finds(request.toolkit_folder):
-            raise ConfigurationError(
-                f"{layout.name} registers a runtime {other!r} of its own, which runs something else",
-                path=layout.generated,
-                hint="register under another name with --runtime-name",
-            )
-        if default is not None:
-            default = None
-            notes.append(f"{layout.name} sets the default runtime itself (its --default-runtime): it stays as it is")
-        if addition.cdi:
-            notes.append(f"CDI stays off in the containerd of {layout.name}: its own configuration decides on that")
-        if survey.way is Way.TEMPLATE:
-            goal = without[TEMPLATE_ROLE]
-            with located(goal.path):
-                base = goal.base if goal.base is not None else templates.BASE
-                version = templates.version_of(base, version)
-                text = templates.with_block(base, version, addition)
-            without[TEMPLATE_ROLE] = dataclasses.replace(goal, target=text)
-        else:
-            served = layout.found_by_itself(request)
-            notes.append(f"{layout.name} has no place for additions: it finds the toolkit's folder when it starts")
-    own = (*containerd_additions.low_level(document, version), *survey.low_level)
-    return Goals(tuple(without.values()), served, default, tuple(dict.fromkeys(own)), tuple(notes))
-
-
-def _wants_cdi(document: Table, version: int) -> bool:
-    """Tell whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off unless told."""
-    said = lookup(document, containerd_additions.enable_cdi(version))
-    return said is not True and (said is False or version < _ON_BY_DEFAULT)
-
-
-def _goal(survey: Survey, without: Goal, text: bytes, ownership: Ownership) -> Goal:
-    """Return the goal for a drop-in; one that says all this already, in somebody's own order, stays as it is."""
-    present = survey.file(without.role).content
-    if present is not None and toml_document.parse(present) == toml_document.parse(text):
-        text = present
-    return dataclasses.replace(without, target=text, ownership=ownership)
+def _sources(node: Node, process: Process | None, layout: Layout, settings: EngineSettings) -> Sources:
+    """Look into what the handlers' settings may come from, beside what the distribution made. Raises NodeError."""
+    asked = settings.config_sources
+    printed = None
+    if process is not None and (not asked or COMMAND in asked):
+        place = containerd_trial.told_config(process) or layout.generated
+        printed, _ = trial.containerd_dump_of(node.programs, process.executable, place)
+    paths = (word.removeprefix(f"{FILE}=") for word in asked if word not in (COMMAND, FILE))
+    found = {path: node.files.find(path) for path in paths}
+    files = {path: each.content if each is not None else None for path, each in found.items()}
+    return Sources(asked, printed, files)
 
 
 def _base(file: EngineFile, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
-    """Return the file without us: the very bytes from before if nobody touched ours, else ours taken out."""
+    """Return the file without us, and what there is to say of it."""
     content = file.content
     if content is None or content == memory.before or file.role == GENERATED_ROLE:
         return content, ()
     if hashlib.sha256(content).hexdigest() in memory.written:
         return memory.before, ()
     if file.role in (DROP_IN_ROLE, FILE_ROLE):
-        return containerd_additions.without_us(content, memory, toolkit_folder, whole=file.role == DROP_IN_ROLE)
+        whole = file.role == DROP_IN_ROLE
+        if whole and not memory.ownership.keys:
+            memory = dataclasses.replace(memory, ownership=containerd_config.recognised(content, whole=True))
+        return containerd_back.without_us(content, memory, toolkit_folder, whole=whole)
     base = templates.without_block(content)
     if memory.before is None and base != content and base.strip() in (b"", templates.BASE.strip()):
         return None, ()  # it was created for us, and nobody else put anything in
@@ -259,8 +204,7 @@ def _try_out(node: Node, process: Process, layout: Layout, content: bytes, goals
     target = next((goal for goal in goals.files if goal.target != goal.base), None)
     if target is None:
         return
-    document, version = layout.document(content, "")
-    changed = _with_additions(content, document, version, target)
+    changed = _with_additions(content, layout, target)
     before, _ = trial.containerd_dump(node.programs, process.executable, content)
     if before is None:
         return  # it cannot be asked, or fails on what it runs with, which it makes anew
@@ -276,20 +220,18 @@ def _try_out(node: Node, process: Process, layout: Layout, content: bytes, goals
         )
 
 
-def _with_additions(content: bytes, document: Table, version: int, target: Goal) -> bytes:
+def _with_additions(content: bytes, layout: Layout, target: Goal) -> bytes:
     """Return the generated file with what the target adds, as the engine will read both together."""
+    plugin = layout.plugin
     if target.role != TEMPLATE_ROLE:
         added = toml_document.parse(target.target or b"")
     else:
-        present = frozenset(containerd_additions.runtimes(document, version))
+        present = frozenset(containerd_additions.runtimes(layout.document(content, ""), plugin))
         added = templates.meaning(target.target or b"", present)
-    place = containerd_additions.shape(version)
-    entries: dict[str, Any] = containerd_additions.runtimes(added, version)
-    named = added.get("plugins", {}).get(containerd_additions.PLUGINS[version], {}).get("containerd", {})
-    default = named.get(place.default[-1]) if isinstance(named, dict) else None
-    addition = Addition(tuple(entries.items()), default if isinstance(default, str) else None)
-    changes = containerd_additions.changes(version, addition)
-    return toml_document.edit(content, changes, marker=containerd_additions.MARKER)
+    default = lookup(added, shape(plugin).default)
+    made = tuple(containerd_additions.runtimes(added, plugin).items())
+    part = Part(plugin, made, default if isinstance(default, str) else None)
+    return containerd_config.with_us(content, [part])[0]
 
 
 def _found_by_itself(process: Process | None) -> frozenset[str]:
@@ -298,7 +240,7 @@ def _found_by_itself(process: Process | None) -> frozenset[str]:
     if process is None or layout is None or not layout.detects:
         return frozenset()
     try:
-        document, version = layout.document(read_as(process, layout.source), "")
+        document = layout.document(read_as(process, layout.source), "")
     except ConfigurationError:
         return frozenset()  # nothing is known of it then
-    return FOUND & containerd_additions.runtimes(document, version).keys()
+    return FOUND & containerd_additions.runtimes(document, layout.plugin).keys()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
@@ -14,6 +16,7 @@ from toolkit_installer.engines.containerd_tables import (
     PLUGINS,
     RUNTIME,
     SHORT,
+    check,
     executable,
     legacy_default,
     legacy_type,
@@ -21,6 +24,7 @@ from toolkit_installer.engines.containerd_tables import (
 )
 from toolkit_installer.engines.containerd_views import merged
 from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.errors import located
 from toolkit_installer.toolkit.handlers import Handler
 
 _RUNC_TYPES = "io.containerd.runc."
@@ -29,6 +33,69 @@ _GONE_FROM_2 = "io.containerd.runc.v1"
 """Deprecated since 1.4, removed in 2.0 (containerd, RELEASES.md)."""
 _FILLED_IN = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
 """What a daemon itself puts where nothing is said."""
+COMMAND, FILE = "command", "file"
+"""The words of `--config-source`; the third is FILE, `=` and a path."""
+_USUAL = (COMMAND, FILE)
+_NOTHING = "no runtime of runc's kind that is not ours"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """Where the handlers' settings may come from, beside the engine's own files.
+
+    `asked`: the words of `--config-source`, none where nothing was asked for. `printed`: what the live daemon's binary
+    prints, None if it was not asked, or does not say. `files`: the others by path, None for one that is not there.
+    """
+
+    asked: tuple[str, ...] = ()
+    printed: Table | None = None
+    files: Mapping[str, bytes | None] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """What one source has to lend, {} for nothing. `why`: the reason in words, if that is so."""
+
+    source: str
+    table: Table
+    why: str
+
+
+def offers(sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> list[Offer]:
+    """Return what the sources have, the first one first. `effective` is what the engine's own files say without us.
+
+    Raises ConfigurationError, naming the file, for one that cannot be read as containerd's.
+    """
+    return [_offer(source, sources, effective, plugin, toolkit_folder) for source in sources.asked or _USUAL]
+
+
+def _offer(source: str, sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> Offer:
+    if source == FILE:
+        return Offer(source, lender(effective, plugin), f"containerd's own files have {_NOTHING}")
+    if source == COMMAND:
+        name = default_name(effective, plugin) or BUILT_IN_RUNTIME
+        found = lender_elsewhere(sources.printed or {}, name, toolkit_folder)
+        silent = "no containerd runs whose binary prints its configuration"
+        return Offer(source, found, silent if sources.printed is None else f"what its binary prints has {_NOTHING}")
+    path = source.partition("=")[2]
+    content = sources.files.get(path)
+    with located(path):
+        document, _ = check(content or b"")
+    found = lender_elsewhere(document, None, toolkit_folder)
+    return Offer(source, found, f"{path} is not there" if content is None else f"{path} has {_NOTHING}")
+
+
+def unused(sources: Sources, offered: Sequence[Offer]) -> list[str]:
+    """Return a note for every source that was asked for, comes before the one that counts, and has nothing."""
+    if not sources.asked:
+        return []
+    empty = itertools.takewhile(lambda each: not each.table, offered)
+    return [f"--config-source {each.source} is not used: {each.why}" for each in empty]
+
+
+def lent(offered: Sequence[Offer], effective: Table, plugin: str) -> Table:
+    """Return the settings that the handlers get: those of the first source that has any."""
+    return chosen([each.table for each in offered], lender(effective, plugin))
 
 
 def lender(document: Table, plugin: str, name: str | None = None) -> Table:

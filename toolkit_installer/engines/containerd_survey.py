@@ -7,16 +7,17 @@ import posixpath
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table
-from toolkit_installer.engines import containerd_files, containerd_trial, trial
+from toolkit_installer.engines import containerd_files, containerd_trial, told, trial
 from toolkit_installer.engines.base import EngineFile, Live, Survey
 from toolkit_installer.engines.containerd_files import Imported, Missing
 from toolkit_installer.engines.containerd_tables import switched_off
+from toolkit_installer.engines.serving import PROCESS_NAMES
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.root import Root
-from toolkit_installer.settings import EngineSettings
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.settings import EngineName, EngineSettings
 
 CONFIG = containerd_trial.DEFAULT_CONFIG
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
@@ -56,9 +57,14 @@ def role_of(imported: Imported) -> str:
     return DROP_IN_ROLE if imported.drop_in else f"{_IMPORT} {imported.path}"
 
 
+def has_role(role: str) -> bool:
+    """Tell whether a role is config.toml's, the drop-in's or an import's."""
+    return role in (ROOT_ROLE, DROP_IN_ROLE) or role.startswith(f"{_IMPORT} ")
+
+
 def may_be(role: str, name: str) -> bool:
-    """Tell whether a file of that role, config.toml's, the drop-in's or an import's, may be called `name`."""
-    return (role in (ROOT_ROLE, DROP_IN_ROLE) or role.startswith(f"{_IMPORT} ")) and ENDING in name
+    """Tell whether a file of that role may be called `name`."""
+    return has_role(role) and ENDING in name
 
 
 def disabled_in(survey: Survey) -> tuple[str, str] | None:
@@ -74,15 +80,15 @@ def disabled_in(survey: Survey) -> tuple[str, str] | None:
 def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, silence: str) -> ContainerdSurvey:
     """Read everything. Raises ConfigurationError, NodeError."""
     process = live.process if live is not None else None
-    told = containerd_trial.told_config(process) if process is not None else None
-    config = settings.config or told or CONFIG
+    given = containerd_trial.told_config(process) if process is not None else None
+    config = settings.config or given or CONFIG
     root = EngineFile(ROOT_ROLE, *node.find(config))
     drop_in_path = settings.drop_in or DROP_IN
     drop_in = EngineFile(DROP_IN_ROLE, *node.find(drop_in_path))
     named = settings.drop_in_host_path or drop_in_path
     elsewhere = {posixpath.dirname(named): posixpath.dirname(drop_in_path)}
-    if told is not None:
-        elsewhere[posixpath.dirname(told)] = posixpath.dirname(config)
+    if given is not None:
+        elsewhere[posixpath.dirname(given)] = posixpath.dirname(config)
     names = frozenset({drop_in_path, drop_in.path, named})
     different = {there: here for there, here in elsewhere.items() if there != here}
     graph = containerd_files.read(node.files, config, root.content or b"", names, different)
@@ -102,7 +108,24 @@ def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, s
         dump=_dump(node, process, settings),
         sources=sources,
         kubelet=_kubelet(node),
+        elsewhere=_elsewhere(node, process, settings),
     )
+
+
+def _elsewhere(node: Node, process: Process | None, settings: EngineSettings) -> str:
+    """Return what the running containerd reads where that is neither the file that was named nor imports it."""
+    if process is None or process.name not in PROCESS_NAMES[EngineName.CONTAINERD] or settings.config is None:
+        return ""
+    theirs = containerd_trial.told_config(process) or CONFIG
+    if told.reads(node, process, theirs, settings.config) is not False:
+        return ""
+    try:
+        content = processes.read_as(process, theirs) or b""
+        imported = containerd_files.read(Reader(processes.root_of(process)), theirs, content, frozenset()).imported
+    except ConfigurationError:
+        return ""  # it cannot be read, so it is not known what it imports
+    known = any(told.reads(node, process, each.place, settings.config) is not False for each in imported)
+    return "" if known else theirs
 
 
 def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> list[EngineFile]:
@@ -129,8 +152,5 @@ def _dump(node: Node, process: Process | None, settings: EngineSettings) -> Tabl
 
 def _kubelet(node: Node) -> int | None:
     """Return the PID of a kubelet that lives on this node, None if there is none."""
-    homes = (node.root,) if node.whole else (Root("/proc/1/root"), node.root)
-    for process in processes.named(frozenset({"kubelet"})):
-        if any(processes.lives_on(process, home) for home in homes):
-            return process.pid
-    return None
+    kubelets = (process for process in processes.named(frozenset({"kubelet"})) if node.is_home_of(process))
+    return next((process.pid for process in kubelets), None)

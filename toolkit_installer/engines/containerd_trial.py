@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from toolkit_installer.documents import secrets, toml_document
 from toolkit_installer.documents.changes import Remove, Set
-from toolkit_installer.engines import containerd_files, trial
+from toolkit_installer.engines import containerd_files, told, trial
 from toolkit_installer.engines.base import Goal, Goals
 from toolkit_installer.engines.containerd_tables import IMPORTS, MARKER
+from toolkit_installer.engines.serving import CONTAINERD_CONFIG_FLAGS
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value, read_as, root_of
-from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.processes import Process, read_as, root_of
+from toolkit_installer.node.reading import Reader
 
 DEFAULT_CONFIG = "/etc/containerd/config.toml"
 """What a containerd without --config reads."""
 
 
 def told_config(process: Process) -> str | None:
-    """Return the file that a containerd was started with, None where it was not told."""
-    return flag_value(process.arguments, "--config", "-config", "-c")
+    """Return the file that a containerd was started with, None where it was not told. Raises NodeError."""
+    return told.path(process, *CONTAINERD_CONFIG_FLAGS)
 
 
 def try_out(  # the files, what they import, and who is asked
@@ -66,17 +66,17 @@ def try_out(  # the files, what they import, and who is asked
 def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with what it would read now; None if nothing is known."""
     programs, binary = node.programs, process.executable
-    told = told_config(process)
-    place = told or DEFAULT_CONFIG
     try:
+        given = told_config(process)
+        place = given or DEFAULT_CONFIG
         content = read_as(process, place)
-        if content is None and told is None:
+        if content is None and given is None:
             return None  # the daemon does without its usual file; `config dump` does not
         after, words = trial.containerd_dump_of(programs, binary, place)
         if after is None:
             return words if trial.containerd_dump(programs, binary, b"")[0] is not None else None
         return _missing(process, place, content or b"")
-    except NodeError as error:
+    except ConfigurationError as error:
         return str(error)
 
 
@@ -89,19 +89,16 @@ def _would_not_start(words: str, path: str) -> ConfigurationError:
 
 
 def _missing(process: Process, path: str, content: bytes, but: str | None = None) -> str | None:
-    """Return in words which file the daemon's file names and does not find. Some binaries dump as if it were there.
+    """Return in words which file the daemon's files name and do not find. Some binaries dump as if it were there.
 
-    2.1 and 2.4 do, and the daemon then exits.
+    2.1 and 2.4 do, and the daemon then exits. Raises ConfigurationError, NodeError.
     """
-    view = root_of(process)
-    for pattern in containerd_files.imports(content, path):
-        if not containerd_files.is_pattern(pattern) and pattern != but and not _is_there(view, pattern):
-            return f"it imports {pattern}, which is not there"
-    return None
-
-
-def _is_there(view: Root, path: str) -> bool:
-    return os.path.lexists(view.outside(view.canonical(path)))
+    names = frozenset() if but is None else frozenset({but})
+    missing = containerd_files.read(Reader(root_of(process)), path, content, names).missing
+    if not missing:
+        return None
+    importer = "it" if missing[0].importer == path else missing[0].importer
+    return f"{importer} imports {missing[0].path}, which is not there"
 
 
 def _absolute(content: bytes, place: str) -> bytes:

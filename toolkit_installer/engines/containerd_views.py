@@ -30,8 +30,6 @@ NEWEST_1: Release = (1, 99)
 READS_VERSION_3: Release = (2, 0)
 MERGES_DEEPLY: Release = (2, 1)
 """The first that merges an imported file's tables into those before; older ones replace a plugin's table whole."""
-IMPORTS_BY_DEFAULT: Release = (2, 2)
-"""The first that imports /etc/containerd/conf.d/*.toml where there is no config.toml."""
 READS_VERSION_4: Release = (2, 3)
 MIGRATES_EACH_FILE: Release = (2, 3)
 """The first that migrates each file by its own version; others go by the last version that any of their files says."""

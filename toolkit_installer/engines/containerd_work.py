@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup, same
-from toolkit_installer.engines import containerd_config, containerd_files, containerd_sources
+from toolkit_installer.engines import containerd_config, containerd_files, containerd_links, containerd_sources
 from toolkit_installer.engines import containerd_views as views_of
 from toolkit_installer.engines.base import Goal, Goals, Request
 from toolkit_installer.engines.containerd_config import Part
 from toolkit_installer.engines.containerd_files import Imported
-from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey, role_of
+from toolkit_installer.engines.containerd_sources import Offer, Sources
+from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
 from toolkit_installer.engines.containerd_tables import (
     BUILT_IN_RUNTIME,
     RUNTIME,
@@ -45,6 +46,7 @@ class Work:
         self.request = request
         self.without = without
         self.release = survey.live.release if survey.live is not None else None
+        self.sources = Sources(request.settings.config_sources, survey.dump, dict(survey.sources))
         self.roles: dict[str, str] = {}
         contents: list[bytes] = []
         self.files: list[Read] = []
@@ -95,7 +97,7 @@ class Work:
         root = self.without[ROOT_ROLE]
         found = [(ROOT_ROLE, root.path, root.base or b"", False)]
         for each in self.survey.graph:
-            role = role_of(each)
+            role = containerd_links.role_of(self.survey, each)
             goal = self.without.get(role)
             if each.drop_in and (goal is None or goal.base is None or self._imported_by_us(each)):
                 continue
@@ -187,23 +189,11 @@ class Work:
 
     def _lender(self, effective: Table, plugin: str) -> Table:
         """Return the settings that the handlers get, from the first source that has any."""
-        folder = self.request.toolkit_folder
-        name = containerd_sources.default_name(effective, plugin)
-        own = containerd_sources.lender(effective, plugin)
-        others = dict(self.survey.sources)
-        found = []
-        for source in self.request.settings.config_sources or ("command", "file"):
-            if source == "command":
-                dump = self.survey.dump or {}
-                found.append(containerd_sources.lender_elsewhere(dump, name or BUILT_IN_RUNTIME, folder))
-            elif source == "file":
-                found.append(own)
-            else:
-                path = source.partition("=")[2]
-                with located(path):
-                    document, _ = check(others.get(path) or b"")
-                found.append(containerd_sources.lender_elsewhere(document, None, folder))
-        return containerd_sources.chosen(found, own)
+        return containerd_sources.lent(self._offers(effective, plugin), effective, plugin)
+
+    def _offers(self, effective: Table, plugin: str) -> list[Offer]:
+        """Return what the sources have to lend to this plugin's table."""
+        return containerd_sources.offers(self.sources, effective, plugin, self.request.toolkit_folder)
 
     def _wants_cdi(self, effective: Table, plugin: str) -> bool:
         """Tell whether `enable_cdi` has to be written: 2.0 and 2.1 have it on by default, newer ones do not know it."""
@@ -238,12 +228,15 @@ class Work:
             {handler.name: handler.executable for handler in self.request.handlers},
             None if legacy else self.request.default,  # such a default has no name
             low_level(table, shape(plugin)),
-            (*notes, *self._notes()),
+            (*notes, *self._notes(table, plugin)),
         )
 
-    def _notes(self) -> list[str]:
-        """Return what else there is to say: nothing of it keeps the handlers from being registered."""
-        notes = []
+    def _notes(self, table: Table, plugin: str) -> list[str]:
+        """Return what else there is to say: nothing of it keeps the handlers from being registered.
+
+        `table`: the plugin's table that counts, without us.
+        """
+        notes = containerd_sources.unused(self.sources, self._offers(table, plugin))
         if self.release is None:  # a live one is asked what it misses
             notes += [
                 f"{each.importer} imports {each.path}, which is not seen here: without it containerd does not start"

@@ -19,6 +19,7 @@ from toolkit_installer.engines import (
     crio_sources,
     crio_trial,
     reloading,
+    told,
 )
 from toolkit_installer.engines.base import (
     EngineFile,
@@ -37,6 +38,7 @@ from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
 
 SOCKET = "/var/run/crio/crio.sock"
@@ -50,6 +52,11 @@ class Crio:
     config = CONFIG
     socket = SOCKET
     folders = (DROP_INS,)
+
+    def has_role(self, role: str) -> bool:
+        """Tell whether CRI-O has a file of that role."""
+        known = (crio_goals.ROOT_ROLE, crio_goals.DROP_IN_ROLE, crio_goals.HOOK_ROLE)
+        return role in known or role.startswith(crio_goals.OTHER_ROLE)
 
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`: a hook elsewhere than in a `.json` is never read."""
@@ -71,7 +78,9 @@ class Crio:
             EngineFile(crio_goals.HOOK_ROLE, *node.find(hook)),
         )
         sources = crio_sources.find(node, settings, live, *_own_flags(places, settings.socket or SOCKET))
-        return crio_goals.CrioSurvey(socket, files, live, silence, sources=sources, unread=places.unread)
+        return crio_goals.CrioSurvey(
+            socket, files, live, silence, sources=sources, unread=places.unread, elsewhere=places.elsewhere
+        )
 
     def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what the drop-in, the hook's file and the others should be. Raises ConfigurationError, UsageError."""
@@ -140,8 +149,11 @@ class Crio:
         """Let CRI-O read its files as they are."""
         given = crio_live.variables(process)
         # only what it was told itself: a root file that is named has to be there, the usual one does not
-        told = ((flag, crio_live.told_to(process, given, flag)) for flag in ("--config", "--config-dir"))
-        flags = [word for flag, value in told if value is not None for word in (flag, value)]
+        values = ((flag, crio_live.told_to(process, given, flag)) for flag in ("--config", "--config-dir"))
+        try:
+            flags = [word for flag, value in values if value for word in (flag, told.place(process, value))]
+        except NodeError as error:
+            return str(error)
         return crio_trial.refusal(node.programs, process.executable, flags)
 
     def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit_installer.documents.changes import lookup
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import DocumentError, lookup
 from toolkit_installer.engines import crio_config
 from toolkit_installer.engines.base import EngineSilentError, Live
 from toolkit_installer.node import crio_api, processes
@@ -53,7 +53,8 @@ def ask(node: Node, socket: str, seconds: float) -> CrioLive:
     """
     try:
         status = client.status(node.root, socket, seconds)
-    except client.CriError as error:
+        process = processes.speaker(node.root, socket, _GREETING)
+    except (client.CriError, processes.StrangerError) as error:
         raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
     if status.name != _RUNTIME_NAME:
         raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
@@ -69,8 +70,6 @@ def ask(node: Node, socket: str, seconds: float) -> CrioLive:
     handlers = {
         name: entry.get("runtime_path") or None for name, entry in runtime["runtimes"].items() if name in listed
     }
-    pid = processes.behind(node.root, socket, _GREETING)
-    process = processes.look(pid) if pid else None
     hooks = tuple(runtime.get("hooks_dir") or ())
     given = variables(process) if process is not None else {}
     return CrioLive(status.version, handlers, runtime.get("default_runtime") or None, process, hooks, config, given)
@@ -80,7 +79,7 @@ def uses_cgroupfs(live: Live | None) -> bool:
     """Tell whether the running CRI-O says that it does not leave cgroups to systemd. Pure."""
     if not isinstance(live, CrioLive) or live.config is None:
         return False
-    manager: object = lookup(tomllib.loads(live.config.decode()), (*crio_config.RUNTIME, "cgroup_manager"))
+    manager: object = lookup(toml_document.parse(live.config), (*crio_config.RUNTIME, "cgroup_manager"))
     return manager == "cgroupfs"
 
 
@@ -121,8 +120,8 @@ def serves_ours(live: Live) -> bool:
 def _runtime(content: bytes) -> dict[str, Any]:
     """Return the `crio.runtime` table of what CRI-O says that it runs with. Raises CrioApiError."""
     try:
-        runtime = lookup(tomllib.loads(content.decode()), crio_config.RUNTIME)
-    except ValueError as error:
+        runtime = lookup(toml_document.parse(content), crio_config.RUNTIME)
+    except DocumentError as error:
         raise crio_api.CrioApiError(f"no TOML: {error}") from error
     if not isinstance(runtime, dict) or not isinstance(runtime.get("runtimes"), dict):
         raise crio_api.CrioApiError("it names no runtimes")

@@ -9,8 +9,8 @@ import dataclasses
 import os
 import posixpath
 
+from toolkit_installer.engines import crio_live, told
 from toolkit_installer.engines.base import Live
-from toolkit_installer.engines.crio_live import told
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -28,31 +28,55 @@ class Places:
     """The root file, the folder whose files are read after it, and our file there.
 
     `unread` says in words why the running CRI-O does not read our file; empty where it does, or that is not known.
+    `elsewhere` is the root file that it reads where what was named has no effect at all.
     """
 
     config: str
     folder: str
     drop_in: str
     unread: str = ""
+    elsewhere: str = ""
 
 
 def find(node: Node, settings: EngineSettings, live: Live | None) -> Places:
     """Return where the files are. Raises NodeError."""
     process = live.process if live is not None else None
-    reads = told(live, "--config-dir") or DROP_INS
-    config = _there(node, settings.config, live) or told(live, "--config") or CONFIG
+    reads = _told(live, "--config-dir") or DROP_INS
+    config = _there(node, settings.config, live) or _told(live, "--config") or CONFIG
     drop_in = settings.drop_in
     if drop_in is None and settings.config is not None and posixpath.dirname(settings.config).endswith(".d"):
         # callers of the time before --drop-in-config name the drop-in itself
-        drop_in, config = settings.config, told(live, "--config") or _root_of(settings.config)
+        drop_in, config = settings.config, _told(live, "--config") or _root_of(settings.config)
+    elsewhere = ""
     if drop_in is None:
-        drop_in = posixpath.join(_folder(node, settings, reads, process), DROP_IN_NAME)
+        folder = _folder(node, settings, reads, process)
+        drop_in = posixpath.join(folder, DROP_IN_NAME)
+        elsewhere = _elsewhere(node, settings, live, config, folder)
     parent = posixpath.dirname(drop_in)
     folder = reads if beneath(parent, reads) else parent
     unread = ""
     if process is not None and _reads(node, process, reads, parent) is False:
         unread = f"the running CRI-O reads {reads}, and this file is not in there"
-    return Places(config, folder, drop_in, unread)
+    return Places(config, folder, drop_in, unread, elsewhere)
+
+
+def _told(live: Live | None, flag: str) -> str | None:
+    """Return the file or folder that the running CRI-O was given; None if it was given none. Raises NodeError."""
+    name = crio_live.told(live, flag)
+    process = live.process if live is not None else None
+    return told.place(process, name) if name and process is not None else None
+
+
+def _elsewhere(node: Node, settings: EngineSettings, live: Live | None, config: str, folder: str) -> str:
+    """Return what CRI-O reads where it reads neither the root file that was named nor the folder beside it.
+
+    A root file of another name in a folder that it reads is fine: nothing is written there.
+    """
+    process = live.process if live is not None else None
+    if settings.config is None or process is None or folder == _beside(settings.config):
+        return ""
+    theirs = _told(live, "--config") or CONFIG
+    return theirs if told.reads(node, process, theirs, config) is False else ""
 
 
 def _there(node: Node, config: str | None, live: Live | None) -> str | None:
@@ -62,7 +86,7 @@ def _there(node: Node, config: str | None, live: Live | None) -> str | None:
     """
     if config is None or node.files.status(config) is not None:
         return config
-    own = posixpath.join(posixpath.dirname(config), posixpath.basename(told(live, "--config") or CONFIG))
+    own = posixpath.join(posixpath.dirname(config), posixpath.basename(_told(live, "--config") or CONFIG))
     return own if node.files.is_file(own) else config
 
 
@@ -78,10 +102,15 @@ def _folder(node: Node, settings: EngineSettings, usual: str, process: Process |
     """
     if settings.config is None:
         return usual
-    beside = posixpath.join(posixpath.dirname(settings.config), posixpath.basename(DROP_INS))
+    beside = _beside(settings.config)
     if process is None or beside == usual:
         return beside
     return beside if _reads(node, process, usual, beside) is not False else usual
+
+
+def _beside(config: str) -> str:
+    """Return the folder of drop-ins that usually lies beside a root file."""
+    return posixpath.join(posixpath.dirname(config), posixpath.basename(DROP_INS))
 
 
 def _reads(node: Node, process: Process, theirs: str, folder: str) -> bool | None:

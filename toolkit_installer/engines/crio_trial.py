@@ -8,10 +8,10 @@ What it makes of the configuration without us, given the same way, tells whether
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 
-from toolkit_installer.documents.changes import Table
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import DocumentError, Table
 from toolkit_installer.engines import crio_config
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
 
@@ -65,9 +65,9 @@ def _read(programs: Programs, binary: str, root: bytes, drop_in: bytes) -> tuple
         command = [binary, "--config", "/dev/stdin", "--config-dir", f"/proc/self/fd/{fd}", "config"]
         done = programs.run(command, seconds=_SECONDS, given=root, keep=(fd,))
         if done.status == 0:
-            return tomllib.loads(done.output.decode()), ""
+            return toml_document.parse(done.output), ""
         return None, _last_words(done)
-    except (ProgramError, ValueError) as error:
+    except (ProgramError, DocumentError) as error:
         return None, str(error)
     finally:
         os.close(fd)

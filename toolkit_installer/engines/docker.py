@@ -16,6 +16,7 @@ from toolkit_installer.engines import (
     docker_rules,
     reloading,
     serving,
+    told,
     trial,
 )
 from toolkit_installer.engines import ownership as ownership_of
@@ -31,6 +32,7 @@ from toolkit_installer.engines.base import (
     Survey,
 )
 from toolkit_installer.engines.docker_cdi import DockerLive
+from toolkit_installer.engines.serving import PROCESS_NAMES
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import docker_api, processes
 from toolkit_installer.node.node import Node
@@ -42,6 +44,7 @@ SOCKET = "/var/run/docker.sock"
 ROLE = "daemon.json"
 _GREETING = b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n"
 _VALUE = "value"
+_CONFIG_FLAG = "--config-file"
 
 
 class Docker:
@@ -52,9 +55,13 @@ class Docker:
     socket = SOCKET
     folders = ()
 
+    def has_role(self, role: str) -> bool:
+        """Tell whether docker has a file of that role."""
+        return role == ROLE
+
     def may_be(self, role: str, name: str) -> bool:
-        """Tell whether a file of that role may be called `name`."""
-        return role == ROLE and ".json" in name
+        """Tell whether a file of that role is usually called like `name`."""
+        return self.has_role(role) and ".json" in name
 
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Read daemon.json and ask dockerd. Raises ConfigurationError."""
@@ -69,7 +76,8 @@ class Docker:
         docker_kinds.refuse(node, settings, socket, config, live)
         if process is not None:
             _refuse_conflicts(process, config)
-        return Survey(socket, (EngineFile(ROLE, *node.find(config)),), live, silence)
+        file = EngineFile(ROLE, *node.find(config))
+        return Survey(socket, (file,), live, silence, elsewhere=_elsewhere(node, settings, live))
 
     def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what daemon.json should be. Raises ConfigurationError."""
@@ -93,7 +101,7 @@ class Docker:
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
         low_level = ownership_of.low_level(docker_config.check(base), docker_config.SHAPE)
-        notes = (*_ignored(settings), *cdi.notes)
+        notes = (*_ignored(settings), *cdi.notes, *_trap(survey.live, target))
         served_default = default if request.default is not None else None
         return Goals((goal,), served, served_default, low_level, notes, cdi.restart_why)
 
@@ -146,7 +154,7 @@ class Docker:
 
     def refusal(self, node: Node, process: Process) -> str | None:
         """Compare daemon.json as it is with dockerd's flags; let dockerd validate it, from 23.0 on."""
-        content = processes.read_as(process, processes.flag_value(process.arguments, "--config-file") or CONFIG)
+        content = processes.read_as(process, told.path(process, _CONFIG_FLAG) or CONFIG)
         if content is None:
             return None
         try:
@@ -171,12 +179,11 @@ class Docker:
         """Ask dockerd for its runtimes. Raises EngineSilentError."""
         try:
             info = docker_api.info(node.root, socket, seconds)
-        except docker_api.DockerApiError as error:
+            process = processes.speaker(node.root, socket, _GREETING)
+        except (docker_api.DockerApiError, processes.StrangerError) as error:
             raise EngineSilentError(f"dockerd does not answer: {error.reason}", path=socket) from error
         runtimes = info.get("Runtimes") or {}
         handlers = {name: entry.get("path") for name, entry in runtimes.items() if isinstance(entry, dict)}
-        pid = processes.behind(node.root, socket, _GREETING)
-        process = processes.look(pid) if pid else None
         return DockerLive(
             version=str(info.get("ServerVersion", "")),
             handlers=handlers,
@@ -218,14 +225,36 @@ def _told(live: Live | None) -> str | None:
     if process is None:
         return None
     rootless = isinstance(live, DockerLive) and live.rootless
-    told = processes.flag_value(process.arguments, "--config-file")
-    return told or (docker_kinds.config_of(process) if rootless else None)
+    return told.path(process, _CONFIG_FLAG) or (docker_kinds.config_of(process) if rootless else None)
+
+
+def _elsewhere(node: Node, settings: EngineSettings, live: Live | None) -> str:
+    """Return what the running dockerd reads where that is not the file that was named."""
+    process = live.process if live is not None else None
+    if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER] or settings.config is None:
+        return ""
+    rootless = isinstance(live, DockerLive) and live.rootless
+    theirs = _told(live) or (None if rootless else CONFIG)
+    known = theirs is not None and told.reads(node, process, theirs, settings.config) is False
+    return theirs if known and theirs is not None else ""
 
 
 def _ignored(settings: EngineSettings) -> tuple[str, ...]:
     """Return what is to be said of sources that docker does not have."""
     others = [source for source in settings.config_sources if source != "file"]
     return (f"--config-source {','.join(others)}: not for docker, whose own file is the one source",) if others else ()
+
+
+def _trap(live: Live | None, target: bytes) -> tuple[str, ...]:
+    """Return what is to be said where somebody else's signal would end dockerd once `target` stands there."""
+    default = docker_rules.deadly_default(target, live.release) if live is not None else None
+    if live is None or default is None:
+        return ()
+    note = (
+        f"dockerd {live.version} dies of a SIGHUP (`systemctl reload docker`) with `runtimes` in this file and its own "
+        f"{default} as the default runtime: restart it instead"
+    )
+    return (note,)
 
 
 def _refuse_conflicts(process: Process, config: str) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
+from toolkit_installer.engines import docker_rules
 from toolkit_installer.engines.base import Live
 from toolkit_installer.errors import ConfigurationError
 
@@ -28,6 +29,10 @@ class DockerLive(Live):
     rootless: bool = False
     system: str = ""
     """The operating system that it says to run on."""
+
+    def refuse_signal(self, content: bytes | None, seen: bytes | None = None) -> None:
+        """Raise ConfigurationError for a default runtime that this dockerd loses at a SIGHUP, and dies of. Pure."""
+        docker_rules.refuse_signal(content or b"", self, seen)
 
 
 @dataclasses.dataclass(frozen=True)

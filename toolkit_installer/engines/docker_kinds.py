@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 
 from toolkit_installer.engines.base import Live
 from toolkit_installer.engines.docker_cdi import DockerLive
-from toolkit_installer.engines.serving import PROCESS_NAMES
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.root import Root
-from toolkit_installer.settings import EngineName, EngineSettings
+from toolkit_installer.settings import EngineSettings
 
 _SNAP = ("/snap/", "/var/snap/", "/var/lib/snapd/", "/run/snap.docker/")
 _DESKTOP = ("/.docker/desktop/", "/.docker/daemon.json")
@@ -39,11 +36,6 @@ def refuse(node: Node, settings: EngineSettings, socket: str, config: str, live:
         return
     if answer is not None and answer.rootless:
         raise _rootless(process)
-    if live is None:
-        running = [each for each in processes.named(PROCESS_NAMES[EngineName.DOCKER]) if _of(node, each)]
-        strangers = [each for each in running if processes.user_of(each) not in (None, 0, os.geteuid())]
-        if strangers and len(strangers) == len(running):
-            raise _rootless(strangers[0])
 
 
 def config_of(process: Process) -> str | None:
@@ -55,12 +47,6 @@ def config_of(process: Process) -> str | None:
     home = variables.get("HOME")
     folder = variables.get("XDG_CONFIG_HOME") or (posixpath.join(home, ".config") if home else "")
     return posixpath.join(folder, _ROOTLESS_CONFIG) if posixpath.isabs(folder) else None
-
-
-def _of(node: Node, process: Process) -> bool:
-    """Tell whether the process is the node's own, and no container's."""
-    homes = (node.root,) if node.whole else (Root("/proc/1/root"), node.root)
-    return any(processes.lives_on(process, home) for home in homes)
 
 
 def _snap(place: str) -> ConfigurationError:
@@ -80,7 +66,7 @@ def _desktop(place: str) -> ConfigurationError:
 
 
 def _rootless(process: Process | None) -> ConfigurationError:
-    who = f" (PID {process.pid}, user {processes.user_of(process)})" if process is not None else ""
+    who = f" (PID {process.pid})" if process is not None else ""
     config = config_of(process) if process is not None else None
     return ConfigurationError(
         f"the docker of this node{who} is rootless: its file is a user's own, not /etc/docker/daemon.json",

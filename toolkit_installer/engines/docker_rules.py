@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Path, lookup
 from toolkit_installer.engines import docker_config
+from toolkit_installer.engines.base import Live
 from toolkit_installer.errors import ConfigurationError
 
 _STOCK = "runc"
+_KEEPS_ALIASES = (25, 0)
+"""The first release of dockerd that has its own aliases of runc after any SIGHUP (moby's daemon/reload_unix.go)."""
 _TAKES_MARK = 23
 """The first major release of dockerd that reads past a byte order mark."""
 _LISTS = {
@@ -50,9 +53,40 @@ def refuse(content: bytes, seen: bytes | None = None) -> None:
     if _STOCK in runtimes:
         raise _wrong(seen, (*docker_config.RUNTIMES, _STOCK), "is dockerd's own runtime and cannot be another one")
     default = document.get("default-runtime") or _STOCK
-    # a name with a dot or a slash may be a shim's, which dockerd looks up when a container asks for it
-    if default != _STOCK and default not in runtimes and "." not in default and "/" not in default:
+    if default != _STOCK and default not in runtimes and not _may_be_a_shim(default):
         raise _wrong(seen, docker_config.DEFAULT, f"names a runtime that does not exist: {default!r}")
+
+
+def _may_be_a_shim(name: str) -> bool:
+    """Tell whether dockerd looks a runtime of that name up only when a container asks for it."""
+    return "." in name or "/" in name
+
+
+def deadly_default(content: bytes, release: tuple[int, int] | None) -> str | None:
+    """Return the default runtime of which a dockerd dies that is signalled on this text; None: it survives.
+
+    A SIGHUP on a text that names `runtimes`, as all do that it is sent on, replaces all runtimes that dockerd has. Up
+    to 24.0 those go with them that dockerd registered itself when it started, `io.containerd.runc.v2` and
+    `io.containerd.runtime.v1.linux`, and a default that is not there any more ends it by a panic. Tried: 20.10 dies, 26
+    and 28 keep every name. `release` is None where it is not known: then it is taken for an old one.
+    """
+    document = json_document.parse(content)
+    default = document.get("default-runtime") or _STOCK
+    if (release is not None and release >= _KEEPS_ALIASES) or not _may_be_a_shim(default):
+        return None
+    return None if default in (document.get("runtimes") or {}) else default
+
+
+def refuse_signal(content: bytes, live: Live, seen: bytes | None = None) -> None:
+    """Raise ConfigurationError for a text on which the running dockerd dies of a SIGHUP; `seen` as in `refuse`."""
+    default = deadly_default(content, live.release)
+    if default is not None:
+        raise ConfigurationError(
+            f'"default-runtime" is {default!r}, which dockerd {live.version} itself registers when it starts, and '
+            "forgets at a SIGHUP: it would die of one",
+            line=_line(content if seen is None else seen, docker_config.DEFAULT),
+            hint="use --restart-mode systemd --allow-restart, or --restart-mode none and restart docker yourself",
+        )
 
 
 def refuse_mark(content: bytes, version: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from toolkit_installer import log
 from toolkit_installer.engines.base import Reload, Survey
 from toolkit_installer.engines.serving import PROCESS_NAMES, process_of
 from toolkit_installer.errors import ConfigurationError
@@ -21,6 +22,12 @@ def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | N
     if survey.live is None:
         running = process_of(node, engine, survey.socket)
         if asked is None and running is None:
+            log.get().info(
+                "The engine does not answer: it reads its files when it starts",
+                engine=engine,
+                socket=survey.socket,
+                reason=survey.silence,
+            )
             return Reload(ReloadMode.NONE)
         detail = f", although {engine} runs with PID {running.pid}" if running is not None else ""
         raise ConfigurationError(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import tomllib
 from collections.abc import Iterator, Sequence
 
+from toolkit_installer.documents import toml_document
+from toolkit_installer.engines import told
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, bound, flag_value, lives_on, named, read_as, root_of, send
+from toolkit_installer.node.processes import Process, bound, flag_value, named, read_as, root_of, send
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import EngineName
 
@@ -28,6 +29,7 @@ _ADDRESS_FLAGS = {
 _DOCKER_SOCKET = "/var/run/docker.sock"
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 _CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+CONTAINERD_CONFIG_FLAGS = ("--config", "-config", "-c")
 _UNIX = "unix://"
 
 
@@ -36,15 +38,25 @@ def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
 
     One whose command line and configuration do not tell its socket may be it.
     """
-    # where single folders are mounted, the node's own processes are those that see what its init sees, or what is here
-    homes = (node.root,) if node.whole else (Root("/proc/1/root"), node.root)
     for process in named(PROCESS_NAMES[engine]):
-        if not any(lives_on(process, home) for home in homes):
+        if not node.is_home_of(process):
             continue  # a container's own engine, or another node's
         addresses = _addresses(engine, process)
         if addresses is None or any(_same(root_of(process), address, node.root, socket) for address in addresses):
             return process
     return None
+
+
+def served(node: Node) -> Iterator[tuple[EngineName, str]]:
+    """Yield the sockets that the node's running engines were told to serve; they may have others of their own."""
+    for engine, names in PROCESS_NAMES.items():
+        for process in named(names):
+            if not node.is_home_of(process):
+                continue
+            told_so = [each.removeprefix(_UNIX) for each in _flag_values(process.arguments, _ADDRESS_FLAGS[engine])]
+            if engine is EngineName.CONTAINERD and not told_so:
+                told_so = _configured(process) or []
+            yield from ((engine, path) for path in told_so if path.startswith("/"))
 
 
 def hang_up(node: Node, engine: EngineName, process: Process) -> None:
@@ -73,10 +85,10 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
 
 def _configured(process: Process) -> list[str] | None:
     """Return the socket that a containerd's configuration names, else the usual one."""
-    path = flag_value(process.arguments, "--config", "-config", "-c") or _CONTAINERD_CONFIG
     try:
-        grpc = tomllib.loads((read_as(process, path) or b"").decode()).get("grpc")
-    except (ValueError, NodeError):
+        path = told.path(process, *CONTAINERD_CONFIG_FLAGS) or _CONTAINERD_CONFIG
+        grpc = toml_document.parse(read_as(process, path) or b"").get("grpc")
+    except ConfigurationError:
         return None
     address = grpc.get("address") if isinstance(grpc, dict) else None
     return [address if isinstance(address, str) and address else _CONTAINERD_SOCKET]

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 from toolkit_installer.documents import toml_values
 from toolkit_installer.documents.changes import Path, Table
-from toolkit_installer.engines.containerd_additions import MARKER, Addition, executable, shape
+from toolkit_installer.engines.containerd_additions import known_version
+from toolkit_installer.engines.containerd_config import Part
+from toolkit_installer.engines.containerd_tables import MARKER, executable, shape
 from toolkit_installer.errors import ConfigurationError
 
 BASE = b'{{ template "base" . }}\n'
@@ -42,10 +44,13 @@ _VERSION = re.compile(rb"^[ \t]*version[ \t]*=[ \t]*(?P<number>[0-9]+)", re.MULT
 
 
 def version_of(content: bytes, usual: int) -> int:
-    """Return the version of the configuration that a template makes: as it says, else its base's, else 1."""
+    """Return the version of the configuration that a template makes: as it says, else its base's, else 1.
+
+    Raises ConfigurationError for one that nobody knows here.
+    """
     said = _VERSION.search(without_block(content))
     if said is not None:
-        return int(said["number"])
+        return known_version(int(said["number"]))
     return usual if _USES_BASE.search(content) else 1
 
 
@@ -56,7 +61,7 @@ def refuse_twice(content: bytes, found: frozenset[str]) -> None:
     two tables of one name, whoever wrote the first.
     """
     base = without_block(content)
-    if not _is_conditional(base):
+    if not is_conditional(base):
         return
     for table in _TABLE.finditer(base):
         if (name := _runtime_of(table["path"])) in found:
@@ -68,13 +73,13 @@ def refuse_twice(content: bytes, found: frozenset[str]) -> None:
             )
 
 
-def _is_conditional(base: bytes) -> bool:
+def is_conditional(base: bytes) -> bool:
     """Tell whether the distribution's own runtimes come into what is made of the template."""
     return bool(_USES_BASE.search(base)) or _EXTRA_RUNTIMES in base
 
 
-def with_block(content: bytes, version: int, addition: Addition) -> bytes:
-    """Return a template with the addition's runtimes. Raises ConfigurationError for one that has them already."""
+def with_block(content: bytes, part: Part) -> bytes:
+    """Return a template with the part's runtimes. Raises ConfigurationError for one that has them already."""
     base = without_block(content)
     if _BEGIN.encode() in base:
         raise ConfigurationError(
@@ -82,13 +87,13 @@ def with_block(content: bytes, version: int, addition: Addition) -> bytes:
             line=base.count(b"\n", 0, base.index(_BEGIN.encode())) + 1,
             hint=f"take out what is ours from there on, or put the line {_END!r} after it",
         )
-    own = _own(base, addition)
-    conditional = _is_conditional(base)
+    own = named(content, part)
+    conditional = is_conditional(base)
     lines = [
         line
-        for name, entry in addition.entries
+        for name, entry in part.made
         if name not in own
-        for line in _runtime(version, name, entry, conditional=conditional)
+        for line in _runtime(part.plugin, name, entry, conditional=conditional)
     ]
     own_line_end = bool(base) and not base.endswith(b"\n")
     end = "\r\n" if base.count(b"\r\n") > base.count(b"\n") // 2 else "\n"
@@ -122,12 +127,13 @@ def meaning(content: bytes, present: frozenset[str]) -> Table:
     return tomllib.loads("\n".join(lines))
 
 
-def _own(base: bytes, addition: Addition) -> frozenset[str]:
+def named(content: bytes, part: Part) -> frozenset[str]:
     """Return which of the runtimes the template has itself, with our executable: somebody wrote them for us.
 
     Raises ConfigurationError, with the line, for one that runs something else.
     """
-    wanted = dict(addition.entries)
+    base = without_block(content)
+    wanted = dict(part.made)
     found = set()
     for table in _TABLE.finditer(base):
         name = _runtime_of(table["path"])
@@ -137,8 +143,8 @@ def _own(base: bytes, addition: Addition) -> frozenset[str]:
         following = next(
             (each for each in _TABLE.finditer(rest) if _runtime_of(each["path"], inner=True) != name), None
         )
-        named = _BINARY.search(rest[: following.start()] if following is not None else rest)
-        if named is None or named["path"].decode(errors="replace") != executable(wanted[name]):
+        binary = _BINARY.search(rest[: following.start()] if following is not None else rest)
+        if binary is None or binary["path"].decode(errors="replace") != executable(wanted[name]):
             raise ConfigurationError(
                 f"has a runtime {name!r} of its own, and a second one would keep containerd from starting",
                 line=base.count(b"\n", 0, table.start()) + 1,
@@ -164,8 +170,8 @@ def _runtime_of(header: bytes, *, inner: bool = False) -> str | None:
     return path[place]
 
 
-def _runtime(version: int, name: str, entry: Table, *, conditional: bool) -> list[str]:
-    lines = _table((*shape(version).runtimes, name), entry, "")
+def _runtime(plugin: str, name: str, entry: Table, *, conditional: bool) -> list[str]:
+    lines = _table((*shape(plugin).runtimes, name), entry, "")
     if any("{{" in line for line in lines):
         raise ConfigurationError(f"the runtime {name!r} would have a value with '{{{{' in it, which a template expands")
     if not conditional:

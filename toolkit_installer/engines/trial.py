@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
+from toolkit_installer.documents.changes import ABSENT, DocumentError, Table, lookup, same
 from toolkit_installer.engines.containerd_sources import said
 from toolkit_installer.engines.containerd_tables import PLUGINS, table_of
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
@@ -50,8 +49,8 @@ def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[b
     """Return what containerd makes of several files in this order: the root, and what it is to import after it."""
     try:
         done = _with_imports(programs, binary, contents)
-        return (tomllib.loads(done.output.decode()) if done.status == 0 else None), done.errors
-    except (ProgramError, ValueError) as error:
+        return (toml_document.parse(done.output) if done.status == 0 else None), done.errors
+    except (ProgramError, DocumentError) as error:
         return None, str(error)
 
 
@@ -63,8 +62,8 @@ def containerd_dump_of(programs: Programs, binary: str, path: str) -> tuple[Tabl
 def _dumped(programs: Programs, command: Sequence[str], given: bytes = b"") -> tuple[Table | None, str]:
     try:
         done = programs.run(command, seconds=_SECONDS, given=given)
-        return (tomllib.loads(done.output.decode()) if done.status == 0 else None), done.errors
-    except (ProgramError, ValueError) as error:
+        return (toml_document.parse(done.output) if done.status == 0 else None), done.errors
+    except (ProgramError, DocumentError) as error:
         return None, str(error)
 
 

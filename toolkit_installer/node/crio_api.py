@@ -7,8 +7,9 @@ import os
 import socket
 
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node.processes import reachable
-from toolkit_installer.node.root import Root
+from toolkit_installer.node.processes import StrangerError, reachable, refuse_strangers
+from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.signals import interruptible, limited
 
 _LIMIT = 16 << 20
 """Bytes of an answer."""
@@ -19,20 +20,26 @@ class CrioApiError(InstallerError):
 
 
 def config(root: Root, path: str, seconds: float) -> bytes:
-    """Return the answer of `GET /config` on the node's socket: TOML. Raises CrioApiError."""
-    if not os.path.lexists(root.outside(root.canonical(path))):
-        raise CrioApiError("there is no such socket", path=path)
+    """Return the answer of `GET /config` on the node's socket: TOML. Raises CrioApiError, Stopped."""
     try:
-        with reachable(root, path) as name:
+        if not os.path.lexists(root.outside(root.canonical(path))):
+            raise CrioApiError("there is no such socket", path=path)
+        refuse_strangers(root, path)
+    except (NodeError, StrangerError) as error:
+        raise CrioApiError(error.reason, path=path, hint=error.hint) from error
+    try:
+        with reachable(root, path) as name, interruptible(), limited(seconds):
             connection = _Connection(name, seconds)
             try:
                 connection.request("GET", "/config")
                 answer = connection.getresponse()
-                body = answer.read(_LIMIT)
+                body = answer.read(_LIMIT + 1)
             finally:
                 connection.close()
     except (OSError, http.client.HTTPException) as error:
         raise CrioApiError(f"no configuration: {str(error) or type(error).__name__}", path=path) from error
+    if len(body) > _LIMIT:  # a part of it would be taken for the whole
+        raise CrioApiError(f"its configuration is larger than {_LIMIT >> 20} MiB", path=path)
     if answer.status != http.HTTPStatus.OK:
         raise CrioApiError(f"no configuration: {answer.status} {answer.reason}", path=path)
     return body

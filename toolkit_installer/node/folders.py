@@ -8,8 +8,9 @@ import os
 import stat
 
 from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.owners import refuse_if_others_write
 from toolkit_installer.node.reading import Reader
-from toolkit_installer.node.root import NodeError, Root, refuse_if_others_write
+from toolkit_installer.node.root import NodeError, Root
 
 TEMPORARY_SUFFIX = ".toolkit-installer.tmp"
 """Ends the name of everything that is not yet in its place. No engine reads files with this ending in its folders."""

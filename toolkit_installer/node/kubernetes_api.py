@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from toolkit_installer.node.signals import interruptible, limited
+
 if TYPE_CHECKING:
     import requests
 
@@ -49,7 +51,7 @@ class ApiServer:
         return self._read("namespace")
 
     def get(self, path: str, seconds: float) -> Answer:
-        """Return what the API server says of the object at `path`, within `seconds`. Raises nothing.
+        """Return what the API server says of the object at `path`, within `seconds`. Raises Stopped, and nothing else.
 
         Proxies, certificates and passwords that the environment or a netrc file names are not for this: a pod reaches
         its API server directly, and knows it by the cluster's own certificate authority.
@@ -60,7 +62,7 @@ class ApiServer:
         deadline = time.monotonic() + seconds
         try:
             token = self._read("token")
-            with requests.Session() as session:
+            with requests.Session() as session, interruptible(), limited(seconds):
                 session.trust_env = False
                 response = session.get(
                     f"https://{self._host}:{self._port}{path}",

@@ -7,14 +7,21 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
 
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError
+from toolkit_installer.node import lock_holders
 from toolkit_installer.node.files import Files
-from toolkit_installer.node.root import NodeError, Root, refuse_if_others_write
+from toolkit_installer.node.folders import temporary_name
+from toolkit_installer.node.owners import refuse_if_others_write
+from toolkit_installer.node.root import NodeError, Root
 
 _PID_LIMIT = 64
 """Bytes; no PID is longer."""
-_PID_MODE = 0o644
+_PID_MODE = 0o600
+"""Nobody else may open it: whoever could would lock it as well, and be taken for an instance."""
+_PRIVATE = 0o700
+_REPLACEMENTS = 100
 _ATTEMPTS = 10
 """How often the PID file's folder is made anew because another run, too, makes or removes it just then."""
 
@@ -81,25 +88,72 @@ class _FolderGoneError(NodeError):
 
 def _acquired(files: Files, path: str) -> int:
     """Return the descriptor of the locked PID file with our PID in it. Raises as `PidFile.acquire` does."""
-    while True:
+    for _ in range(_REPLACEMENTS):
         fd = _open(files, path)
         try:
             _lock(fd, path)
-            status = files.own_status(path)
-            # the holder before us unlinks it on exit: then this descriptor locks a file that nobody else sees
-            if status is not None and (status.st_dev, status.st_ino) == _identity(fd):
+            if _stands(files, path, fd):
                 _write_pid(files, fd, path)
                 return fd
+        except _StrangersLockError:
+            ours = _replaced(files, path, fd)
+            if ours is not None:
+                return ours
+            continue  # it is closed
         except InstallerError:
             os.close(fd)
             raise
         os.close(fd)
+    raise AlreadyRunningError(
+        "others take and give up the PID file all the time", path=path, hint="look at who does (lsof), then start again"
+    )
+
+
+def _stands(files: Files, path: str, fd: int) -> bool:
+    """Tell whether the open file is the one at the path: its last holder unlinks it when it leaves."""
+    status = files.own_status(path)
+    return status is not None and (status.st_dev, status.st_ino) == _identity(fd)
+
+
+def _replaced(files: Files, path: str, held: int) -> int | None:
+    """Put a locked file of ours in the place of the one that a stranger holds; None if another one stands there by now.
+
+    Who replaces it holds the lock of the new file, under its temporary name, before it looks whether the stranger's is
+    still there: so nobody else can have replaced it since, and one rename is enough. `held`, the stranger's, is closed.
+    Raises NodeError, AlreadyRunningError.
+    """
+    stranger = _identity(held)
+    os.close(held)
+    temporary = os.path.join(os.path.dirname(path), temporary_name(os.path.basename(path)))
+    try:
+        fd = _open(files, temporary)
+        try:
+            _lock(fd, temporary)
+            if not _stands(files, temporary, fd):
+                os.close(fd)
+                return None  # it was renamed, or taken back: by now another one is at the path
+            status = files.own_status(path)
+            if status is not None and (status.st_dev, status.st_ino) == stranger:
+                _write_pid(files, fd, temporary)
+                with files.root.parent(path) as (folder, name):
+                    files.calls.rename(os.path.basename(temporary), name, folder)
+                return fd
+            files.remove(temporary)
+        except BaseException:
+            os.close(fd)
+            raise
+    except _StrangersLockError:
+        return None  # the file that was replaced, on its way out
+    except OSError as error:
+        raise NodeError.of(error, path, "replace the PID file") from error
+    os.close(fd)
+    return None
 
 
 def _write_pid(files: Files, fd: int, path: str) -> None:
     try:
-        if stat.S_IMODE(os.fstat(fd).st_mode) & 0o022:
-            files.calls.chmod(fd, _PID_MODE)  # whoever could write to it would say whom `uninstall` is to signal
+        if stat.S_IMODE(os.fstat(fd).st_mode) != _PID_MODE:
+            files.calls.chmod(fd, _PID_MODE)  # an older package's
         files.calls.truncate(fd, 0)
         files.calls.write(fd, f"{os.getpid()}\n".encode())
     except OSError as error:
@@ -110,51 +164,54 @@ def _write_pid(files: Files, fd: int, path: str) -> None:
 def holder(files: Files, path: str) -> int | None:
     """Return the PID of the instance that holds the PID file, or None if nobody does. Raises NodeError.
 
-    Asks the kernel's list of locks: trying the lock would make an instance that starts just now believe in another.
+    The lock of a stranger makes no instance. The kernel is asked who holds it: trying the lock would make an instance
+    that starts just now believe in another.
     """
+    with _looked_at(files, path) as fd:
+        return None if fd is None else _locker(fd, written(fd))
+
+
+def named(files: Files, path: str) -> int | None:
+    """Return the PID that the PID file names, None if it names none, or is not there. Raises NodeError."""
+    with _looked_at(files, path) as fd:
+        return None if fd is None else written(fd)
+
+
+@contextlib.contextmanager
+def _looked_at(files: Files, path: str) -> Iterator[int | None]:
+    """Open the PID file to look at it; yield None for nothing, and for nothing that an instance would have locked."""
     try:
         with files.root.parent(files.in_folder(path)) as (folder, name):
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
-            return None  # nothing is there, or nothing that an instance would have locked
-        raise NodeError.of(error, path, "open the PID file") from error
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+            raise NodeError.of(error, path, "open the PID file") from error
+        yield None
+        return
     try:
-        return _locker(fd, written(fd)) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        yield fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
     finally:
         os.close(fd)
 
 
 def _locker(fd: int, said: int | None) -> int | None:
-    """Return the PID of the process that holds a flock on the open file, or None (proc_locks(5)).
-
-    `said`: the PID that the file itself names. It is believed where it holds a lock on a file of the same number:
-    some file systems (overlayfs, btrfs) show another device to stat(2) than to the list. Raises NodeError.
-    """
-    status = os.fstat(fd)
-    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-    try:
-        with open("/proc/locks", encoding="ascii") as lines:
-            held = [words for words in map(str.split, lines) if "->" not in words and words[1] == "FLOCK"]
-    except OSError as error:
-        raise NodeError.of(error, "/proc/locks", "read it") from error
-    holders = {int(words[4]): words[5] for words in held if words[5].endswith(f":{status.st_ino}")}
-    if said in holders:
-        return said
-    return next((pid for pid, place in holders.items() if place == f"{device}:{status.st_ino}"), None)
+    """Return the PID of the process that holds a flock on the open file and counts, or None. Raises NodeError."""
+    return lock_holders.believed(fd, said)
 
 
-def lock_folder(files: Files, path: str) -> int:
+def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
     """Lock the folder at the canonical `path`; return the descriptor that holds the lock.
 
     Raises AlreadyRunningError naming the holder, NodeError, also if the folder is removed meanwhile. A folder needs
-    no file in it to be a lock, so nothing is left behind.
+    no file in it to be a lock, so nothing is left behind. One that others could open is closed to them.
     """
     try:
         fd = _opened_folder(files.root, path)
     except OSError as error:
         raise NodeError.of(error, path, "open the folder") from error
     try:
+        if stat.S_IMODE(os.fstat(fd).st_mode) & 0o077 and private:
+            files.calls.chmod(fd, _PRIVATE)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = files.own_status(path)
         if status is None or (status.st_dev, status.st_ino) != _identity(fd):
@@ -162,6 +219,8 @@ def lock_folder(files: Files, path: str) -> int:
             raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "lock the folder")
     except BlockingIOError as error:
         pid = _locker(fd, None)
+        if pid is None and lock_holders.stranger(fd) is not None:
+            return fd  # whose lock is no instance: from now on nobody else can open the folder
         who = f" (PID {pid})" if pid else ""
         os.close(fd)
         raise AlreadyRunningError(
@@ -216,15 +275,26 @@ def _not_ours(status: os.stat_result) -> str | None:
 
 
 def _lock(fd: int, path: str) -> None:
+    """Lock the open file. Raises AlreadyRunningError naming the holder, _StrangersLockError."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        pid = _locker(fd, None) or written(fd)
+        pid = _locker(fd, None)
+        stranger = lock_holders.stranger(fd) if pid is None else None
+        if stranger is not None:
+            raise _StrangersLockError(
+                f"PID {stranger.pid} of user {stranger.users} holds a lock on it", path=path
+            ) from error
+        pid = pid or written(fd)
         raise AlreadyRunningError(
             f"another instance is running with PID {pid}" if pid else "another instance is running",
             path=path,
             hint="stop it first, or run `toolkit-installer uninstall`, which asks it to clean up and leave",
         ) from error
+
+
+class _StrangersLockError(InstallerError):
+    """Somebody whose word does not count holds the lock: whoever could read the file could."""
 
 
 def written(fd: int) -> int | None:

@@ -7,10 +7,13 @@ import os
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.files import Files
+from toolkit_installer.node.processes import Process, lives_on
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.node.reading import Found
 from toolkit_installer.node.root import NodeError, Root, is_mounted
 from toolkit_installer.node.services import Services
+
+_INIT_ROOT = "/proc/1/root"
 
 
 class Node:
@@ -37,6 +40,14 @@ class Node:
         if node_root is not None:
             return cls(node_root, calls=calls)
         return cls("/", host_root if is_mounted(host_root) else "/", calls=calls, whole=False)
+
+    def is_home_of(self, process: Process) -> bool:
+        """Tell whether the process is the node's own, and no container's, nor another node's.
+
+        Where single folders are mounted, the node's own are those that see what its init sees, or what is here.
+        """
+        homes = (self.root,) if self.whole else (Root(_INIT_ROOT), self.root)
+        return any(lives_on(process, home) for home in homes)
 
     def find(self, path: str) -> tuple[str, Found | None]:
         """Return the canonical path and the file there, None if absent. Raises ConfigurationError, NodeError.

@@ -1,4 +1,4 @@
-"""Processes of the node: the one behind a socket, what it is, and signals to it and to no other."""
+"""Processes of the node that we believe (trust.py): what they are, the one behind a socket, and signals to it alone."""
 
 from __future__ import annotations
 
@@ -8,27 +8,46 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 
-from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.node import signals, trust
 from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.reading import Reader
 from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.trust import Standing
 
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred of unix(7): pid, uid, gid."""
 
 _ANSWER_SECONDS = 5.0
+_LONGEST_LINE = 4096
+_LONGEST_COMMAND = 2 * 1024 * 1024
+"""Bytes. The kernel takes no more for a program's arguments and variables together, by default (execve(2))."""
+_DELETED = " (deleted)"
+"""What the kernel puts after the name of a program that was removed, or replaced, since it was started."""
+_UNIX_FIELDS = 8
+"""Of a line about a socket that has a name."""
 
 
 class ProcessGoneError(ConfigurationError):
     """The process ended, or its PID is another one's by now."""
 
 
+class StrangerError(InstallerError):
+    """Whoever answers on a socket is a stranger: what it says does not count."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
+
+
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process as it was seen. `started` (seconds since the epoch) tells it from a later one with the same PID."""
+    """A process that we believe, as it was seen.
+
+    `started` (seconds since the epoch) tells it from a later one with the same PID.
+    """
 
     pid: int
     name: str
@@ -40,22 +59,45 @@ class Process:
 
 
 def look(pid: int) -> Process | None:
-    """Return the process `pid`, or None if it is gone or dead."""
+    """Return the process `pid`, or None if it is gone or dead, or not to be believed."""
     try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            if process.status() == psutil.STATUS_ZOMBIE:
+        with trust.pinned(pid) as folder:
+            # a stranger's words are not even read: it chooses how many they are
+            if trust.standing_of(folder, pid) is not Standing.BELIEVED:
                 return None
-            return Process(
-                pid=pid,
-                name=process.name(),
-                executable=process.exe(),
-                arguments=tuple(process.cmdline()),
-                started=process.create_time(),
-                unit=_unit(pid),
-            )
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
+            seen = _seen(folder, pid)
+            # it may have become another program meanwhile, and a process that is gone says nothing by this descriptor
+            believed = trust.standing_of(folder, pid) is Standing.BELIEVED and _seen(folder, pid) == seen
+            return seen if believed else None
+    except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
         return None
+
+
+def _seen(folder: int, pid: int) -> Process | None:
+    """Return what the open /proc/PID says, None for what is dead, or says more than programs do. Raises OSError."""
+    arguments = _said(folder, "cmdline", _LONGEST_COMMAND)
+    if arguments is None or trust.is_dead(folder):
+        return None
+    return Process(
+        pid=pid,
+        name=os.fsdecode(_said(folder, "comm", _LONGEST_LINE) or b"").rstrip("\n"),
+        executable=os.readlink("exe", dir_fd=folder).removesuffix(_DELETED),
+        arguments=tuple(os.fsdecode(word) for word in arguments.removesuffix(b"\0").split(b"\0")),
+        started=psutil.Process(pid).create_time(),
+        unit=_unit(os.fsdecode(_said(folder, "cgroup", _LONGEST_COMMAND) or b"")),
+    )
+
+
+def _said(folder: int, name: str, limit: int) -> bytes | None:
+    """Return the content of a file in an open /proc/PID, None for more than `limit` bytes. Raises OSError."""
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        said = bytearray()
+        while len(said) <= limit and (piece := os.read(fd, min(1 << 16, limit + 1))):
+            said += piece
+    finally:
+        os.close(fd)
+    return bytes(said) if len(said) <= limit else None
 
 
 def flag_value(arguments: Sequence[str], *flags: str) -> str | None:
@@ -75,15 +117,17 @@ def root_of(process: Process) -> Root:
 
 
 def read_as(process: Process, path: str) -> bytes | None:
-    """Return a file's content as the process itself would read it, None where there is none. Raises NodeError."""
-    root = root_of(process)
+    """Return a file's content as the process itself would read it, None where there is none.
+
+    Raises NodeError, also for what is no regular file, or larger than a configuration is.
+    """
     try:
-        with open(root.outside(root.canonical(path)), "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise NodeError.of(error, path, "read it") from error
+        found = Reader(root_of(process)).find(path)
+    except NodeError:
+        raise
+    except ConfigurationError as error:
+        raise NodeError(error.reason, path=path, hint=error.hint) from error
+    return None if found is None else found.content
 
 
 def lives_on(process: Process, root: Root) -> bool:
@@ -92,14 +136,6 @@ def lives_on(process: Process, root: Root) -> bool:
         return os.path.samestat(os.stat(f"/proc/{process.pid}/root/"), os.stat(root.folder))
     except OSError:
         return False  # it ended meanwhile, or hides
-
-
-def user_of(process: Process) -> int | None:
-    """Return the id of the user whose process it is, as this user namespace has it; None where it is gone."""
-    try:
-        return int(psutil.Process(process.pid).uids().real)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None
 
 
 def environment(process: Process) -> dict[str, str]:
@@ -111,29 +147,41 @@ def environment(process: Process) -> dict[str, str]:
 
 
 def named(names: frozenset[str]) -> list[Process]:
-    """Return the running processes with one of these names."""
-    seen = (look(process.pid) for process in psutil.process_iter() if _name(process) in names)
+    """Return the running processes with one of these names that we believe."""
+    seen = (look(pid) for pid, _ in _running(names.__contains__))
     return [process for process in seen if process is not None]
 
 
-def _name(process: psutil.Process) -> str:
-    try:
-        return process.name()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return ""
+def matching(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str, Standing]]:
+    """Yield PID, name and standing of the running processes with a name that is wanted, but for strangers'."""
+    for pid, name in _running(wanted):
+        standing = trust.standing(pid)
+        if standing in (Standing.BELIEVED, Standing.UNSEEN):
+            yield pid, name, standing
 
 
-def _unit(pid: int) -> str | None:
-    """Return the service in the process's cgroup path (proc_pid_cgroup(5)), or None."""
-    try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as lines:
-            for line in lines:
-                last = line.rstrip("\n").rpartition("/")[2]
-                if last.endswith(".service"):
-                    return last
-    except OSError:
-        return None  # it ended meanwhile, or hides: then its unit is not known
-    return None
+def arguments_of(pid: int) -> list[str]:
+    """Return the command line of a process that is believed, nothing where it is gone by now, or another's."""
+    seen = look(pid)
+    return list(seen.arguments) if seen is not None else []
+
+
+def _running(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
+    """Yield the processes with a name that is wanted, as the kernel has it: 15 bytes at most (proc_pid_comm(5))."""
+    for pid in psutil.pids():
+        try:
+            with trust.pinned(pid) as folder:
+                name = os.fsdecode(_said(folder, "comm", _LONGEST_LINE) or b"").rstrip("\n")
+        except OSError:
+            continue  # it ended meanwhile
+        if wanted(name):
+            yield pid, name
+
+
+def _unit(cgroups: str) -> str | None:
+    """Return the service in a process's cgroup paths (proc_pid_cgroup(5)), or None."""
+    lasts = (line.rpartition("/")[2] for line in cgroups.splitlines())
+    return next((last for last in lasts if last.endswith(".service")), None)
 
 
 @contextlib.contextmanager
@@ -143,6 +191,31 @@ def reachable(root: Root, path: str) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{name}"
 
 
+def refuse_strangers(root: Root, path: str) -> None:
+    """Raise StrangerError if what listens on the node's unix socket was made by a stranger; nothing there is fine.
+
+    The kernel tells who called listen(2) (unix(7), SO_PEERCRED): no word of theirs has to be heard for that.
+    """
+    with contextlib.suppress(OSError), _connected(root, path) as connection:
+        pid, user, _ = _listener(connection)
+        if not _believes(pid, user):
+            raise _stranger(pid, user, path)
+
+
+def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
+    """Return the process that answers on the node's unix socket; None if nothing answers, or it is not seen from here.
+
+    Raises StrangerError if a stranger answers.
+    """
+    peer = _peer(root, path, greeting)
+    if peer is None:
+        return None
+    pid, user = peer
+    if not _believes(pid, user):
+        raise _stranger(pid, user, path)
+    return look(pid) if pid else None
+
+
 def behind(root: Root, path: str, greeting: bytes) -> int | None:
     """Return the PID of the process that answers on the node's unix socket, or None if nothing answers.
 
@@ -150,59 +223,113 @@ def behind(root: Root, path: str, greeting: bytes) -> int | None:
     name whoever created it, which is systemd for a socket-activated engine. A process that stays silent is named by
     the socket. 0 means that the process lives in another PID namespace.
     """
+    peer = _peer(root, path, greeting)
+    return None if peer is None else peer[0]
+
+
+def _peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:
+    """Return PID and user of who answers, None if nobody does."""
     try:
-        with reachable(root, path) as name, socket.socket(socket.AF_UNIX) as connection:
-            # before connecting: an answer that comes faster than this option carries no credentials
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            connection.settimeout(_ANSWER_SECONDS)
-            connection.connect(name)
+        with _connected(root, path) as connection:
             if greeting:
                 connection.sendall(greeting)
             try:
-                pid = _sender(connection)
+                peer = _sender(connection)
             except TimeoutError:
-                if greeting:
-                    return None  # asked, and silent: it does not serve
-                pid = None
-            if pid is None:
-                if greeting:
-                    return None  # it hung up without a word: it is on its way down
-                option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                pid = _CREDENTIALS.unpack(option)[0]
-            return pid
+                peer = None  # asked, and silent: it does not serve
+            if peer is None and not greeting:
+                return _listener(connection)[:2]
+            return peer  # None: it hung up without a word, and is on its way down
     except OSError:
         return None
+
+
+@contextlib.contextmanager
+def _connected(root: Root, path: str) -> Iterator[socket.socket]:
+    """Connect to the node's unix socket. Raises OSError."""
+    with reachable(root, path) as name, socket.socket(socket.AF_UNIX) as connection, signals.interruptible():
+        # before connecting: an answer that comes faster than this option carries no credentials
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        connection.settimeout(_ANSWER_SECONDS)
+        connection.connect(name)
+        yield connection
+
+
+def _listener(connection: socket.socket) -> tuple[int, int, int]:
+    """Return PID, user and group of who made the socket that we are connected to."""
+    option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, group = _CREDENTIALS.unpack(option)
+    return pid, user, group
+
+
+def _believes(pid: int, user: int) -> bool:
+    """Tell whether the word of a process counts; one that ended, or is not seen from here, is judged by its user."""
+    return trust.believes_user(user) and (not pid or trust.standing(pid) is not Standing.STRANGER)
+
+
+def _stranger(pid: int, user: int, path: str) -> StrangerError:
+    return StrangerError(
+        f"whoever answers there (PID {pid}, user {user}) is neither root nor who this installer is: it is not believed",
+        path=path,
+        hint="look at who listens there (ss -xlp), and name the engine's own socket with --socket",
+    )
 
 
 def listens(root: Root, path: str) -> bool:
-    """Tell whether some process listens on the node's unix socket, whether or not it answers."""
+    """Tell whether some process that we believe listens on the node's unix socket, whether or not it answers."""
     try:
-        with reachable(root, path) as name, socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_ANSWER_SECONDS)
-            connection.connect(name)
+        with _connected(root, path) as connection:
+            pid, user, _ = _listener(connection)
+            return _believes(pid, user)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         return False
     except OSError:
-        return True  # a full queue: somebody is there
-    return True
+        return _is_ours(root, path)  # a full queue: somebody is there
+
+
+def _is_ours(root: Root, path: str) -> bool:
+    """Tell whether the socket's file is root's, or ours."""
+    try:
+        return trust.believes_user(os.lstat(root.outside(root.canonical(path))).st_uid)
+    except (OSError, NodeError):
+        return False
 
 
 def bound(pid: int) -> list[str] | None:
-    """Return the names, in the process's own file system, of the unix sockets that it has bound; None if unknown."""
+    """Return the names, in the process's own file system, of the unix sockets that it has bound; None if unknown.
+
+    The kernel's list (proc_net_unix, in proc(5)) has the names as their owners chose them, line ends included: what is
+    no line of it is passed over.
+    """
     try:
-        return [str(each.laddr) for each in psutil.Process(pid).net_connections("unix") if each.laddr]
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        with trust.pinned(pid) as folder:
+            inodes: set[str] = set()
+            for number in os.listdir(f"/proc/self/fd/{folder}/fd"):
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    kind, _, inode = os.readlink(f"fd/{number}", dir_fd=folder).partition(":")
+                    inodes.update({inode.strip("[]")} if kind == "socket" else ())
+            names = []
+            fd = os.open("net/unix", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+            with open(fd, "rb") as lines:
+                for line in lines:
+                    fields = line.rstrip(b"\n").split(b" ", 7)
+                    words = [field for field in fields if field]
+                    if len(words) >= _UNIX_FIELDS and words[6].decode(errors="replace") in inodes:
+                        names.append(os.fsdecode(line.rstrip(b"\n").partition(words[6] + b" ")[2]))
+            return [name for name in names if name.startswith("/")]
+    except OSError:
         return None
 
 
-def _sender(connection: socket.socket) -> int | None:
+def _sender(connection: socket.socket) -> tuple[int, int] | None:
+    """Return PID and user of who sent what comes first, None at the end of the connection. Raises OSError."""
     said, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
     if not said:
         return None  # the end of the connection has credentials too, and they name nobody
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-            pid: int = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
-            return pid
+            pid, user, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])
+            return pid, user
     return None
 
 

@@ -1,27 +1,42 @@
-"""The node's own programs: by absolute path, with a time limit, a clean environment, and no shell."""
+"""The node's own programs: by absolute path, with a time limit, a clean environment, and no shell.
+
+A program of the node is run only if nobody else could have written it (trust.py), by the descriptor that was looked at.
+Whatever it does, nobody waits for it beyond its time, and it costs no more memory than its output may.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
+import errno
 import os
+import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from toolkit_installer.errors import InstallerError
-from toolkit_installer.node.root import Root
+from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.node import signals, trust
+from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.node.signals import unblock_all
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_OUTPUT_LIMIT = 16 * 1024 * 1024
+OUTPUT_LIMIT = 16 * 1024 * 1024
+"""Bytes of each stream. What a program prints beyond is not read: the program is killed."""
 _LOOK_SECONDS = 0.2
+_KILL_SECONDS = 2.0
+"""What a killed program gets to end. One that hangs in the kernel (state D, proc_pid_stat(5)) does not."""
+_PIECE = 1 << 16
+_SCRIPT = b"#!"
+_LONGEST_LINE = 4096
+_ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 
 
 class ProgramError(InstallerError):
-    """A program could not be started, or did not end in time."""
+    """A program could not be started, printed too much, or did not end in time."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
 
 
 class ProgramTimeoutError(ProgramError):
@@ -42,6 +57,7 @@ class Programs:
 
     def __init__(self, root: Root) -> None:
         self.root = root
+        self._path: tuple[str, ...] | None = None
 
     def find(self, name: str) -> str | None:
         """Return the node's path of the program `name`, or None."""
@@ -51,9 +67,22 @@ class Programs:
                 return path
         return None
 
+    def refusal(self, name: str) -> ConfigurationError | None:
+        """Return why the first program `name` that is there is not run, None where there is none, or it is."""
+        for folder in PATH.split(":"):
+            try:
+                with trust.program(self.root, f"{folder}/{name}"):
+                    return None
+            except NodeError as error:
+                if error.number not in (errno.ENOENT, errno.ENOTDIR):
+                    return error
+            except ConfigurationError as error:
+                return error
+        return None
+
     def runs(self, path: str) -> bool:
-        """Tell whether the node has an executable at `path`."""
-        return os.access(self.root.outside(self.root.canonical(path)), os.X_OK)
+        """Tell whether the node has a program at `path` that would be run."""
+        return trust.is_program(self.root, path)
 
     def run(
         self,
@@ -62,73 +91,242 @@ class Programs:
         seconds: float,
         given: bytes = b"",
         keep: Sequence[int] = (),
-        unless: Callable[[], bool] | None = None,
     ) -> Completed:
-        """Run `command`, its first word an absolute path on the node. Raises ProgramError.
+        """Run `command`, its first word an absolute path on the node. Raises ProgramError, Stopped.
 
-        `given` is its standard input; the descriptors in `keep` stay open in it, under their numbers. Once `unless` is
-        true it is not waited for any more.
+        `given` is its standard input; the descriptors in `keep` stay open in it, under their numbers.
         """
-        enter = self._enter if self.root.folder != "/" else None
-        return run(command, seconds=seconds, enter=enter, given=given, keep=keep, unless=unless)
+        try:
+            with trust.program(self.root, command[0]) as program:
+                image = self._image(program, command[0])
+                start = _Start(
+                    tuple(command), program, image, "/", tuple(keep), enter=self._enter, folders=self._folders()
+                )
+                return _completed(start, given, seconds)
+        except ProgramError:
+            raise
+        except ConfigurationError as error:
+            raise ProgramError(
+                f"cannot start {command[0]}: {error.reason}", path=command[0], hint=error.hint
+            ) from error
+
+    def _image(self, program: int, path: str) -> str:
+        """Return by what name the program is executed: that of its descriptor, unless somebody else has to open it.
+
+        A script is opened once more, by its interpreter; and where the program's own root has no /proc, no descriptor
+        has a name. Nobody else could have changed what is at the path since: its folders were looked at as well.
+        """
+        name = f"/proc/self/fd/{program}"
+        try:
+            with open(name, "rb") as image:
+                first = image.readline(_LONGEST_LINE)
+        except OSError:
+            first = b""  # who may not read a script may not run it either
+        if first.startswith(_SCRIPT):
+            words = os.fsdecode(first.removeprefix(_SCRIPT)).split()
+            with trust.program(self.root, words[0] if words else "/"):
+                return self.root.canonical(path)
+        seen = os.path.exists(self.root.outside("/proc/self/fd"))
+        return name if seen else self.root.canonical(path)
+
+    def _folders(self) -> tuple[str, ...]:
+        """Return where a program looks for others: what they call by name is run as root, too."""
+        if self._path is None:
+            self._path = tuple(folder for folder in PATH.split(":") if trust.is_folder(self.root, folder))
+        return self._path
 
     def _enter(self) -> None:
-        os.chroot(self.root.folder)
-        os.chdir("/")
+        if self.root.folder != "/":
+            os.chroot(self.root.folder)
+            os.chdir("/")
 
 
-def run(  # what a program is started with
+@dataclasses.dataclass(frozen=True)
+class _Start:
+    """How a program is started: its words, its image's descriptor and name, its folder, what it inherits."""
+
+    command: tuple[str, ...]
+    program: int | None
+    image: str
+    folder: str
+    keep: tuple[int, ...]
+    enter: Callable[[], None] | None = None
+    folders: tuple[str, ...] = tuple(PATH.split(":"))
+
+
+def reap() -> None:
+    """Take leave of programs that were given up in the kernel and have ended since, also before we slept."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def run(
     command: Sequence[str],
     *,
     seconds: float,
-    enter: Callable[[], None] | None = None,
     folder: str = "/",
     given: bytes = b"",
-    keep: Sequence[int] = (),
-    unless: Callable[[], bool] | None = None,
 ) -> Completed:
-    """Run a program of the installer's own namespace, or of where `enter` leads. Raises ProgramError."""
+    """Run a program of the installer's own: of its image or its payload. Raises ProgramError, Stopped."""
+    return _completed(_Start(tuple(command), None, command[0], folder, ()), given, seconds)
+
+
+def _completed(start: _Start, given: bytes, seconds: float) -> Completed:
+    signals.heed()
+    with _started(start) as child:
+        return _Watch(child, start.command, given, seconds).completed()
+
+
+@contextlib.contextmanager
+def _started(start: _Start) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the program in a session of its own, without a buffer on its streams. Raises ProgramError."""
 
     def prepare() -> None:
         unblock_all()
-        if enter is not None:
-            enter()
+        if start.enter is not None:
+            start.enter()
 
+    kept = start.keep if start.program is None else (*start.keep, start.program)
     try:
         # prepare runs between fork and exec: this process has no threads
         child = subprocess.Popen(  # noqa: S603  # an argument list, by absolute path
-            list(command),
+            list(start.command),
+            executable=start.image,
             stdin=subprocess.PIPE,
-            pass_fds=keep,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=folder,
-            env={"PATH": PATH, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"},
+            bufsize=0,
+            pass_fds=kept,
+            cwd=start.folder,
+            env={**_ENVIRONMENT, "PATH": ":".join(start.folders)},
             start_new_session=True,
             preexec_fn=prepare,  # noqa: PLW1509  # see above
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise ProgramError(f"cannot start {command[0]}: {error}", path=command[0]) from error
+        path = start.command[0]
+        raise ProgramError(f"cannot start {path}: {error}", path=path) from error
     try:
-        output, errors = _end(child, given, time.monotonic() + seconds, unless)
-    except subprocess.TimeoutExpired as error:
-        os.killpg(child.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, and somebody has to go on
-            _end(child, None, math.inf, unless)
-        raise ProgramTimeoutError(f"{' '.join(command)} did not end within {seconds:g} s", path=command[0]) from error
-    return Completed(child.returncode, output[:_OUTPUT_LIMIT], errors.decode(errors="replace").strip())
+        yield child
+    finally:
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
 
 
-def _end(
-    child: subprocess.Popen[bytes], given: bytes | None, deadline: float, unless: Callable[[], bool] | None
-) -> tuple[bytes, bytes]:
-    """Return the output once it has ended. Raises TimeoutExpired at the deadline, or when `unless` is true."""
-    while True:
-        remaining = max(0.0, deadline - time.monotonic())
-        pause = remaining if unless is None else min(remaining, _LOOK_SECONDS)
+class _Watch:
+    """One program at work: fed, read from, and ended when its time is over, or nobody waits for it any more."""
+
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        command: Sequence[str],
+        given: bytes,
+        seconds: float,
+    ) -> None:
+        assert child.stdin is not None  # noqa: S101  # all three are pipes
+        assert child.stdout is not None  # noqa: S101
+        assert child.stderr is not None  # noqa: S101
+        self._child = child
+        self._command = command
+        self._given = memoryview(given)
+        self._seconds = seconds
+        self._input = child.stdin
+        self._streams = {child.stdout.fileno(): bytearray(), child.stderr.fileno(): bytearray()}
+        self._poll = select.poll()
+        for fd in self._streams:
+            os.set_blocking(fd, False)
+            self._poll.register(fd, select.POLLIN)
+        os.set_blocking(child.stdin.fileno(), False)
+        self._poll.register(child.stdin.fileno(), select.POLLOUT)
+        self._hangs = False
+        """It was killed, and has not ended."""
+        self._end = os.pidfd_open(child.pid)
+        self._poll.register(self._end, select.POLLIN)
+
+    def completed(self) -> Completed:
+        """Return what it left once it has ended, whatever it leaves running. Raises ProgramError, Stopped."""
+        output, errors = self._streams.values()
         try:
-            return child.communicate(given, None if pause == math.inf else pause)
-        except subprocess.TimeoutExpired:
-            if pause == remaining or (unless is not None and unless()):
-                raise
-            given = None  # it has it
+            self._attend(time.monotonic() + self._seconds)
+        finally:
+            # before it is waited for: until then its PID is the group's, and nobody else's
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            gone = self._ends_in(0.0 if self._hangs else _KILL_SECONDS)
+            os.close(self._end)
+            if gone:
+                self._child.wait()
+            else:
+                # neither waited for nor asked about again, when this object goes
+                self._child.returncode = -signal.SIGKILL
+        return Completed(self._child.returncode, bytes(output), errors.decode(errors="replace").strip())
+
+    def _attend(self, deadline: float) -> None:
+        """Feed it and read from it until it ends. Raises ProgramError, Stopped."""
+        look = time.monotonic() + _LOOK_SECONDS
+        while True:
+            events = dict(self._poll.poll(max(0.0, min(deadline, look) - time.monotonic()) * 1000))
+            if not self._input.closed and self._input.fileno() in events:
+                self._feed()
+            for fd in self._streams.keys() & events.keys():
+                self._read(fd)
+            if self._end in events:
+                for fd in list(self._streams):
+                    self._read(fd)  # what it had still in the pipe
+                return
+            now = time.monotonic()
+            if now >= min(deadline, look):
+                look = now + _LOOK_SECONDS
+                signals.heed()
+                if now >= deadline:
+                    raise self._timeout()
+
+    def _feed(self) -> None:
+        """Write what it takes of its input; close that once it has all, or wants no more."""
+        try:
+            self._given = (
+                self._given[os.write(self._input.fileno(), self._given[:_PIECE]) :] if self._given else self._given
+            )
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._given = memoryview(b"")
+        if not self._given:
+            self._poll.unregister(self._input.fileno())
+            self._input.close()
+
+    def _read(self, fd: int) -> None:
+        """Read what is there. Raises ProgramError once that is more than a program may print."""
+        kept = self._streams[fd]
+        while True:
+            try:
+                piece = os.read(fd, _PIECE)
+            except BlockingIOError:
+                return
+            if not piece:
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(fd)
+                return
+            kept += piece
+            if len(kept) > OUTPUT_LIMIT:
+                raise ProgramError(
+                    f"{self._command[0]} printed more than {OUTPUT_LIMIT >> 20} MiB, and was killed",
+                    path=self._command[0],
+                    hint="look at what it prints",
+                )
+
+    def _timeout(self) -> ProgramTimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        late = ""
+        self._hangs = not self._ends_in(_KILL_SECONDS)
+        if self._hangs:
+            late = f"; nor when it was killed: it hangs in the kernel, as PID {self._child.pid}"
+        words = f"{' '.join(self._command)} did not end within {self._seconds:g} s{late}"
+        return ProgramTimeoutError(words, path=self._command[0])
+
+    def _ends_in(self, seconds: float) -> bool:
+        ended = select.poll()
+        ended.register(self._end, select.POLLIN)
+        return bool(ended.poll(seconds * 1000))

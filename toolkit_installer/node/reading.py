@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import fnmatch
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import signals
 from toolkit_installer.node.root import NodeError, Root
 
-CONFIG_LIMIT = 16 * 1024 * 1024
-"""Bytes. A configuration file larger than this is not one."""
+CONFIG_LIMIT = 4 * 1024 * 1024
+"""Bytes. A configuration file larger than this is not one, whoever names it."""
+
+_LARGEST = 1024 * 1024 * 1024
+"""Bytes. The largest library of a toolkit has a hundredth of it."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -104,6 +109,20 @@ class Reader:
         except OSError as error:
             raise NodeError.of(error, path, "list it") from error
 
+    def matching(self, pattern: str) -> Sequence[str]:
+        """Return the paths that a pattern matches and that are there, sorted; a wildcard stands in one name alone.
+
+        Raises NodeError.
+        """
+        places = ["/"]
+        for part in pattern.strip("/").split("/"):
+            if "*" in part:
+                names = [(place, name) for place in places for name in self.list(place)]
+                places = [f"{place.rstrip('/')}/{name}" for place, name in names if fnmatch.fnmatchcase(name, part)]
+            else:
+                places = [f"{place.rstrip('/')}/{part}" for place in places]
+        return [place for place in places if self.status(place) is not None]
+
     def read(self, path: str) -> bytes:
         """Return the content of the file at `path`, which must be there. Raises NodeError, ConfigurationError."""
         found = self.find(path)
@@ -120,10 +139,8 @@ class Reader:
         try:
             with self._opened(canonical) as fd:
                 status = os.fstat(fd)
-                self._require_regular(status, canonical)
-                if status.st_size > limit:
-                    raise ConfigurationError(f"is larger than {limit} bytes", path=path)
-                content = _read_all(fd, limit)
+                _require_regular(status, canonical)
+                content = _whole(fd, limit, path)
                 return Found(canonical, content, _metadata(fd, status), Identity.of(os.fstat(fd)))
         except FileNotFoundError:
             return None
@@ -157,26 +174,27 @@ class Reader:
     @contextlib.contextmanager
     def _opened(self, canonical: str) -> Iterator[int]:
         with self.root.parent(canonical) as (folder, name):
-            # O_NONBLOCK: opening a named pipe must not wait for its writer
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+            fd = _open(name, folder)
         try:
             yield fd
         finally:
             os.close(fd)
 
-    @staticmethod
-    def _require_regular(status: os.stat_result, path: str) -> None:
-        if not stat.S_ISREG(status.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
-            raise ConfigurationError(f"is {kind}, not a regular file", path=path, hint="move it out of the way")
-
     def digest(self, path: str) -> str | None:
-        """Return the SHA-256 of the file at `path` in hex, or None if no regular file is there. Raises NodeError."""
+        """Return the SHA-256 of the file at `path` in hex, or None if no regular file is there. Raises NodeError.
+
+        One that is larger than any program or library is no file of a toolkit's: None, too. Raises Stopped.
+        """
         if not self.is_file(path):
             return None
+        digest, left = hashlib.sha256(), _LARGEST
         try:
-            with self._opened(self.canonical(path)) as fd, open(fd, "rb", closefd=False) as stream:
-                return hashlib.file_digest(stream, "sha256").hexdigest()
+            with self._opened(self.canonical(path)) as fd:
+                while left >= 0 and (piece := os.read(fd, 1 << 20)):
+                    digest.update(piece)
+                    left -= len(piece)
+                    signals.heed()
+                return digest.hexdigest() if left >= 0 else None
         except OSError as error:
             raise NodeError.of(error, path, "read it") from error
 
@@ -203,6 +221,48 @@ class Reader:
         """Return `path` with the symlinks of its folder resolved, and the last component as it is."""
         folder, name = os.path.split(path)
         return os.path.join(self.canonical(folder), name)
+
+
+def read_bounded(path: str, limit: int = CONFIG_LIMIT) -> bytes:
+    """Return the content of a file of the installer's own file system, or of a process's under /proc.
+
+    Raises ConfigurationError for what is no regular file, or is larger; OSError.
+    """
+    fd = _open(path)
+    try:
+        _require_regular(os.fstat(fd), path)
+        return _whole(fd, limit, path)
+    finally:
+        os.close(fd)
+
+
+def _open(name: str, folder: int | None = None) -> int:
+    """Open a file for reading, never through a symlink; what is no regular file is not opened, only named. OSError.
+
+    To open a pipe is to wait for its writer, and to open a device is to use it.
+    """
+    named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(named).st_mode):
+        return named
+    try:
+        # not blocking, either: a lease on the file (fcntl(2)) would have to be given up first
+        return os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(named)
+
+
+def _require_regular(status: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
+        raise ConfigurationError(f"is {kind}, not a regular file", path=path, hint="move it out of the way")
+
+
+def _whole(fd: int, limit: int, path: str) -> bytes:
+    """Return all of an open file. Raises ConfigurationError for more than `limit` bytes, OSError."""
+    content = _read_all(fd, limit)
+    if len(content) > limit:
+        raise ConfigurationError(f"is larger than {limit} bytes", path=path)
+    return content
 
 
 def _read_all(fd: int, limit: int) -> bytes:

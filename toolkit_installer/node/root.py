@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.owners import groups, ourselves, written_by_others
 
 MAX_SYMLINKS = 40
 """As many as the kernel follows (path_resolution(7))."""
@@ -73,7 +74,9 @@ class Root:
                 continue
             links += 1
             if links > MAX_SYMLINKS:
-                raise NodeError.of(OSError(errno.ELOOP, ""), path, "follow its symlinks")
+                error = NodeError.of(OSError(errno.ELOOP, ""), path, "follow its symlinks")
+                error.hint = "its symlinks lead in a circle, or there are too many: remove it, or let it lead to a file"
+                raise error
             self._refuse_planted(here)
             if target.startswith("/"):
                 done = []
@@ -94,23 +97,35 @@ class Root:
             raise NodeError.of(error, path, "look at it") from error
 
     def _refuse_planted(self, path: str) -> None:
-        """Raise NodeError for a symlink that anybody could have put there, to lead us to a file of their choice.
+        """Raise NodeError for a symlink that somebody else could have put there, to lead us to a file of their choice.
 
         The kernel's own rule (proc_sys_fs(5), protected_symlinks) speaks of sticky folders alone, and can be off.
         """
         folder = os.path.dirname(path)
         try:
-            around = os.lstat(self.outside(folder))
-            owner = os.lstat(self.outside(path)).st_uid
-            trusted = _trusted(os.stat(self.folder))
+            who = self._who_could_plant(folder, os.lstat(self.outside(path)).st_uid)
         except OSError as error:
             raise NodeError.of(error, path, "look at it") from error
-        if around.st_mode & stat.S_IWOTH and not (around.st_mode & stat.S_ISVTX and owner in trusted):
+        if who is not None:
             raise NodeError(
-                "is a symlink in a folder that is writable by everybody: it is not followed",
+                f"is a symlink in a folder that is writable by {who}: it is not followed",
                 path=path,
-                hint=f"look at who made it; chmod o-w {folder}",
+                hint=f"look at who made it; {folder} should belong to root, and be writable by nobody else",
             )
+
+    def _who_could_plant(self, folder: str, owner: int) -> str | None:
+        """Return who else could have put a symlink of this owner into the folder; None: nobody. Raises OSError."""
+        home = os.stat(self.folder)
+        trusted = ourselves() | {home.st_uid}
+        fd = os.open(self.outside(folder), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            around = os.fstat(fd)
+            if around.st_uid not in trusted:
+                return f"user {around.st_uid}"
+            who = written_by_others(fd, groups(home))
+        finally:
+            os.close(fd)
+        return None if around.st_mode & stat.S_ISVTX and owner in trusted else who
 
     @contextlib.contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
@@ -171,47 +186,3 @@ def _mount_id(folder: int) -> int:
             if key == "mnt_id":
                 return int(value)
     return -1
-
-
-def refuse_if_others_write(folder: int, path: str) -> None:
-    """Raise ConfigurationError when anybody else on the node could swap the file at the canonical `path`.
-
-    `folder` is its open folder. That one and all above it are looked at, up to the root: whoever can rename one of
-    them decides as well. Raises OSError.
-    """
-    above = os.path.dirname(path)
-    walked = []
-    fd = os.dup(folder)
-    try:
-        while True:
-            walked.append((os.fstat(fd), above))
-            if above == "/":
-                break
-            higher = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-            os.close(fd)
-            fd, above = higher, os.path.dirname(above)
-    finally:
-        os.close(fd)
-    for status, name in walked:
-        _refuse_folder_of_others(status, name, path, _trusted(walked[-1][0]))
-
-
-def _refuse_folder_of_others(status: os.stat_result, folder: str, path: str, trusted: frozenset[int]) -> None:
-    which = "its folder" if folder == os.path.dirname(path) else f"{folder}, which it lies in,"
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise ConfigurationError(
-            f"{which} is writable by everybody, who could then decide what runs as root",
-            path=path,
-            hint=f"chmod o-w {folder}",
-        )
-    if status.st_uid not in trusted:
-        raise ConfigurationError(
-            f"{which} belongs to user {status.st_uid}, who could then decide what runs as root",
-            path=path,
-            hint=f"chown root {folder}",
-        )
-
-
-def _trusted(root: os.stat_result) -> frozenset[int]:
-    """Return the users whose folders and symlinks may decide where we write: root, who we are, whose node it is."""
-    return frozenset({0, os.geteuid(), root.st_uid})

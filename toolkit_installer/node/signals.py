@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import signal
 import time
+from collections.abc import Iterator
+from types import FrameType
 from typing import Final
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
@@ -27,6 +31,87 @@ def block() -> None:
 def stop_asked() -> bool:
     """Tell whether a signal that stops the installer is pending. It stays so."""
     return not signal.sigpending().isdisjoint(STOPPING)
+
+
+_deferrals: list[None] = []
+"""One for each piece of work that is to come to its end first."""
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Let no wait within end because of a signal: what is done here comes to its end, as what was begun must."""
+    _deferrals.append(None)
+    try:
+        yield
+    finally:
+        _deferrals.pop()
+
+
+def heed() -> None:
+    """Raise Stopped if a signal is pending that stops the installer, unless that is deferred. It stays pending."""
+    pending = signal.sigpending().intersection(STOPPING)
+    if pending and not _deferrals:
+        raise Stopped(signal.Signals(min(pending)))
+
+
+def rest(seconds: float) -> None:
+    """Sleep. Raises Stopped as `heed` does."""
+    with interruptible():
+        time.sleep(seconds)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let a signal that stops the installer end what blocks within, at once, by raising Stopped. It stays pending.
+
+    For waits that are not ours to write, in calls that change nothing. Where signals are not held back (commands that
+    change nothing), they end the program by themselves; where they are deferred, they wait.
+    """
+    if _deferrals or not signal.pthread_sigmask(signal.SIG_BLOCK, []).issuperset(STOPPING):
+        yield
+        return
+    heed()
+    caught: list[int] = []
+    waits = True
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        caught.append(number)
+        if waits:
+            raise Stopped(signal.Signals(number))
+
+    handlers = {number: signal.signal(number, stop) for number in STOPPING}
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        yield
+    finally:
+        waits = False
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for each in caught:
+            signal.raise_signal(each)  # held back by now, it is pending again for who takes care of it
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Let what blocks within end after so many seconds, by raising TimeoutError, however often it hears a little.
+
+    The limits of libraries begin anew with each byte that arrives.
+    """
+    waits = True
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        if waits:
+            raise TimeoutError(errno.ETIMEDOUT, f"it did not answer whole within {seconds:g} s")
+
+    handler = signal.signal(signal.SIGALRM, end)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        waits = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def unblock() -> None:

@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.folders import Folders, temporary_name
+from toolkit_installer.node.owners import refuse_if_others_write
 from toolkit_installer.node.reading import Metadata, xattrs
-from toolkit_installer.node.root import NodeError, refuse_if_others_write
+from toolkit_installer.node.root import NodeError
 
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 """What open(2) says to O_TMPFILE where the file system, or the kernel, does not have it."""

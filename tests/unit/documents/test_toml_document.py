@@ -229,12 +229,33 @@ def test_a_file_of_3000_tables_is_edited_in_a_moment(*, interleaved: bool) -> No
         [each for pair in zip(mirrors, secrets, strict=True) for each in pair] if interleaved else mirrors + secrets
     )
     content = f'version = 2\n{"".join(tables)}\n[{CRI}.containerd]\n  default_runtime_name = "runc"\n'
-    started = time.perf_counter()
+    started = time.process_time()
     edited = edit(
         content,
         *(Set((*CONTAINERD, "runtimes", name), RUNTIME) for name in HANDLERS),
         Set((*CONTAINERD, "default_runtime_name"), "nvidia"),
     )
-    assert time.perf_counter() - started < 5  # 0.4 s on one core of 2020; a quadratic search takes minutes
+    # of the processor, whatever else the machine does: 0.4 s on one core of 2020; a quadratic search takes minutes
+    assert time.process_time() - started < 5
     assert len(content) > 400_000
     assert edited.startswith(content.removesuffix('"runc"\n'))
+
+
+MARKED = [
+    ("# ours\n", ""),
+    ("# ours", ""),
+    ("a = 1\n\n# ours\n", "a = 1\n"),
+    ("a = 1\r\n\r\n# ours\r\n[t]\r\n", "a = 1\r\n[t]\r\n"),
+    ("# theirs\n# ours\n# theirs\n", "# theirs\n# theirs\n"),
+    ("a = 1\n\n# ours\n\n# theirs\n[t]\n", "a = 1\n\n# theirs\n[t]\n"),
+    ("\ufeff# ours\na = 1\n", "\ufeffa = 1\n"),
+    ("a = 1 # ours\n", None),
+    ("# ours, they said\n", None),
+    ('a = """\n# ours\n"""\n', None),
+    ("a = [\n# ours\n1]\n", None),
+]
+
+
+@pytest.mark.parametrize("text, left", MARKED)
+def test_the_comments_that_say_whose_a_block_is_are_taken_away_and_nothing_else(text: str, left: str | None) -> None:
+    assert toml_document.unmarked(text.encode(), "ours") == (text if left is None else left).encode()

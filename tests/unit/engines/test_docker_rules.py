@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from toolkit_installer.engines import docker_rules
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit_installer.engines import docker_config, docker_rules
+from toolkit_installer.engines.docker_cdi import DockerLive
 from toolkit_installer.errors import ConfigurationError
 
 
@@ -63,6 +68,57 @@ def test_a_flag_of_another_name_is_no_conflict(arguments: list[str]) -> None:
     docker_rules.refuse_conflicts(b'{"debug": true, "hosts": []}', ["dockerd", *arguments])
 
 
-@pytest.mark.parametrize("given", [["--config-file", "/x"], ["--config-file=/x"]])
-def test_the_candidate_takes_the_place_of_the_daemons_own_file(given: list[str]) -> None:
-    assert docker_rules.flags(["dockerd", "-H", "fd://", *given, "--debug"]) == ["-H", "fd://", "--debug"]
+@pytest.mark.parametrize("words", [["--config-file", "/x"], ["--config-file=/x"]])
+def test_the_candidate_takes_the_place_of_the_daemons_own_file(words: list[str]) -> None:
+    assert docker_rules.flags(["dockerd", "-H", "fd://", *words, "--debug"]) == ["-H", "fd://", "--debug"]
+
+
+ALIASES = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")
+NAMES = st.sampled_from([*ALIASES, "nvidia", "crun"])
+OLD = ["20.10.24+dfsg1", "19.03.15", "23.0.6", "24.0.9", "", "dev", "0.0.0-20260101"]
+NEW = ["25.0.0", "26.1.5+dfsg1", "28.5.2+dfsg4", "100.1"]
+
+
+def panics(content: bytes) -> bool:
+    """Tell whether a dockerd 20.10 that has its aliases still panics when it is signalled on a text that names both."""
+    document = json.loads(content)
+    runtimes = {"runc", *document["runtimes"]}
+    default = document["default-runtime"]
+    # one that it knows neither by itself nor from the file makes it reject the file
+    return default in ALIASES and default not in runtimes
+
+
+@given(
+    st.one_of(st.none(), st.dictionaries(NAMES, st.just({"path": "/usr/bin/x"}))),
+    st.one_of(st.none(), st.just(""), st.just("runc"), NAMES),
+    st.sampled_from(OLD),
+)
+def test_no_text_on_which_an_old_dockerd_panics_is_one_that_it_may_be_signalled_on(
+    runtimes: dict[str, object] | None, default: str | None, version: str
+) -> None:
+    content = json.dumps({"runtimes": runtimes, "default-runtime": default}).encode()
+    release = DockerLive(version, {}, None).release
+    lost = docker_rules.deadly_default(content, release)
+    assert (lost is not None) == panics(docker_config.explicit(content))
+    assert lost in (None, default)
+
+
+@pytest.mark.parametrize("version", NEW)
+@pytest.mark.parametrize("alias", ALIASES)
+def test_a_dockerd_that_keeps_its_aliases_may_be_signalled_with_one_for_its_default(version: str, alias: str) -> None:
+    DockerLive(version, {}, None).refuse_signal(json.dumps({"default-runtime": alias}).encode())
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"default-runtime": "runc"}', b'{"runtimes": {}}'])
+def test_an_old_dockerd_may_be_signalled_on_a_file_without_an_alias(content: bytes | None) -> None:
+    DockerLive("20.10.24", {}, None).refuse_signal(content)
+
+
+@pytest.mark.parametrize("version", OLD)
+def test_a_default_that_ends_dockerd_at_a_signal_is_refused_with_its_line_and_with_what_to_do(version: str) -> None:
+    content = b'{\n"debug": true,\n"default-runtime": "io.containerd.runc.v2"}'
+    with pytest.raises(ConfigurationError, match=r"'io\.containerd\.runc\.v2'") as caught:
+        DockerLive(version, {}, None).refuse_signal(b'{"default-runtime":"io.containerd.runc.v2"}', content)
+    assert caught.value.line == 3
+    assert "--restart-mode systemd --allow-restart" in str(caught.value.hint)
+    assert "--restart-mode none" in str(caught.value.hint)

@@ -8,11 +8,13 @@ import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.support.noted_calls import Calls
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import reading
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.files import ChangedMeanwhileError, Files
 from toolkit_installer.node.folders import temporary_name
@@ -246,7 +248,7 @@ def make_socket(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "make, word",
-    [(Path.mkdir, "a folder"), (os.mkfifo, "a named pipe"), (make_socket, "No such device")],
+    [(Path.mkdir, "a folder"), (os.mkfifo, "a named pipe"), (make_socket, "a socket, not a regular file")],
     ids=["folder", "pipe", "socket"],
 )
 def test_what_is_no_regular_file_is_refused_and_called_what_it_is(
@@ -256,6 +258,13 @@ def test_what_is_no_regular_file_is_refused_and_called_what_it_is(
     with pytest.raises(ConfigurationError, match=word) as raised:
         files.find(PATH)
     assert raised.value.path == PATH
+
+
+def test_a_file_larger_than_any_program_is_none_of_a_toolkits_and_is_not_read_for_ever(files: Files) -> None:
+    with place(files).open("wb") as stream:
+        stream.truncate(8 * 1024**4)
+    with mock.patch.object(reading, "_LARGEST", 16 * 1024**2):
+        assert files.digest(PATH) is None
 
 
 def test_a_device_is_refused() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +149,128 @@ def test_a_pid_file_that_is_something_else_is_refused_and_not_written_to(files: 
         assert place(files).with_name("victim").read_text() == "precious"
 
 
+STRANGER = 65534
+
+LOCKER = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)  # anybody who may read it can lock it
+user = int(sys.argv[2])
+os.setresuid(user, user, user)
+if sys.argv[3] == "left":
+    if os.fork():
+        os._exit(0)
+fcntl.flock(fd, fcntl.LOCK_EX)
+if sys.argv[3] == "passed on" and os.fork():
+    os._exit(0)  # the list names a process that is gone
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def locked_by(files: Files, user: int, how: str = "", *words: str) -> Iterator[int]:
+    command = [sys.executable, "-I", "-S", "-c", LOCKER, str(place(files)), str(user), how, *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as locker:
+        assert locker.stdout is not None
+        pid = int(locker.stdout.readline())
+        if pid != locker.pid:  # the child's, which goes on when its parent has ended
+            os.waitid(os.P_PID, locker.pid, os.WEXITED | os.WNOWAIT)
+        yield pid
+        assert locker.stdin is not None
+        locker.stdin.close()
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
+@as_root
+@pytest.mark.parametrize("how", ["", "left", "passed on"])
+def test_a_lock_that_somebody_else_holds_is_no_instance_and_its_file_is_replaced(files: Files, how: str) -> None:
+    put(files, "1\n")
+    old = place(files).stat().st_ino
+    with locked_by(files, STRANGER, how, "toolkit"):
+        assert holder(files, PATH) is None
+        taken = PidFile.acquire(files, PATH)
+        assert holder(files, PATH) == os.getpid()
+        assert place(files).stat().st_ino != old
+        assert place(files).stat().st_mode & 0o777 == 0o600
+        assert place(files).read_text() == f"{os.getpid()}\n"
+        with pytest.raises(AlreadyRunningError, match=f"PID {os.getpid()}"):
+            PidFile.acquire(files, PATH)
+        taken.release()
+    assert not place(files).parent.exists() or os.listdir(place(files).parent) == []
+
+
+STARTER = """
+import sys, time
+from toolkit_installer.errors import AlreadyRunningError
+from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.files import Files
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.root import Root
+sys.stdout.write("r"); sys.stdout.flush()
+sys.stdin.read(1)
+try:
+    PidFile.acquire(Files(Root(sys.argv[1]), SystemCalls()), sys.argv[2])
+    sys.stdout.write("w")
+except AlreadyRunningError:
+    sys.stdout.write("l")
+sys.stdout.flush()
+sys.stdin.read(1)
+"""
+
+
+@as_root
+def test_of_many_that_replace_a_strangers_file_at_once_one_wins_and_has_the_file(files: Files) -> None:
+    for _ in range(8):
+        put(files, "1\n")
+        place(files).chmod(0o644)
+        with locked_by(files, STRANGER), contextlib.ExitStack() as stack:
+            command = [sys.executable, "-c", STARTER, files.root.folder, PATH]
+            starters = [
+                stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+                for _ in range(5)
+            ]
+            streams = [(each.stdin, each.stdout) for each in starters]
+            for _, said in streams:
+                assert said is not None
+                assert said.read(1) == b"r"
+            for given, _ in streams:
+                assert given is not None
+                given.write(b"g")
+                given.flush()
+            outcomes = sorted(said.read(1) for _, said in streams if said is not None)
+            assert outcomes == [b"l"] * 4 + [b"w"]
+            winner = holder(files, PATH)
+            assert winner in {each.pid for each in starters}
+            assert os.listdir(place(files).parent) == ["toolkit.pid"]
+        place(files).unlink()
+
+
+@as_root
+@pytest.mark.parametrize("how", ["", "passed on"])
+def test_a_lock_of_roots_is_an_instance_whoever_took_it(files: Files, how: str) -> None:
+    put(files, "1\n")
+    with locked_by(files, 0, how) as pid:
+        assert holder(files, PATH) == pid
+        with pytest.raises(AlreadyRunningError, match=f"PID {pid}"):
+            PidFile.acquire(files, PATH)
+
+
+@as_root
+def test_a_strangers_lock_on_the_receipts_folder_is_no_instance_and_the_folder_is_closed(files: Files) -> None:
+    folder = Path(files.root.outside("/run"))
+    folder.chmod(0o755)
+    command = [sys.executable, "-I", "-S", "-c", LOCKER, str(folder), str(STRANGER), ""]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as locker:
+        assert locker.stdout is not None
+        locker.stdout.readline()
+        os.close(lock_folder(files, "/run", private=True))
+        assert locker.stdin is not None
+        locker.stdin.close()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_pid_file_that_somebody_else_made_is_refused(files: Files) -> None:
     put(files, "1\n")
@@ -158,7 +284,7 @@ def test_a_stale_pid_file_that_anybody_can_write_to_is_closed_to_others(files: F
     put(files, "1\n")
     place(files).chmod(0o666)
     taken = PidFile.acquire(files, PATH)
-    assert place(files).stat().st_mode & 0o777 == 0o644
+    assert place(files).stat().st_mode & 0o777 == 0o600
     taken.release()
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node import programs, signals
+from toolkit_installer.node import programs, signals, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs
 from toolkit_installer.node.root import Root
@@ -45,19 +48,157 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
         os.close(reader)
 
 
-def test_a_program_that_nobody_wants_any_more_is_ended_and_what_it_was_given_was_given_once() -> None:
-    asked: list[bool] = []
+@pytest.fixture
+def blocked() -> Iterator[None]:
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
+    yield
+    while signals.take() is not None:
+        pass
+    signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
-    def unless() -> bool:
-        asked.append(len(asked) == 2)
-        return asked[-1]
 
-    with pytest.raises(ProgramError, match="did not end within 600 s"):
-        programs.run([*PYTHON, "import time; time.sleep(600)"], seconds=600, unless=unless)
-    assert asked == [False, False, True]
-    echo = "import sys, time; text = sys.stdin.read(); time.sleep(1); print(text)"
-    done = programs.run([*PYTHON, echo], seconds=600, given=b"once", unless=lambda: False)
-    assert done.output == b"once\n"
+@pytest.mark.usefixtures("blocked")
+@pytest.mark.parametrize("chatter", ["", "print('x', flush=True)"])
+def test_a_program_is_not_waited_for_once_a_signal_stops_us_whatever_it_prints(chatter: str) -> None:
+    threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGTERM)).start()
+    began = time.monotonic()
+    with pytest.raises(Stopped, match="SIGTERM"):
+        programs.run([*PYTHON, f"import time\nwhile True:\n    time.sleep(0.01)\n    {chatter}"], seconds=600)
+    assert time.monotonic() - began < 10
+    assert signals.stop_asked()  # whoever asked for signals is told of it
+
+
+@pytest.mark.usefixtures("blocked")
+def test_a_program_that_a_cleanup_needs_is_waited_for_all_the_same() -> None:
+    signal.raise_signal(signal.SIGTERM)
+    with signals.deferred():
+        assert programs.run([*PYTHON, "import time; time.sleep(0.5); print('done')"], seconds=60).output == b"done\n"
+
+
+def test_a_program_gets_its_input_once_and_whole() -> None:
+    echo = "import sys, time; text = sys.stdin.read(); time.sleep(1); print(len(text), end='')"
+    assert programs.run([*PYTHON, echo], seconds=600, given=b"once" * 100_000).output == b"400000"
+
+
+def test_a_program_that_wants_none_of_its_input_ends_well() -> None:
+    assert programs.run([*PYTHON, "import os; os.close(0); print('done')"], seconds=60, given=b"x" * 10**6).status == 0
+
+
+def test_a_program_that_ends_and_leaves_a_child_behind_has_ended() -> None:
+    began = time.monotonic()
+    script = "import os, time\nif os.fork() == 0: time.sleep(600)\nprint('said')"
+    done = programs.run([*PYTHON, script], seconds=300)
+    assert (done.status, done.output) == (0, b"said\n")
+    assert time.monotonic() - began < 60
+
+
+def test_a_program_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    # as one that hangs in the kernel: nothing that it is sent reaches it
+    killed: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", lambda group, _number: killed.append(group))
+        began = time.monotonic()
+        with pytest.raises(ProgramError, match=r"nor when it was killed: it hangs in the kernel, as PID \d+"):
+            programs.run([*PYTHON, "import time; time.sleep(600)"], seconds=0.5)
+    assert time.monotonic() - began < 30
+    os.killpg(killed[0], signal.SIGKILL)
+    os.waitpid(killed[0], 0)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_output_without_an_end_is_cut_off_killed_and_never_taken_for_the_whole(stream: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    script = f"import sys\nwhile True: sys.{stream}.write('x' * 100000)"
+    with pytest.raises(ProgramError, match="printed more than 16 MiB"):
+        programs.run([*PYTHON, script], seconds=600)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024  # kB
+
+
+# --- programs of the node ---
+
+
+def at(root: Path, path: str, text: str = "#!/bin/sh\necho ran\n") -> Path:
+    place = root / path.lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    place.chmod(0o755)
+    return place
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@as_root
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda root: os.chown(root / "opt/tool/prog", 65534, 0),
+        lambda root: os.chown(root / "opt/tool", 65534, 0),
+        lambda root: os.chown(root / "opt", 65534, 0),
+        lambda root: (root / "opt/tool/prog").chmod(0o757),
+        lambda root: (root / "opt/tool/prog").chmod(0o775) or os.chown(root / "opt/tool/prog", 0, 4321),
+        lambda root: (root / "opt/tool").chmod(0o777),
+        lambda root: (root / "opt").chmod(0o777),
+        lambda root: (root / "opt/tool").chmod(0o775) or os.chown(root / "opt/tool", 0, 4321),
+        lambda root: root.chmod(0o777),
+        lambda root: root.parent.chmod(0o777),
+        lambda root: os.chown(root, 65534, 0),
+    ],
+)
+def test_a_program_that_somebody_else_could_have_written_is_not_run(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    root = tmp_path / "around" / "node"
+    at(root, "/opt/tool/prog")
+    here = Programs(Root(str(root)))
+    assert here.runs("/opt/tool/prog")
+    spoil(root)
+    assert not here.runs("/opt/tool/prog")
+    with pytest.raises(ProgramError, match=r"cannot start /opt/tool/prog: .*(writable by|belongs to user)"):
+        here.run(["/opt/tool/prog"], seconds=5)
+
+
+@as_root
+def test_a_program_that_others_could_swap_does_not_hide_the_one_that_comes_after_it(tmp_path: Path) -> None:
+    os.chown(at(tmp_path, "/usr/local/bin/systemctl"), 65534, 0)
+    at(tmp_path, "/usr/bin/systemctl")
+    assert Programs(Root(str(tmp_path))).find("systemctl") == "/usr/bin/systemctl"
+
+
+@as_root
+def test_what_a_program_calls_by_name_is_looked_for_in_folders_of_roots_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "usr/local/sbin"
+    folder.mkdir(parents=True)
+    (tmp_path / "usr/bin").mkdir()
+    here = Programs(Root(str(tmp_path)))
+    assert here._folders() == ("/usr/local/sbin", "/usr/bin")
+    folder.chmod(0o777)
+    assert Programs(Root(str(tmp_path)))._folders() == ("/usr/bin",)
+
+
+@as_root
+def test_a_script_whose_interpreter_somebody_else_could_have_written_is_not_run(tmp_path: Path) -> None:
+    interpreter = at(tmp_path, "/opt/sh", "")
+    shutil.copy("/bin/sh", interpreter)
+    script = at(tmp_path, "/opt/tool/prog", f"#!{interpreter}\necho ran\n")
+    assert Programs(Root("/")).run([str(script)], seconds=20).output == b"ran\n"
+    os.chown(interpreter, 65534, 0)
+    with pytest.raises(ProgramError, match="belongs to user 65534"):
+        Programs(Root("/")).run([str(script)], seconds=20)
+
+
+def test_what_is_run_is_what_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = tmp_path / "prog"
+    shutil.copy("/bin/true", good)
+    real = trust._refuse_program
+
+    def swap_after(fd: int, path: str) -> None:
+        real(fd, path)
+        good.unlink()
+        shutil.copy("/bin/false", good)
+
+    monkeypatch.setattr(trust, "_refuse_program", swap_after)
+    assert Programs(Root("/")).run([str(good)], seconds=20).status == 0
 
 
 def test_a_program_that_cannot_be_started_is_named() -> None:
@@ -103,16 +244,7 @@ def test_a_node_without_systemctl_knows_no_unit_and_says_so_when_asked_to_restar
 # --- signals ---
 
 
-@pytest.fixture
-def _blocked() -> object:
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
-    yield
-    while signals.take() is not None:
-        pass
-    signal.pthread_sigmask(signal.SIG_SETMASK, old)
-
-
-@pytest.mark.usefixtures("_blocked")
+@pytest.mark.usefixtures("blocked")
 class TestAttention:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
     def test_a_request_to_stop_waits_for_the_next_safe_point(self, number: signal.Signals) -> None:

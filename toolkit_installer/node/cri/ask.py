@@ -45,9 +45,9 @@ def ask(target: str, seconds: float) -> dict[str, Any]:
     }
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Ask, print, and return the exit status."""
-    name, seconds = arguments
+    name, seconds = sys.argv[1:]
     try:
         answer = ask(f"unix:{name}", float(seconds))
     except grpc.RpcError as error:
@@ -58,4 +58,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 from typing import Any
 
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node.programs import run
-from toolkit_installer.node.root import Root
+from toolkit_installer.node import interpreter
+from toolkit_installer.node.processes import StrangerError, refuse_strangers
+from toolkit_installer.node.programs import ProgramError, run
+from toolkit_installer.node.root import NodeError, Root
 
 _START_SECONDS = 20.0
 """What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""
@@ -36,16 +37,23 @@ class CriStatus:
 
 
 def status(root: Root, path: str, seconds: float) -> CriStatus:
-    """Ask the CRI on the node's socket `path`. Raises CriError."""
-    place = root.outside(root.canonical(path))
-    folder, name = os.path.split(place)
-    if not os.path.lexists(place):
-        raise CriError("there is no such socket", path=path)
-    command = [sys.executable, "-I", "-m", "toolkit_installer.node.cri.ask", name, f"{seconds:g}"]
-    done = run(command, seconds=seconds * 2 + _START_SECONDS, folder=folder)
+    """Ask the CRI on the node's socket `path`. Raises CriError, Stopped."""
+    try:
+        place = root.outside(root.canonical(path))
+        folder, name = os.path.split(place)
+        if not os.path.lexists(place):
+            raise CriError("there is no such socket", path=path)
+        refuse_strangers(root, path)
+        command = interpreter.calling("toolkit_installer.node.cri.ask:main", "ask", name, f"{seconds:g}")
+        done = run(command, seconds=seconds * 2 + _START_SECONDS, folder=folder)
+    except (NodeError, StrangerError, ProgramError) as error:
+        raise CriError(error.reason, path=path, hint=error.hint) from error
     if done.status != 0:
         raise CriError(done.errors.splitlines()[-1] if done.errors else f"no answer ({done.status})", path=path)
-    answer = json.loads(done.output)
+    try:
+        answer = json.loads(done.output)
+    except ValueError as error:
+        raise CriError("its answer is not whole", path=path) from error
     return CriStatus(
         name=answer["name"],
         version=answer["version"],

@@ -1,0 +1,324 @@
+"""What a handler's table holds: the same in a config.toml and beside what a distribution made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import Set, Table, lookup, same
+from toolkit_installer.engines import templates
+from toolkit_installer.engines.base import EngineFile, Goals, Request
+from toolkit_installer.engines.containerd import Containerd
+from toolkit_installer.engines.containerd_layouts import DETECTED, Layout, Way
+from toolkit_installer.engines.containerd_placed import DROP_IN_ROLE, FILE_ROLE, GENERATED_ROLE, TEMPLATE_ROLE
+from toolkit_installer.engines.containerd_placed import PlacedSurvey as Placed
+from toolkit_installer.engines.containerd_places import PlacedContainerd
+from toolkit_installer.engines.containerd_sources import Sources
+from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
+from toolkit_installer.engines.containerd_survey import ROOT_ROLE, ContainerdSurvey
+from toolkit_installer.engines.containerd_tables import CRI_PLUGIN, shape
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.settings import EngineSettings
+from toolkit_installer.toolkit.handlers import Handler
+
+FOLDER = "/opt/nvidia/toolkit"
+V1, V2, KATA = "io.containerd.runc.v1", "io.containerd.runc.v2", "io.containerd.kata.v2"
+VERSIONS = (1, 2, 3, 4)
+OPTIONS = st.dictionaries(
+    st.sampled_from(["SystemdCgroup", "NoPivotRoot", "Root", "Deep"]),
+    st.sampled_from([True, False, "/run/x", {"a": 1}, {"b": {"c": 2}}]),
+)
+ENTRIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "runtime_type": st.sampled_from([V1, V2, KATA]),
+        "options": OPTIONS,
+        "container_annotations": st.lists(st.sampled_from(["a.io/*", "b.io/*"]), unique=True),
+        "snapshotter": st.sampled_from(["", "nydus"]),
+    },
+)
+RUNTIMES = st.dictionaries(st.sampled_from(["runc", "crun", "kata"]), ENTRIES, max_size=3)
+OVERRIDES = st.one_of(OPTIONS, st.fixed_dictionaries({"options": OPTIONS, "snapshotter": st.just("stargz")}))
+HANDLERS = st.lists(st.sampled_from(["nvidia", "nvidia-cdi", "gpu"]), min_size=1, unique=True).map(
+    lambda names: tuple(Handler(name, f"{FOLDER}/{name}-runtime") for name in names)
+)
+SETTINGS = st.builds(
+    EngineSettings,
+    runtime_type=st.sampled_from([None, V2]),
+    runtime_config_override=OVERRIDES.map(json.dumps),
+    container_annotations=st.sampled_from([(), ("cdi.k8s.io/*", "a.io/*")]),
+    config_sources=st.sampled_from([(), ("file",), ("command",), ("file=/x.toml", "command"), ("command", "file")]),
+)
+
+
+def document(version: int, runtimes: Table, default: str | None) -> bytes:
+    """Return a file of containerd's with these runtimes."""
+    place = shape(CRI_PLUGIN[version])
+    changes = [Set(("version",), version), Set((*place.runtimes,), runtimes)]
+    if default is not None:
+        changes.append(Set(place.default, default))
+    return toml_document.edit(b"", changes, marker="theirs")
+
+
+def file(role: str, path: str, content: bytes | None) -> EngineFile:
+    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    return EngineFile(role, path, found)
+
+
+def plainly(content: bytes, request: Request, sources: Sources) -> Goals:
+    """Return what is made of a config.toml."""
+    files = (file(ROOT_ROLE, "/c/config.toml", content), file(PLAIN_DROP_IN_ROLE, "/c/conf.d/99-nvidia.toml", None))
+    survey = ContainerdSurvey("/s", files, None, dump=sources.printed, sources=tuple(sources.files.items()))
+    return Containerd().goals(survey, request, {})
+
+
+def placed(  # one distribution, as it was found
+    content: bytes, request: Request, sources: Sources, way: Way, template: bytes | None = None, **more: Any
+) -> Goals:
+    """Return what is added beside the file of the same content that a distribution made."""
+    version = toml_document.parse(content).get("version", 1)
+    places = {"generated": "/c/config.toml", "drop_in": "/c/d/99-nvidia.toml", "template": "/c/config.toml.tmpl"}
+    layout = Layout("k3s", version=version, source="/c/config.toml", **{**places, **more})
+    files = (
+        file(GENERATED_ROLE, layout.generated, content),
+        file(FILE_ROLE if layout.in_place else DROP_IN_ROLE, layout.drop_in, content if layout.in_place else None),
+        file(TEMPLATE_ROLE, layout.template or "", template),
+    )
+    survey = Placed("/s", files, None, layout=layout, way=way, content=content, sources=sources)
+    return PlacedContainerd().goals(survey, request, {})
+
+
+def target(goals: Goals, role: str) -> bytes:
+    content = next(goal.target for goal in goals.files if goal.role == role)
+    assert content is not None
+    return content
+
+
+def tables(document: Mapping[str, Any], version: int, request: Request) -> dict[str, Any]:
+    """Return the handlers' tables."""
+    place = shape(CRI_PLUGIN[version])
+    return {each.name: lookup(dict(document), (*place.runtimes, each.name)) for each in request.handlers}
+
+
+def everywhere(content: bytes, request: Request, sources: Sources) -> list[dict[str, Any]]:
+    """Return the handlers' tables, made in each of the ways."""
+    version = toml_document.parse(content).get("version", 1)
+    drop_in = target(placed(content, request, sources, Way.DROP_IN), DROP_IN_ROLE)
+    template = target(placed(content, request, sources, Way.TEMPLATE), TEMPLATE_ROLE)
+    documents = [
+        toml_document.parse(target(plainly(content, request, sources), ROOT_ROLE)),
+        toml_document.parse(drop_in),
+        templates.meaning(template, frozenset()),
+    ]
+    return [tables(each, version, request) for each in documents]
+
+
+def made(version: int, runtimes: Table, *, sources: Sources | None = None, **asked: Any) -> Table:
+    """Return the table of `nvidia`, which is the same in each of the ways."""
+    request = Request((Handler("nvidia", f"{FOLDER}/r"),), "nvidia", FOLDER, EngineSettings(**asked))
+    first, *others = everywhere(document(version, runtimes, "runc"), request, sources or Sources())
+    assert all(same(each, first) for each in others), others
+    table = first["nvidia"]
+    assert isinstance(table, dict)
+    return table
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), version=st.sampled_from(VERSIONS), handlers=HANDLERS, asked=SETTINGS)
+def test_both_ways_make_the_same_table_of_the_same_settings(
+    data: st.DataObject, version: int, handlers: tuple[Handler, ...], asked: EngineSettings
+) -> None:
+    runtimes = data.draw(RUNTIMES)
+    default = data.draw(st.sampled_from([None, *runtimes]))
+    content = document(version, runtimes, default)
+    other = document(data.draw(st.sampled_from(VERSIONS)), data.draw(RUNTIMES), data.draw(st.sampled_from(["runc"])))
+    printed = data.draw(st.sampled_from([None, toml_document.parse(other)]))
+    there = data.draw(st.sampled_from([None, other]))
+    sources = Sources(asked.config_sources, printed, {"/x.toml": there})
+    plain, *others = everywhere(content, Request(handlers, None, FOLDER, asked), sources)
+    for each in others:
+        assert same(each, plain)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_override_of_the_whole_table_is_no_option_called_options(version: int) -> None:
+    override = '{"options": {"SystemdCgroup": false}, "snapshotter": "nydus"}'
+    table = made(version, {"runc": {"options": {"SystemdCgroup": True}}}, runtime_config_override=override)
+    assert table["options"]["SystemdCgroup"] is False
+    assert table["snapshotter"] == "nydus"
+    assert "options" not in table["options"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_override_is_merged_into_what_is_nested(version: int) -> None:
+    runtimes = {"runc": {"options": {"Deep": {"kept": 1, "changed": 1}}}}
+    table = made(version, runtimes, runtime_config_override='{"Deep": {"changed": 2}}')
+    assert table["options"]["Deep"] == {"kept": 1, "changed": 2}
+
+
+@pytest.mark.parametrize("version, left", [(1, V1), (2, V1), (3, V2), (4, V2)])
+def test_a_runtime_type_that_is_gone_from_2_0_is_in_no_file_that_only_such_a_daemon_reads(
+    version: int, left: str
+) -> None:
+    assert made(version, {"runc": {"runtime_type": V1}})["runtime_type"] == left
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_files_of_version_1_name_the_executable_as_the_oldest_shims_read_it(version: int) -> None:
+    assert made(version, {})["options"].get("Runtime") == (f"{FOLDER}/r" if version == 1 else None)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_default_of_containerd_before_1_3_lends_its_options_too(version: int) -> None:
+    place = shape(CRI_PLUGIN[version])
+    legacy = {"runtime_type": V2, "options": {"Root": "/legacy"}}
+    content = toml_document.edit(
+        document(version, {"runc": {"options": {"Root": "/named"}}}, "runc"),
+        [Set((*place.default[:-1], "default_runtime"), legacy)],
+        marker="theirs",
+    )
+    request = Request((Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
+    for each in everywhere(content, request, Sources()):
+        assert each["nvidia"]["options"]["Root"] == "/legacy"
+
+
+# --- where the settings come from ---
+
+RUNC = {"runc": {"runtime_type": V2, "options": {"Root": "/file"}}}
+PRINTED = toml_document.parse(document(3, {"runc": {"runtime_type": V2, "options": {"Root": "/printed"}}}, "runc"))
+OTHER = document(2, {"crun": {"runtime_type": V2, "options": {"Root": "/other"}}}, "crun")
+
+
+@pytest.mark.parametrize(
+    "asked, root",
+    [
+        ((), "/printed"),
+        (("file",), "/file"),
+        (("command",), "/printed"),
+        (("file=/x.toml",), "/other"),
+        (("file=/gone.toml", "file"), "/file"),
+    ],
+)
+def test_the_source_that_was_asked_for_lends_the_settings(asked: tuple[str, ...], root: str) -> None:
+    sources = Sources(asked, PRINTED, {"/x.toml": OTHER, "/gone.toml": None})
+    assert made(3, RUNC, sources=sources, config_sources=asked)["options"]["Root"] == root
+
+
+@pytest.mark.parametrize(
+    "asked, why",
+    [
+        (("command",), "no containerd runs whose binary prints its configuration"),
+        (("command", "file"), "no containerd runs whose binary prints its configuration"),
+        (("file=/gone.toml", "file"), "/gone.toml is not there"),
+        (("file=/kata.toml",), "/kata.toml has no runtime of runc's kind that is not ours"),
+        (("file", "command"), ""),
+        ((), ""),
+    ],
+)
+def test_a_source_that_was_asked_for_and_has_nothing_is_spoken_of_in_both_ways(
+    asked: tuple[str, ...], why: str
+) -> None:
+    content = document(3, RUNC, "runc")
+    kata = document(3, {"kata": {"runtime_type": KATA}}, "kata")
+    request = Request((Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER, EngineSettings(config_sources=asked))
+    sources = Sources(asked, None, {"/gone.toml": None, "/kata.toml": kata})
+    for goals in (
+        plainly(content, request, sources),
+        placed(content, request, sources, Way.DROP_IN),
+        placed(content, request, sources, Way.TEMPLATE),
+    ):
+        said = [note for note in goals.notes if "--config-source" in note]
+        assert said == ([f"--config-source {asked[0]} is not used: {why}"] if why else [])
+
+
+def test_a_file_that_was_named_as_a_source_and_cannot_be_read_is_refused_by_its_name() -> None:
+    asked = ("file=/x.toml",)
+    request = Request((Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER, EngineSettings(config_sources=asked))
+    for way in (Way.DROP_IN, Way.TEMPLATE):
+        with pytest.raises(ConfigurationError) as raised:
+            placed(document(3, RUNC, "runc"), request, Sources(asked, None, {"/x.toml": b"plugins = 5\n"}), way)
+        assert raised.value.path == "/x.toml"
+
+
+# --- nothing that was asked for is dropped without a word ---
+
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("--runtime-type", {"runtime_type": V2}),
+    ("--runtime-config-override", {"runtime_config_override": '{"Root": "/mine"}'}),
+    ("--config-source", {"config_sources": ("file",)}),
+    ("--nvidia-container-runtime-modes.cdi.annotation-prefixes", {"container_annotations": ("a.io/*",)}),
+]
+BASE = b'{{ template "base" . }}\n'
+THEIRS = (
+    BASE + b"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\n"
+    b"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n"
+    b"BinaryName = '/opt/nvidia/toolkit/r'\n"
+)
+
+
+def notes(asked: Mapping[str, Any], way: Way, *, template: bytes | None, folder: str, **more: Any) -> list[str]:
+    request = Request((Handler("nvidia", f"{folder}/r"),), None, folder, EngineSettings(**asked))
+    sources = Sources(asked.get("config_sources", ()))
+    return list(placed(document(3, RUNC, "runc"), request, sources, way, template, **more).notes)
+
+
+@pytest.mark.parametrize("flag, asked", ASKED)
+@pytest.mark.parametrize(
+    "way, template, folder, why",
+    [
+        (Way.TEMPLATE, BASE, FOLDER, None),
+        (Way.TEMPLATE, BASE, DETECTED, "k3s makes their tables itself if it finds them when it starts"),
+        (Way.TEMPLATE, b"version = 3\n", DETECTED, None),
+        (Way.TEMPLATE, THEIRS, FOLDER, "/c/config.toml.tmpl has their tables already"),
+        (Way.NONE, None, DETECTED, "k3s makes their tables itself"),
+        (Way.DROP_IN, None, DETECTED, None),
+    ],
+)
+def test_what_cannot_be_put_into_a_table_that_is_somebody_elses_is_said(
+    flag: str, asked: dict[str, Any], way: Way, template: bytes | None, folder: str, why: str | None
+) -> None:
+    said = [note for note in notes(asked, way, template=template, folder=folder, detects=True) if "not used" in note]
+    assert said == ([] if why is None else [f"{flag} is not used for nvidia: {why}"])
+
+
+@pytest.mark.parametrize("way", [Way.DROP_IN, Way.TEMPLATE])
+def test_a_table_that_nobody_asked_anything_of_is_not_spoken_of(way: Way) -> None:
+    assert notes({}, way, template=BASE, folder=DETECTED, detects=True) == []
+
+
+@pytest.mark.parametrize("way", [Way.TEMPLATE, Way.NONE])
+def test_a_drop_in_that_was_named_where_none_is_read_is_said_to_be_unused(way: Way) -> None:
+    said = notes({"drop_in": "/c/d/mine.toml"}, way, template=BASE, folder=DETECTED, detects=True)
+    assert any(note.startswith("/c/d/mine.toml is not used") for note in said)
+
+
+def test_the_old_kind_of_default_is_written_into_a_drop_in_of_version_1_and_else_said_to_be_unused() -> None:
+    asked = EngineSettings(use_legacy_config=True)
+    for version in VERSIONS:
+        request = Request((Handler("nvidia", f"{FOLDER}/r"),), "nvidia", FOLDER, asked)
+        goals = placed(document(version, RUNC, "runc"), request, Sources(), Way.DROP_IN)
+        place = shape(CRI_PLUGIN[version])
+        written = lookup(toml_document.parse(target(goals, DROP_IN_ROLE)), (*place.default[:-1], "default_runtime"))
+        assert (goals.default is None) == bool(written) == (version == 1)
+        assert any("--use-legacy-config is not used" in note for note in goals.notes) == (version != 1)
+
+
+def test_a_template_of_a_version_that_nobody_knows_is_refused_with_its_file() -> None:
+    with pytest.raises(ConfigurationError, match="of version 7") as raised:
+        notes({}, Way.TEMPLATE, template=b"version = 7\n", folder=FOLDER)
+    assert raised.value.path == "/c/config.toml.tmpl"
+
+
+def test_a_type_that_is_wrong_in_what_a_distribution_made_is_refused_and_no_bug() -> None:
+    content = document(3, {"runc": {"options": "none"}}, None)
+    request = Request((Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
+    with pytest.raises(ConfigurationError, match="options must be a table") as raised:
+        placed(content, request, Sources(), Way.DROP_IN)
+    assert raised.value.path == "/c/config.toml"

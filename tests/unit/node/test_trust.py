@@ -1,0 +1,296 @@
+"""Whom of the node we believe: by what only root can have, and never by a name."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer.node import processes, trust
+from toolkit_installer.node.root import Root
+from toolkit_installer.node.trust import Standing
+
+STRANGER = 65534
+NEW_USER = 0x10000000
+"""CLONE_NEWUSER of linux/sched.h."""
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+WAITS = """
+import os, sys
+real, effective, saved = map(int, sys.argv[1:4])
+os.setresuid(real, effective, saved)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def started(*command: str | Path) -> Iterator[int]:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == b"ready\n"
+        yield child.pid
+        child.stdin.close()
+
+
+@contextlib.contextmanager
+def of_users(real: int, effective: int, saved: int) -> Iterator[int]:
+    with started(sys.executable, "-I", "-S", "-c", WAITS, str(real), str(effective), str(saved)) as pid:
+        yield pid
+
+
+def test_we_believe_ourselves() -> None:
+    assert trust.standing(os.getpid()) is Standing.BELIEVED
+    seen = processes.look(os.getpid())
+    assert seen is not None
+    assert seen.pid == os.getpid()
+
+
+@as_root
+@pytest.mark.parametrize(
+    "users", [(STRANGER, 0, 0), (0, STRANGER, 0), (0, 0, STRANGER), (STRANGER, STRANGER, STRANGER), (1000, 0, 0)]
+)
+def test_a_process_with_any_user_of_somebody_elses_is_a_strangers(users: tuple[int, int, int]) -> None:
+    with of_users(*users) as pid:
+        assert trust.standing(pid) is Standing.STRANGER
+        assert processes.look(pid) is None
+        assert trust.users_of(pid) >= set(users)
+
+
+@as_root
+def test_a_process_of_roots_is_believed() -> None:
+    with of_users(0, 0, 0) as pid:
+        assert trust.standing(pid) is Standing.BELIEVED
+
+
+@as_root
+def test_whoever_calls_a_set_user_id_program_chooses_what_it_is_called(tmp_path: Path) -> None:
+    program = shutil.copy("/bin/sh", tmp_path / "kubelet")
+    Path(program).chmod(0o4755)
+    with started(program, "-p", "-c", "echo ready; read x") as pid:
+        assert trust.users_of(pid) == {0}
+        assert trust.standing(pid) is Standing.STRANGER
+
+
+IN_A_NAMESPACE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open(sys.argv[1], os.O_RDONLY)
+assert libc.setns(fd, 0x10000000) == 0, os.strerror(ctypes.get_errno())
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@as_root
+def test_who_made_a_processs_user_namespace_could_be_it() -> None:
+    ours, theirs = os.pipe()
+    maker = os.fork()
+    if maker == 0:
+        os.close(ours)
+        os.setresuid(STRANGER, STRANGER, STRANGER)
+        made = ctypes.CDLL(None).unshare(NEW_USER) == 0
+        os.write(theirs, b"made" if made else b"none")
+        signal.pause()
+        os._exit(0)
+    try:
+        os.close(theirs)
+        if os.read(ours, 4) != b"made":
+            pytest.skip("this kernel lets nobody make user namespaces")
+        with open(f"/proc/{maker}/uid_map", "w", encoding="ascii") as uids:
+            uids.write("0 0 4294967295")  # as a careless helper of root's might
+        with started(sys.executable, "-I", "-S", "-c", IN_A_NAMESPACE, f"/proc/{maker}/ns/user") as pid:
+            assert trust.users_of(pid) == {0}
+            assert trust.standing(pid) is Standing.STRANGER
+            assert processes.look(pid) is None
+    finally:
+        os.kill(maker, signal.SIGKILL)
+        os.waitpid(maker, 0)
+        os.close(ours)
+
+
+def test_a_process_that_is_gone_says_nothing() -> None:
+    child = subprocess.Popen(["/bin/true"])
+    child.wait()
+    assert trust.standing(child.pid) is Standing.GONE
+    assert processes.look(child.pid) is None
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # another one may have its PID by then, and have said the rest
+    child = subprocess.Popen(["/bin/sleep", "60"])
+    real = processes._unit
+
+    def end_meanwhile(pid: int) -> str | None:
+        child.kill()
+        child.wait()
+        return real(pid)
+
+    monkeypatch.setattr(processes, "_unit", end_meanwhile)
+    assert processes.look(child.pid) is None
+
+
+@as_root
+def test_a_strangers_words_are_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    # it chooses how many they are, of what kind, and in which folder of cgroups it is
+    def read(_folder: int, name: str, _limit: int) -> bytes | None:
+        raise AssertionError(name)
+
+    with of_users(STRANGER, STRANGER, STRANGER) as pid:
+        monkeypatch.setattr(processes, "_said", read)
+        assert processes.look(pid) is None
+
+
+@pytest.mark.parametrize("word", ["x" * (3 * 1024 * 1024)], ids=["long"])
+def test_a_process_that_says_more_than_programs_do_says_nothing(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.setattr(processes, "_LONGEST_COMMAND", 1000)
+    words = [word[at : at + 100] for at in range(0, 2000, 100)]
+    with subprocess.Popen(["/bin/sh", "-c", "read x", *words], stdin=subprocess.PIPE) as child:
+        assert processes.look(child.pid) is None
+        child.kill()
+
+
+def test_a_process_that_becomes_another_program_while_it_is_looked_at_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    real = processes._seen
+
+    def another(folder: int, pid: int) -> processes.Process | None:
+        found = real(folder, pid)
+        seen.append("")
+        return found if found is None or len(seen) == 1 else dataclasses.replace(found, name="another")
+
+    monkeypatch.setattr(processes, "_seen", another)
+    assert processes.look(os.getpid()) is None
+
+
+def test_a_name_that_is_no_utf_8_is_a_name(tmp_path: Path) -> None:
+    program = os.fsencode(tmp_path) + b"/\xff\xfe"
+    shutil.copy(sys.executable if sys.executable.startswith("/usr") else "/bin/sleep", os.fsdecode(program))
+    with subprocess.Popen([b"\xff", "60"], executable=os.fsdecode(program)) as child:
+        deadline = time.monotonic() + 20
+        while (seen := processes.look(child.pid)) is None or not seen.executable.endswith("\udcfe"):
+            assert time.monotonic() < deadline
+        child.kill()
+    assert seen.arguments[0] == "\udcff"
+
+
+def test_a_sockets_name_that_looks_like_lines_of_the_list_is_no_line() -> None:
+    with socket.socket(socket.AF_UNIX) as spoilt:
+        spoilt.bind(f"\0x{os.getpid()}\nspoilt line of strangers\n0: 0 0 0 0 0")
+        names = processes.bound(os.getpid())
+    assert names is not None
+    assert all(name.startswith("/") for name in names)
+
+
+@as_root
+def test_a_stranger_is_named_once_at_the_level_of_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), of_users(STRANGER, STRANGER, STRANGER) as pid:
+        for _ in range(3):
+            trust.standing(pid)
+    said = [record for record in caplog.records if f"PID {pid}," in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].levelno == logging.DEBUG
+    assert f"user {STRANGER}" in said[0].getMessage()
+
+
+def test_a_look_at_a_process_leaves_no_descriptor_open() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for pid in (os.getpid(), 1, 2**22 + 1):
+        trust.standing(pid)
+        processes.look(pid)
+    with contextlib.suppress(Exception), trust.program(Root("/"), "/no/such/program"):
+        pass
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+PACKAGE = Path(trust.__file__).parents[1]
+MAY_NAME_PROC = frozenset(
+    {
+        "container.py",  # our own mounts
+        "waiting.py",  # our own descriptors
+        "readiness.py",  # a process that was believed, watched for its end
+        "references.py",  # processes that `matching` yielded
+        "engines/told.py",  # a process that was believed
+        "engines/trial.py",  # the descriptors that a program is given
+        "engines/crio_trial.py",
+        "toolkit/wrappers.py",  # the text of a script
+        "distributions.py",
+    }
+)
+
+
+def test_nothing_but_the_node_looks_into_proc_by_itself() -> None:
+    named = {
+        str(place.relative_to(PACKAGE))
+        for place in PACKAGE.rglob("*.py")
+        if "node" not in place.relative_to(PACKAGE).parts[:1] and re.search(r"""["']/proc""", place.read_text())
+    }
+    assert named <= MAY_NAME_PROC
+
+
+# --- folders ---
+
+
+@as_root
+@pytest.mark.parametrize(
+    "mode, group, refused", [(0o775, 4321, True), (0o775, 0, False), (0o1775, 4321, True), (0o1777, 0, True)]
+)
+def test_a_folder_that_a_group_can_write_to_counts_as_that_groups(
+    tmp_path: Path, mode: int, group: int, *, refused: bool
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "prog"
+    shutil.copy("/bin/true", program)
+    os.chown(tmp_path / "bin", 0, group)
+    (tmp_path / "bin").chmod(mode)
+    assert trust.is_program(Root("/"), str(program)) is not refused
+
+
+@as_root
+def test_a_folder_whose_access_list_lets_somebody_write_is_that_ones(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "prog"
+    shutil.copy("/bin/true", program)
+    none = 2**32 - 1
+    # user, a named user, group, mask, others: acl(5), linux/posix_acl_xattr.h
+    entries = ((0x01, 7, none), (0x02, 7, STRANGER), (0x04, 5, none), (0x10, 7, none), (0x20, 5, none))
+    listed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    os.setxattr(tmp_path / "bin", "system.posix_acl_access", listed)
+    assert not trust.is_program(Root("/"), str(program))
+
+
+@as_root
+def test_debians_staff_may_write_below_usr_local_and_nowhere_else(tmp_path: Path) -> None:
+    debian = tmp_path / "etc" / "debian_version"
+    debian.parent.mkdir()
+    for folder, made, expected in (
+        ("usr/local/bin", True, True),
+        ("opt/bin", True, False),
+        ("usr/local/nvidia", True, False),
+        ("usr/local/sbin", False, False),
+    ):
+        debian.touch() if made else debian.unlink()
+        place = tmp_path / folder
+        place.mkdir(parents=True)
+        shutil.copy("/bin/true", place / "prog")
+        os.chown(place, 0, 50)
+        place.chmod(0o2775)
+        assert trust.is_program(Root(str(tmp_path)), f"/{folder}/prog") is expected

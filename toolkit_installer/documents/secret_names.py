@@ -1,0 +1,151 @@
+"""What the name of a key, variable, flag or parameter says of its value: a secret, or what may be shown.
+
+A name is taken for a secret's if it sounds like one. What is known to be none although it sounds so is listed here.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+from typing import Final
+
+
+class Kind(enum.IntEnum):
+    """How much of a value is shown because of its name; the greater, the less."""
+
+    ORDINARY = 0
+    """What looks like a secret is masked."""
+    KNOWN = 1
+    """It is shown even if it looks like a secret: digests and image references do."""
+    PLACE = 2
+    """It is shown if it is a path, and nothing else."""
+    PROXY = 3
+    """What stands before its last `@` is masked."""
+    SECRET = 4
+    """It is masked."""
+
+
+_ANYWHERE = re.compile(
+    "auth|passw|passphrase|pwd|token|secret|credential|signature|"
+    "apikey|accesskey|privatekey|keydata|keypem|header|bearer|cookie"
+)
+"""In a name without anything but letters and digits."""
+_WORDS: Final = frozenset({"sas", "pw", "creds", "cred", "jwt", "otp", "totp", "hmac", "nonce", "salt", "seed"})
+_ENDS: Final = ("key", "keys", "sig", "sigs", "psk", "psks", "pass")
+"""Of a word: `key`, and `licensekey` as well, but no `keyring`."""
+_OTHER_WORDS: Final = frozenset({"bypass", "compass", "donkey", "hockey", "monkey", "monkeys", "turkey", "whiskey"})
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_PROXY_WORDS: Final = ("proxy", "proxies")
+
+_NOT_SECRET: Final = frozenset(
+    {
+        "authorizationplugins",  # docker: names of plugins
+        "credhelpers",  # docker's config.json: names of programs
+        "credsstore",  # the same
+        "keymodel",  # containerd, image_decryption: `node`
+        "unauthorized",  # what registries answer
+        "x509keypairstreaming",  # containerd: a table of paths
+    }
+)
+_PLACES: Final = frozenset(
+    {
+        "authfile",  # podman and skopeo
+        "decryptionkeyspath",  # CRI-O; a flag of containerd's stream processors
+        "deprecatedkeypath",  # docker
+        "globalauthfile",  # CRI-O
+        "keyfile",  # containerd: of a registry
+        "keypath",  # containers' policy.json
+        "kvkeyfile",  # docker's cluster-store-opts
+        "metricskey",  # CRI-O
+        "namespacedauthdir",  # CRI-O
+        "pauseimageauthfile",  # CRI-O
+        "signaturepolicy",  # CRI-O
+        "signaturepolicydir",  # CRI-O
+        "streamtlskey",  # CRI-O
+        "syslogtlskey",  # docker's log-opts
+        "tcptlskey",  # containerd: grpc
+        "tlskey",  # docker
+        "tlskeyfile",  # containerd: x509_key_pair_streaming
+    }
+)
+_KNOWN: Final = frozenset(
+    {
+        "checksum",
+        "commit",
+        "container",  # IDs in what the engines log
+        "containerid",
+        "digest",
+        "gitcommit",
+        "id",
+        "image",
+        "images",
+        "pauseimage",
+        "pinnedimages",
+        "podsandboxid",
+        "revision",
+        "sandboximage",
+        "sandbox",
+        "sandboxid",
+        "sha256",
+        "sha512",
+        "uid",
+        "uuid",
+    }
+)
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
+_LAST_CODE_POINT: Final = 0x10FFFF
+
+
+def kind_of(name: str) -> Kind:
+    """Return what a name says of its value; `name` may be quoted, escaped, dotted, and begin with dashes."""
+    return _kind_of_short(name) if len(name) <= _SHORT else _kind_of(name)
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell whether a key, variable or flag of that name holds a secret."""
+    return kind_of(name) is Kind.SECRET
+
+
+def plain(token: str) -> str:
+    """Return what a string with escapes says; an escape that says nothing is left out."""
+
+    def character(match: re.Match[str]) -> str:
+        code = match[1] or match[2] or match[3]
+        if code is None:
+            return match[4]
+        return chr(int(code, 16)) if int(code, 16) <= _LAST_CODE_POINT else ""
+
+    return _ESCAPE.sub(character, token) if "\\" in token else token
+
+
+def _kind_of(name: str) -> Kind:
+    name = plain(name)
+    rest, _, last = name.rpartition(".")
+    whole, last = _squashed(name), _squashed(last)  # a dotted key is known by its last part
+    if whole in _NOT_SECRET or (last in _NOT_SECRET and not _sounds_secret(rest)):
+        return Kind.ORDINARY
+    if whole in _PLACES or (last in _PLACES and not _sounds_secret(rest)):
+        return Kind.PLACE
+    if _sounds_secret(name):
+        return Kind.SECRET
+    if whole.endswith(_PROXY_WORDS):
+        return Kind.PROXY
+    return Kind.KNOWN if last in _KNOWN else Kind.ORDINARY
+
+
+_kind_of_short = functools.lru_cache(maxsize=2048)(_kind_of)
+"""The same names come again and again, in both versions of a file."""
+_SHORT: Final = 64
+
+
+def _squashed(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _sounds_secret(name: str) -> bool:
+    if _ANYWHERE.search(_squashed(name)):
+        return True
+    words = {word.lower() for word in (*_WORD.findall(name), *re.findall(r"[A-Za-z]+", name))}
+    return any(word in _WORDS or (word.endswith(_ENDS) and word not in _OTHER_WORDS) for word in words)

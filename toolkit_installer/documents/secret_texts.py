@@ -1,0 +1,138 @@
+"""Secrets within a text, told by what stands around them: addresses, assignments, flags, PEM. Pure, and linear."""
+
+from __future__ import annotations
+
+import re
+
+from toolkit_installer.documents.secret_names import Kind, kind_of, plain
+from toolkit_installer.documents.secret_shapes import MASK, is_path, without_tokens
+
+_PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z0-9 ]{0,40}-----")
+_PEM_END = re.compile(r"-----END ")
+_URL_START = r"(?::|\\u003[aA])(?:\\?/|\\u002[fF]){2}"
+_URL = re.compile(_URL_START + r"""[^\s"'<>]*""")
+_URL_IN_STRING = re.compile(_URL_START + r"[^\s<>]*")
+_SLASHES = re.compile(r"(:(?:\\?/){2})")
+_WORD = re.compile(r"""[^\s"'<>\[\]{},=]+""")
+"""In a document, where brackets and commas have their own meaning, which must stay to be seen."""
+_WORD_IN_STRING = re.compile(r"\S+")
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=")
+_DIGEST = re.compile(r"@sha(?:256|384|512):(?![0-9]{1,5}(?:\Z|[^0-9a-zA-Z]))[0-9a-fA-F]+[^@]*\Z")
+_SCHEME = re.compile(r"\b(bearer|basic)([ \t]+)([A-Za-z0-9._~+/=-]{4,})", re.IGNORECASE)
+_SETTING = re.compile(r"(?<![A-Za-z0-9_.-])([A-Za-z0-9_.-]++)[ \t]*+(?:[=:]|%3[dD])[ \t]*+")
+_WHOLE_SETTING = re.compile(r"\s*+([A-Za-z0-9_.-]++)[ \t]*+=")
+_QUOTED_OR_WORD = re.compile(r"""\\?["'][^\n]*|\S*""")
+_REST_OF_LINE = re.compile(r"[^\n]*")
+_FLAG = re.compile(r"""(?<![^\s"'])(--?[A-Za-z0-9_.-]++)([ \t]++)(\\?["'][^\n]*|[^\s-]\S*)""")
+_LINE = re.compile(r"[^\r\n]+")
+
+
+def blank(text: str) -> str:
+    """Mask each line of `text`, keeping the line ends."""
+    return _LINE.sub(MASK, text)
+
+
+def by_kind(text: str, kind: Kind) -> str:
+    """Return a value of one line as its name allows it to be shown; what else is secret in it is not looked for."""
+    if kind is Kind.SECRET or (kind is Kind.PLACE and text and not is_path(plain(text))):
+        return MASK
+    if kind is Kind.PROXY and "@" in plain(text):
+        return MASK + text[text.rfind("@") :] if "@" in text else MASK
+    return text
+
+
+def without_private_keys(text: str) -> str:
+    """Mask what stands between the BEGIN and END lines of PEM private keys, up to the end if there is no END."""
+    parts: list[str] = []
+    position = 0
+    while begin := _PEM_BEGIN.search(text, position):
+        end = _PEM_END.search(text, begin.end())
+        stop = end.start() if end else len(text)
+        parts += (text[position : begin.end()], blank(text[begin.end() : stop]))
+        position = stop
+    parts.append(text[position:])
+    return "".join(parts)
+
+
+def without_credentials(text: str) -> str:
+    """Mask what shows by itself to be a secret, wherever it stands: `user:password@`, Bearer and Basic."""
+    text = _URL.sub(lambda match: _url(match[0]), text)
+    if "@" in text:
+        text = _WORD.sub(lambda match: _login(match[0]), text)
+    return _SCHEME.sub(lambda match: match[0] if _is_prose(match) else match[1] + match[2] + MASK, text)
+
+
+def without_secrets(text: str, kind: Kind) -> str:
+    """Mask the secrets in a string that is no secret as a whole: `API_TOKEN=…`, `X-Auth: …`, `--password …`, tokens."""
+    if "@" in text or "\\" in text:
+        text = _URL_IN_STRING.sub(lambda match: _url(match[0]), text)
+        text = _WORD_IN_STRING.sub(lambda match: _login(match[0]), text)
+    if "=" in text or ":" in text or "%3" in text:
+        text = _without_named(text)
+    if "-" in text:
+        text = _FLAG.sub(lambda match: match[1] + match[2] + by_kind(match[3], kind_of(match[1])), text)
+    if kind is Kind.KNOWN:
+        return text
+    if "\\" in text and without_tokens(said := plain(text)) != said:  # written so as not to be read
+        shown = without_tokens(text)
+        return shown if without_tokens(plain(shown)) == plain(shown) else blank(text)
+    return without_tokens(text)
+
+
+def _without_named(text: str) -> str:
+    """Mask what follows `NAME=`, up to white space, and `Name:`, up to the end of the line.
+
+    Where the text is nothing but one assignment, as in a list of variables, the value has all of the rest.
+    """
+    whole = _WHOLE_SETTING.match(text)
+    if whole and (kind := kind_of(whole[1])) > Kind.KNOWN:
+        return whole[0] + _LINE.sub(lambda line: by_kind(line[0], kind), text[whole.end() :])
+    parts: list[str] = []
+    position = 0
+    while name := _SETTING.search(text, position):
+        parts.append(text[position : name.end()])
+        position = name.end()
+        if (kind := kind_of(name[1])) > Kind.KNOWN:
+            value = (_REST_OF_LINE if ":" in name[0] else _QUOTED_OR_WORD).match(text, position)
+            if value and value[0]:
+                parts.append(by_kind(value[0], kind))
+                position = value.end()
+    parts.append(text[position:])
+    return "".join(parts)
+
+
+def _is_prose(match: re.Match[str]) -> bool:
+    """Tell `basic configuration` from `Basic dXNlcjpwYXNz`."""
+    return match[1].lower() == "basic" and match[3].islower() and match[3].isalpha()
+
+
+def _login(word: str) -> str:
+    """Mask `user:password` before the last `@` of a word, as in a proxy that is named without a scheme."""
+    said = plain(word)
+    if "@" not in said:
+        return word
+    if "://" in said:  # URLs have been dealt with; not what is listed beside them
+        return "".join(part if "://" in plain(part) else _login(part) for part in re.split("([,;])", word))
+    if said.count("@") != word.count("@"):  # written so as not to be read
+        return MASK if ":" in said.rpartition("@")[0] else word
+    digest = _DIGEST.search(word)  # of an image
+    end = word.rfind("@", 0, digest.start() if digest else len(word))
+    name = _ASSIGNED.match(word)
+    start = name.end() if name else 0
+    return word[:start] + MASK + word[end:] if ":" in plain(word[start : max(end, start)]) else word
+
+
+def _url(tail: str) -> str:
+    """Mask the user information in the rest of a URL, from its `://` on; there may be several in a row."""
+    if "\\u" in tail.lower():  # written so as not to be read
+        return "://" + MASK if "@" in plain(tail) else tail
+    pieces = _SLASHES.split(tail)
+    for index in range(2, len(pieces), 2):
+        piece = pieces[index]
+        authority = piece.split("/", 1)[0]
+        at = authority.rfind("@")
+        if at < 0 and re.search(r":[^0-9\\]", authority):
+            at = piece.rfind("@")  # no port comes after that colon: a password with a slash in it
+        if at >= 0:
+            pieces[index] = MASK + piece[at:]
+    return "".join(pieces)

@@ -1,0 +1,69 @@
+"""The program's own Python, started again by real paths, whatever has become of the links that led to it.
+
+    python -I -S interpreter.py MODULE:FUNCTION NAME COUNT PATH... ARGUMENT...
+
+calls the function with `NAME ARGUMENT...` as its command line, and the COUNT paths as where modules are looked for. A
+virtual environment's own interpreter, and the scripts beside it, are needed no more: they may be gone by then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+_UNUSABLE = 3
+"""ExitCode.BAD_CONFIGURATION, which cannot be imported where nothing can."""
+_PACKAGE_AT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+_THIS = os.path.realpath(__file__)
+_PATH = tuple(dict.fromkeys(os.path.realpath(entry) for entry in (*sys.path, _PACKAGE_AT)))
+"""All of these are looked at when the program starts: a link may be switched while it works."""
+
+
+def _python() -> str:
+    """Return the interpreter behind a virtual environment's, by its real path."""
+    base = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    return base if os.access(base, os.X_OK) else sys.executable
+
+
+_PYTHON = _python()
+
+
+def isolated(script: str, *arguments: str) -> list[str]:
+    """Return the words that run a script with the interpreter alone: no packages, no variables, no user's files.
+
+    The encoding of file names stays what it is here, as they are handed over as text.
+    """
+    flags = [f"-Xutf8={sys.flags.utf8_mode}", *(["-B"] if sys.dont_write_bytecode else [])]
+    return [_PYTHON, "-I", "-S", *flags, script, *arguments]
+
+
+def calling(function: str, name: str, *arguments: str) -> list[str]:
+    """Return the words that call a function (`module:function`) of this package in a program of its own."""
+    return isolated(_THIS, function, name, str(len(_PATH)), *_PATH, *arguments)
+
+
+def needed(command: list[str]) -> str:
+    """Return the script that a Python is told to run, empty where its command names none by a path."""
+    word = next((word for word in command[1:] if not word.startswith("-")), "")
+    return word if "/" in word else ""
+
+
+def _main() -> int:
+    function, name, count, *rest = sys.argv[1:]
+    sys.path[:] = rest[: int(count)]
+    sys.argv = [name, *rest[int(count) :]]
+    module, _, attribute = function.partition(":")
+    try:
+        return int(getattr(importlib.import_module(module), attribute)())
+    except (ImportError, AttributeError) as error:  # of the package's modules: what is called lets none of these out
+        print(  # noqa: T201  # there is no log yet
+            f"{name} cannot be started again, as it is not whole any more: {error}; install it again, then run "
+            "`toolkit-installer uninstall`, if the node is to be given back",
+            file=sys.stderr,
+        )
+        return _UNUSABLE
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

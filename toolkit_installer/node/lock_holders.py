@@ -1,0 +1,98 @@
+"""Who holds a flock on an open file: whoever could open it for reading can, so not every holder counts.
+
+The kernel's list (proc_locks(5)) names who took a lock. That process may have ended and left it to another, and its PID
+may be somebody else's by now: so a holder is who has the file open, with the lock on it (proc_pid_fdinfo(5)).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+
+from toolkit_installer.node import trust
+from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.trust import Standing
+
+_LOCKS = "/proc/locks"
+_LOCKED = "FLOCK"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stranger:
+    """Somebody whose lock is no sign of an instance."""
+
+    pid: int
+    users: tuple[int, ...]
+
+
+def believed(fd: int, said: int | None) -> int | None:
+    """Return the PID of a process that we believe and that holds a flock on the open file; None if there is none.
+
+    `said`: the PID that the file itself names. It is believed where it holds a lock on a file of the same number:
+    some file systems (overlayfs, btrfs) show another device to stat(2) than to the list. Raises NodeError.
+    """
+    takers = _takers(fd)
+    places = {pid for pid, exact in takers.items() if exact}
+    candidates = [said] if said in takers else sorted(places)
+    for pid in candidates:
+        if trust.standing(pid) is Standing.UNSEEN or (trust.standing(pid) is Standing.BELIEVED and _has_open(pid, fd)):
+            return pid
+    if not places:
+        return None
+    return next((pid for pid in _with_lock(fd) if trust.standing(pid) is Standing.BELIEVED), None)
+
+
+def stranger(fd: int) -> Stranger | None:
+    """Return a stranger who holds a flock on the open file, None if none is seen to. Raises NodeError."""
+    if not any(_takers(fd).values()):
+        return None  # taken in another PID namespace: nothing is known of who did
+    strangers = (pid for pid in _with_lock(fd) if trust.standing(pid) is Standing.STRANGER)
+    return next((Stranger(pid, tuple(sorted(trust.users_of(pid)))) for pid in strangers), None)
+
+
+def _takers(fd: int) -> dict[int, bool]:
+    """Return who took a flock on a file of this number, and whether it is said to be on this very device."""
+    status = os.fstat(fd)
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        with open(_LOCKS, encoding="ascii") as lines:
+            held = [words for words in map(str.split, lines) if "->" not in words and words[1] == _LOCKED]
+    except OSError as error:
+        raise NodeError.of(error, _LOCKS, "read it") from error
+    return {int(words[4]): words[5] == place for words in held if words[5].endswith(f":{status.st_ino}")}
+
+
+def _has_open(pid: int, fd: int) -> bool:
+    return any(True for _ in _descriptors(pid, fd))
+
+
+def _with_lock(fd: int) -> Iterator[int]:
+    """Yield the processes that have the file open with a flock on it, as far as they can be looked at."""
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        for number in _descriptors(int(name), fd):
+            try:
+                with open(f"/proc/{name}/fdinfo/{number}", encoding="ascii", errors="replace") as lines:
+                    held = any(line.startswith("lock:") and _LOCKED in line for line in lines)
+            except OSError:
+                continue  # it was closed, or its process ended
+            if held:
+                yield int(name)
+                break
+
+
+def _descriptors(pid: int, fd: int) -> Iterator[str]:
+    """Yield the numbers under which a process has the file open."""
+    ours = os.fstat(fd)
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), ours):
+                yield number
+        except OSError:
+            continue

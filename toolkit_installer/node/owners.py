@@ -1,0 +1,114 @@
+"""Who may write: whose folders may decide what is written, and whose files what is run as root.
+
+Permission bits decide, and the owner, up to the root. A group counts as nobody else if only root is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from toolkit_installer.errors import ConfigurationError
+
+_ACCESS_LIST = "system.posix_acl_access"
+"""The attribute that acl(5) lives in. With one, the group's bits are the mask: they speak for others as well."""
+_STAFF = 50
+"""Debian's group `staff`, to which /usr/local and its folders belonged, writable, up to Debian 11 (its Policy, 9.1.2).
+
+Debian documents its members as equal to root there: /usr/local/bin comes first in root's own PATH.
+"""
+_STAFFED = frozenset({"/usr/local", "/usr/local/bin", "/usr/local/sbin", "/usr/local/lib"})
+_DEBIAN = "etc/debian_version"
+"""On other systems the number is another group's."""
+
+
+def ourselves() -> frozenset[int]:
+    """Return the users whose word counts when something is to be run: root, and who we are."""
+    return frozenset({0, os.geteuid()})
+
+
+def groups(owner: os.stat_result | None = None) -> frozenset[int]:
+    """Return the groups that count as nobody else: root's, ours, and that of a node root's owner."""
+    own = {0, os.getegid()}
+    return frozenset(own if owner is None or owner.st_uid == 0 else {*own, owner.st_gid})
+
+
+def system_groups(root: int, folder: str) -> frozenset[int]:
+    """Return the groups whose members the system in the open folder `root` itself trusts with one of its folders."""
+    if folder not in _STAFFED:
+        return frozenset()
+    try:
+        os.stat(_DEBIAN, dir_fd=root)
+    except OSError:
+        return frozenset()
+    return frozenset({_STAFF})
+
+
+def written_by_others(fd: int, allowed: frozenset[int]) -> str | None:
+    """Return who else may write to what is open, in words; None if nobody may. `allowed` are the groups that may.
+
+    Raises OSError.
+    """
+    status = os.fstat(fd)
+    if status.st_mode & stat.S_IWOTH:
+        return "everybody"
+    if status.st_mode & stat.S_IWGRP:
+        if status.st_gid not in allowed:
+            return f"group {status.st_gid}"
+        if _has_access_list(fd):
+            return "whoever its access control list names"
+    return None
+
+
+def refuse_if_others_write(folder: int, path: str, *, runs: bool = False) -> None:
+    """Raise ConfigurationError when anybody else on the node could swap the file at the canonical `path`.
+
+    `folder` is its open folder. That one and all above it are looked at, up to the root: whoever can rename one of
+    them decides as well. They may belong to root, to us, and to whose node it is; the last has no say in what `runs`.
+    Raises OSError.
+    """
+    with contextlib.ExitStack() as stack:
+        fd, above = os.dup(folder), os.path.dirname(path)
+        stack.callback(os.close, fd)
+        walked = [(fd, above)]
+        while above != "/":
+            fd, above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd), os.path.dirname(above)
+            stack.callback(os.close, fd)
+            walked.append((fd, above))
+        root = os.fstat(fd)
+        trusted = ourselves() if runs else ourselves() | {root.st_uid}
+        allowed = groups(None if runs else root)
+        for each, name in walked:
+            # whoever may put files beside a program, sticky or not, may put another program's name there
+            sticky = not (runs and each == walked[0][0])
+            _refuse_folder_of_others(each, name, path, trusted, allowed | system_groups(fd, name), sticky=sticky)
+
+
+def _refuse_folder_of_others(  # all that makes a folder somebody else's
+    fd: int, folder: str, path: str, trusted: frozenset[int], allowed: frozenset[int], *, sticky: bool
+) -> None:
+    status = os.fstat(fd)
+    which = "its folder" if folder == os.path.dirname(path) else f"{folder}, which it lies in,"
+    who = written_by_others(fd, allowed)
+    if who is not None and not (sticky and status.st_mode & stat.S_ISVTX):
+        letter = "o" if who == "everybody" else "g"
+        raise ConfigurationError(
+            f"{which} is writable by {who}, who could then decide what runs as root",
+            path=path,
+            hint=f"chmod {letter}-w {folder}",
+        )
+    if status.st_uid not in trusted:
+        raise ConfigurationError(
+            f"{which} belongs to user {status.st_uid}, who could then decide what runs as root",
+            path=path,
+            hint=f"chown root {folder}",
+        )
+
+
+def _has_access_list(fd: int) -> bool:
+    try:
+        os.getxattr(f"/proc/self/fd/{fd}", _ACCESS_LIST)
+    except OSError:
+        return False  # there is none, or the file system knows none
+    return True

@@ -1,0 +1,227 @@
+"""Whom of the node we believe: root, or who we are ourselves, and nobody else.
+
+A process's name and arguments are its owner's to choose, and so are the files that it names and the sockets that it
+listens on. So a process is evidence only if all of its users are root's or ours, and if nobody else can become what it
+is: the owner of its user namespace could (user_namespaces(7)), and whoever calls a program with the set-user-ID bit
+chooses its name and arguments (execve(2)). A program of the node is run only if nobody else could have written it; what
+was looked at is what is run, by its descriptor.
+
+What strangers say is ignored, with a line at the level of debugging.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import functools
+import logging
+import os
+import stat
+import struct
+from collections.abc import Iterator
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.owners import groups, ourselves, refuse_if_others_write, written_by_others
+from toolkit_installer.node.root import NodeError, Root
+
+_GET_OWNER = 0xB704
+"""ioctl request NS_GET_OWNER_UID of linux/nsfs.h: a descriptor of a user namespace tells who made it."""
+_USER = struct.Struct("I")
+_STATUS_LIMIT = 64 * 1024
+_OUR_NAMESPACE = "/proc/self/ns/user"
+
+
+class Standing(enum.Enum):
+    """What a process is to us."""
+
+    BELIEVED = "believed"
+    STRANGER = "a stranger's"
+    UNSEEN = "root's, and not to be looked at by who we are"
+    GONE = "gone"
+
+
+@contextlib.contextmanager
+def pinned(pid: int) -> Iterator[int]:
+    """Open /proc/PID; yield its descriptor, by which only this process answers, and never one that gets its PID later.
+
+    Raises FileNotFoundError, ProcessLookupError.
+    """
+    folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def standing(pid: int) -> Standing:
+    """Return what the process `pid` is to us."""
+    try:
+        with pinned(pid) as folder:
+            return standing_of(folder, pid)
+    except OSError:
+        return Standing.GONE
+
+
+def standing_of(folder: int, pid: int) -> Standing:
+    """Return what the process behind `folder`, its open /proc/PID, is to us."""
+    try:
+        name, users = _identity(folder)
+        stranger = next(iter(sorted(users - ourselves())), None)
+        why = "it belongs to somebody else"
+        if stranger is None:
+            stranger, why = (
+                _who_else(folder),
+                "somebody else made its user namespace, or called its set-user-ID program",
+            )
+    except PermissionError:
+        return Standing.UNSEEN
+    except (OSError, ValueError):
+        return Standing.GONE  # or a thread of the kernel's, which says nothing
+    if stranger is None:
+        return Standing.BELIEVED
+    _tell(pid, name, stranger, why)
+    return Standing.STRANGER
+
+
+def _who_else(folder: int) -> int | None:
+    """Return who decides what root's process, or ours, is: None if nobody else does. Raises OSError."""
+    owner = _owner_of_namespace(folder)
+    if owner is not None and owner not in ourselves():
+        return owner
+    status = os.stat("exe", dir_fd=folder)
+    return status.st_uid if status.st_mode & stat.S_ISUID else None
+
+
+def believes_user(user: int) -> bool:
+    """Tell whether what this user says counts, where no process can be looked at."""
+    return user in ourselves()
+
+
+def is_dead(folder: int) -> bool:
+    """Tell whether the process behind `folder` is a zombie. Raises OSError."""
+    return _status(folder).get("State", "").strip().startswith(("Z", "X"))
+
+
+def users_of(pid: int) -> frozenset[int]:
+    """Return the real, effective and saved user of a process; none where it is gone."""
+    try:
+        with pinned(pid) as folder:
+            return _identity(folder)[1]
+    except (OSError, ValueError):
+        return frozenset()
+
+
+def _identity(folder: int) -> tuple[str, frozenset[int]]:
+    """Return a process's name, and its real, effective, saved and file system user. Raises OSError, ValueError."""
+    fields = _status(folder)
+    users = frozenset(map(int, fields.get("Uid", "").split()))
+    if not users:
+        raise ValueError("it says nothing of its users")
+    return fields.get("Name", "").strip(), users
+
+
+def _status(folder: int) -> dict[str, str]:
+    """Return the fields that the kernel tells of a process (proc_pid_status(5)). Raises OSError."""
+    fd = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        lines = os.read(fd, _STATUS_LIMIT).decode(errors="replace").splitlines()
+    finally:
+        os.close(fd)
+    fields: dict[str, str] = {}
+    for key, separator, value in (line.partition(":") for line in lines):
+        if separator:
+            fields.setdefault(key, value)  # the first of its kind is the kernel's
+    return fields
+
+
+def _owner_of_namespace(folder: int) -> int | None:
+    """Return who made the user namespace of a process, None where it is our own. Raises OSError."""
+    fd = os.open("ns/user", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        own = os.stat(_OUR_NAMESPACE)
+        theirs = os.fstat(fd)
+        if (own.st_dev, own.st_ino) == (theirs.st_dev, theirs.st_ino):
+            return None
+        user: int = _USER.unpack(fcntl.ioctl(fd, _GET_OWNER, bytes(_USER.size)))[0]
+        return user
+    finally:
+        os.close(fd)
+
+
+@functools.lru_cache(maxsize=256)
+def _tell(pid: int, name: str, user: int, why: str) -> None:
+    """Say once what is ignored. The standard library's logging is taken up by ours."""
+    logging.getLogger(__name__).debug("Ignored the process %r (PID %d, user %d): %s", name, pid, user, why)
+
+
+@contextlib.contextmanager
+def program(root: Root, path: str) -> Iterator[int]:
+    """Open the program at the node's `path` for running it; yield its descriptor, which is what is to be run.
+
+    It and every folder above it, up to the `/` of the installer's own file system, have to belong to root or to us, and
+    to be writable by nobody else. Raises ConfigurationError, NodeError.
+    """
+    canonical = root.canonical(path)
+    try:
+        fd = _opened(root, canonical)
+    except OSError as error:
+        raise NodeError.of(error, path, "look at the program") from error
+    try:
+        _refuse_program(fd, path)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _opened(root: Root, canonical: str) -> int:
+    """Open a program whose folders nobody else can write to. Raises ConfigurationError, OSError."""
+    _refuse_around(root)
+    with root.parent(canonical) as (folder, name):
+        refuse_if_others_write(folder, canonical, runs=True)
+        return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+
+
+def is_program(root: Root, path: str) -> bool:
+    """Tell whether there is a program at the node's `path` that would be run."""
+    try:
+        with program(root, path):
+            return True
+    except ConfigurationError:
+        return False
+
+
+def is_folder(root: Root, path: str) -> bool:
+    """Tell whether the node's folder `path` is there, and only root, or we, could put programs into it."""
+    try:
+        canonical = f"{root.canonical(path).rstrip('/')}/."
+        _refuse_around(root)
+        with root.parent(canonical) as (folder, _):
+            refuse_if_others_write(folder, canonical, runs=True)
+    except (OSError, ConfigurationError):
+        return False
+    return True
+
+
+def _refuse_around(root: Root) -> None:
+    """Raise ConfigurationError if somebody else could swap the folder that is the node's `/`. Raises OSError."""
+    if root.folder == "/" or root.folder.startswith("/proc/"):
+        return  # the last is how the kernel shows a process's own
+    place = os.path.realpath(root.folder)
+    with Root("/").parent(place) as (folder, _):
+        refuse_if_others_write(folder, place, runs=True)
+
+
+def _refuse_program(fd: int, path: str) -> None:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or not status.st_mode & 0o111:
+        raise ConfigurationError("is no program", path=path, hint="look at what is there")
+    if status.st_uid not in ourselves():
+        raise ConfigurationError(
+            f"belongs to user {status.st_uid}, and would be run as root: it is not run", path=path, hint="chown root it"
+        )
+    who = written_by_others(fd, groups())
+    if who is not None:
+        raise ConfigurationError(
+            f"is writable by {who}, and would be run as root: it is not run", path=path, hint="chmod go-w it"
+        )

@@ -1,0 +1,278 @@
+"""Which files of which engines still name the toolkit, whoever wrote them, and whether or not a receipt knows them.
+
+Removing a binary that an engine's file names breaks its containers, or its next start. So before one goes, all engines
+that the node has are looked at: the files that they are known to read, those that their processes and units name, what
+these import, their folders of drop-ins, hooks and CDI specifications. What a distribution generates at each start
+because it finds the toolkit does not count: it goes by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from toolkit_installer import log
+from toolkit_installer.distributions import TABLE, UNIT_FOLDERS
+from toolkit_installer.documents import mentions
+from toolkit_installer.engines import containerd_files, containerd_layouts
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.serving import PROCESS_NAMES
+from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.programs import PATH
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import NodeError
+from toolkit_installer.receipt import Receipt
+from toolkit_installer.toolkit.payload import RUNTIMES
+
+_BESIDE_AGENTS = ("config.toml.tmpl", "config-v3.toml.tmpl", "config.toml.d/*.toml", "config-v3.toml.d/*.toml")
+"""What k3s and RKE2 read in the folder of the file that they generate."""
+_OTHERS = (
+    "/etc/containerd/conf.d/*.toml",
+    "/etc/crio/crio.conf.d/*",
+    "/etc/crio/crio.conf.d/*/*",
+    "/etc/containers/containers.conf",
+    "/etc/containers/containers.conf.d/*.conf",
+    "/usr/share/containers/containers.conf",
+    "/usr/share/containers/containers.conf.d/*.conf",
+    "/etc/default/docker",
+    "/etc/default/containerd",
+    "/etc/default/crio",
+    "/etc/sysconfig/docker",
+    "/etc/sysconfig/crio",
+    "/usr/share/containers/oci/hooks.d/*.json",
+    "/etc/containers/oci/hooks.d/*.json",
+)
+"""Drop-ins and hooks by their usual places; podman reads hooks and runtimes as well (containers.conf(5))."""
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+"""Where engines look for CDI specifications (CDI's SPEC.md, "CDI JSON definition")."""
+_FOLDERS = {"hooks_dir": "*.json", "cdi_spec_dirs": "*", "cdi-spec-dirs": "*"}
+"""Keys that name folders, and the files in them that are read."""
+_FOLDER_LIST = re.compile(rf"""["']?\b({"|".join(_FOLDERS)})["']?\s*[=:]\s*\[([^\]\[]{{0,4096}})\]""")
+_QUOTED = re.compile(r"""["']([^"'\n]+)["']""")
+_FLAG = re.compile(
+    r"""(?:^|[\s"'=])(?:--?config(?:-file)?|-c|CONTAINER_CONFIG)(?:[= ]|\s|\\\n)\s*"""
+    r"""(?:"(/[^"\n]+)|'(/[^'\n]+)|(/[^\s"'\\]+))"""
+)
+"""How a command line names an engine's file."""
+_FLAG_FOLDER = re.compile(r"""--?(config-dir|hooks-dir|cdi-spec-dirs?)(?:[= ]|\s|\\\n)\s*["']?(/[^\s"'\\]+)""")
+"""How it names a folder, all of whose files are read."""
+_FOLLOWED = frozenset({"base_runtime_spec"})
+"""Keys whose value is a file that is read as well."""
+_IMPORTS = re.compile(r"^\s*imports\s*=\s*\[([^\]]{0,4096})\]", re.MULTILINE)
+"""Imports in what is no TOML: a template, or a broken file."""
+_MOST_FILES = 100_000
+_LONGEST_PATH = 4096
+_PATH = PATH.split(":")
+_PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
+"""What engines may name without a folder, and find in their PATH."""
+_ROWS = [row for row in TABLE if row.refused is None]
+"""Those of which an engine could run the toolkit; others' files are local users' own, some of them."""
+
+
+class StillNamedError(InstallerError):
+    """Files of engines that are not this installer's name the toolkit: it stays."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
+
+
+@dataclasses.dataclass(frozen=True)
+class Naming:
+    """A file that names the toolkit: on which line, and what it names."""
+
+    file: str
+    line: int
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} names {self.path}"
+
+
+def naming(node: Node, folder: str, *, known: Iterable[str] = (), instead: Collection[str] = ()) -> tuple[Naming, ...]:
+    """Return what names anything in the toolkit's `folder`, each file and path once.
+
+    `known`: more files that an engine is known to read. `instead`: files that are about to say something else.
+    """
+    search = _Search(node, folder, instead)
+    for reader in _readers(node):
+        search.read(reader, (*known, *_usual(), *_told(node)))
+    search.look_at_processes()
+    return tuple(search.found)
+
+
+def in_specifications(node: Node, folder: str) -> tuple[Naming, ...]:
+    """Return what in CDI specifications names anything in the toolkit's `folder`; our own is to be gone before."""
+    search = _Search(node, folder, ())
+    for reader in _readers(node):
+        search.read(reader, (f"{place}/*" for place in CDI_FOLDERS))
+    return tuple(search.found)
+
+
+def known_files(receipt: Receipt) -> tuple[str, ...]:
+    """Return the files of engines that a receipt knows of."""
+    return tuple(dict.fromkeys(file.path for engine in receipt.engines for file in engine.files))
+
+
+def refuse_removal(found: Sequence[Naming], *, recorded: bool) -> StillNamedError:
+    """Return the error that says what stays, why, and what to do. `recorded`: there is a receipt."""
+    another = "" if recorded else "; or name its engine, too, with --runtime: what installers left is taken out of it"
+    return StillNamedError(
+        f"everything was taken back but the toolkit, which stays: {'; '.join(map(str, found))}",
+        path=found[0].file,
+        line=found[0].line,
+        hint=f"take that out and restart the engine, then run `toolkit-installer uninstall` again{another}",
+    )
+
+
+class _Search:
+    """Follows files to those that they import; each file is read once."""
+
+    def __init__(self, node: Node, folder: str, instead: Collection[str]) -> None:
+        self._node = node
+        self._folders = (folder, node.files.canonical(folder))
+        self._instead = instead
+        self._seen: set[str] = set()
+        self.found: dict[Naming, None] = {}
+
+    def read(self, reader: Reader, patterns: Iterable[str]) -> None:
+        """Look at all files that the patterns match, and at what they name. Raises StillNamedError for too many."""
+        pending = deque(patterns)
+        while pending:
+            for path in _matching(reader, pending.popleft()):
+                content = self._content(reader, path)
+                if content is not None:
+                    pending += _named_by(content, path)
+                    self._look(reader, path, content)
+            if len(self._seen) > _MOST_FILES:
+                raise StillNamedError(
+                    f"the engines' files name more than {_MOST_FILES} others, which may name the toolkit",
+                    hint="nothing was removed; look at what they import",
+                )
+
+    def _content(self, reader: Reader, path: str) -> bytes | None:
+        """Return the content of a file that was not looked at yet, and that counts."""
+        try:
+            place = reader.root.outside(reader.canonical(path))
+            if place in self._seen or reader.canonical(path) in self._instead or not reader.is_file(path):
+                return None
+            self._seen.add(place)
+            found = reader.find(path)
+        except ConfigurationError as error:
+            log.get().warning("A file that an engine may read cannot be looked at", file=path, reason=error.reason)
+            if not isinstance(error, NodeError):  # it is there, and larger than what is read here
+                self.found[Naming(path, 1, f"what nobody has read to its end ({error.reason})")] = None
+            return None
+        return None if found is None else found.content
+
+    def _look(self, reader: Reader, path: str, content: bytes) -> None:
+        named = _mentioned(reader, self._folders, content)
+        if named and not _goes_by_itself(self._node, path):
+            self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
+
+    def look_at_processes(self) -> None:
+        """Look at what the node's engines were started with."""
+        for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
+            if not self._node.is_home_of(process):
+                continue
+            text = "\n".join(process.arguments)
+            for each in _mentioned(self._node.files, self._folders, text.encode(errors="surrogateescape")):
+                words = f"the command line of {process.name} (PID {process.pid})"
+                self.found[Naming(words, each.line, each.path)] = None
+
+
+def names(reader: Reader, folder: str, content: bytes) -> bool:
+    """Tell whether a text names anything in the toolkit's folder."""
+    return bool(_mentioned(reader, (folder, reader.canonical(folder)), content))
+
+
+def _mentioned(reader: Reader, folders: Sequence[str], content: bytes) -> Sequence[mentions.Mention]:
+    return mentions.of(content, lambda name: _is_ours(reader, folders, name))
+
+
+def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
+    """Tell whether a path lies in the toolkit's folder, or a program's name leads there by its symlink."""
+    places = [name] if name.startswith("/") else [f"{place}/{name}" for place in _PATH if name in _PROGRAMS]
+    for path in places:
+        if any(beneath(posixpath.normpath(path), folder) for folder in folders):
+            return True
+        try:
+            leads = reader.canonical(path) if "\0" not in path and len(path) < _LONGEST_PATH else path
+        except NodeError:
+            continue
+        if any(beneath(leads, folder) for folder in folders):
+            return True
+    return False
+
+
+def _goes_by_itself(node: Node, path: str) -> bool:
+    """Tell whether a distribution makes the file anew at each start, with what it finds of the toolkit then."""
+    try:
+        layout = containerd_layouts.find(node, path)
+    except ConfigurationError:
+        return False
+    return layout is not None and path in (layout.generated, layout.source) and path != layout.drop_in
+
+
+def _usual() -> Iterator[str]:
+    """Yield where engines have their files, as patterns."""
+    for row in _ROWS:
+        yield row.config
+        if row.drop_in is not None:
+            yield posixpath.join(posixpath.dirname(row.drop_in), "*")
+        if row.config.endswith("/agent/etc/containerd/config.toml"):
+            yield from (posixpath.join(posixpath.dirname(row.config), name) for name in _BESIDE_AGENTS)
+        for unit in (posixpath.join(folder, name) for folder in UNIT_FOLDERS for name in row.units):
+            yield from (unit, f"{unit}.d/*.conf")
+    yield from _OTHERS
+
+
+def _told(node: Node) -> Iterator[str]:
+    """Yield the files that the node's engines were started with."""
+    for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
+        if node.is_home_of(process):
+            yield from _flagged(" ".join(process.arguments))
+
+
+def _flagged(text: str) -> Iterator[str]:
+    """Yield the files, and the files in the folders, that a command line names."""
+    yield from ("".join(match) for match in _FLAG.findall(text))
+    for kind, folder in _FLAG_FOLDER.findall(text):
+        yield posixpath.join(folder, _FOLDERS.get(kind.replace("-", "_"), "*"))
+
+
+def _named_by(content: bytes, path: str) -> Iterator[str]:
+    """Yield what a file of an engine imports, and the files in the folders that it names."""
+    text = content.decode(errors="replace")
+    try:
+        yield from containerd_files.imports(content, path)
+    except ConfigurationError:  # a template, or broken: what it imports is imported all the same, or will be
+        for listed in _IMPORTS.findall(text):
+            yield from (
+                posixpath.normpath(posixpath.join(posixpath.dirname(path), each)) for each in _QUOTED.findall(listed)
+            )
+    yield from _flagged(text)
+    for key, value in mentions.pairs(content):
+        if value.startswith("/") and key in _FOLDERS:
+            yield posixpath.join(value, _FOLDERS[key])
+        elif value.startswith("/") and key in _FOLLOWED:
+            yield value
+    for match in _FOLDER_LIST.finditer(text):
+        yield from (posixpath.join(each, _FOLDERS[match[1]]) for each in _QUOTED.findall(match[2]) if each[:1] == "/")
+
+
+def _matching(reader: Reader, pattern: str) -> Sequence[str]:
+    try:
+        return reader.matching(pattern)
+    except ConfigurationError:
+        return []  # what cannot be reached from here is read by nobody here
+
+
+def _readers(node: Node) -> list[Reader]:
+    """Return what reads the node's files: those mounted into the container, and those beneath the host's root."""
+    if node.files.root.folder == node.programs.root.folder:
+        return [node.files]
+    return [node.files, Reader(node.programs.root)]

@@ -1,0 +1,28 @@
+"""Writing to a standard stream past its buffer."""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TextIO
+
+
+def write(stream: TextIO, text: str, *, patient: bool = False) -> None:
+    """Write a text at once: what a buffer cannot write it keeps, and Python fails on it again when the process ends.
+
+    `patient`: wait where a pipe that does not block is full. Raises OSError, and ValueError for a closed stream.
+    """
+    try:
+        descriptor = stream.fileno()
+    except OSError:  # a stream in memory
+        stream.write(text)
+        stream.flush()
+        return
+    data = text.encode(stream.encoding or "utf-8", "backslashreplace")
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            if not patient:
+                raise
+            select.select([], [descriptor], [])
