@@ -121,6 +121,50 @@ def test_a_relative_pattern_is_not_relative_to_the_file_in_1_6(binaries: list[Bi
         assert ("a" in table(read)["runtimes"]) == (binary.release != "1.6"), binary
 
 
+LINKS = {
+    # where the link a.toml leads to, and the file that counts for 1.x and 2.x: b.toml, the root as b.toml is not read
+    # (the daemon itself does not start then), or None, as the files are refused
+    "b.toml": ("b", "b"),
+    "../config.toml": ("b", "b"),
+    "nowhere": (None, "root"),
+    "a.toml": (None, None),
+}
+
+
+@pytest.mark.parametrize("target", LINKS)
+def test_a_link_that_a_pattern_matches_is_read_as_one_more_file(
+    target: str, binaries: list[Binary], tmp_path: Path
+) -> None:
+    files = {
+        "config.toml": text(GRPC, "root", imports=("/etc/containerd/d/*.toml",)),
+        "d/b.toml": text(GRPC, "b"),
+    }
+    for binary in binaries:
+        folder = tmp_path / str(binary)
+        (folder / "d").mkdir(parents=True)
+        (folder / "d/a.toml").symlink_to(target)
+        (folder / "d/c.toml").symlink_to("b.toml")
+        read = dump(binary, files, folder)
+        counts = table(read)["default_runtime_name"] if read is not None else None
+        assert counts == LINKS[target][deep(binary)], binary
+
+
+def test_an_earlier_file_counts_where_a_link_names_it_last(binaries: list[Binary], tmp_path: Path) -> None:
+    files = {
+        "config.toml": text(GRPC, "root", imports=("/etc/containerd/d/*.toml",)),
+        "d/a.toml": text(GRPC, "a"),
+        "d/b.toml": text(GRPC, "b"),
+    }
+    for binary in binaries:
+        folder = tmp_path / str(binary)
+        (folder / "d").mkdir(parents=True)
+        (folder / "d/c.toml").symlink_to("a.toml")
+        read = dump(binary, files, folder)
+        assert read is not None
+        assert table(read)["default_runtime_name"] == "a", binary
+        assert ("b" in table(read)["runtimes"]) == deep(binary), binary
+
+
 def test_a_false_value_of_a_later_file_counts(binaries: list[Binary], tmp_path: Path) -> None:
     option = f'[plugins."{GRPC}".containerd.runtimes.runc.options]\nSystemdCgroup = '
     files = {

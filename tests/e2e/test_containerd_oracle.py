@@ -5,12 +5,20 @@ The machine's own, those of newer Debian releases, and the newest one, which tes
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.containerd_binaries import Binary, differences, dump
-from tests.support.containerd_cases import Case, cases
+from tests.support.containerd_cases import HANDLERS, TOOLKIT, Case, cases
+from tests.support.containerd_links import CASES, put
+from toolkit_installer.engines import containerd_survey
+from toolkit_installer.engines.base import Live, Request
+from toolkit_installer.engines.containerd import Containerd
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import EngineSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +63,43 @@ def test_no_containerd_that_took_the_files_refuses_them_or_loses_a_runtime(
         after = dump(binary, case.after(), tmp_path / f"{binary}-after")
         assert after is not None, f"{binary} refuses ours"
         assert names(before) <= names(after), binary
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["live", "down"])
+@pytest.mark.parametrize("name", CASES)
+def test_files_that_are_linked_give_every_containerd_what_it_had_and_our_handlers(
+    name: str, binaries: list[Binary], tmp_path: Path, *, live: bool
+) -> None:
+    for binary in binaries:
+        root = tmp_path / str(binary)
+        put(name, root)
+        before = printed(binary, root)
+        if before is None:
+            assert "leads nowhere" in name  # 1.x refuses it at once, and 2.x when it starts
+            continue
+        answers = Live(f"{binary.release}.0", {"runc": None}, "runc") if live else None
+        engine = EngineSettings()
+        survey = containerd_survey.look(Node(str(root)), engine, "/run/containerd/containerd.sock", answers, "")
+        goals = Containerd().goals(survey, Request(HANDLERS, "nvidia", TOOLKIT, engine), {})
+        for goal in goals.files:
+            if goal.target is not None:
+                place = root / goal.path.lstrip("/")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(goal.target)
+        after = printed(binary, root)
+        assert after is not None, f"{binary} refuses ours"
+        assert differences(before, after, spared=frozenset()) == [], binary
+
+
+def printed(binary: Binary, root: Path) -> dict[str, Any] | None:
+    """Return what it makes of the files below `root`, of which a copy has its absolute paths changed."""
+    copy = root.parent / f"{root.name}-read"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(root, copy, symlinks=True)
+    for place in copy.rglob("*"):
+        if place.is_file() and not place.is_symlink():
+            place.write_bytes(place.read_bytes().replace(b'"/etc/', b'"' + os.fsencode(copy) + b"/etc/"))
+    return dump(binary, {}, copy / "etc/containerd")
 
 
 def names(dumped: dict[str, Any]) -> set[str]:

@@ -18,8 +18,7 @@ from tests.support import payloads
 from tests.support.engines import PATH, DockerEngine
 from toolkit_installer import cli
 from toolkit_installer.engines import docker as room
-from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import processes
+from toolkit_installer.node import processes, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineSettings, Program
 
@@ -100,34 +99,32 @@ def node() -> Node:
     return Node("/", whole=False)
 
 
-def test_a_rootless_docker_behind_the_usual_socket_is_refused_and_its_file_named(
+def test_a_users_docker_behind_the_usual_socket_is_not_heard(
     rootless: Rootless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "SOCKET", str(rootless.socket))
-    with pytest.raises(ConfigurationError, match="is rootless") as caught:
-        room.Docker().survey(node(), EngineSettings())
-    assert caught.value.path == str(rootless.own_config)
-    assert f"user {USER}" in caught.value.reason
-    assert "--config" in str(caught.value.hint)
+    survey = room.Docker().survey(node(), EngineSettings())
+    assert survey.live is None
+    assert f"user {USER}" in survey.silence
+    assert [file.path for file in survey.files] == [room.CONFIG]
 
 
-def test_a_node_whose_only_docker_is_rootless_is_refused(rootless: Rootless, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the machine that this runs on may have other dockerds
-    own = [each for each in processes.named(frozenset({"dockerd"})) if processes.user_of(each) == USER]
+def test_a_users_docker_is_not_heard_where_root_names_its_socket_either(rootless: Rootless) -> None:
+    survey = room.Docker().survey(node(), EngineSettings(socket=str(rootless.socket)))
+    assert survey.live is None
+    assert "neither root nor who this installer is" in survey.silence
+    assert [file.path for file in survey.files] == [room.CONFIG]
+
+
+def test_a_users_docker_forbids_nothing_and_is_no_docker_of_the_nodes(
+    rootless: Rootless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = [pid for pid, name in processes._running(frozenset({"dockerd"}).__contains__) if USER in trust.users_of(pid)]
     assert own
-    monkeypatch.setattr(processes, "named", lambda _names: own)
+    assert not [each for each in processes.named(frozenset({"dockerd"})) if each.pid in own]
     monkeypatch.setattr(room, "SOCKET", str(rootless.folder / "absent" / "docker.sock"))
-    with pytest.raises(ConfigurationError, match="is rootless") as caught:
-        room.Docker().survey(node(), EngineSettings())
-    assert caught.value.path == str(rootless.own_config)
-    # a docker of the node's own beside it, stopped or not, may be meant by whoever names its file
     survey = room.Docker().survey(node(), EngineSettings(config=str(rootless.folder / "other.json")))
     assert survey.live is None
-
-
-def test_a_rootless_docker_whose_socket_is_named_is_configured_in_its_own_file(rootless: Rootless) -> None:
-    survey = room.Docker().survey(node(), EngineSettings(socket=str(rootless.socket)))
-    assert [file.path for file in survey.files] == [str(rootless.own_config)]
 
 
 def test_its_user_can_install_into_a_rootless_docker_and_take_it_back(rootless: Rootless) -> None:
