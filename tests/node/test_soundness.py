@@ -57,6 +57,10 @@ DAMAGES: dict[str, Damage] = {
     "no hook": lambda tree, _: without(tree, f"{TOOLKIT}/nvidia-container-runtime-hook"),
     "a receipt for all to read": lambda tree, _: changed(tree, f"{STORE}/receipt.json", mode=0o644),
     "a file of nobody's": lambda tree, _: {**tree, "/usr/local/extra": Entry("-", 0o644, (0, 0), b"", ())},
+    "another engine's file that names a program which is gone": lambda tree, _: {
+        **tree,
+        "/etc/other.toml": Entry("-", 0o644, (0, 0), f'path = "{TOOLKIT}/absent"'.encode(), ()),
+    },
     "no folder that was there": lambda tree, _: without(tree, "/usr/local"),
 }
 

@@ -34,6 +34,7 @@ FILES = {"docker": (DAEMON_JSON,), "containerd": (CONFIG_TOML, DROP_IN), "crio":
 CONFIG = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
 _TEMPORARY = re.compile(r"\.(?P<final>.+)\.toolkit-installer\.(tmp|swap)")
 """The names of what is on its way to its place, or out of it."""
+_NAMED = re.compile(re.escape(TOOLKIT) + r"/[\w.-]+")
 OURS = frozenset({"nvidia", "nvidia-cdi", "nvidia-legacy", "gpu", "gpu-cdi", "gpu-legacy"})
 """Names of handlers that the tests let the program register: these may come and go."""
 PASSING = "/run/nvidia"
@@ -60,6 +61,7 @@ def judge(tree: Tree, grounds: Grounds, served: Served | None = None) -> list[st
     named = handlers(tree, grounds.engine) | _of_ours(served)
     wrong += _runtimes(named, tree, grounds)
     wrong += _everything(tree, grounds)
+    wrong += _dangling(tree, grounds.original)
     if served is not None and served.down:
         wrong.append(f"the engine is down: {served.down}")
     return wrong
@@ -207,6 +209,23 @@ def becoming(path: str) -> str:
 
 
 # --- all the rest ---
+
+
+def _dangling(tree: Tree, original: Tree) -> Iterator[str]:
+    """Yield which file, of whatever engine, names an executable of the toolkit's that is gone, and did not before."""
+    for path, entry in tree.items():
+        if _in_toolkit(path) or f"{path}/".startswith(f"{STORE}/"):
+            continue
+        for name in sorted(mentioned(entry) - mentioned(original.get(path))):
+            if name not in tree or tree[name].mode & 0o555 != 0o555:
+                yield f"{path} names {name}, which is missing, or not to be executed"
+
+
+def mentioned(entry: Entry | None) -> set[str]:
+    """Return the paths in the toolkit's folder that a file's bytes, or where a link leads, name; nothing for none."""
+    content = entry.content if entry is not None else ""
+    text = content.decode(errors="surrogateescape") if isinstance(content, bytes) else content
+    return set(_NAMED.findall(text))
 
 
 def _everything(tree: Tree, grounds: Grounds) -> Iterator[str]:
