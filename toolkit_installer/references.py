@@ -78,8 +78,9 @@ def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
     `engines`: those that had handlers, which may offer them still, whatever their files say by now. All others that
     the node has are asked as well: somebody else may have registered the toolkit with them.
     """
-    live = [words for record in (*engines, *_others(node, engines)) for words in _engine(node, folder, record)]
-    found = [*live, *holders(node, folder)]
+    others, unseen = _others(node, engines)
+    live = [words for record in (*engines, *others) for words in _engine(node, folder, record)]
+    found = [*live, *unseen, *holders(node, folder)]
     for holder in found:
         log.get().warning("The toolkit is still needed; `uninstall` removes it later", folder=folder, why=holder)
     return bool(found)
@@ -93,17 +94,27 @@ def holders(node: Node, folder: str, ours: Mapping[str, Container[str]] | None =
     return [*_containers(node, folder), *_specifications(node, folder, ours or {})]
 
 
-def _others(node: Node, known: Sequence[EngineRecord]) -> list[EngineRecord]:
-    """Return the engines that listen where engines usually do, and of which nothing is recorded."""
+def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecord], list[str]]:
+    """Return the engines that listen where engines usually do, and of which nothing is recorded.
+
+    And in words those whose sockets this user may not look at. Raises NodeError.
+    """
     seen = {node.files.canonical(record.socket) for record in known}
-    found = []
+    found, unseen = [], []
     usual = [(row.engine, row.socket) for row in TABLE if row.refused is None and row.engine in ROOMS]
-    for engine, socket in (*usual, *serving.served(node)):
-        place = node.files.canonical(socket)
+    for engine, socket in dict.fromkeys((*usual, *serving.served(node))):
+        try:
+            place = node.files.canonical(socket)
+        except NodeError as error:
+            if error.number != errno.EACCES:
+                raise
+            # a user's own docker, and root's containerd beside it
+            unseen.append(f"{engine} may listen on {socket} (this user may not look there, root may) and offer it")
+            continue
         if place not in seen and processes.listens(node.root, socket):
             found.append(EngineRecord(engine, socket, None, (), None, ()))
         seen.add(place)
-    return found
+    return found, unseen
 
 
 def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:

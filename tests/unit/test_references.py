@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -214,6 +215,22 @@ def test_bundles_that_this_user_may_not_look_at_hold_the_toolkit_rather_than_fai
     assert references.holders(node, TOOLKIT) == [
         "the container below /run/docker/containerd/daemon (this user may not look there, root may) may run with it"
     ]
+
+
+def test_an_engine_whose_socket_this_user_may_not_look_at_holds_the_toolkit_rather_than_fail_the_cleanup(
+    node: Node, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+) -> None:
+    canonical = Reader.canonical
+
+    def refused(reader: Reader, path: str) -> str:
+        if path.startswith("/run/containerd/"):
+            raise NodeError.of(PermissionError(errno.EACCES, ""), path, "look at it")
+        return canonical(reader, path)
+
+    monkeypatch.setattr(Reader, "canonical", refused)
+    assert references.held(node, TOOLKIT, ())
+    said = logged.getvalue()
+    assert "containerd may listen on /run/containerd/containerd.sock (this user may not look there" in said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is needed: run as root")
