@@ -28,10 +28,13 @@ class Kind(enum.IntEnum):
 
 _ANYWHERE = re.compile(
     "auth|passw|passphrase|pwd|token|secret|credential|signature|"
-    "apikey|accesskey|privatekey|keydata|keypem|header|bearer|cookie"
+    "apikey|accesskey|privatekey|sharedaccess|keydata|keypem|header|bearer|cookie"
 )
 """In a name without anything but letters and digits."""
-_WORDS: Final = frozenset({"sas", "pw", "creds", "cred", "jwt", "otp", "totp", "hmac", "nonce", "salt", "seed"})
+_WORDS: Final = frozenset(
+    {"sas", "pw", "creds", "cred", "jwt", "otp", "totp", "hmac", "nonce", "salt", "seed"}
+    | {"dsn", "fernet", "pat", "pin", "webhook", "webhooks"}
+)
 _ENDS: Final = ("key", "keys", "sig", "sigs", "psk", "psks", "pass")
 """Of a word: `key`, and `licensekey` as well, but no `keyring`."""
 _OTHER_WORDS: Final = frozenset({"bypass", "compass", "donkey", "hockey", "monkey", "monkeys", "turkey", "whiskey"})
