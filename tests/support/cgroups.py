@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -33,12 +34,19 @@ def group(*, within: float = 60.0) -> Iterator[str]:
                 raise GroupError(f"{found} still has {members}")
             time.sleep(_POLL)
         for folder, _, _ in os.walk(found, topdown=False):
-            Path(folder).rmdir()
+            with contextlib.suppress(FileNotFoundError):  # the runtime removes it as well
+                Path(folder).rmdir()
 
 
 def _kill_all(found: Path) -> list[int]:
     """Send SIGKILL to all that is in a control group; return which they were."""
-    members = [int(pid) for file in found.glob("**/cgroup.procs") for pid in file.read_text().split()]
+    members: list[int] = []
+    for file in found.glob("**/cgroup.procs"):
+        try:
+            members += map(int, file.read_text().split())
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # the runtime removes its groups as well
+                raise
     for pid in members:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
