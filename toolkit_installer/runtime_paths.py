@@ -17,13 +17,16 @@ def absolute(node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: P
 
     `runtimes` is what the engine's files say, best first: paths, or names. A name is looked for as the engine's
     process would look, or, where none is seen, in the usual folders of the node. The engine's own that is found
-    nowhere stays a name: it may be installed later.
+    nowhere stays a name: it may be installed later. One that engines run where their files say nothing stays none: as a
+    name before others it would be looked for where this search did not take it.
     """
     root = node.programs.root if engine is None else processes.root_of(engine)
     folders = programs.PATH.split(":") if engine is None else _search_path(engine)
     usual = [name for name in low_level.DEFAULTS if name not in runtimes]
     found = [runtime if "/" in runtime else _find(root, folders, runtime, toolkit_folder) for runtime in runtimes]
-    kept = [path or runtime for path, runtime in zip(found, runtimes, strict=True)]
+    kept = [
+        path or runtime for path, runtime in zip(found, runtimes, strict=True) if path or runtime != low_level.BUILT_IN
+    ]
     others = [path for name in usual if (path := _find(root, folders, name, toolkit_folder)) is not None]
     return tuple(dict.fromkeys([*kept, *others]))
 

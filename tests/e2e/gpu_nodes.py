@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -70,6 +71,8 @@ monitor_path = "/usr/bin/conmon"
 pause_image = "registry.example/pause:1"
 """
 
+CRUN = "/usr/bin/crun"
+
 Engines: TypeAlias = DockerEngine | ContainerdEngine | CrioEngine
 
 
@@ -126,6 +129,28 @@ def engine(
     made.config.write_text(text.replace("@FOLDER@", str(folder)).replace("@CDI@", str(driver.specifications)))
     made.enter = driver.enter
     return made
+
+
+def offer_crun(kind: Kind, config: Path, *, default: bool) -> None:
+    """Write into an engine's file that crun is a handler beside the engine's own runc, or the default."""
+    if kind.name == "docker":
+        document = json.loads(config.read_text()) | {"runtimes": {"crun": {"path": CRUN}}}
+        config.write_text(json.dumps(document | ({"default-runtime": "crun"} if default else {})))
+        return
+    text = config.read_text()
+    if kind.name == "crio":
+        text += f'[crio.runtime.runtimes.crun]\nruntime_path = "{CRUN}"\nmonitor_path = "/usr/bin/conmon"\n'
+        config.write_text(text.replace('default_runtime = "runc"', 'default_runtime = "crun"') if default else text)
+        return
+    plugin = "io.containerd.grpc.v1.cri" if kind.series.startswith("1.") else "io.containerd.cri.v1.runtime"
+    table = f'plugins."{plugin}".containerd'
+    text += "".join(f'[{table}.runtimes.{name}]\nruntime_type = "io.containerd.runc.v2"\n' for name in ("runc", "crun"))
+    text += f'[{table}.runtimes.crun.options]\nBinaryName = "{CRUN}"\n'
+    if default and f"[{table}]\n" in text:
+        text = text.replace(f"[{table}]\n", f'[{table}]\ndefault_runtime_name = "crun"\n')
+    elif default:
+        text += f'[{table}]\ndefault_runtime_name = "crun"\n'
+    config.write_text(text)
 
 
 @dataclasses.dataclass

@@ -7,6 +7,7 @@ and never run (tests/support/real_payload.py).
 from __future__ import annotations
 
 import shutil
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,3 +140,37 @@ def test_a_container_gets_the_gpu_by_an_annotation(node: GpuNode) -> None:
     prefixes = ("--nvidia-container-runtime-modes.cdi.annotation-prefixes", "cdi.k8s.io/")
     node.install(*MODE_CDI, *prefixes)
     assert node.seen("nvidia", annotations=BY_ANNOTATION) == THE_GPU
+
+
+with_crun = pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], *KINDS[3:]], ids=str)
+
+
+def low_level_runtimes(node: GpuNode) -> list[str]:
+    """Return what NVIDIA's runtime is told to look for, best first."""
+    config = node.engine.folder.parent / "nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+    found: list[str] = tomllib.loads(config.read_text())["nvidia-container-runtime"]["runtimes"]
+    return found
+
+
+@with_crun
+def test_a_crun_handler_beside_the_engines_own_runc_runs_no_container_of_ours(node: GpuNode) -> None:
+    # as k3s registers one by itself where it finds it; an old crun refuses what a newer engine makes for runc
+    gpu_nodes.offer_crun(node.kind, node.engine.config, default=False)
+    node.engine.restart()
+    node.driver.load()
+    node.install(*MODE_CDI, "--nvidia-container-runtime.log-level", "debug")
+    assert node.seen("nvidia", environment=ALL) == THE_GPU
+    said = node.debug_log.read_text()
+    assert "/runc" in said
+    assert gpu_nodes.CRUN not in said
+    assert low_level_runtimes(node)[0].endswith("/runc")
+    node.driver.unload()  # now it is our own script that runs it
+    assert node.seen("nvidia", environment=ALL) == NOTHING
+
+
+@with_crun
+def test_where_crun_is_the_default_runtime_it_runs_ours_as_well(node: GpuNode) -> None:
+    gpu_nodes.offer_crun(node.kind, node.engine.config, default=True)
+    node.engine.restart()
+    node.install(*MODE_CDI, "--set-as-default=false")
+    assert low_level_runtimes(node)[0] == gpu_nodes.CRUN

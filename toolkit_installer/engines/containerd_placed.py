@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
-from toolkit_installer.engines import containerd_additions, containerd_sources, ownership, templates
+from toolkit_installer.engines import containerd_additions, containerd_sources, templates
 from toolkit_installer.engines.base import Goal, Goals, Request, Survey
 from toolkit_installer.engines.containerd_config import Part
 from toolkit_installer.engines.containerd_layouts import Layout, Way
 from toolkit_installer.engines.containerd_sources import Sources
-from toolkit_installer.engines.containerd_tables import CRI_PLUGIN, SHORT, enable_cdi, shape
+from toolkit_installer.engines.containerd_tables import BUILT_IN_RUNTIME, CRI_PLUGIN, SHORT, enable_cdi
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.settings import EngineSettings
@@ -73,8 +73,8 @@ class Placing:
                 self._into_template()
             else:
                 self._found_by_itself()
-        named = ownership.low_level(self.document, shape(self.layout.plugin))
-        own = tuple(dict.fromkeys((*named, *self.survey.low_level)))
+        built_in = next(iter(self.survey.low_level), BUILT_IN_RUNTIME)
+        own = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
         return Goals(tuple(self.without.values()), self.served, self.default, own, tuple(self.notes))
 
     def _keep_default(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
+from toolkit_installer.engines import ownership
 from toolkit_installer.engines.containerd_tables import (
     BUILT_IN_RUNTIME,
     DEFAULT_RUNTIME_TYPE,
@@ -18,6 +19,7 @@ from toolkit_installer.engines.containerd_tables import (
     SHORT,
     check,
     executable,
+    is_runc,
     legacy_default,
     legacy_type,
     shape,
@@ -27,8 +29,6 @@ from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import located
 from toolkit_installer.toolkit.handlers import Handler
 
-_RUNC_TYPES = "io.containerd.runc."
-"""Runtime types whose options have a BinaryName."""
 _GONE_FROM_2 = "io.containerd.runc.v1"
 """Deprecated since 1.4, removed in 2.0 (containerd, RELEASES.md)."""
 _FILLED_IN = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
@@ -108,9 +108,22 @@ def lender(document: Table, plugin: str, name: str | None = None) -> Table:
     runtimes = lookup(document, place.runtimes)
     known = runtimes if isinstance(runtimes, dict) else {}
     default = lookup(document, place.default) if name is None else name
-    legacy = lookup(document, legacy_default(plugin)) if lookup(document, legacy_type(plugin)) else None
-    candidates = (legacy, *(known.get(each) for each in (default, BUILT_IN_RUNTIME) if isinstance(each, str)))
-    return next((entry for entry in candidates if isinstance(entry, dict) and _is_runc(entry)), {})
+    named = (known.get(each) for each in (default, BUILT_IN_RUNTIME) if isinstance(each, str))
+    candidates = (legacy_entry(document, plugin), *named)
+    return next((entry for entry in candidates if is_runc(entry)), {})
+
+
+def legacy_entry(document: Table, plugin: str) -> Any:
+    """Return the table that overrides the default runtime's name on containerd 1.x, None where there is none."""
+    return lookup(document, legacy_default(plugin)) if lookup(document, legacy_type(plugin)) else None
+
+
+def low_level(document: Table, plugin: str, built_in: str = BUILT_IN_RUNTIME) -> tuple[str, ...]:
+    """Return what can run containers in the end, best first (`ownership.low_level`), as a plugin's table has it.
+
+    `built_in`: what a runtime runs that names no executable.
+    """
+    return ownership.low_level(document, shape(plugin), legacy=legacy_entry(document, plugin), built_in=built_in)
 
 
 def lender_elsewhere(document: Table, name: str | None, toolkit_folder: str) -> Table:
@@ -178,11 +191,6 @@ def entries(  # all that makes a handler's table
 def _readable(kind: str | None, plugin: str) -> str:
     """Return a lender's runtime type, and for a table that only a 2.x reads one whose shim that still has."""
     return DEFAULT_RUNTIME_TYPE if not kind or (plugin == RUNTIME and kind == _GONE_FROM_2) else kind
-
-
-def _is_runc(entry: Table) -> bool:
-    kind = entry.get("runtime_type") or DEFAULT_RUNTIME_TYPE
-    return isinstance(kind, str) and kind.startswith(_RUNC_TYPES)
 
 
 def default_name(document: Table, plugin: str) -> str | None:

@@ -25,6 +25,8 @@ CRI_PLUGIN: Final = {1: SHORT, 2: GRPC, 3: RUNTIME, 4: RUNTIME}
 
 BUILT_IN_RUNTIME: Final = "runc"
 DEFAULT_RUNTIME_TYPE: Final = "io.containerd.runc.v2"
+RUNC_TYPES: Final = "io.containerd.runc."
+"""Runtime types whose options have a BinaryName: how they begin."""
 
 VERSION: Final[Path] = ("version",)
 IMPORTS: Final[Path] = ("imports",)
@@ -54,7 +56,16 @@ def shape(plugin: str) -> Shape:
         executable,
         (legacy_type(plugin), legacy_default(plugin), enable_cdi(plugin)),
         same_import,
+        is_runc,
     )
+
+
+def is_runc(entry: Any) -> bool:
+    """Tell whether a runtime is one of runc's kind, as one is whose type is not said."""
+    if not isinstance(entry, dict):
+        return False
+    kind = entry.get("runtime_type") or DEFAULT_RUNTIME_TYPE
+    return isinstance(kind, str) and kind.startswith(RUNC_TYPES)
 
 
 def legacy_default(plugin: str) -> Path:

@@ -21,7 +21,6 @@ from toolkit_installer.engines.containerd_tables import (
     check,
     enable_cdi,
     plugins_in,
-    shape,
 )
 from toolkit_installer.engines.containerd_versions import disabled, names_no_plugin, refuse_unread, version_of
 from toolkit_installer.engines.containerd_views import (
@@ -30,7 +29,7 @@ from toolkit_installer.engines.containerd_views import (
     Release,
     View,
 )
-from toolkit_installer.engines.ownership import Ownership, low_level
+from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError, located
 
 _KNOWS_ENABLE_CDI: Release = (2, 1)
@@ -227,7 +226,7 @@ class Work:
             tuple(files),
             {handler.name: handler.executable for handler in self.request.handlers},
             None if legacy else self.request.default,  # such a default has no name
-            low_level(table, shape(plugin)),
+            containerd_sources.low_level(table, plugin),
             (*notes, *self._notes(table, plugin)),
         )
 

@@ -16,6 +16,8 @@ DEFAULT: Path = ("default-runtime",)
 FEATURES: Path = ("features",)
 CDI: Path = (*FEATURES, "cdi")
 """Whether containers get devices by CDI: dockerd 25.0 and later, on where nothing is said from 28.2 on."""
+_RUNC_TYPES = "io.containerd.runc."
+"""How the types of containerd's shims begin that run an OCI runtime of runc's kind."""
 BUILT_IN_DEFAULT = "runc"
 """dockerd's default runtime where nothing names one."""
 
@@ -32,7 +34,13 @@ def _executable(entry: Any) -> str | None:
     return path if isinstance(path, str) else None
 
 
-SHAPE = Shape(RUNTIMES, DEFAULT, _executable, others=(CDI,))
+def _is_low_level(entry: Any) -> bool:
+    """Tell whether what a runtime runs is of runc's kind: a `path` is, and a `runtimeType` if it is one of runc's."""
+    kind = entry.get("runtimeType") if isinstance(entry, dict) else None
+    return isinstance(entry, dict) and (not kind or (isinstance(kind, str) and kind.startswith(_RUNC_TYPES)))
+
+
+SHAPE = Shape(RUNTIMES, DEFAULT, _executable, others=(CDI,), is_low_level=_is_low_level)
 
 
 def check(content: bytes) -> Table:

@@ -13,7 +13,9 @@ from typing import Any
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
 
-_USUAL = ("runc", "crun")
+BUILT_IN = "runc"
+"""What docker and containerd run where nothing says otherwise: a program that they look for, and a runtime's name."""
+_USUAL = (BUILT_IN, "crun")
 """The low-level runtimes, by the names that engines know them by."""
 
 
@@ -47,7 +49,8 @@ class Shape:
     """Where an engine keeps its runtimes; `executable` reads the path out of a runtime's entry (None: it has none).
 
     `others` are single values that we may set beside them, and give back. `alike` tells whether a list's element says
-    what ours says, in whatever spelling.
+    what ours says, in whatever spelling. `is_low_level` tells whether what a runtime's entry runs is an OCI runtime of
+    runc's kind, which can stand in for runc; a virtual machine's (Kata) or a sandbox's (gVisor) cannot.
     """
 
     runtimes: Path
@@ -55,6 +58,7 @@ class Shape:
     executable: Callable[[Any], str | None]
     others: tuple[Path, ...] = ()
     alike: Callable[[Any, Any], bool] = same
+    is_low_level: Callable[[Any], bool] = lambda entry: isinstance(entry, dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,15 +128,23 @@ def strip(
     return Stripped(tuple(changes), tuple(left))
 
 
-def low_level(base: Table, shape: Shape) -> tuple[str, ...]:
-    """Return the executables of the default runtime, of runc and of crun, as far as a document without us has them.
+def low_level(base: Table, shape: Shape, *, legacy: Any = None, built_in: str = BUILT_IN) -> tuple[str, ...]:
+    """Return what can run containers in the end, best first, as a document without us has it.
 
-    Others (Kata, gVisor, sysbox) are for the containers that ask for them, and stand in for nothing.
+    The first is what runs the engine's ordinary containers: the default runtime's executable, or `built_in` where the
+    document does not say one. The executables of the runtimes that are called runc and crun follow: they stand in for
+    the first where that is not installed, and nothing shows that they can run what the engine makes for it, as it may
+    be newer than they are. Others (Kata, gVisor, sysbox) are for the containers that ask for them, and stand in for
+    nothing. `legacy` is an entry that counts as the default runtime's whatever the document calls its default.
     """
     entries = _entries(base, shape)
-    names = dict.fromkeys((lookup(base, shape.default), *_USUAL))
-    paths = (shape.executable(entries[name]) for name in names if isinstance(name, str) and name in entries)
-    return tuple(dict.fromkeys(path for path in paths if path))
+    name = lookup(base, shape.default)
+    default = entries.get(name) if isinstance(name, str) else None
+    defaults = (legacy, default, entries.get(BUILT_IN))
+    first = next((shape.executable(entry) for entry in defaults if shape.is_low_level(entry)), None) or built_in
+    named = (default, *(entries.get(usual) for usual in _USUAL))
+    others = (shape.executable(entry) for entry in named if shape.is_low_level(entry))
+    return tuple(dict.fromkeys([first, *(path for path in others if path)]))
 
 
 def _entries(document: Table, shape: Shape) -> Table:
@@ -153,7 +165,7 @@ def _default(document: Table, shape: Shape, ownership: Ownership, changes: list[
     if current is ABSENT:
         return []
     # the engine has its own runc, whether the file names it or not
-    gone = {change.path[-1] for change in changes if isinstance(change, Remove)} - {_USUAL[0]}
+    gone = {change.path[-1] for change in changes if isinstance(change, Remove)} - {BUILT_IN}
     owned = ownership.of(shape.default)
     if current not in gone and (owned is None or not same(current, owned.ours)):
         theirs = f"default runtime {current!r}: somebody set it since; it is theirs now"

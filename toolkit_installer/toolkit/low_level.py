@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from toolkit_installer.settings import ToolkitSettings
 
-DEFAULTS: Final = ("runc", "crun")
+BUILT_IN: Final = "runc"
+"""What docker and containerd run where their files say nothing."""
+DEFAULTS: Final = (BUILT_IN, "crun")
 
 
 def choose(settings: ToolkitSettings, engines: Sequence[str], toolkit_folder: str) -> tuple[str, ...]:

@@ -102,6 +102,18 @@ runtime_type = "vm"
     )
 
 
+@pytest.mark.parametrize("default,first", [("runc", "runc"), ("crun", "/usr/bin/crun")])
+def test_a_runtime_with_a_path_does_not_take_the_place_of_a_default_without_one(default: str, first: str) -> None:
+    text = f"""
+[crio.runtime]
+default_runtime = "{default}"
+[crio.runtime.runtimes.runc]
+[crio.runtime.runtimes.crun]
+runtime_path = "/usr/bin/crun"
+"""
+    assert crio_config.low_level(effective(text), {})[0] == first
+
+
 def test_a_virtual_machines_shim_is_no_low_level_runtime() -> None:
     text = """
 [crio.runtime]
