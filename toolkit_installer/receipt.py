@@ -195,8 +195,8 @@ def damaged(what: str) -> ConfigurationError:
     """Return the error that says what is wrong with the receipt, and what to do about it."""
     return ConfigurationError(
         f"the receipt {what}",
-        hint="look at who changed it; then move it away and run `uninstall`, with the --config that the run had, if it "
-        "had one: what lies in the toolkit folder is recognised without it",
+        hint="look at who changed it; then move it away and run `uninstall`, with the run's --runtime and --config, if "
+        "it had them: what lies in the toolkit folder is recognised without it",
     )
 
 

@@ -155,8 +155,8 @@ class ReceiptStore:
             raise ConfigurationError(
                 "the copy of the original file is missing or damaged",
                 path=path,
-                hint="move the receipt's folder away and run `uninstall`, with the --config that the run had, if it "
-                "had one: what is ours is recognised without it",
+                hint="move the receipt's folder away and run `uninstall`, with the run's --runtime and --config, if "
+                "it had them: what is ours is recognised without it",
             )
         return found.content
 
