@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 from collections.abc import Collection, Iterable, Iterator
 
@@ -35,7 +36,7 @@ from toolkit_installer.settings import Cleanup, OnDrift, Settings
 from toolkit_installer.taking_back import locked, revert, say_done
 from toolkit_installer.undisturbed import undisturbed
 from toolkit_installer.waiting import Remembered
-from toolkit_installer.wanted import Asked, Question
+from toolkit_installer.wanted import Question
 
 SIGNALLED = 128
 """What a shell adds to the number of the signal that ended a program (POSIX, "Exit Status for Commands")."""
@@ -71,15 +72,26 @@ class Instance:
             self.store.take_order()  # it was for a run that is gone
         self._marker.prepare()
         with self._stoppable():
-            if self._question is not None:
-                self._question.ask_at_start()
-            self.converge()
+            if self._may_change():
+                self.converge()
         return self._go_on()
+
+    def _may_change(self) -> bool:
+        """Ask for the first time, where somebody is to be asked; tell whether the node may be changed now.
+
+        Raises InstallerError where the receipt cannot be read, Stopped.
+        """
+        if self._question is None:
+            return True
+        receipt = receipt_check.load(self.node, self.store)
+        # what a cleanup that was cut short left over is not installed any more
+        self._question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
+        return not self._question.held
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of waiter."""
         if self._question is not None:
-            self._question.answered = frozenset(asked for asked in Asked if asked in remembered.answered)
+            self._question.recall(remembered.standing, answered=bool(remembered.answered))
         self._driver, self._driver_away = remembered.driver, remembered.driver_away
         self._command = remembered.command
         if waiter.DRIFT in events:
@@ -106,10 +118,14 @@ class Instance:
         self.attention.again = True
         self._ask_again()
 
-    def _ask_again(self) -> None:
-        if self._question is not None:
-            with self._stoppable():
-                self._question.ask_again()
+    def _ask_again(self, *, loudly: bool = False) -> None:
+        """Ask whether the node is wanted, where that is open; what was held back is done once it is."""
+        if self._question is None:
+            return
+        held = self._question.held
+        with self._stoppable():
+            self._question.ask_again(loudly=loudly)
+        self.attention.again |= held and not self._question.held
 
     def _go_on(self) -> int:
         """Do what the signals so far ask for, then wait for more."""
@@ -137,14 +153,29 @@ class Instance:
 
     def _converge_again(self) -> None:
         """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on."""
+        if self._held():
+            self._ask_again(loudly=True)
+            if self._held():
+                return
+            self.attention.again = False  # it is done right now
         try:
             with self._stoppable():
                 self.converge()
         except InstallerError as error:
             log.get().error("Could not converge; the node is as it was", reason=str(error))
 
+    def _held(self) -> bool:
+        """Tell whether nothing may be changed on the node yet."""
+        return self._question is not None and self._question.held
+
     def _marked(self) -> bool:
-        """Bring the ready file to what the engines serve; False if a signal came meanwhile, which is pending."""
+        """Bring the ready file to what the engines serve; False if a signal came meanwhile, which is pending.
+
+        A node that may not be changed yet is not ready.
+        """
+        if self._held():
+            self._marker.clear()
+            return True
         if self.settings.ready_file is None:
             return True
         receipt = self._recorded()
@@ -265,9 +296,10 @@ class Instance:
         watched += [(waiter.DRIVER, *each) for each in self._driver]
         log.get().info("Waiting for signal")
         unknown = self._driver_away or (self._question is not None and self._question.open)
-        answered = tuple(self._question.answered) if self._question is not None else ()
         tries = self._tries if unknown else 0
-        remembered = Remembered(answered, self._driver, self._driver_away, tries, self._command)
+        remembered = Remembered((), self._driver, self._driver_away, tries, self._command)
+        if self._question is not None:
+            remembered = dataclasses.replace(remembered, standing=self._question.standing)
         waiting.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 
     def _leave(self) -> int:
@@ -278,7 +310,7 @@ class Instance:
     def _left(self) -> int:
         order = self.store.take_order() if self.store.exists() else None
         # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
-        stays = order is None and self._question is not None and not self._question.unwanted()
+        stays = order is None and self._question is not None and self.store.exists() and not self._question.unwanted()
         self._marker.clear_before_cleanup()
         receipt = receipt_check.load(self.node, self.store)
         if order is None and self.settings.cleanup is Cleanup.NEVER:

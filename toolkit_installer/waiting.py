@@ -14,14 +14,18 @@ from toolkit_installer import log, waiter
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.settings import Program
+from toolkit_installer.verdicts import Standing
 
 _LOOK_SECONDS = 30.0
 _LATER_SECONDS = 30.0
 _LATEST_SECONDS = 600.0
+_SOON_SECONDS = 2.0
+_LATEST_SOON_SECONDS = 120.0
+"""Where a node is not configured before the API server says that it may be: a pod waits for it, and its users."""
 _DOUBLINGS = 10
 """More than it takes to get there; nobody counts on for months."""
 
-_VERSION = 4
+_VERSION = 5
 """Of what is remembered. The packages before wrote none: what they remembered is told by its keys (`_remembered`).
 
 What the locks are has stayed the same since the first: `pid_fd`, `pid_path`, `pid_folders`, `lock_fd`, in the first
@@ -56,7 +60,7 @@ class Remembered:
     """What the installer has to know again once it is woken."""
 
     answered: tuple[str, ...] = ()
-    """What the Kubernetes API server has answered for."""
+    """What the Kubernetes API server has answered for: what the packages before version 5 went by."""
     driver: tuple[tuple[str, str], ...] = ()
     """Where a driver shows, with the identities (waiter.identity) from before it was last looked for."""
     driver_away: bool = False
@@ -65,6 +69,8 @@ class Remembered:
     """How often it was woken, one time after the other, for what is not known yet."""
     command: tuple[str, ...] = ()
     """What the program was started with at first; empty: what it was started with now."""
+    standing: Standing = Standing()
+    """What is known of the DaemonSet, and of what this run may change and has installed."""
     known: bool = True
     """Whether all of this was understood. If not, a fresh look has to find it."""
 
@@ -97,7 +103,7 @@ def wait(
 
     `watched` are events (of waiter), paths in the installer's mount namespace, and their identities (waiter.identity)
     as far as they are known: they are looked at every 30 s. With `later` it is woken in any case, the first time after
-    30 s, then after longer and longer, up to 10 min.
+    30 s, then after longer and longer, up to 10 min; a run that is held after 2 s at first, and 2 min at most.
     """
     first = list(remembered.command) or [sys.executable, *sys.orig_argv[1:]]
     memory = {
@@ -113,7 +119,9 @@ def wait(
         name = _ENTRY.replace("_", "-")
         command = interpreter.calling(f"toolkit_installer.__main__:{_ENTRY}", name, *sys.argv[1:])
         other = [interpreter.needed(first), *first]
-    pause = min(_LATEST_SECONDS, _LATER_SECONDS * 2 ** min(remembered.tries, _DOUBLINGS))
+    held = remembered.standing.held
+    first_pause, longest = (_SOON_SECONDS, _LATEST_SOON_SECONDS) if held else (_LATER_SECONDS, _LATEST_SECONDS)
+    pause = min(longest, first_pause * 2 ** min(remembered.tries, _DOUBLINGS))
     seconds = str(pause) if later else ""
     fields = [json.dumps(memory), str(_LOOK_SECONDS), seconds, str(len(command)), *command]
     for each in watched:
@@ -229,6 +237,7 @@ def _remembered(memory: dict[str, Any]) -> Remembered:
         return Remembered(known=False)
     answered, driver, command = said.get("answered"), said.get("driver"), said.get("command", [])
     away, tries = said.get("driver_away"), said.get("tries")
+    standing = _standing(said.get("standing"))
     pairs = driver if isinstance(driver, list) and all(_is_texts(each, 2) for each in driver) else None
     return Remembered(
         answered=tuple(answered) if _is_texts(answered) else (),
@@ -236,8 +245,29 @@ def _remembered(memory: dict[str, Any]) -> Remembered:
         driver_away=away is True,
         tries=tries if type(tries) is int and tries > 0 else 0,
         command=tuple(command) if _is_texts(command) else (),
-        known=_is_texts(answered) and pairs is not None and type(away) is bool and type(tries) is int,
+        standing=standing or Standing(),
+        known=_is_texts(answered)
+        and pairs is not None
+        and type(away) is bool
+        and type(tries) is int
+        and standing is not None,
     )
+
+
+def _standing(said: Any) -> Standing | None:
+    """Return what a run knows of itself and the DaemonSet, None where that is not understood.
+
+    The packages before version 5 say nothing of it. To them nothing was held back; who installed the toolkit is not
+    known, so it was somebody else; and the API server is asked once more.
+    """
+    if said is None:
+        return Standing()
+    if not isinstance(said, dict):
+        return None
+    bare, held, wanted, accepted = (said.get(name) for name in ("bare", "held", "wanted", "accepted"))
+    if not (type(bare) is type(held) is type(wanted) is bool and _is_texts(accepted)):
+        return None
+    return Standing(bare=bare is True, held=held is True, wanted=wanted is True, accepted=tuple(accepted))
 
 
 def _is_path(value: Any) -> TypeGuard[str]:

@@ -86,6 +86,16 @@ def stopping(
         run.close()
 
 
+def quickly(node: FakeNode, command: str, *more: str, engine: str = "docker") -> Run:
+    """Start a command that looks around often, and whose questions to an API server have no pauses between them.
+
+    The node ends it if the test does not.
+    """
+    return node._started(
+        [sys.executable, str(PROGRAM), "start", "never", *node.arguments(command, *more, engine=engine)]
+    )
+
+
 def begin(node: FakeNode, command: str, *more: str) -> Run:
     """Start a command in the background; the node ends it if the test does not."""
     return node._started([str(SCRIPTS / "toolkit-installer"), *node.arguments(command, *more)])

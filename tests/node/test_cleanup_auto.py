@@ -1,4 +1,4 @@
-"""`--cleanup auto`: a run in a DaemonSet's pod, told to stop, asks whether the DaemonSet still wants the node."""
+"""`--cleanup auto`: a run in a DaemonSet's pod asks whether the DaemonSet wants the node, at its start and its end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.instants import stopping
-from tests.support.api_server import DAEMON_SET_PATH, NAMESPACE_PATH, NODE_PATH, Cluster, Server, serving
-from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode, Run
+from tests.node.instants import quickly
+from tests.support.api_server import (
+    DAEMON_SET_PATH,
+    NAMESPACE_PATH,
+    NODE_PATH,
+    REVIEW_PATH,
+    Cluster,
+    Server,
+    cluster,
+    serving,
+    token,
+)
+from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, FakeNode, Run
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 LEFT = "Leaving the node configured, as --cleanup auto says"
+HELD = "Nothing is changed on this node"
+WANTED = "The DaemonSet wants this node"
+NEVER_TOLD = "The API server never said to this run that the DaemonSet wants this node"
 FLAGS = ("--cleanup", "auto", "--daemonset", "a", "--node-name", "b")
 
 
@@ -34,6 +47,27 @@ def assert_cleaned(node: FakeNode, run: Run) -> None:
     assert "The node is as it was" in run.output
     assert node.read(DAEMON_JSON) == DOCKER
     assert not node.exists(TOOLKIT)
+
+
+def waiting(node: FakeNode, server: Server, *more: str) -> Run:
+    """Start a run that spends no time between its questions, and return it once it waits."""
+    run = quickly(node, "run", *server.flags, *more)
+    run.wait_for(WAITING)
+    return run
+
+
+def installed(node: FakeNode, server: Server) -> None:
+    """Have an earlier run install, and leave it installed."""
+    run = node.waiting(*server.flags)
+    assert run.stop() == 0, run.output
+    assert_left(node, run)
+
+
+def assert_untouched(node: FakeNode, run: Run) -> None:
+    assert "Nothing to clean up" in run.output
+    assert node.read(DAEMON_JSON) == DOCKER
+    assert not node.exists(TOOLKIT)
+    assert not node.exists(STORE)
 
 
 def assert_left(node: FakeNode, run: Run) -> None:
@@ -83,8 +117,20 @@ def deleted_with_all_that_lets_it_ask(cluster: Cluster) -> None:
     cluster.tokens = set()
 
 
-def deleted_with_its_permissions(cluster: Cluster) -> None:
+def forbidden(cluster: Cluster) -> None:
     cluster.forbidden = {DAEMON_SET_PATH, NAMESPACE_PATH, NODE_PATH}
+
+
+def deleted_while_the_token_is_known_for_a_while(cluster: Cluster) -> None:
+    """`kubectl delete -k`, when a moment ago the token was good: the API server goes on accepting it for 10 s."""
+    forbidden(cluster)
+    cluster.after[len(cluster.asked) + 3] = deleted_with_all_that_lets_it_ask
+
+
+def deleted_where_nobody_may_ask_who_he_is(cluster: Cluster) -> None:
+    """The same in a cluster that took `system:basic-user` away."""
+    cluster.forbidden = {REVIEW_PATH}
+    deleted_with_all_that_lets_it_ask(cluster)
 
 
 def namespace_deleted(cluster: Cluster) -> None:
@@ -102,7 +148,8 @@ def unlabelled(cluster: Cluster) -> None:
         pytest.param(without(DAEMON_SET_PATH), id="gone"),
         pytest.param(lambda cluster: cluster.delete(DAEMON_SET_PATH), id="being deleted"),
         deleted_with_all_that_lets_it_ask,
-        deleted_with_its_permissions,
+        deleted_while_the_token_is_known_for_a_while,
+        deleted_where_nobody_may_ask_who_he_is,
         namespace_deleted,
         unlabelled,
     ],
@@ -110,10 +157,186 @@ def unlabelled(cluster: Cluster) -> None:
 def test_the_node_is_given_back_once_it_is_not_wanted(
     node: FakeNode, server: Server, change: Callable[[Cluster], None]
 ) -> None:
-    run = node.waiting(*server.flags)
+    run = waiting(node, server)
     change(server.cluster)
     assert run.stop() == 0
     assert_cleaned(node, run)
+
+
+def expired(server: Server) -> None:
+    """The API server was away, so that the kubelet could not renew the token."""
+    (server.account / "token").write_text(token(exp=time.time() - 1))
+
+
+def unknown_to_one_of_several(server: Server) -> None:
+    server.cluster.tokens = set()
+    server.cluster.after[len(server.cluster.asked) + 6] = lambda cluster: cluster.tokens.update({token()})
+
+
+def of_somebody_else(server: Server) -> None:
+    (server.account / "token").write_text(token(sub="system:serviceaccount:toolkit:another"))
+
+
+def unreadable(server: Server) -> None:
+    (server.account / "token").write_text("opaque")
+
+
+@pytest.mark.parametrize("change", [expired, unknown_to_one_of_several, of_somebody_else, unreadable])
+def test_a_401_that_is_no_deletion_leaves_the_node_configured(
+    node: FakeNode, server: Server, change: Callable[[Server], None]
+) -> None:
+    run = waiting(node, server)
+    change(server)
+    assert run.stop() == 0
+    assert_left(node, run)
+
+
+@pytest.mark.parametrize("name", ["/", "/nodes"])
+def test_permissions_that_somebody_broke_leave_every_node_configured(node: FakeNode, server: Server, name: str) -> None:
+    """A RoleBinding is broken, and a rollout replaces all pods at once."""
+    run = waiting(node, server)
+    forbidden(server.cluster)
+    server.cluster.forbidden = {path for path in server.cluster.forbidden if name in path}
+    stamps = node.stamps()
+    assert run.stop() == 0
+    assert_left(node, run)
+    again = waiting(node, server)
+    assert NOTHING_TO_DO in again.output
+    assert again.stop() == 0
+    assert_left(node, again)
+    assert node.stamps() == stamps
+
+
+# --- deleted while it starts ---
+
+
+def without_a_token(cluster: Cluster) -> None:
+    cluster.tokens = set()
+
+
+NO = [
+    pytest.param(without_a_token, id="401"),
+    pytest.param(forbidden, id="403"),
+    pytest.param(without(DAEMON_SET_PATH), id="404"),
+    pytest.param(lambda cluster: cluster.delete(DAEMON_SET_PATH), id="being deleted"),
+    pytest.param(namespace_deleted, id="namespace"),
+    pytest.param(unlabelled, id="not wanted"),
+]
+
+
+@pytest.mark.parametrize("change", NO)
+def test_a_first_answer_that_does_not_want_the_node_changes_nothing_on_it(
+    node: FakeNode, server: Server, change: Callable[[Cluster], None], tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    ready.write_text("of an earlier container")
+    stamps = node.stamps()
+    change(server.cluster)
+    run = waiting(node, server, "--ready-file", str(ready))
+    assert HELD in run.output
+    run.wait_for(WAITING)
+    run.process.send_signal(signal.SIGHUP)
+    run.wait_for(HELD)
+    run.wait_for(WAITING)
+    assert run.output.count(HELD) == 2, "once at the start, and once for the signal"
+    assert node.stamps() == stamps
+    assert not ready.exists()
+    asked = len(server.cluster.asked)
+    server.cluster.silent = threading.Event()  # to leave, nobody need be asked
+    assert run.stop() == 0
+    assert_untouched(node, run)
+    assert len(server.cluster.asked) <= asked + 1
+
+
+@pytest.mark.parametrize("change", NO)
+@pytest.mark.parametrize("event", ["time", "HUP"])
+def test_the_node_is_configured_once_it_is_wanted_after_all(
+    node: FakeNode, server: Server, change: Callable[[Cluster], None], event: str
+) -> None:
+    """The permissions were applied after the DaemonSet, or mended."""
+    change(server.cluster)
+    run = waiting(node, server) if event == "time" else node.waiting(*server.flags)
+    assert HELD in run.output
+    fresh = cluster()
+    server.cluster.objects, server.cluster.tokens, server.cluster.forbidden = fresh.objects, fresh.tokens, set()
+    if event == "HUP":
+        run.process.send_signal(signal.SIGHUP)
+    run.wait_for(WANTED)
+    run.wait_for(WAITING)
+    assert node.docker()["default-runtime"] == "nvidia"
+    assert run.stop() == 0
+    assert_left(node, run)
+
+
+@pytest.mark.parametrize("change", NO[:2])
+def test_a_node_that_an_earlier_run_installed_is_brought_up_to_date_and_left(
+    node: FakeNode, server: Server, change: Callable[[Cluster], None]
+) -> None:
+    """An update, while the permissions are broken or the token is not accepted."""
+    installed(node, server)
+    change(server.cluster)
+    run = waiting(node, server, "--nvidia-runtime-name", "other")
+    assert "other" in node.docker()["runtimes"]
+    assert run.stop() == 0
+    assert "does not say whether" in run.output
+    assert LEFT in run.output
+    assert "other" in node.docker()["runtimes"]
+
+
+@pytest.mark.parametrize("change", NO[2:])
+def test_a_node_that_is_not_wanted_any_more_is_not_brought_up_to_date_but_given_back(
+    node: FakeNode, server: Server, change: Callable[[Cluster], None]
+) -> None:
+    installed(node, server)
+    stamps = node.stamps()
+    change(server.cluster)
+    run = waiting(node, server, "--nvidia-runtime-name", "other")
+    assert HELD in run.output
+    assert node.stamps() == stamps
+    assert run.stop() == 0
+    assert_cleaned(node, run)
+
+
+@pytest.mark.parametrize("last", [(503, "{}"), None], ids=["no answer", "401"])
+@pytest.mark.parametrize("woken", ["", "woken"])
+def test_a_run_that_was_never_told_that_the_node_is_wanted_takes_back_what_it_installed(
+    node: FakeNode, server: Server, last: tuple[int, str] | None, woken: str
+) -> None:
+    """The API server was away at the start, and all is deleted meanwhile."""
+    server.cluster.sick = (503, "{}")
+    run = waiting(node, server)
+    assert node.docker()["default-runtime"] == "nvidia"
+    if woken:
+        run.process.send_signal(signal.SIGHUP)
+        run.wait_for(NOTHING_TO_DO)
+        run.wait_for(WAITING)
+    server.cluster.tokens = set()
+    server.cluster.sick = last
+    assert run.stop() == 0
+    assert NEVER_TOLD in run.output
+    assert_cleaned(node, run)
+
+
+def test_what_an_earlier_run_installed_is_none_of_that(node: FakeNode, server: Server) -> None:
+    """A node boots, and is shut down again, while the API server is away."""
+    installed(node, server)
+    server.cluster.sick = (503, "{}")
+    run = waiting(node, server)
+    run.process.send_signal(signal.SIGHUP)
+    run.wait_for(NOTHING_TO_DO)
+    run.wait_for(WAITING)
+    assert run.stop() == 0
+    assert_left(node, run)
+
+
+def test_a_signal_ends_the_first_question_and_nothing_was_changed(node: FakeNode, server: Server) -> None:
+    server.cluster.silent = threading.Event()
+    run = node.start(*server.flags)
+    while not server.cluster.asked:
+        assert run.process.poll() is None, run.output
+        time.sleep(0.01)
+    assert run.stop() == 0
+    assert_untouched(node, run)
 
 
 def test_the_question_comes_before_anything_else_is_done(node: FakeNode, server: Server) -> None:
@@ -147,14 +370,6 @@ def test_an_api_server_that_fails_leaves_the_node_as_it_is_and_that_is_said(
     assert f"HTTP {sick[0]}" in run.output
 
 
-def test_permissions_that_never_were_say_nothing_about_a_deletion(node: FakeNode, server: Server) -> None:
-    server.cluster.forbidden = {DAEMON_SET_PATH}
-    run = node.waiting(*server.flags)
-    assert "needs get on this DaemonSet" in run.output
-    assert run.stop() == 0
-    assert_left(node, run)
-
-
 def test_an_api_server_that_is_away_does_not_keep_the_node_from_being_configured(
     node: FakeNode, server: Server
 ) -> None:
@@ -173,29 +388,26 @@ def test_an_api_server_that_is_away_at_the_start_is_asked_until_it_answers_and_t
 ) -> None:
     """A node that boots has its pod before the pod has a network; months later the DaemonSet is deleted."""
     server.cluster.sick = (503, "{}")
-    with stopping(node, "never", "run", *server.flags, woken=True) as run:
-        run.wait_for("The API server does not say whether the DaemonSet wants this node: it is asked again")
-        run.wait_for(WAITING)
-        run.wait_for(WAITING)  # it was asked, in vain, and that is not said once more
-        assert run.output.count("does not say") == 1
-        server.cluster.sick = None
-        run.wait_for("The DaemonSet wants this node")
-        run.wait_for(WAITING)
-        asked = len(server.cluster.asked)
-        run.process.send_signal(signal.SIGHUP)
-        run.wait_for(WAITING)
-        assert len(server.cluster.asked) == asked, "it was asked again, though it has answered"
-        server.cluster.tokens = set()
-        assert run.stop() == 0, run.output
-    assert "The node is as it was" in run.output
-    assert node.read(DAEMON_JSON) == DOCKER
-    assert not node.exists(TOOLKIT)
+    run = waiting(node, server)
+    assert "The API server does not say whether the DaemonSet wants this node: it is asked again" in run.output
+    run.wait_for(WAITING)  # it was asked, in vain, and that is not said once more
+    assert run.output.count("does not say") == 1
+    server.cluster.sick = None
+    run.wait_for(WANTED)
+    run.wait_for(WAITING)
+    asked = len(server.cluster.asked)
+    run.process.send_signal(signal.SIGHUP)
+    run.wait_for(WAITING)
+    assert len(server.cluster.asked) == asked, "it was asked again, though it has answered"
+    server.cluster.tokens = set()
+    assert run.stop() == 0, run.output
+    assert_cleaned(node, run)
 
 
 def test_what_was_answered_at_the_start_is_remembered_through_every_look_again(node: FakeNode, server: Server) -> None:
-    run = node.waiting(*server.flags)
+    run = waiting(node, server)
     run.process.send_signal(signal.SIGHUP)
-    run.wait_for("Waiting for signal")
+    run.wait_for(WAITING)
     server.cluster.tokens = set()
     assert run.stop() == 0
     assert_cleaned(node, run)
@@ -203,9 +415,10 @@ def test_what_was_answered_at_the_start_is_remembered_through_every_look_again(n
 
 def test_a_daemonset_that_is_named_wrongly_is_told_at_the_start(node: FakeNode, server: Server) -> None:
     run = node.waiting(*server.flags, "--daemonset", "other")
-    assert "The node would be cleaned up" in run.output
+    assert HELD in run.output
+    assert "does not exist" in run.output
     assert run.stop() == 0
-    assert_cleaned(node, run)
+    assert_untouched(node, run)
 
 
 # --- outside a pod ---

@@ -298,7 +298,7 @@ def test_what_is_written_is_what_older_packages_read(node: FakeNode) -> None:
     assert os.path.samefile(f"/proc/{run.pid}/fd/{memory['pid_fd']}", node.place(memory["pid_path"]))
     assert os.path.samefile(f"/proc/{run.pid}/fd/{memory['lock_fd']}", node.place(STORE))
     assert memory["pid_folders"] == ["/run/nvidia"]
-    assert {"answered", "driver", "driver_away", "tries"} <= set(memory["remembered"])
+    assert {"answered", "driver", "driver_away", "tries", "standing"} <= set(memory["remembered"])
     assert float(fields[1]) == 30.0
     assert fields[2] == b""
     count = int(fields[3])

@@ -1,13 +1,14 @@
 """The program, stopping itself before a call: `toolkit_stopping.py start|woken CALL ARGUMENT…`.
 
-`start`: in the process as it was started; `woken`: once it has waited and was woken. It looks around often, so
-that a test need not wait.
+`start`: in the process as it was started; `woken`: once it has waited and was woken. It looks around often, and the
+pauses between two questions to the API server take no time, so that a test need not wait.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -19,6 +20,23 @@ from toolkit_installer.node import signals
 LOOK_SECONDS = 0.1
 
 
+class Clock:
+    """Stands for the clock and the pauses of the questions to the API server: the one goes on by the others alone."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.time = time.time
+
+    def monotonic(self) -> float:
+        """Return how long all pauses so far would have taken."""
+        return self.now
+
+    def rest(self, seconds: float) -> None:
+        """Pause, and heed a signal as ever."""
+        self.now += seconds
+        signals.rest(0.001)
+
+
 def main() -> int:
     phase, call, *arguments = sys.argv[1:]
     woken = waiter.RESUME in os.environ
@@ -28,11 +46,15 @@ def main() -> int:
     from toolkit_installer import cli  # noqa: PLC0415  # see above
     from toolkit_installer.settings import Program  # noqa: PLC0415  # see above
 
+    clock = Clock()
     plan = Halt(call=call if woken == (phase == "woken") else "never")
     with (
         mock.patch("toolkit_installer.node.node.SystemCalls", faulty(plan)),
         mock.patch("toolkit_installer.waiting._LOOK_SECONDS", LOOK_SECONDS),
         mock.patch("toolkit_installer.waiting._LATER_SECONDS", LOOK_SECONDS),
+        mock.patch("toolkit_installer.waiting._SOON_SECONDS", LOOK_SECONDS),
+        mock.patch("toolkit_installer.wanted.time", clock),
+        mock.patch("toolkit_installer.wanted.signals", clock),
     ):
         return cli.main(Program.TOOLKIT_INSTALLER, arguments)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import dataclasses
 import http.server
@@ -9,7 +10,7 @@ import ipaddress
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,22 @@ import trustme
 DATA = Path(__file__).parent.parent / "data" / "kubernetes"
 NAMESPACE, DAEMON_SET, NODE = "toolkit", "toolkit-installer", "gpu-node-1"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{DAEMON_SET}"
-TOKEN = "eyJhbGciOiJSUzI1NiJ9.e30.c2lnbmF0dXJl"  # noqa: S105  # of this server alone
+REVIEW_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 DAEMON_SET_PATH = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{DAEMON_SET}"
 NAMESPACE_PATH = f"/api/v1/namespaces/{NAMESPACE}"
 NODE_PATH = f"/api/v1/nodes/{NODE}"
+
+
+def token(**claims: Any) -> str:
+    """Return a token of the pod's ServiceAccount, as the API server issues them but for the signature."""
+    bound = {"namespace": NAMESPACE, "serviceaccount": {"name": DAEMON_SET, "uid": "1"}, "pod": {"uid": "2"}}
+    body = {"sub": ACCOUNT, "kubernetes.io": bound, **claims}
+    parts = [json.dumps({"alg": "RS256"}), json.dumps(body), "signature"]
+    return ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts)
+
+
+TOKEN = token()
+"""One that does not end by itself."""
 
 
 def real(name: str) -> dict[str, Any]:
@@ -58,9 +71,12 @@ class Cluster:
     promised: int = 0
     """How many bytes more than it sends an answer says that it has."""
     asked: list[str] = dataclasses.field(default_factory=list)
+    after: dict[int, Callable[[Cluster], None]] = dataclasses.field(default_factory=dict)
+    """What happens to it right before it answers its n-th request, counted from 0."""
 
     def answer(self, path: str, token: str) -> tuple[int, str]:
-        """Return the HTTP status and the body for a GET."""
+        """Return the HTTP status and the body for a GET, or for a POST of the one kind that it knows."""
+        self.after.pop(len(self.asked), bool)(self)
         self.asked.append(path)
         if self.silent is not None:
             self.silent.wait()
@@ -72,6 +88,8 @@ class Cluster:
         elif path in self.forbidden:
             message = f'{kind} "{name}" is forbidden: User "{ACCOUNT}" cannot get resource "{kind}"'
             body = status(403, "Forbidden", message)
+        elif path == REVIEW_PATH:
+            return 201, json.dumps({"kind": "SelfSubjectReview", "status": {"userInfo": {"username": ACCOUNT}}})
         elif path not in self.objects:
             body = status(404, "NotFound", f'{kind} "{name}" not found')
         else:
@@ -134,6 +152,11 @@ class Server(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: Server
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert body == {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        self.do_GET()
 
     def do_GET(self) -> None:
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")

@@ -19,10 +19,13 @@ from hypothesis import strategies as st
 from toolkit_installer import waiter, waiting
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
+from toolkit_installer.verdicts import Standing
 from toolkit_installer.waiting import Remembered
 
 DRIVER = (("/dev/nvidiactl", "absent 2"), ("/a\nb", "1 2 3"))
-REMEMBERED = Remembered(("DaemonSet", "Node"), DRIVER, driver_away=True, tries=2)
+STANDING = Standing(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",))
+REMEMBERED = Remembered(("DaemonSet", "Node"), DRIVER, driver_away=True, tries=2, standing=STANDING)
+HELD = Remembered(standing=Standing(bare=True, held=True))
 
 
 class Replaced(Exception):  # noqa: N818  # it stands for an exec, which is no error
@@ -71,6 +74,11 @@ def test_what_is_not_known_is_looked_for_less_and_less_often_but_never_given_up(
         float(fields.of(dataclasses.replace(REMEMBERED, tries=tries), later=True)[2]) for tries in (*range(8), 5000)
     ]
     assert pauses == [30, 60, 120, 240, 480, 600, 600, 600, 600]
+
+
+def test_a_node_that_may_not_be_configured_yet_is_asked_for_sooner(fields: Fields) -> None:
+    pauses = [float(fields.of(dataclasses.replace(HELD, tries=tries), later=True)[2]) for tries in (*range(8), 5000)]
+    assert pauses == [2, 4, 8, 16, 32, 64, 120, 120, 120]
 
 
 def test_where_all_is_known_nobody_is_woken_without_an_event(fields: Fields) -> None:
@@ -127,6 +135,7 @@ def words() -> list[str]:
 
 
 SAID = {"answered": ["Node"], "driver": [list(MOVED)], "driver_away": True, "tries": 3}
+STOOD = {"bare": True, "held": False, "wanted": True, "accepted": list(STANDING.accepted)}
 STATES = {
     "first": Written(written({}, "30.0", *words(), *DRIFTED), Remembered(known=False), [(waiter.DRIFT, *DRIFTED)]),
     "first, which looked at nothing": Written(
@@ -143,8 +152,25 @@ STATES = {
         [(waiter.DRIFT, *DRIFTED), (waiter.DRIVER, *MOVED)],
         later=240.0,
     ),
+    "of version 4": Written(
+        written(
+            {"version": 4, "remembered": SAID | {"command": COMMAND}}, "30.0", "", *words(), waiter.DRIFT, *DRIFTED
+        ),
+        Remembered(("Node",), (MOVED,), driver_away=True, tries=3, command=tuple(COMMAND)),
+        [(waiter.DRIFT, *DRIFTED)],
+    ),
+    "of version 5": Written(
+        written({"version": 5, "remembered": SAID | {"standing": STOOD}}, "30.0", "", *words(), waiter.DRIFT, *DRIFTED),
+        Remembered(("Node",), (MOVED,), driver_away=True, tries=3, standing=STANDING),
+        [(waiter.DRIFT, *DRIFTED)],
+    ),
+    "of version 5, damaged": Written(
+        written({"version": 5, "remembered": SAID | {"standing": STOOD | {"held": "no"}}}, "30.0", "", *words()),
+        Remembered(("Node",), (MOVED,), driver_away=True, tries=3, known=False),
+        [],
+    ),
     "newer": Written(
-        written({"version": 5, "remembered": {"answered": "otherwise"}}, "30.0", "", *words(), "NEWS", *DRIFTED),
+        written({"version": 6, "remembered": {"answered": "otherwise"}}, "30.0", "", *words(), "NEWS", *DRIFTED),
         Remembered(known=False),
         [("NEWS", *DRIFTED)],
     ),
@@ -207,7 +233,8 @@ json_values = st.recursive(
     max_leaves=6,
 )
 KEYS = ("version", "pid_fd", "pid_path", "pid_folders", "lock_fd", "answered", "remembered")
-fields_of = st.dictionaries(st.sampled_from([*SAID, "command"]), json_values)
+standings = st.dictionaries(st.sampled_from([*STOOD]), json_values)
+fields_of = st.dictionaries(st.sampled_from([*SAID, "command", "standing"]), json_values | standings)
 states = st.dictionaries(st.sampled_from(KEYS), json_values | fields_of)
 
 

@@ -1,25 +1,36 @@
-"""Whether a node is cleaned up: the truth table of `--cleanup auto`, and what is asked when."""
+"""Whether a node is configured and cleaned up: the truth tables of `--cleanup auto`, which the document has."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support.api_server import real, status
+from tests.support.api_server import real, status, token
+from toolkit_installer import verdicts, wanted
+from toolkit_installer.node import tokens
 from toolkit_installer.node.kubernetes_api import Answer
-from toolkit_installer.wanted import Asked, Verdict, judge
+from toolkit_installer.node.tokens import Bearer
+from toolkit_installer.settings import ClusterSettings
+from toolkit_installer.verdicts import Asked, Standing, Verdict, judge
+from toolkit_installer.wanted import Question
 
+DOCUMENT = (Path(__file__).parents[2] / "docs/kubernetes.md").read_text(encoding="utf-8")
 DS, NS, NODE = Asked.DAEMON_SET, Asked.NAMESPACE, Asked.NODE
-ALL = frozenset(Asked)
-NOBODY: frozenset[Asked] = frozenset()
+MINE = Bearer("me")
 
 
-def error(code: int, reason: str) -> Answer:
-    return Answer(code, status(code, reason, reason), reason)
+def error(code: int, reason: str, bearer: Bearer | None = MINE) -> Answer:
+    return Answer(code, status(code, reason, reason), reason, bearer)
 
 
 MISSING, FORBIDDEN, UNKNOWN_TOKEN = error(404, "NotFound"), error(403, "Forbidden"), error(401, "Unauthorized")
@@ -38,6 +49,7 @@ FAILING = [
     Answer(502, {}, "the answer is not JSON"),
     Answer(404, {}, "the answer is not JSON"),  # a proxy's page
     Answer(403, {"error": "no"}),
+    Answer(401, {"error": "no"}),
     Answer(200, {}, "the answer is not JSON"),
     Answer(200, {"kind": "Pod", "metadata": {}}),
 ]
@@ -46,71 +58,325 @@ FAILING = [
 def found(name: str, **metadata: Any) -> Answer:
     body = real(name)
     body["metadata"].update(metadata)
-    return Answer(200, body)
+    return Answer(200, body, bearer=MINE)
 
 
 THERE = {DS: found("daemonset"), NS: found("namespace"), NODE: found("node")}
 GOING = {"deletionTimestamp": "2026-11-20T10:20:30Z"}
 UNLABELLED = found("node", labels={"kubernetes.io/os": "linux"})
 
-TABLE: list[tuple[str, dict[Asked, Answer], frozenset[Asked], Verdict]] = [
-    ("all is as it was", THERE, ALL, Verdict.WANTED),
-    ("all is well, and nobody answered at the start", THERE, NOBODY, Verdict.WANTED),
-    ("the DaemonSet is gone", {DS: MISSING}, ALL, Verdict.UNWANTED),
-    ("the DaemonSet is gone, and nobody answered at the start", {DS: MISSING}, NOBODY, Verdict.UNWANTED),
-    ("the DaemonSet is being deleted", {**THERE, DS: found("daemonset", **GOING)}, ALL, Verdict.UNWANTED),
-    ("the permissions went with the DaemonSet", {DS: FORBIDDEN}, ALL, Verdict.UNWANTED),
-    ("the ServiceAccount went with the DaemonSet", {DS: UNKNOWN_TOKEN}, ALL, Verdict.UNWANTED),
-    ("there never were permissions", {DS: FORBIDDEN}, NOBODY, Verdict.UNKNOWN),
-    ("there never was a good token", {DS: UNKNOWN_TOKEN}, NOBODY, Verdict.UNKNOWN),
-    ("the namespace is being deleted", {**THERE, NS: found("namespace", **GOING)}, ALL, Verdict.UNWANTED),
-    ("the namespace is gone", {**THERE, NS: MISSING}, ALL, Verdict.UNWANTED),
-    ("the namespace may not be looked at any more", {**THERE, NS: FORBIDDEN}, ALL, Verdict.UNWANTED),
-    ("the namespace could never be looked at", {**THERE, NS: FORBIDDEN}, frozenset({DS, NODE}), Verdict.WANTED),
-    ("the namespace does not answer", {**THERE, NS: TIMED_OUT}, ALL, Verdict.UNKNOWN),
-    ("the node lost its label", {**THERE, NODE: UNLABELLED}, ALL, Verdict.UNWANTED),
-    ("the node left the cluster", {**THERE, NODE: MISSING}, ALL, Verdict.UNWANTED),
-    ("the node is leaving", {**THERE, NODE: found("node", **GOING)}, ALL, Verdict.WANTED),
-    ("nodes may not be looked at any more", {**THERE, NODE: FORBIDDEN}, ALL, Verdict.UNWANTED),
-    ("nodes could never be looked at", {**THERE, NODE: FORBIDDEN}, frozenset({DS}), Verdict.UNKNOWN),
-    ("the node does not answer", {**THERE, NODE: TIMED_OUT}, ALL, Verdict.UNKNOWN),
-    ("nobody answers, but the node is gone", {**THERE, NS: TIMED_OUT, NODE: MISSING}, ALL, Verdict.UNWANTED),
-    ("only the DaemonSet was asked for", {DS: THERE[DS]}, ALL, Verdict.UNKNOWN),
-    ("nothing was asked for", {}, ALL, Verdict.UNKNOWN),
+TABLE: list[tuple[str, dict[Asked, Answer], Verdict]] = [
+    ("all is as it was", THERE, Verdict.WANTED),
+    ("the DaemonSet is gone", {DS: MISSING}, Verdict.UNWANTED),
+    ("the DaemonSet is being deleted", {**THERE, DS: found("daemonset", **GOING)}, Verdict.UNWANTED),
+    ("the DaemonSet may not be looked at", {DS: FORBIDDEN}, Verdict.FORBIDDEN),
+    ("the token is not accepted", {DS: UNKNOWN_TOKEN}, Verdict.STRANGER),
+    ("the namespace is being deleted", {**THERE, NS: found("namespace", **GOING)}, Verdict.UNWANTED),
+    ("the namespace is gone", {**THERE, NS: MISSING}, Verdict.UNWANTED),
+    ("the namespace may not be looked at", {**THERE, NS: FORBIDDEN}, Verdict.WANTED),
+    ("the token was deleted meanwhile", {**THERE, NS: UNKNOWN_TOKEN}, Verdict.STRANGER),
+    ("the namespace does not answer", {**THERE, NS: TIMED_OUT}, Verdict.UNKNOWN),
+    ("the node lost its label", {**THERE, NODE: UNLABELLED}, Verdict.UNWANTED),
+    ("the node left the cluster", {**THERE, NODE: MISSING}, Verdict.UNWANTED),
+    ("the node is leaving", {**THERE, NODE: found("node", **GOING)}, Verdict.WANTED),
+    ("nodes may not be looked at", {**THERE, NODE: FORBIDDEN}, Verdict.FORBIDDEN),
+    ("one is refused and another does not answer", {**THERE, NS: TIMED_OUT, NODE: FORBIDDEN}, Verdict.FORBIDDEN),
+    ("the node does not answer", {**THERE, NODE: TIMED_OUT}, Verdict.UNKNOWN),
+    ("nobody answers, but the node is gone", {**THERE, NS: TIMED_OUT, NODE: MISSING}, Verdict.UNWANTED),
+    ("only the DaemonSet was asked for", {DS: THERE[DS]}, Verdict.UNKNOWN),
+    ("nothing was asked for", {}, Verdict.UNKNOWN),
 ]
 
 
-@pytest.mark.parametrize("answers, answered, verdict", [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_what_follows_when(answers: dict[Asked, Answer], answered: frozenset[Asked], verdict: Verdict) -> None:
-    finding = judge(answers, answered)
+@pytest.mark.parametrize("answers, verdict", [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_what_the_answers_come_to(answers: dict[Asked, Answer], verdict: Verdict) -> None:
+    finding = judge(answers)
     assert finding.verdict is verdict, finding.why
 
 
 @pytest.mark.parametrize("answer", FAILING, ids=lambda answer: f"{answer.status} {answer.kind} {answer.words}")
 @pytest.mark.parametrize("asked", list(Asked))
-@pytest.mark.parametrize("answered", [ALL, NOBODY], ids=["answered", "not answered"])
-def test_an_api_server_that_fails_never_has_a_node_cleaned_up(
-    answer: Answer, asked: Asked, answered: frozenset[Asked]
-) -> None:
+def test_an_api_server_that_fails_says_nothing(answer: Answer, asked: Asked) -> None:
     answers = {DS: answer} if asked is DS else {**THERE, asked: answer}
-    finding = judge(answers, answered)
+    finding = judge(answers)
     assert finding.verdict is Verdict.UNKNOWN
     assert str(asked) in finding.why
+    assert not verdicts.accepted([answer]) or answer.kind == "Pod"
 
 
-def test_an_object_that_is_not_understood_never_has_a_node_cleaned_up() -> None:
+def test_an_object_that_is_not_understood_says_nothing() -> None:
     strange = found("daemonset")
     strange.body["spec"]["template"]["spec"]["affinity"] = "somewhere"
-    assert judge({**THERE, DS: strange}, ALL).verdict is Verdict.UNKNOWN
+    assert judge({**THERE, DS: strange}).verdict is Verdict.UNKNOWN
 
 
 def test_whatever_is_answered_somebody_is_told_why() -> None:
-    """Every combination of answers: a verdict, never an exception, and words for all but the best one."""
-    pool = [found("daemonset"), found("namespace"), found("node"), MISSING, FORBIDDEN, *FAILING]
+    """Every combination of answers: a verdict, never an exception, and words."""
+    pool = [found("daemonset"), found("namespace"), found("node"), MISSING, FORBIDDEN, UNKNOWN_TOKEN, *FAILING]
     for three in itertools.product(pool, repeat=3):
-        for answered in (ALL, NOBODY):
-            finding = judge(dict(zip(Asked, three, strict=True)), answered)
-            assert finding.why
+        assert judge(dict(zip(Asked, three, strict=True))).why
+
+
+# --- the tables of docs/kubernetes.md are the functions ---
+
+
+def table(head: str) -> list[dict[str, str]]:
+    """Return the rows of the document's table whose first column has this head, each as its cells by their heads."""
+    lines = iter(DOCUMENT.splitlines())
+    first = next(line for line in lines if line.startswith(f"| {head} |"))
+    heads = [cell.strip() for cell in first.strip("|").split("|")]
+    next(lines)
+    found = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    return [dict(zip(heads, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in found]
+
+
+def test_the_document_names_each_thing_that_the_answers_may_come_to() -> None:
+    assert [row["answer"] for row in table("answer")] == list(Verdict)
+    assert [row["first answer"] for row in table("first answer")] == list(Verdict)
+
+
+AT_START = {True: "nothing installed", False: "installed by an earlier run"}
+CHANGED = {True: "is configured", False: "is brought up to date"}
+
+
+@pytest.mark.parametrize("bare", AT_START, ids=AT_START.get)
+@pytest.mark.parametrize("row", table("first answer"), ids=lambda row: row["first answer"])
+def test_what_the_document_says_of_the_start_is_so(row: dict[str, str], *, bare: bool) -> None:
+    holds = verdicts.holds(Verdict(row["first answer"]), bare=bare)
+    assert row[AT_START[bare]] == ("is not changed" if holds else CHANGED[bare])
+
+
+DELETION, NO_DELETION = f"{Verdict.STRANGER} that is a deletion", f"{Verdict.STRANGER} otherwise"
+AT_END = {
+    "installed by this run, never told that the node is wanted": [Standing(bare=True)],
+    "installed by this run, told so once": [Standing(bare=True, wanted=True)],
+    "installed by an earlier run": [
+        Standing(wanted=told, held=held) for told, held in itertools.product((False, True), repeat=2)
+    ],
+}
+
+
+@pytest.mark.parametrize("column", AT_END)
+@pytest.mark.parametrize("row", table("last answer"), ids=lambda row: row["last answer"])
+def test_what_the_document_says_of_the_end_is_so(row: dict[str, str], column: str) -> None:
+    said = row["last answer"]
+    verdict = Verdict.STRANGER if said in (DELETION, NO_DELETION) else Verdict(said)
+    for standing in AT_END[column]:
+        back = verdicts.gives_back(verdict, standing, deleted=said == DELETION)
+        assert row[column] == ("is given back" if back else "stays configured")
+
+
+def test_the_document_tells_the_end_of_each_answer() -> None:
+    assert [row["last answer"] for row in table("last answer")] == [
+        *(Verdict.WANTED, Verdict.UNWANTED, DELETION, NO_DELETION, Verdict.FORBIDDEN, Verdict.UNKNOWN)
+    ]
+
+
+def test_a_half_finished_cleanup_that_a_held_run_found_is_not_that_runs_to_finish() -> None:
+    standing = Standing(bare=True, held=True)
+    assert not verdicts.gives_back(Verdict.FORBIDDEN, standing, deleted=False)
+    assert verdicts.gives_back(Verdict.UNWANTED, standing, deleted=False)
+
+
+NOW = 1_800_000_000.0
+SEEN, TIMES, REVIEW, LASTS, IS = (
+    "this run has seen the identity accepted",
+    "the token, by its own times",
+    "SelfSubjectReview says",
+    "401 lasts for 11 seconds",
+    "is a deletion",
+)
+BEARERS = {
+    "good": [MINE, Bearer("me", NOW - 10, NOW + 100), Bearer("me", NOW + 30, None)],
+    "not good, or not readable": [Bearer("me", ends=NOW), Bearer("me", NOW + 1000), Bearer("me", ends=math.nan), None],
+}
+REVIEWS = {
+    "401": [UNKNOWN_TOKEN],
+    "anything but 401, or nothing": [
+        Answer(201, {"kind": "SelfSubjectReview"}, bearer=MINE),
+        *(FORBIDDEN, MISSING, *FAILING),
+    ],
+}
+
+
+@pytest.mark.parametrize("seen", ["yes", "no"])
+@pytest.mark.parametrize("times", BEARERS)
+@pytest.mark.parametrize("review", REVIEWS)
+@pytest.mark.parametrize("lasts", ["yes", "no"])
+def test_a_401_is_a_deletion_where_the_document_says_so(seen: str, times: str, review: str, lasts: str) -> None:
+    case = {SEEN: seen, TIMES: times, REVIEW: review, LASTS: lasts}
+    row = next(row for row in table(SEEN) if all(row[head] in (value, "any") for head, value in case.items()))
+    for bearer, answer in itertools.product(BEARERS[times], REVIEWS[review]):
+        script = Script(
+            lambda at, who=bearer: error(401, "Unauthorized", who) if lasts == "yes" or at < 10 else FORBIDDEN,
+            lambda _, who=bearer, said=answer: Answer(said.status, said.body, said.words, who),
+        )
+        known = ("another", "me") if seen == "yes" else ("another",)
+        assert script.unwanted(Standing(wanted=True, accepted=known)) is (row[IS] == "yes"), (bearer, answer)
+
+
+def test_how_long_it_lasts_is_what_the_document_says() -> None:
+    assert wanted._SETTLING_SECONDS == 11
+    assert "11 seconds" in DOCUMENT
+    assert f"the question ({wanted._LEAVE_SECONDS:.0f} s)" in DOCUMENT
+
+
+# --- what is asked when it is told to stop ---
+
+
+class Script:
+    """An API server whose answers are functions of the time, and the clock, which only pauses and requests move.
+
+    A request takes `slow` seconds, or as many as it is given.
+    """
+
+    def __init__(
+        self, objects: Callable[[float], Answer], review: Callable[[float], Answer], slow: float = 0.0
+    ) -> None:
+        self.objects, self.reviewed, self.slow = objects, review, slow
+        self.now = 0.0
+        self.requests = 0
+        self.last = Standing()
+
+    def unwanted(self, standing: Standing) -> bool:
+        """Have a run of this standing ask whether it is to clean up."""
+        question = Question(ClusterSettings("toolkit-installer", "gpu-node-1", "::1"))
+        with (
+            mock.patch.object(question, "_api", self),
+            mock.patch.object(wanted, "time", self),
+            mock.patch.object(wanted, "signals", self),
+        ):
+            question.recall(standing, answered=False)
+            back = question.unwanted()
+        self.last = question.standing
+        return back
+
+    # --- what stands for the API server ---
+
+    def namespace(self) -> str:
+        return "toolkit"
+
+    def get(self, path: str, seconds: float) -> Answer:
+        answer = self._after(self.objects, seconds)
+        if answer.status != 200:
+            return answer
+        return THERE[DS if "/daemonsets/" in path else NS if "/namespaces/" in path else NODE]
+
+    def review(self, seconds: float) -> Answer:
+        return self._after(self.reviewed, seconds)
+
+    def _after(self, answers: Callable[[float], Answer], seconds: float) -> Answer:
+        self.requests += 1
+        self.now += min(self.slow, seconds)
+        return answers(self.now) if self.slow < seconds else TIMED_OUT
+
+    # --- what stands for the clock, and for pauses ---
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return NOW + self.now
+
+    def rest(self, seconds: float) -> None:
+        self.now += seconds
+
+
+TOLD = Standing(bare=True, wanted=True, accepted=("me",))
+
+
+def then(*steps: tuple[float, Answer]) -> Callable[[float], Answer]:
+    """Return answers that change: each counts until the time that it is given with."""
+    return lambda at: next(answer for until, answer in steps if at < until)
+
+
+ALWAYS = math.inf
+
+
+def test_a_deletion_whose_token_is_still_accepted_for_a_while_is_found() -> None:
+    """The ServiceAccount, its permissions and the DaemonSet are gone; the server's cache knows the token for 10 s."""
+    answers = then((10, FORBIDDEN), (ALWAYS, UNKNOWN_TOKEN))
+    script = Script(answers, answers)
+    assert script.unwanted(TOLD)
+    assert script.now <= wanted._LEAVE_SECONDS
+
+
+def test_permissions_that_somebody_broke_leave_the_node_configured() -> None:
+    script = Script(lambda _: FORBIDDEN, lambda _: Answer(201, {"kind": "SelfSubjectReview"}, bearer=MINE))
+    assert not script.unwanted(TOLD)
+    assert 10 < script.now <= 16
+    assert script.requests < 10
+
+
+def test_an_api_server_that_knows_less_than_the_others_for_a_moment_says_nothing() -> None:
+    for until in range(10):
+        answers = then((until, UNKNOWN_TOKEN), (ALWAYS, THERE[DS]))
+        assert not Script(answers, answers).unwanted(TOLD)
+
+
+def test_a_401_that_is_interrupted_begins_anew() -> None:
+    answers = then((7, UNKNOWN_TOKEN), (9, FORBIDDEN), (13, UNKNOWN_TOKEN), (ALWAYS, FORBIDDEN))
+    assert not Script(answers, answers).unwanted(TOLD)
+
+
+def test_a_401_between_silences_lasts() -> None:
+    answers = then((5, UNKNOWN_TOKEN), (9, TIMED_OUT), (ALWAYS, UNKNOWN_TOKEN))
+    assert Script(answers, answers).unwanted(TOLD)
+    assert not Script(then((5, UNKNOWN_TOKEN), (ALWAYS, TIMED_OUT)), lambda _: UNKNOWN_TOKEN).unwanted(TOLD)
+
+
+def test_a_token_that_ends_meanwhile_is_no_deletion() -> None:
+    """The kubelet could not renew it, because the API server was away."""
+    refused = error(401, "Unauthorized", Bearer("me", ends=NOW + 5))
+    assert not Script(lambda _: refused, lambda _: refused).unwanted(TOLD)
+
+
+@pytest.mark.parametrize("ahead", [3600.0, -7200.0])
+def test_a_token_that_is_not_good_on_the_servers_clock_is_no_deletion(ahead: float) -> None:
+    """The node's clock says that the token is good; on the server's it is over, or has not begun."""
+    bearer = Bearer("me", NOW - 3600, NOW + 3000)
+    refused = Answer(401, status(401, "Unauthorized", ""), bearer=bearer, date=NOW + ahead)
+    assert not Script(lambda _: refused, lambda _: refused).unwanted(TOLD)
+    at_one = Answer(401, status(401, "Unauthorized", ""), bearer=bearer, date=NOW + 1)
+    assert Script(lambda _: at_one, lambda _: at_one).unwanted(TOLD)
+
+
+def test_a_service_account_that_was_made_anew_is_another_identity() -> None:
+    again = error(401, "Unauthorized", tokens.bearer(token(**{"kubernetes.io": {"serviceaccount": {"uid": "9"}}})))
+    first = tokens.bearer(token())
+    assert first is not None
+    assert not Script(lambda _: again, lambda _: again).unwanted(Standing(wanted=True, accepted=(first.identity,)))
+
+
+kinds = st.sampled_from([UNKNOWN_TOKEN, FORBIDDEN, MISSING, TIMED_OUT, THERE[DS], error(503, "ServiceUnavailable")])
+steps = st.lists(st.tuples(st.floats(0.01, 12), kinds), max_size=8)
+standings = st.builds(
+    Standing, st.booleans(), st.booleans(), st.booleans(), st.sampled_from([(), ("me",), ("another",)])
+)
+
+
+@given(steps, kinds, st.sampled_from([0.0, 0.1, 1.0, 4.9, 20.0]), standings)
+def test_whatever_is_answered_when_it_ends_in_time_and_takes_back_only_what_is_known_to_be_unwanted(
+    changes: list[tuple[float, Answer]], last: Answer, slow: float, standing: Standing
+) -> None:
+    ends = list(itertools.accumulate(seconds for seconds, _ in changes))
+    course = [*zip(ends, (answer for _, answer in changes), strict=True), (ALWAYS, last)]
+    answers = then(*course)
+    script = Script(answers, answers, slow)
+    back = script.unwanted(standing)
+    assert script.now <= wanted._LEAVE_SECONDS + 20, "more than what the grace period has to spare"
+    assert script.requests <= 60
+    refused_for = max(
+        (until - began for began, (until, answer) in zip([0.0, *ends], course, strict=True) if answer is UNKNOWN_TOKEN),
+        default=0.0,
+    )
+    silent = {answer.status for _, answer in course} <= {401, None, 503}
+    deleted = "me" in script.last.accepted and (refused_for > 10 or silent)
+    own = standing.bare and not standing.held and not standing.wanted
+    gone = MISSING in [answer for _, answer in course] and slow < 5
+    assert not back or deleted or own or gone
+    if last is THERE[DS] and not changes and slow < 5:
+        assert not back
 
 
 def test_requests_is_not_imported_by_a_run_that_asks_nobody() -> None:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 
-from tests.support.api_server import DAEMON_SET_PATH, NAMESPACE, NODE_PATH, TOKEN, Server, real, serving
-from toolkit_installer.node.kubernetes_api import ApiServer, UnreadableError
+from tests.support.api_server import (
+    ACCOUNT,
+    DAEMON_SET_PATH,
+    NAMESPACE,
+    NODE_PATH,
+    REVIEW_PATH,
+    TOKEN,
+    Server,
+    real,
+    serving,
+    token,
+)
+from toolkit_installer.node.kubernetes_api import ApiServer, UnreadableError, _date
+from toolkit_installer.node.tokens import Bearer
 
 SECONDS = 30.0
 """More than any answer takes: only what is silent for good meets it."""
@@ -52,6 +65,38 @@ def test_a_token_that_was_replaced_is_read_again(api: ApiServer, server: Server)
     assert api.get(NODE_PATH, SECONDS).status == 401
     (server.account / "token").write_text("new\n")
     assert api.get(NODE_PATH, SECONDS).status == 200
+
+
+def test_it_is_asked_for_whom_it_takes_the_pod(api: ApiServer, server: Server) -> None:
+    answer = api.review(SECONDS)
+    assert (answer.status, answer.kind) == (201, "SelfSubjectReview")
+    assert answer.body["status"]["userInfo"]["username"] == ACCOUNT
+    assert server.cluster.asked == [REVIEW_PATH]
+    server.cluster.forbidden.add(REVIEW_PATH)
+    assert (api.review(SECONDS).status, api.review(SECONDS).kind) == (403, "Status")
+    server.cluster.tokens = set()
+    assert (api.review(SECONDS).status, api.review(SECONDS).kind) == (401, "Status")
+
+
+def test_an_answer_says_whose_token_it_was_asked_with_and_what_the_servers_clock_says(
+    api: ApiServer, server: Server
+) -> None:
+    now = time.time()
+    answer = api.get(NODE_PATH, SECONDS)
+    assert answer.date is not None
+    assert now - 2 < answer.date < now + SECONDS
+    assert answer.bearer == api.bearer()
+    assert answer.bearer is not None
+    assert answer.bearer.identity.startswith(ACCOUNT)
+    (server.account / "token").write_text(token(exp=1))
+    assert api.get(NODE_PATH, SECONDS).bearer == Bearer(answer.bearer.identity, ends=1)
+    (server.account / "token").unlink()
+    assert api.bearer() is None
+
+
+@pytest.mark.parametrize("date", [None, "", "soon", "Fri, 99 Foo 2026 25:61:61 GMT", "Thu, 01 Jan 99999 00:00:00 GMT"])
+def test_a_clock_that_tells_no_time_is_no_clock(date: str | None) -> None:
+    assert _date(date) is None
 
 
 @pytest.mark.parametrize("name", ["token", "ca.crt"])
