@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from toolkit_installer import evidence, log
 from toolkit_installer.distributions import TABLE, USUAL, Distribution
-from toolkit_installer.engines import containerd_trial
+from toolkit_installer.engines import containerd_started, told
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.evidence import Evidence, Kind
 from toolkit_installer.node.node import Node
@@ -156,4 +156,7 @@ def _decided(settings: Settings, found: Evidence, seen: tuple[Evidence, ...]) ->
 def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
     """Tell whether a process of this row names its own file: its data may lie elsewhere than usual."""
     processes = [each.process for each in seen if each.row is row and each.process is not None]
-    return any(containerd_trial.told_config(process) is not None for process in processes)
+    try:
+        return any(containerd_started.told_config(process) is not None for process in processes)
+    except told.HiddenError:
+        return False

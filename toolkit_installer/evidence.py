@@ -61,9 +61,10 @@ def of_kubelets(node: Node) -> tuple[Evidence, ...]:
     """Return what the running kubelets of the node use."""
     found = []
     for each in kubelet.running(node):
-        who = f"{_named(each.process)} (PID {each.process.pid})"
+        who = f"{_named(each.process)} ({_identified(each.process)})"
         if each.socket is None:
-            log.get().debug("A kubelet does not say what it uses", pid=each.process.pid, reason=each.told_by)
+            tell = log.get().warning if each.process.hidden else log.get().debug
+            tell("A kubelet does not say what it uses", pid=each.process.pid, reason=each.told_by)
             continue
         words = f"the kubelet in {who} uses {each.socket}: {each.told_by}"
         found.append(Evidence(Kind.KUBELET, _row(node, each.socket, each.process), words, each.socket))
@@ -145,7 +146,7 @@ def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evi
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None
     row = _row(node, socket, live.process, engine) or USUAL[engine]
-    behind = f", from {_named(live.process)} (PID {live.process.pid})" if live.process is not None else ""
+    behind = f", from {_named(live.process)} ({_identified(live.process)})" if live.process is not None else ""
     return Evidence(Kind.LIVE, row, f"{row.name} {live.version} answers on {socket}{behind}", socket, live.process)
 
 
@@ -160,9 +161,10 @@ def _row(node: Node, socket: str, process: Process | None, engine: EngineName | 
     if marked is not None:
         return marked
     own = [row for row in rows if row.engine is engine]
+    within = [row for row in own if process is not None and process.unit in row.units]
     # two distributions may share a socket: the one whose folder is there has it
     present = [row for row in own if _is_there(node, posixpath.dirname(row.config))]
-    return next(iter([*present, *own]), USUAL[engine])
+    return next(iter([*within, *present, *own]), USUAL[engine])
 
 
 def of_row(node: Node, socket: str) -> Distribution | None:
@@ -185,6 +187,10 @@ def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
 
 def _named(process: Process) -> str:
     return process.executable or process.name
+
+
+def _identified(process: Process) -> str:
+    return f"PID {process.pid}{', which has wiped its command line' if process.hidden else ''}"
 
 
 def _is_there(node: Node, path: str) -> bool:

@@ -19,7 +19,7 @@ from toolkit_installer import log, still_used
 from toolkit_installer.distributions import TABLE
 from toolkit_installer.engines import serving
 from toolkit_installer.engines.answering import EngineBrokenError
-from toolkit_installer.engines.base import EngineSilentError
+from toolkit_installer.engines.base import EngineSilentError, Live
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.rooms import ROOMS, room
 from toolkit_installer.errors import ConfigurationError
@@ -30,6 +30,7 @@ from toolkit_installer.node.reading import Reader, read_bounded
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.trust import Standing
 from toolkit_installer.receipt import EngineRecord
+from toolkit_installer.settings import EngineName
 
 _ASK_SECONDS = 5.0
 
@@ -78,9 +79,9 @@ def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
     `engines`: those that had handlers, which may offer them still, whatever their files say by now. All others that
     the node has are asked as well: somebody else may have registered the toolkit with them.
     """
-    others, unseen = _others(node, engines)
+    others, closed = _others(node, engines)
     live = [words for record in (*engines, *others) for words in _engine(node, folder, record)]
-    found = [*live, *unseen, *holders(node, folder)]
+    found = [*live, *closed, *_unseen(node, folder), *holders(node, folder)]
     for holder in found:
         log.get().warning("The toolkit is still needed; `uninstall` removes it later", folder=folder, why=holder)
     return bool(found)
@@ -117,6 +118,29 @@ def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecor
     return found, unseen
 
 
+def _unseen(node: Node, folder: str) -> list[str]:
+    """Return what the engines offer whose command line is wiped and whose socket has no usual name.
+
+    All of their sockets are asked: an engine has several, and answers on one of them.
+    """
+    found = []
+    for engine, process, sockets in serving.unnamed(node):
+        for socket in sockets:
+            try:
+                live = room(engine).ask(node, socket, _ASK_SECONDS)
+            except EngineBrokenError:
+                break  # it runs without its CRI, and offers no handler
+            except EngineSilentError:
+                continue
+            found += _offered(engine, live, folder, {})
+            break
+        else:
+            # one that has none yet reads its files when it starts
+            words = "has wiped its command line and answers on none of its sockets: it may still offer the handlers"
+            found += [f"{process.name} (PID {process.pid}) {words}"] if sockets else []
+    return found
+
+
 def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
     """Return the handlers in the folder that a live engine offers, or why that cannot be known."""
     try:
@@ -127,11 +151,15 @@ def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
         if not processes.listens(node.root, record.socket):
             return []  # it reads its files when it starts
         return [f"{record.name} listens on {record.socket} and does not answer: it may still offer the handlers"]
+    return _offered(record.name, live, folder, dict(record.handlers))
+
+
+def _offered(engine: EngineName, live: Live, folder: str, ours: Mapping[str, str]) -> list[str]:
+    """Return the handlers in the folder that an engine's answer has, or that its containers cannot be seen."""
     if live.process is None:
-        return [f"the containers of {record.name} cannot be seen from here (hostPID: true), and may run with it"]
-    ours = dict(record.handlers)
+        return [f"the containers of {engine} cannot be seen from here (hostPID: true), and may run with it"]
     return [
-        f"{record.name} still offers the handler {name}: restart it"
+        f"{engine} still offers the handler {name}: restart it"
         for name, path in live.handlers.items()
         if beneath(path or ours.get(name), folder) and name not in live.own
     ]
@@ -160,10 +188,13 @@ def _watched() -> list[_Container]:
             found.append(_Container(f"of PID {pid}", None, pid, "this user may not look, root may"))
             continue
         try:
-            if name == _MONITOR:
-                found += _of_monitor(pid, processes.arguments_of(pid))
-            else:
-                found += _of_shim(pid, processes.arguments_of(pid))
+            seen = processes.look(pid)
+            arguments = list(seen.arguments) if seen is not None else []
+            own = _of_monitor(pid, arguments) if name == _MONITOR else _of_shim(pid, arguments)
+            if seen is not None and seen.hidden and not own:
+                own = [_Container(f"of PID {pid}", None, pid, "whose command line is wiped")]
+            found += own
+            if name != _MONITOR:
                 engines.setdefault(_neighbourhood(pid), pid)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it ended meanwhile: it holds nothing

@@ -17,16 +17,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from toolkit_installer import log
 from toolkit_installer.distributions import TABLE, UNIT_FOLDERS
 from toolkit_installer.documents import mentions
-from toolkit_installer.engines import containerd_files, containerd_layouts
+from toolkit_installer.engines import containerd_files, containerd_layouts, containerd_started
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.serving import PROCESS_NAMES
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import PATH
 from toolkit_installer.node.reading import Reader
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.receipt import Receipt
+from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 _BESIDE_AGENTS = ("config.toml.tmpl", "config-v3.toml.tmpl", "config.toml.d/*.toml", "config-v3.toml.d/*.toml")
@@ -178,6 +180,12 @@ class _Search:
         for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
             if not self._node.is_home_of(process):
                 continue
+            if process.hidden:
+                log.get().info(
+                    "An engine has wiped its command line, which may name the toolkit: its files are looked at",
+                    engine=process.name,
+                    pid=process.pid,
+                )
             text = "\n".join(process.arguments)
             for each in _mentioned(self._node.files, self._folders, text.encode(errors="surrogateescape")):
                 words = f"the command line of {process.name} (PID {process.pid})"
@@ -233,8 +241,21 @@ def _usual() -> Iterator[str]:
 def _told(node: Node) -> Iterator[str]:
     """Yield the files that the node's engines were started with."""
     for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
-        if node.is_home_of(process):
-            yield from _flagged(" ".join(process.arguments))
+        if not node.is_home_of(process):
+            continue
+        yield from _flagged(" ".join(process.arguments))
+        if process.hidden and process.name in PROCESS_NAMES[EngineName.CONTAINERD]:
+            config = _config_of(process)
+            yield from (config,) if config is not None else ()
+
+
+def _config_of(process: Process) -> str | None:
+    """Return the file of a containerd whose command line is wiped, None where nothing tells it."""
+    try:
+        return containerd_started.told_config(process)
+    except ConfigurationError as error:
+        log.get().warning("What an engine reads cannot be looked at for the toolkit", reason=error.reason)
+        return None
 
 
 def _flagged(text: str) -> Iterator[str]:

@@ -36,13 +36,14 @@ def tree(node: FakeNode, *but: str) -> dict[str, Any]:
     return {path: each for path, each in node.snapshot().items() if not path.startswith(("/run", *but))}
 
 
+@pytest.mark.parametrize("wiped", [False, True], ids=["visible", "wiped"])
 @pytest.mark.parametrize(
     "name,default", [("drop-in", "nvidia"), ("template-created", "runc"), ("template-created-of-version-2", "runc")]
 )
-def test_k3s_is_restarted_once_serves_the_handlers_and_is_given_back(
-    node: FakeNode, tmp_path: Path, name: str, default: str
+def test_k3s_is_restarted_once_serves_the_handlers_and_is_given_back(  # the node, the case and what is expected
+    node: FakeNode, tmp_path: Path, *, name: str, default: str, wiped: bool
 ) -> None:
-    made = k3s(node, name, release="v1.7.11-k3s2" if "version-2" in name else None)
+    made = k3s(node, name, release="v1.7.11-k3s2" if "version-2" in name else None, wiped=wiped)
     with made.inside():
         before = tree(node, f"{AGENT}/config.toml")
         done = faults.run(node, tmp_path, "run", "--no-daemon", *K3S_SOCKET, engine="containerd")

@@ -7,12 +7,16 @@ tested. It lists no handler and shows no configuration. "ready" is printed once 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
+
+if __name__ != "__main__":  # the program itself needs nothing of the tests
+    from tests.support import wiping
 
 SERVICE = "runtime.v1.RuntimeService"
 
@@ -34,13 +38,35 @@ def answering(socket: Path, version: str, user: int = 0) -> Iterator[None]:
             server.kill()
 
 
+@contextlib.contextmanager
+def within(  # what a containerd shows of itself
+    root: Path, socket: str, version: str, *arguments: str, wiped: bool = False, opens: Sequence[str] = ()
+) -> Iterator[int]:
+    """Answer on the node's `socket` from a process called containerd that has `root` for its `/`; yield its PID.
+
+    `wiped`: it wipes its command line, which ends with `arguments` else. It has the node's files `opens` open.
+    """
+    for path in (socket, *opens):
+        (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, __file__, socket, version, "0", str(root), ",".join(opens), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n"
+            if wiped:
+                wiping.wipe(server.pid, "containerd")
+            yield server.pid
+        finally:
+            server.kill()
+
+
 def text(number: int, value: str) -> bytes:
     """Return a field of a message, as protobuf writes it (short strings only)."""
     content = value.encode()
     return bytes([number << 3 | 2, len(content)]) + content
 
 
-def serve(socket: str, version: str, user: int) -> None:
+def serve(socket: str, version: str, user: int, root: str = "", opens: str = "") -> None:
     """Answer until the process is ended."""
     import grpc  # noqa: PLC0415  # it leaves threads behind: not in a process that imports this for `answering`
 
@@ -56,11 +82,19 @@ def serve(socket: str, version: str, user: int) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     if user:
         os.setresuid(user, user, user)
+    kept = []
+    if root:
+        os.chroot(root)
+        os.chdir("/")
+        kept = [os.open(path, os.O_RDWR | os.O_CREAT) for path in opens.split(",") if path]
+        ctypes.CDLL(None).prctl(15, b"containerd", 0, 0, 0)  # PR_SET_NAME
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     print("ready", flush=True)  # noqa: T201  # to whoever started it
     server.wait_for_termination()
+    for fd in kept:
+        os.close(fd)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:6])

@@ -51,10 +51,16 @@ class _Made:
     release: str
     arguments: tuple[str, ...]
 
-    def __init__(self, node: FakeNode, *, unit: str | None = None, release: str | None = None) -> None:
+    opens: tuple[str, ...] = ()
+    """The files that it has open, by which it is known where it has wiped its command line."""
+
+    def __init__(
+        self, node: FakeNode, *, unit: str | None = None, release: str | None = None, wiped: bool = False
+    ) -> None:
         self.node = node
         self.unit = unit or self.unit
         self.release = release or self.release
+        self.wiped = wiped
         self.place = node.root.parent / "distribution.json"
         self.state: dict[str, Any] = {"starts": 0, "restarted": [], "document": None, "down": ""}
 
@@ -88,7 +94,13 @@ class _Made:
         self.place.write_text(json.dumps(self.state))
         self.start()
         with (
-            played.process(self.node.root, "containerd", *self.arguments) as self.pid,
+            played.process(
+                self.node.root,
+                "containerd",
+                *self.arguments,
+                wiped="containerd" if self.wiped else None,
+                opens=self.opens if self.wiped else (),
+            ) as self.pid,
             mock.patch.object(Containerd, "ask", self._ask),
             mock.patch.object(Services, "knows", return_value=True),
             mock.patch.object(Services, "property", self._property),
@@ -112,8 +124,9 @@ class _Made:
         state = self.read()
         if state["down"]:
             raise EngineSilentError(f"the made engine {state['down']}")
+        arguments = ("containerd",) if self.wiped else self.arguments
         process = Process(
-            self.pid, "containerd", "/usr/bin/containerd", self.arguments, float(state["starts"]), self.unit
+            self.pid, "containerd", "/usr/bin/containerd", arguments, float(state["starts"]), self.unit, self.wiped
         )
         handlers: dict[str, str | None] = dict(self.handlers())
         return Live(self.release, handlers, self.default(), process)
@@ -137,8 +150,12 @@ class K3s(_Made):
     release = "v2.1.5-k3s1"
     arguments = ("-c", f"{AGENT}/config.toml", "-a", "/run/k3s/containerd/containerd.sock")
 
-    def __init__(self, node: FakeNode, *, unit: str | None = None, release: str | None = None) -> None:
-        super().__init__(node, unit=unit, release=release)
+    opens = ("/var/lib/rancher/k3s/agent/containerd/io.containerd.metadata.v1.bolt/meta.db",)
+
+    def __init__(
+        self, node: FakeNode, *, unit: str | None = None, release: str | None = None, wiped: bool = False
+    ) -> None:
+        super().__init__(node, unit=unit, release=release, wiped=wiped)
         self.base = node.read(f"{AGENT}/config.toml").decode()
 
     def found(self) -> dict[str, str]:

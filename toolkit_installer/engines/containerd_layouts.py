@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table
-from toolkit_installer.engines import containerd_additions, containerd_tables, containerd_trial
+from toolkit_installer.engines import containerd_additions, containerd_started, containerd_tables
 from toolkit_installer.engines.base import Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node.node import Node
@@ -202,7 +202,7 @@ def find(node: Node, config: str) -> Layout | None:
 def behind(process: Process) -> Layout | None:
     """Return the layout of a running containerd's distribution, in whose own eyes its files lie; None if unknown."""
     try:
-        told = containerd_trial.told_config(process)
+        told = containerd_started.told_config(process)
         return _find(lambda path: read_as(process, path), told) if told is not None else None
     except ConfigurationError:
         return None  # it ended meanwhile, or hides

@@ -20,7 +20,7 @@ from toolkit_installer.engines import (
     containerd_config,
     containerd_copies,
     containerd_links,
-    containerd_trial,
+    containerd_started,
     serving,
     templates,
     trial,
@@ -80,7 +80,7 @@ class PlacedContainerd(Containerd):
         config = settings.config
         if config is None:
             process = serving.process_of(node, self.name, socket)
-            config = containerd_trial.told_config(process) if process is not None else None
+            config = containerd_started.told_config(process) if process is not None else None
         layout = find(node, config) if config is not None else None
         if config is None or layout is None or containerd_copies.is_copy(node, layout, config, socket):
             return super().survey(node, settings)
@@ -173,7 +173,7 @@ def _sources(node: Node, process: Process | None, layout: Layout, settings: Engi
     asked = settings.config_sources
     printed = None
     if process is not None and (not asked or COMMAND in asked):
-        place = containerd_trial.told_config(process) or layout.generated
+        place = containerd_started.config_or(process, layout.generated)
         printed, _ = trial.containerd_dump_of(node.programs, process.executable, place)
     paths = (word.removeprefix(f"{FILE}=") for word in asked if word not in (COMMAND, FILE))
     found = {path: node.files.find(path) for path in paths}
@@ -240,7 +240,8 @@ def _found_by_itself(process: Process | None) -> frozenset[str]:
     if process is None or layout is None or not layout.detects:
         return frozenset()
     try:
-        document = layout.document(read_as(process, layout.source), "")
+        # a template's block of ours is in what was made of it, and is none of the distribution's
+        document = layout.document(templates.without_block(read_as(process, layout.source) or b""), "")
     except ConfigurationError:
         return frozenset()  # nothing is known of it then
     return FOUND & containerd_additions.runtimes(document, layout.plugin).keys()

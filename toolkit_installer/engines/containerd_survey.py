@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 
+from toolkit_installer import log
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table
-from toolkit_installer.engines import containerd_files, containerd_trial, told, trial
+from toolkit_installer.engines import containerd_files, containerd_started, containerd_trial, told, trial
 from toolkit_installer.engines.base import EngineFile, Live, Survey
 from toolkit_installer.engines.containerd_files import Imported, Missing
 from toolkit_installer.engines.containerd_tables import switched_off
@@ -80,7 +81,7 @@ def disabled_in(survey: Survey) -> tuple[str, str] | None:
 def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, silence: str) -> ContainerdSurvey:
     """Read everything. Raises ConfigurationError, NodeError."""
     process = live.process if live is not None else None
-    given = containerd_trial.told_config(process) if process is not None else None
+    given = _given(process, settings)
     config = settings.config or given or CONFIG
     root = EngineFile(ROOT_ROLE, *node.find(config))
     drop_in_path = settings.drop_in or DROP_IN
@@ -112,11 +113,29 @@ def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, s
     )
 
 
+def _given(process: Process | None, settings: EngineSettings) -> str | None:
+    """Return the file that the running containerd was started with; None: none, or that cannot be seen.
+
+    Raises NodeError, and HiddenError for what cannot be seen where nobody named the file.
+    """
+    if process is None:
+        return None
+    try:
+        return containerd_started.told_config(process)
+    except told.HiddenError as error:
+        if settings.config is None:
+            raise
+        log.get().warning("Going by the file that was named", file=settings.config, why=error.reason)
+        return None
+
+
 def _elsewhere(node: Node, process: Process | None, settings: EngineSettings) -> str:
     """Return what the running containerd reads where that is neither the file that was named nor imports it."""
     if process is None or process.name not in PROCESS_NAMES[EngineName.CONTAINERD] or settings.config is None:
         return ""
-    theirs = containerd_trial.told_config(process) or CONFIG
+    if not containerd_started.is_known(process):
+        return ""
+    theirs = containerd_started.config_or(process, CONFIG)
     if told.reads(node, process, theirs, settings.config) is not False:
         return ""
     try:
@@ -146,7 +165,9 @@ def _dump(node: Node, process: Process | None, settings: EngineSettings) -> Tabl
     """Return what the live daemon's binary prints of the daemon's own file, if that is a source of settings."""
     if process is None or (settings.config_sources and "command" not in settings.config_sources):
         return None
-    place = containerd_trial.told_config(process) or CONFIG
+    if not containerd_started.is_known(process):
+        return None
+    place = containerd_started.config_or(process, CONFIG)
     return trial.containerd_dump_of(node.programs, process.executable, place)[0]
 
 

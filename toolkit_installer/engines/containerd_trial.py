@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from toolkit_installer.documents import secrets, toml_document
 from toolkit_installer.documents.changes import Remove, Set
-from toolkit_installer.engines import containerd_files, told, trial
+from toolkit_installer.engines import containerd_files, containerd_started, trial
 from toolkit_installer.engines.base import Goal, Goals
 from toolkit_installer.engines.containerd_tables import IMPORTS, MARKER
-from toolkit_installer.engines.serving import CONTAINERD_CONFIG_FLAGS
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as, root_of
@@ -17,11 +16,6 @@ from toolkit_installer.node.reading import Reader
 
 DEFAULT_CONFIG = "/etc/containerd/config.toml"
 """What a containerd without --config reads."""
-
-
-def told_config(process: Process) -> str | None:
-    """Return the file that a containerd was started with, None where it was not told. Raises NodeError."""
-    return told.path(process, *CONTAINERD_CONFIG_FLAGS)
 
 
 def try_out(  # the files, what they import, and who is asked
@@ -37,7 +31,8 @@ def try_out(  # the files, what they import, and who is asked
     `imported`: what the root imports, without us and with us, in the order in which it is read.
     """
     programs, binary = node.programs, process.executable
-    place = told_config(process) or DEFAULT_CONFIG
+    # the file that was named, where its own command line is wiped
+    place = containerd_started.config_or(process, root.path if process.hidden else DEFAULT_CONFIG)
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
     before, words = trial.containerd_dump(programs, binary, old)
     if before is None:
@@ -67,7 +62,9 @@ def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with what it would read now; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
-        given = told_config(process)
+        if not containerd_started.is_known(process):
+            return None
+        given = containerd_started.told_config(process)
         place = given or DEFAULT_CONFIG
         content = read_as(process, place)
         if content is None and given is None:

@@ -70,6 +70,7 @@ class Crio:
             silence = ""
         except EngineSilentError as error:
             live, silence = None, error.reason
+        told.refuse_hidden(live.process if live is not None else None, settings)
         places = crio_places.find(node, settings, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
         files = (

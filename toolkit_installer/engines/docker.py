@@ -72,6 +72,7 @@ class Docker:
         except EngineSilentError as error:
             live, silence = None, error.reason
         process = live.process if live is not None else None
+        told.refuse_hidden(process, settings)
         config = settings.config or _told(live) or CONFIG
         docker_kinds.refuse(node, settings, socket, config, live)
         if process is not None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import signal
 from collections.abc import Iterator, Sequence
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines import told
+from toolkit_installer.engines.containerd_started import told_config
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.descriptors import bound
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, bound, flag_value, named, read_as, root_of, send
+from toolkit_installer.node.processes import Process, flag_value, named, parent_of, read_as, root_of, send
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import EngineName
 
@@ -26,10 +28,15 @@ _ADDRESS_FLAGS = {
     EngineName.CONTAINERD: ("-a", "--address", "-address"),
     EngineName.CRIO: ("--listen",),
 }
+_FILE_NAMES = {
+    EngineName.DOCKER: "docker.sock",
+    EngineName.CONTAINERD: "containerd.sock",
+    EngineName.CRIO: "crio.sock",
+}
+"""How each engine's own socket is called, in every distribution."""
 _DOCKER_SOCKET = "/var/run/docker.sock"
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 _CONTAINERD_CONFIG = "/etc/containerd/config.toml"
-CONTAINERD_CONFIG_FLAGS = ("--config", "-config", "-c")
 _UNIX = "unix://"
 
 
@@ -53,10 +60,40 @@ def served(node: Node) -> Iterator[tuple[EngineName, str]]:
         for process in named(names):
             if not node.is_home_of(process):
                 continue
-            told_so = [each.removeprefix(_UNIX) for each in _flag_values(process.arguments, _ADDRESS_FLAGS[engine])]
-            if engine is EngineName.CONTAINERD and not told_so:
-                told_so = _configured(process) or []
+            if process.hidden:
+                told_so = [path for path in bound(process.pid) or () if _is_usual(engine, path)]
+            else:
+                told_so = [each.removeprefix(_UNIX) for each in _flag_values(process.arguments, _ADDRESS_FLAGS[engine])]
+                if engine is EngineName.CONTAINERD and not told_so:
+                    told_so = _configured(process) or []
             yield from ((engine, path) for path in told_so if path.startswith("/"))
+
+
+def unnamed(node: Node) -> Iterator[tuple[EngineName, Process, list[str]]]:
+    """Yield the engines that have wiped their command line and whose socket has no usual name, with all they bound.
+
+    An engine has several, and not each of them is the one that it answers on.
+    """
+    for engine, names in PROCESS_NAMES.items():
+        for process in named(names):
+            if process.hidden and node.is_home_of(process):
+                paths = bound(process.pid) or []
+                if not any(_is_usual(engine, path) for path in paths):
+                    yield engine, process, paths
+
+
+def beside(node: Node, kubelet: Process) -> Iterator[tuple[str, Process]]:
+    """Yield the usual sockets of the engines that a kubelet started, or that run in the same unit; and who serves."""
+    for engine, names in PROCESS_NAMES.items():
+        for process in named(names):
+            started = parent_of(process) == kubelet.pid or (process.unit is not None and process.unit == kubelet.unit)
+            if started and node.is_home_of(process):
+                yield from ((path, process) for path in bound(process.pid) or () if _is_usual(engine, path))
+
+
+def _is_usual(engine: EngineName, path: str) -> bool:
+    """Tell whether a socket is called as this engine's is, wherever it lies: an engine has others beside it."""
+    return posixpath.basename(path) == _FILE_NAMES[engine]
 
 
 def hang_up(node: Node, engine: EngineName, process: Process) -> None:
@@ -70,7 +107,9 @@ def hang_up(node: Node, engine: EngineName, process: Process) -> None:
 
 
 def _addresses(engine: EngineName, process: Process) -> list[str] | None:
-    """Return the unix sockets that a process was told to serve; None where that cannot be told."""
+    """Return the unix sockets that a process was told to serve, or serves; None where that cannot be told."""
+    if process.hidden:
+        return bound(process.pid) or None  # one that is starting has none yet
     given = list(_flag_values(process.arguments, _ADDRESS_FLAGS[engine]))
     if engine is EngineName.CONTAINERD and not given:
         return _configured(process)
@@ -86,7 +125,7 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
 def _configured(process: Process) -> list[str] | None:
     """Return the socket that a containerd's configuration names, else the usual one."""
     try:
-        path = told.path(process, *CONTAINERD_CONFIG_FLAGS) or _CONTAINERD_CONFIG
+        path = told_config(process) or _CONTAINERD_CONFIG
         grpc = toml_document.parse(read_as(process, path) or b"").get("grpc")
     except ConfigurationError:
         return None

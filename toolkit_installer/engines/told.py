@@ -6,9 +6,24 @@ import os
 import posixpath
 from collections.abc import Sequence
 
+from toolkit_installer import log
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value, lives_on, root_of
 from toolkit_installer.node.root import NodeError
+from toolkit_installer.settings import EngineSettings
+
+
+class HiddenError(ConfigurationError):
+    """A process has wiped its command line, and nothing else tells what it was started with."""
+
+
+def hidden(process: Process, what: str) -> HiddenError:
+    """Return the error that says what cannot be told of a process whose command line is wiped."""
+    return HiddenError(
+        f"{process.name} (PID {process.pid}) has wiped its command line, so that {what} cannot be seen",
+        hint="name its file with --config, and its socket with --socket",
+    )
 
 
 def last(arguments: Sequence[str], *flags: str) -> str | None:
@@ -22,9 +37,28 @@ def last(arguments: Sequence[str], *flags: str) -> str | None:
 
 
 def path(process: Process, *flags: str) -> str | None:
-    """Return the file that a process was given by one of the flags, None where it was given none. Raises NodeError."""
+    """Return the file that a process was given by one of the flags, None where it was given none, or it is not seen.
+
+    Raises NodeError.
+    """
     value = last(process.arguments, *flags)
     return place(process, value) if value else None
+
+
+def refuse_hidden(process: Process | None, settings: EngineSettings) -> None:
+    """Raise HiddenError for an engine whose files are named neither by us nor, visibly, by its command line.
+
+    Where they are named, say that flags of its own may contradict them.
+    """
+    if process is None or not process.hidden:
+        return
+    if settings.config is None and settings.drop_in is None:
+        raise hidden(process, "which files it reads, and with which flags it was started,")
+    log.get().warning(
+        "The engine has wiped its command line: flags of its own that contradict its files cannot be seen",
+        engine=process.name,
+        pid=process.pid,
+    )
 
 
 def place(process: Process, name: str) -> str:

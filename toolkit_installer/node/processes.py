@@ -28,8 +28,8 @@ _LONGEST_COMMAND = 2 * 1024 * 1024
 """Bytes. The kernel takes no more for a program's arguments and variables together, by default (execve(2))."""
 _DELETED = " (deleted)"
 """What the kernel puts after the name of a program that was removed, or replaced, since it was started."""
-_UNIX_FIELDS = 8
-"""Of a line about a socket that has a name."""
+_ARGUMENTS_START, _ARGUMENTS_END = 45, 46
+"""Where a process's arguments lay at its start: the fields 48 and 49 of proc_pid_stat(5), counted after the name."""
 
 
 class ProcessGoneError(ConfigurationError):
@@ -56,6 +56,8 @@ class Process:
     started: float
     unit: str | None
     """The systemd service that it belongs to, such as `docker.service`."""
+    hidden: bool = False
+    """It has wiped its command line, as k3s does: a flag that is not among `arguments` may have been given."""
 
 
 def look(pid: int) -> Process | None:
@@ -78,14 +80,39 @@ def _seen(folder: int, pid: int) -> Process | None:
     arguments = _said(folder, "cmdline", _LONGEST_COMMAND)
     if arguments is None or trust.is_dead(folder):
         return None
+    words = arguments.removesuffix(b"\0").split(b"\0")
+    hidden = _is_wiped(arguments, words, _length_given(folder))
     return Process(
         pid=pid,
         name=os.fsdecode(_said(folder, "comm", _LONGEST_LINE) or b"").rstrip("\n"),
         executable=os.readlink("exe", dir_fd=folder).removesuffix(_DELETED),
-        arguments=tuple(os.fsdecode(word) for word in arguments.removesuffix(b"\0").split(b"\0")),
+        arguments=tuple(os.fsdecode(word) for word in (words[:1] if hidden else words)),
         started=psutil.Process(pid).create_time(),
         unit=_unit(os.fsdecode(_said(folder, "cgroup", _LONGEST_COMMAND) or b"")),
+        hidden=hidden,
     )
+
+
+def _is_wiped(said: bytes, words: Sequence[bytes], given: int | None) -> bool:
+    """Tell whether a command line is not the one that the process was started with. Pure.
+
+    A program may write over its arguments, and some do, lest a password is seen there: what remains is one word, and
+    the rest is zeros (proc_pid_cmdline(5)). A program that was given nothing but empty arguments looks the same.
+    `given`: how many bytes the arguments took at its start, None where that is not told.
+    """
+    return not said or (len(words) > 1 and not any(words[1:])) or (given is not None and given != len(said))
+
+
+def _length_given(folder: int) -> int | None:
+    """Return how many bytes of arguments a process was started with, None where the kernel does not tell us.
+
+    Source: proc_pid_stat(5), arg_start and arg_end, which are 0 to whoever may not look. Raises OSError.
+    """
+    fields = (_said(folder, "stat", _LONGEST_LINE) or b"").rpartition(b")")[2].split()
+    if len(fields) <= _ARGUMENTS_END:
+        return None
+    start, end = int(fields[_ARGUMENTS_START]), int(fields[_ARGUMENTS_END])
+    return end - start if start else None
 
 
 def _said(folder: int, name: str, limit: int) -> bytes | None:
@@ -138,6 +165,14 @@ def lives_on(process: Process, root: Root) -> bool:
         return False  # it ended meanwhile, or hides
 
 
+def parent_of(process: Process) -> int | None:
+    """Return the PID of the process that started this one, None where it is gone; 0 for one that is not seen here."""
+    try:
+        return psutil.Process(process.pid).ppid()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
 def environment(process: Process) -> dict[str, str]:
     """Return the variables that the process was started with; none where they cannot be read."""
     try:
@@ -158,12 +193,6 @@ def matching(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str, Standing
         standing = trust.standing(pid)
         if standing in (Standing.BELIEVED, Standing.UNSEEN):
             yield pid, name, standing
-
-
-def arguments_of(pid: int) -> list[str]:
-    """Return the command line of a process that is believed, nothing where it is gone by now, or another's."""
-    seen = look(pid)
-    return list(seen.arguments) if seen is not None else []
 
 
 def _running(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
@@ -293,32 +322,6 @@ def _is_ours(root: Root, path: str) -> bool:
         return trust.believes_user(os.lstat(root.outside(root.canonical(path))).st_uid)
     except (OSError, NodeError):
         return False
-
-
-def bound(pid: int) -> list[str] | None:
-    """Return the names, in the process's own file system, of the unix sockets that it has bound; None if unknown.
-
-    The kernel's list (proc_net_unix, in proc(5)) has the names as their owners chose them, line ends included: what is
-    no line of it is passed over.
-    """
-    try:
-        with trust.pinned(pid) as folder:
-            inodes: set[str] = set()
-            for number in os.listdir(f"/proc/self/fd/{folder}/fd"):
-                with contextlib.suppress(OSError):  # closed meanwhile
-                    kind, _, inode = os.readlink(f"fd/{number}", dir_fd=folder).partition(":")
-                    inodes.update({inode.strip("[]")} if kind == "socket" else ())
-            names = []
-            fd = os.open("net/unix", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-            with open(fd, "rb") as lines:
-                for line in lines:
-                    fields = line.rstrip(b"\n").split(b" ", 7)
-                    words = [field for field in fields if field]
-                    if len(words) >= _UNIX_FIELDS and words[6].decode(errors="replace") in inodes:
-                        names.append(os.fsdecode(line.rstrip(b"\n").partition(words[6] + b" ")[2]))
-            return [name for name in names if name.startswith("/")]
-    except OSError:
-        return None
 
 
 def _sender(connection: socket.socket) -> tuple[int, int] | None:

@@ -17,7 +17,7 @@ import pytest
 from toolkit_installer.engines import answering, serving
 from toolkit_installer.engines.answering import EngineBrokenError
 from toolkit_installer.engines.base import EngineSilentError, Live
-from toolkit_installer.node import processes
+from toolkit_installer.node import descriptors, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import HANDLED, STOPPING, Stopped
 from toolkit_installer.settings import EngineName
@@ -103,8 +103,8 @@ def test_a_socket_is_the_same_through_another_name_of_its_folder(
 def test_a_process_tells_the_sockets_that_it_has_bound(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "made.sock"))
-        assert str(tmp_path / "made.sock") in (processes.bound(os.getpid()) or [])
-    assert processes.bound(2**22 + 1) is None
+        assert str(tmp_path / "made.sock") in (descriptors.bound(os.getpid()) or [])
+    assert descriptors.bound(2**22 + 1) is None
 
 
 def test_a_process_of_another_node_is_not_this_ones(start: Callable[..., int], tmp_path: Path) -> None:

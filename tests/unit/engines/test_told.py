@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.engines import containerd_trial, crio_places, serving, told
+from toolkit_installer.engines import containerd_started, crio_places, serving, told
 from toolkit_installer.engines.base import Live
 from toolkit_installer.engines.crio_live import CrioLive
 from toolkit_installer.node import processes
@@ -94,7 +94,7 @@ def test_a_containerds_relative_file_is_the_one_in_its_own_folder(tmp_path: Path
     socket = tmp_path / "x.sock"
     (tmp_path / "c.toml").write_text(f'[grpc]\naddress = "{socket}"\n')
     with player("/", str(tmp_path), *words) as process:
-        assert containerd_trial.told_config(process) == f"{tmp_path}/c.toml"
+        assert containerd_started.told_config(process) == f"{tmp_path}/c.toml"
         assert serving._configured(process) == [str(socket)]
 
 

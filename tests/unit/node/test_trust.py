@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node import processes, trust
+from toolkit_installer.node import descriptors, processes, trust
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.trust import Standing
 
@@ -195,7 +195,7 @@ def test_a_name_that_is_no_utf_8_is_a_name(tmp_path: Path) -> None:
 def test_a_sockets_name_that_looks_like_lines_of_the_list_is_no_line() -> None:
     with socket.socket(socket.AF_UNIX) as spoilt:
         spoilt.bind(f"\0x{os.getpid()}\nspoilt line of strangers\n0: 0 0 0 0 0")
-        names = processes.bound(os.getpid())
+        names = descriptors.bound(os.getpid())
     assert names is not None
     assert all(name.startswith("/") for name in names)
 
