@@ -171,10 +171,11 @@ def _engine_facts(node: Node, engine: EngineRecord) -> dict[str, Any]:
     try:
         live = room(engine.name).ask(node, engine.socket, _ASK_SECONDS)
     except EngineSilentError as error:
-        answer: dict[str, Any] = {"answers": False, "served": None, "detail": [str(error)]}
+        answer: dict[str, Any] = {"answers": False, "served": None, "detail": [str(error)], "own": []}
     else:
         wrong = mismatches(live, dict(engine.handlers), engine.default)
-        answer = {"answers": True, "served": not wrong, "detail": wrong, "version": live.version}
+        own = sorted(live.own)
+        answer = {"answers": True, "served": not wrong, "detail": wrong, "version": live.version, "own": own}
     return {
         "name": engine.name.value,
         "socket": engine.socket,
@@ -206,7 +207,8 @@ def _status_lines(facts: dict[str, Any]) -> list[str]:
         lines += [f"         {detail}" for detail in live["detail"]]
         for name, path in engine["handlers"].items():
             default = " (default)" if name == engine["default"] else ""
-            lines.append(f"Handler: {name}{default} -> {path}")
+            also = ", which the distribution registers too" if name in live["own"] else ""
+            lines.append(f"Handler: {name}{default} -> {path}{also}")
         lines += [f"File:    {file['path']}: {file['state']}" for file in engine["files"]]
     lines += [f"CDI:     {file['path']}: {file['state']}" for file in facts["specifications"]]
     return lines

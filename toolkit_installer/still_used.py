@@ -16,8 +16,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from toolkit_installer import log
 from toolkit_installer.distributions import TABLE, UNIT_FOLDERS
-from toolkit_installer.documents import mentions
-from toolkit_installer.engines import containerd_files, containerd_layouts, containerd_started
+from toolkit_installer.documents import mentions, toml_document
+from toolkit_installer.documents.changes import lookup
+from toolkit_installer.engines import containerd_additions, containerd_files, containerd_layouts, containerd_started
+from toolkit_installer.engines.containerd_layouts import Layout
+from toolkit_installer.engines.containerd_tables import executable, shape
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.serving import PROCESS_NAMES
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
@@ -172,7 +175,10 @@ class _Search:
 
     def _look(self, reader: Reader, path: str, content: bytes) -> None:
         named = _mentioned(reader, self._folders, content)
-        if named and not _goes_by_itself(self._node, path):
+        layout = _making(self._node, path) if named else None
+        if layout is not None:
+            self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
+        elif named:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
 
     def look_at_processes(self) -> None:
@@ -216,13 +222,33 @@ def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
     return False
 
 
-def _goes_by_itself(node: Node, path: str) -> bool:
-    """Tell whether a distribution makes the file anew at each start, with what it finds of the toolkit then."""
+def _making(node: Node, path: str) -> Layout | None:
+    """Return whose file it is that a distribution makes anew at each start, with what it finds of the toolkit then."""
     try:
         layout = containerd_layouts.find(node, path)
     except ConfigurationError:
-        return False
-    return layout is not None and path in (layout.generated, layout.source) and path != layout.drop_in
+        return None
+    made = layout is not None and path in (layout.generated, layout.source) and path != layout.drop_in
+    return layout if made else None
+
+
+def _default_of(layout: Layout, path: str, content: bytes, folders: Sequence[str]) -> Iterator[Naming]:
+    """Yield the default runtime of what a distribution made, if it lies in one of the folders.
+
+    Such a default is an option of the distribution's, and nothing of ours: k3s does not start with one that it does not
+    find (k3s-io/k3s, pkg/agent/containerd/config_linux.go).
+    """
+    try:
+        document = toml_document.parse(content)
+    except ConfigurationError:
+        return
+    tables = shape(layout.plugin)
+    name = lookup(document, tables.default)
+    entry = containerd_additions.runtimes(document, layout.plugin).get(name) if isinstance(name, str) else None
+    runs = executable(entry) if entry is not None else None
+    if runs is not None and any(beneath(runs, folder) for folder in folders):
+        words = f"{runs} as the default runtime, which {layout.name} was told (its --default-runtime)"
+        yield Naming(path, toml_document.line_of(content, tables.default) or 1, words)
 
 
 def _usual() -> Iterator[str]:

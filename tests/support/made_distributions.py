@@ -1,8 +1,9 @@
-"""Made distributions that live: a k3s that makes its configuration anew when systemd starts it, a k0s that watches.
+"""Made distributions that live: k3s, RKE2 and microk8s make their files anew when they start, k0s watches its own.
 
 The rules are those of their code. k3s: config.toml is made of the template, else of its own one; the toolkit in its
-usual folder is registered as nvidia; containerd merges the imported drop-ins, and does not start on a table that is
-there twice. k0s: a change in containerd.d is merged a while later, and containerd is started again by k0s itself.
+usual folder, else in /usr/bin, is registered; it does not start with a default runtime that it did not find, and its
+containerd not on a table that is there twice; the imported drop-ins are merged. microk8s: containerd.toml is made of
+the template. k0s: a change in containerd.d is merged a while later, and containerd is started again by k0s itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 from unittest import mock
@@ -25,6 +26,7 @@ from toolkit_installer.node.programs import Completed, ProgramError, Programs
 from toolkit_installer.node.services import Services
 
 AGENT = "/var/lib/rancher/k3s/agent/etc/containerd"
+_DATABASE = "io.containerd.metadata.v1.bolt/meta.db"
 _CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _SYSTEMCTL = "/bin/systemctl"
 _CONDITION = re.compile(
@@ -148,25 +150,30 @@ class K3s(_Made):
 
     unit = "k3s.service"
     release = "v2.1.5-k3s1"
+    agent = AGENT
     arguments = ("-c", f"{AGENT}/config.toml", "-a", "/run/k3s/containerd/containerd.sock")
-
-    opens = ("/var/lib/rancher/k3s/agent/containerd/io.containerd.metadata.v1.bolt/meta.db",)
+    opens = (f"/var/lib/rancher/k3s/agent/containerd/{_DATABASE}",)
+    runtimes: Mapping[str, str] = {"nvidia": "nvidia-container-runtime"}
+    """What it looks for when it starts, by the handler that it registers then."""
 
     def __init__(
         self, node: FakeNode, *, unit: str | None = None, release: str | None = None, wiped: bool = False
     ) -> None:
         super().__init__(node, unit=unit, release=release, wiped=wiped)
-        self.base = node.read(f"{AGENT}/config.toml").decode()
+        self.base = node.read(f"{self.agent}/config.toml").decode()
+        self.option = ""
+        """Its own option `default-runtime`, in the words of what it makes."""
 
     def found(self) -> dict[str, str]:
-        """Return the toolkit's runtimes that k3s finds when it starts."""
-        path = f"{TOOLKIT}/nvidia-container-runtime"
-        return {"nvidia": path} if self.node.exists(path) else {}
+        """Return the toolkit's runtimes that k3s finds when it starts: in the toolkit's folder, else as a package's."""
+        places = {name: [f"{TOOLKIT}/{program}", f"/usr/bin/{program}"] for name, program in self.runtimes.items()}
+        there = {name: next(filter(self.node.exists, paths), None) for name, paths in places.items()}
+        return {name: path for name, path in there.items() if path is not None}
 
     def made(self) -> dict[str, Any]:
         version = tomllib.loads(self.base)["version"]
         text = self._rendered(version)
-        self.node.write(f"{AGENT}/config.toml", text)
+        self.node.write(f"{self.agent}/config.toml", text)
         document = tomllib.loads(text)
         for pattern in document.get("imports", []):
             folder = self.node.place(str(PurePosixPath(pattern).parent))
@@ -175,17 +182,59 @@ class K3s(_Made):
         return document
 
     def _rendered(self, version: int) -> str:
-        path = f"{AGENT}/{'config-v3.toml.tmpl' if version == 3 else 'config.toml.tmpl'}"
+        path = f"{self.agent}/{'config-v3.toml.tmpl' if version == 3 else 'config.toml.tmpl'}"
         template = self.node.read(path).decode() if self.node.exists(path) else '{{ template "base" . }}\n'
         found = self.found()
+        if self.option and self.option not in found:
+            raise ValueError(f"default runtime {self.option} was not found")
         extra = "".join(
             f"\n[plugins.'{_CRI[version]}'.containerd.runtimes.'{name}']\n  runtime_type = \"io.containerd.runc.v2\"\n"
             f"[plugins.'{_CRI[version]}'.containerd.runtimes.'{name}'.options]\n  BinaryName = \"{path}\"\n"
             for name, path in found.items()
         )
+        if self.option:
+            extra += f"\n[plugins.'{_CRI[version]}'.containerd]\n  default_runtime_name = \"{self.option}\"\n"
         text = template.replace('{{ template "base" . }}', self.base + extra)
         text = _CONDITION.sub(lambda match: "" if match[1] in found else match[2], text)
         return _COMMENT.sub("", text)
+
+
+class NewerK3s(K3s):
+    """A k3s since 2025, which also looks for the runtime of CDI alone."""
+
+    runtimes: Mapping[str, str] = {**K3s.runtimes, "nvidia-cdi": "nvidia-container-runtime.cdi"}
+
+
+class Rke2(NewerK3s):
+    """An RKE2: k3s' containerd and templates in a data folder of its own."""
+
+    unit = "rke2-server.service"
+    agent = AGENT.replace("/k3s/", "/rke2/")
+    arguments = ("-c", f"{agent}/config.toml", "-a", "/run/k3s/containerd/containerd.sock")
+    opens = (f"/var/lib/rancher/rke2/agent/containerd/{_DATABASE}",)
+
+
+class Microk8s(_Made):
+    """A microk8s, whose start makes containerd's file of its template."""
+
+    unit = "snap.microk8s.daemon-containerd.service"
+    release = "v1.7.27"
+    folder = "/var/snap/microk8s/6089/args"
+    arguments = ("--config", f"{folder}/containerd.toml", "--address", "/var/snap/microk8s/common/run/containerd.sock")
+    opens = (f"/var/snap/microk8s/common/var/lib/containerd/{_DATABASE}",)
+    filled_in: Mapping[str, str] = {
+        "SNAPSHOTTER": "overlayfs",
+        "RUNTIME": "runc",
+        "RUNTIME_TYPE": "io.containerd.runc.v2",
+        "SNAP_DATA": "/var/snap/microk8s/current",
+    }
+
+    def made(self) -> dict[str, Any]:
+        text = self.node.read(f"{self.folder}/containerd-template.toml").decode()
+        for name, value in self.filled_in.items():
+            text = text.replace(f"${{{name}}}", value)
+        self.node.write(f"{self.folder}/containerd.toml", text)
+        return tomllib.loads(text)
 
 
 class K0s(_Made):

@@ -73,9 +73,19 @@ class Placing:
                 self._into_template()
             else:
                 self._found_by_itself()
+        self._note_own()
         built_in = next(iter(self.survey.low_level), BUILT_IN_RUNTIME)
         own = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
         return Goals(tuple(self.without.values()), self.served, self.default, own, tuple(self.notes))
+
+    def _note_own(self) -> None:
+        """Say which handlers the distribution has registered by itself: they are there with us and without us."""
+        own = self.survey.live.own if self.survey.live is not None else frozenset()
+        if own:
+            self.notes.append(
+                f"{self.layout.name} registers {', '.join(sorted(own))} by itself, as long as it finds their programs "
+                "when it starts: cleanup leaves them to it"
+            )
 
     def _keep_default(self) -> None:
         if self.default is not None:

@@ -48,7 +48,7 @@ from toolkit_installer.engines.containerd_placed import (
     Placing,
 )
 from toolkit_installer.engines.containerd_sources import COMMAND, FILE, Sources
-from toolkit_installer.engines.containerd_tables import shape
+from toolkit_installer.engines.containerd_tables import executable, shape
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node.node import Node
@@ -72,7 +72,7 @@ class PlacedContainerd(Containerd):
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
         """Ask the CRI for its handlers, and tell those apart that the distribution registered. Raises as there."""
         live = super().ask(node, socket, seconds)
-        return dataclasses.replace(live, own=_found_by_itself(live.process))
+        return dataclasses.replace(live, own=_found_by_itself(live))
 
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Find the distribution's files; read them, and ask the CRI. Raises ConfigurationError."""
@@ -234,8 +234,12 @@ def _with_additions(content: bytes, layout: Layout, target: Goal) -> bytes:
     return containerd_config.with_us(content, [part])[0]
 
 
-def _found_by_itself(process: Process | None) -> frozenset[str]:
-    """Return the handlers that a distribution registered on its own, because it found the toolkit when it started."""
+def _found_by_itself(live: Live) -> frozenset[str]:
+    """Return the handlers that a distribution registered on its own, because it found the toolkit when it started.
+
+    One that runs something else than the distribution's file says is somebody else's by now.
+    """
+    process = live.process
     layout = behind(process) if process is not None else None
     if process is None or layout is None or not layout.detects:
         return frozenset()
@@ -244,4 +248,9 @@ def _found_by_itself(process: Process | None) -> frozenset[str]:
         document = layout.document(templates.without_block(read_as(process, layout.source) or b""), "")
     except ConfigurationError:
         return frozenset()  # nothing is known of it then
-    return FOUND & containerd_additions.runtimes(document, layout.plugin).keys()
+    made = containerd_additions.runtimes(document, layout.plugin)
+    return frozenset(
+        name
+        for name in FOUND & made.keys() & live.handlers.keys()
+        if live.handlers[name] in (None, executable(made[name]))
+    )
