@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import errno
 import io
 import json
@@ -15,10 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import wiping
 from toolkit_installer import references
+from toolkit_installer.engines.base import EngineSilentError, Live
+from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import Reader
 from toolkit_installer.node.root import NodeError
+from toolkit_installer.settings import EngineName
 
 TOOLKIT = f"/usr/local/nvidia-{uuid.uuid4().hex}/toolkit"
 """No other test's: processes are looked for on the whole machine."""
@@ -163,6 +168,52 @@ def test_a_container_of_an_old_shim_that_docker_gave_to_runc_holds_nothing(
 def test_a_conmon_holds_the_toolkit_for_its_container(node: Node, start: Start, arguments: tuple[str, ...]) -> None:
     pid = start("conmon", *arguments)
     assert references.holders(node, TOOLKIT) == [f"the container abc (PID {pid}) runs with {RUNTIME}"]
+
+
+@pytest.mark.parametrize("name", ["conmon", "containerd-shim-runc-v2"])
+def test_what_watches_a_container_and_has_wiped_its_command_line_may_hold_the_toolkit(
+    node: Node, start: Start, name: str
+) -> None:
+    pid = start(name, "-r", "/usr/bin/runc", "-c", "c0ffee")
+    while " S " not in Path(f"/proc/{pid}/stat").read_text():
+        time.sleep(0.001)  # its interpreter still reads its arguments until it waits
+    wiping.wipe(pid, name)
+    (held,) = references.holders(node, TOOLKIT)
+    assert held == f"the container of PID {pid} (whose command line is wiped) may run with it"
+
+
+@dataclasses.dataclass
+class Room:
+    """An engine's room in which one socket answers, with a handler that runs a program."""
+
+    answers: str
+    runs: str
+
+    def ask(self, _node: Node, socket: str, _seconds: float) -> Live:
+        if socket != self.answers:
+            raise EngineSilentError("no HTTP/2", path=socket)
+        return Live("2.1", {"gpu": self.runs}, None, processes.look(os.getpid()))
+
+
+@pytest.mark.parametrize(
+    "sockets,answers,runs,held",
+    [
+        (["/run/a.ttrpc", "/run/a"], "/run/a", RUNTIME, "containerd still offers the handler gpu: restart it"),
+        (["/run/a.ttrpc", "/run/a"], "/run/a", "/usr/bin/runc", None),
+        (["/run/a.ttrpc", "/run/a"], "", RUNTIME, "answers on none of its sockets: it may still offer the handlers"),
+        ([], "", RUNTIME, None),
+    ],
+    ids=["offers-it", "offers-something-else", "hangs", "starts"],
+)
+def test_an_engine_with_a_wiped_command_line_and_an_odd_socket_is_asked_on_each_that_it_has(  # what it has and says
+    node: Node, monkeypatch: pytest.MonkeyPatch, sockets: list[str], answers: str, runs: str, held: str | None
+) -> None:
+    me = processes.look(os.getpid())
+    monkeypatch.setattr(references.serving, "unnamed", lambda _: iter([(EngineName.CONTAINERD, me, sockets)]))
+    monkeypatch.setattr(references, "room", lambda _: Room(answers, runs))
+    found = references._unseen(node, TOOLKIT)
+    assert len(found) == (held is not None)
+    assert all(words.endswith(held or "") for words in found)
 
 
 @pytest.mark.parametrize("arguments", [("-c", "abc", "-r", "/usr/bin/runc"), ("-c", "abc"), ("--version",)])
