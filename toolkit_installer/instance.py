@@ -91,7 +91,7 @@ class Instance:
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of waiter."""
         if self._question is not None:
-            self._question.recall(remembered.standing, answered=bool(remembered.answered))
+            self._question.recall(remembered.standing, remembered.answered)
         self._driver, self._driver_away = remembered.driver, remembered.driver_away
         self._command = remembered.command
         if waiter.DRIFT in events:

@@ -56,6 +56,8 @@ class Standing:
     """Nothing may be changed before the API server says that the DaemonSet wants the node."""
     wanted: bool = False
     """The API server has said so once, to this run."""
+    namespace: bool = False
+    """The API server has shown the namespace to this run: a 403 for it is a change."""
     accepted: tuple[str, ...] = ()
     """The identities (`Bearer.identity`) that the API server has accepted from this run."""
 
@@ -63,8 +65,8 @@ class Standing:
 # --- what the answers come to ---
 
 
-def judge(answers: Mapping[Asked, Answer]) -> Finding:
-    """Return what the answers mean.
+def judge(answers: Mapping[Asked, Answer], *, namespace: bool = False) -> Finding:
+    """Return what the answers mean. `namespace`: it could be looked at before.
 
     Only what the API server says for certain counts as unwanted: what takes too long, fails, or is not understood, is
     no reason to reload an engine.
@@ -74,7 +76,7 @@ def judge(answers: Mapping[Asked, Answer]) -> Finding:
             return Finding(Verdict.UNWANTED, gone)
     for verdict in (Verdict.STRANGER, Verdict.FORBIDDEN, Verdict.UNKNOWN):
         for asked, answer in answers.items():
-            if _alone(asked, answer) is verdict:
+            if _alone(asked, answer, namespace=namespace) is verdict:
                 return Finding(verdict, f"the {asked}: {said(answer)}")
     if not {Asked.DAEMON_SET, Asked.NODE} <= set(answers):
         return Finding(Verdict.UNKNOWN, "not all was asked for")
@@ -87,7 +89,7 @@ def judge(answers: Mapping[Asked, Answer]) -> Finding:
     return Finding(Verdict.WANTED, "the DaemonSet is there and wants the node")
 
 
-def _alone(asked: Asked, answer: Answer) -> Verdict:
+def _alone(asked: Asked, answer: Answer, *, namespace: bool) -> Verdict:
     """Return what one answer comes to that does not say that the object is gone."""
     if is_told(asked, answer):
         return Verdict.WANTED
@@ -95,8 +97,9 @@ def _alone(asked: Asked, answer: Answer) -> Verdict:
         return Verdict.STRANGER
     if not is_refused(answer, http.HTTPStatus.FORBIDDEN):
         return Verdict.UNKNOWN
-    # many do not let the pod look at its namespace: the two others are enough
-    return Verdict.WANTED if asked is Asked.NAMESPACE else Verdict.FORBIDDEN
+    # many do not let the pod look at its namespace: the two others are enough. Where it could, the permission may have
+    # been deleted since the DaemonSet was asked for, with all of the namespace.
+    return Verdict.WANTED if asked is Asked.NAMESPACE and not namespace else Verdict.FORBIDDEN
 
 
 def is_told(asked: Asked, answer: Answer) -> bool:

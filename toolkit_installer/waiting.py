@@ -264,10 +264,11 @@ def _standing(said: Any) -> Standing | None:
         return Standing()
     if not isinstance(said, dict):
         return None
-    bare, held, wanted, accepted = (said.get(name) for name in ("bare", "held", "wanted", "accepted"))
-    if not (type(bare) is type(held) is type(wanted) is bool and _is_texts(accepted)):
+    flags = {name: said.get(name) for name in ("bare", "held", "wanted", "namespace")}
+    accepted = said.get("accepted")
+    if any(type(flag) is not bool for flag in flags.values()) or not _is_texts(accepted):
         return None
-    return Standing(bare=bare is True, held=held is True, wanted=wanted is True, accepted=tuple(accepted))
+    return Standing(accepted=tuple(accepted), **{name: flag is True for name, flag in flags.items()})
 
 
 def _is_path(value: Any) -> TypeGuard[str]:

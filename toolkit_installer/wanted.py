@@ -12,7 +12,7 @@ import dataclasses
 import http
 import time
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from toolkit_installer import log, verdicts
 from toolkit_installer.node import signals
@@ -51,15 +51,15 @@ class Question:
         self._api = ApiServer(cluster.host, cluster.port, cluster.service_account)
         self.standing = Standing()
 
-    def recall(self, standing: Standing, *, answered: bool) -> None:
-        """Know again what was known. `answered`: an older package says that its API server had answered.
+    def recall(self, standing: Standing, answered: Collection[str]) -> None:
+        """Know again what was known. `answered`: what an older package says that its API server had answered for.
 
         It did not remember to whom: that was whoever the pod's token names.
         """
-        self.standing = standing
+        self.standing = dataclasses.replace(standing, namespace=standing.namespace or Asked.NAMESPACE in answered)
         bearer = self._api.bearer() if answered and not standing.accepted else None
         if bearer is not None:
-            self.standing = dataclasses.replace(standing, accepted=(bearer.identity,))
+            self.standing = dataclasses.replace(self.standing, accepted=(bearer.identity,))
 
     @property
     def open(self) -> bool:
@@ -99,7 +99,7 @@ class Question:
     def _asked(self) -> tuple[dict[Asked, Answer], Finding]:
         """Ask for a short time, and remember what was answered."""
         answers = self._round(time.monotonic() + _START_SECONDS, patient=True)
-        found = verdicts.judge(answers)
+        found = self._judged(answers)
         if found.verdict is Verdict.WANTED:
             self.standing = dataclasses.replace(self.standing, wanted=True, held=False)
         return answers, found
@@ -162,7 +162,7 @@ class Question:
         while True:
             enough = began + (_SETTLING_SECONDS if since is None else _LEAVE_SECONDS)
             answers = self._round(max(enough, time.monotonic() + _LEAST_SECONDS), patient=False)
-            found = verdicts.judge(answers)
+            found = self._judged(answers)
             now = time.monotonic()
             if found.verdict is Verdict.STRANGER:
                 doubt = self._doubt(answers.values())
@@ -200,6 +200,13 @@ class Question:
             if asked is Asked.DAEMON_SET and not verdicts.is_told(asked, answer):
                 break
         return answers
+
+    def _judged(self, answers: Mapping[Asked, Answer]) -> Finding:
+        """Return what the answers mean, and remember whether the namespace could be looked at."""
+        found = verdicts.judge(answers, namespace=self.standing.namespace)
+        if Asked.NAMESPACE in answers and verdicts.is_told(Asked.NAMESPACE, answers[Asked.NAMESPACE]):
+            self.standing = dataclasses.replace(self.standing, namespace=True)
+        return found
 
     def _remember(self, answer: Answer) -> None:
         known = frozenset(self.standing.accepted) | verdicts.accepted([answer])

@@ -111,7 +111,8 @@ class Site:
         assert self.machine.state(self.config) == self.before
         assert self.handlers() == self.own
         assert not self.machine.exists(INSTALL_DIR)
-        assert {path.name for path in self.machine.host.path("/run/nvidia").iterdir()} <= {"toolkit-installer.reloads"}
+        folder = self.machine.host.path("/run/nvidia")
+        assert {path.name for path in folder.glob("*")} <= {"toolkit-installer.reloads"}
 
     def seen(self, handler: str, environment: dict[str, str]) -> set[str]:
         """Return what of the GPU a pod sees that runs through a handler."""

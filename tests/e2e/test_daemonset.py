@@ -271,8 +271,9 @@ def test_a_node_with_a_drop_in_is_configured_from_within_and_given_back(newest_s
 def test_a_node_is_given_back_whatever_is_deleted_first(driven: Site, what: str) -> None:
     site = driven
     pod = site.running_pod()
-    if what == "permissions":
+    if what == "permissions":  # an API server goes on accepting the token of a deleted account for a while
         site.granted.objects = [each for each in site.objects if "Role" not in each["kind"]]
+        site.cluster.after[len(site.cluster.asked) + 2] = lambda cluster: cluster.tokens.clear()
     elif what == "account":
         site.cluster.tokens.clear()
     else:
@@ -282,13 +283,58 @@ def test_a_node_is_given_back_whatever_is_deleted_first(driven: Site, what: str)
     assert site.machine.starts(UNIT) == 3
 
 
-def test_permissions_that_were_never_given_are_no_sign_that_the_daemonset_is_gone(driven: Site) -> None:
+def test_permissions_that_somebody_broke_are_no_sign_that_the_daemonset_is_gone(driven: Site) -> None:
+    site = driven
+    pod = site.running_pod()
+    site.granted.objects = [each for each in site.objects if "Role" not in each["kind"]]
+    for again in (False, True):
+        assert pod.stop(RUN) == 0, pod.log(RUN)
+        assert "does not say whether" in pod.log(RUN)
+        assert site.machine.handlers() == {"runc"} | HANDLERS
+        pod.remove()
+        if not again:
+            pod = site.running_pod()
+            assert IDLE in pod.log(RUN)
+    assert site.machine.starts(UNIT) == 2, "one to install, and none since"
+
+
+def test_a_pod_that_may_not_ask_yet_changes_nothing_and_configures_the_node_once_it_is_told_to(driven: Site) -> None:
     site = driven
     site.granted.objects = [each for each in site.objects if "Role" not in each["kind"]]
-    pod = site.running_pod()
-    assert pod.stop(RUN) == 0, pod.log(RUN)
-    assert "does not say whether" in pod.log(RUN)
+    pod = site.pod()
+    pod.start_container(WAIT)
+    assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
+    pod.start_container(RUN)
+    pod.wait_for(RUN, "Nothing is changed on this node")
+    pod.wait_for(RUN, WAITING)
+    assert not pod.probe(RUN, "startupProbe")
+    assert not pod.probe(RUN, "readinessProbe")
+    assert site.machine.state(CONFIG) == site.before
+    assert not site.machine.exists(INSTALL_DIR)
+    assert site.machine.starts(UNIT) == 1
+    site.granted.objects = site.objects
+    pod.wait_until_probed(RUN, "startupProbe")
     assert site.machine.handlers() == {"runc"} | HANDLERS
+    site.delete(pod)
+
+
+@pytest.mark.parametrize("what", ["permissions", "account", "DaemonSet"])
+def test_a_pod_that_is_deleted_while_it_starts_leaves_the_node_as_it_was(driven: Site, what: str) -> None:
+    site = driven
+    pod = site.pod()
+    pod.start_container(WAIT)
+    assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
+    if what == "permissions":
+        site.granted.objects = [each for each in site.objects if "Role" not in each["kind"]]
+    elif what == "account":
+        site.cluster.tokens.clear()
+    else:
+        del site.cluster.objects[site.daemon_set_path]
+    pod.start_container(RUN)
+    pod.wait_for(RUN, "Nothing is changed on this node")
+    assert pod.stop(RUN) == 0, pod.log(RUN)
+    site.assert_given_back()
+    assert site.machine.starts(UNIT) == 1
 
 
 def test_install_only_installs_the_toolkit_asks_nobody_and_leaves_the_engine_alone(driven: Site) -> None:

@@ -73,9 +73,12 @@ class Cluster:
     asked: list[str] = dataclasses.field(default_factory=list)
     after: dict[int, Callable[[Cluster], None]] = dataclasses.field(default_factory=dict)
     """What happens to it right before it answers its n-th request, counted from 0."""
+    before_each: Callable[[Cluster], object] = bool
+    """What happens right before each answer."""
 
     def answer(self, path: str, token: str) -> tuple[int, str]:
         """Return the HTTP status and the body for a GET, or for a POST of the one kind that it knows."""
+        self.before_each(self)
         self.after.pop(len(self.asked), bool)(self)
         self.asked.append(path)
         if self.silent is not None:

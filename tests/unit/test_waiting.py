@@ -135,7 +135,7 @@ def words() -> list[str]:
 
 
 SAID = {"answered": ["Node"], "driver": [list(MOVED)], "driver_away": True, "tries": 3}
-STOOD = {"bare": True, "held": False, "wanted": True, "accepted": list(STANDING.accepted)}
+STOOD = {"bare": True, "held": False, "wanted": True, "namespace": False, "accepted": list(STANDING.accepted)}
 STATES = {
     "first": Written(written({}, "30.0", *words(), *DRIFTED), Remembered(known=False), [(waiter.DRIFT, *DRIFTED)]),
     "first, which looked at nothing": Written(

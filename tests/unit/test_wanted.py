@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import subprocess
@@ -102,6 +103,15 @@ def test_an_api_server_that_fails_says_nothing(answer: Answer, asked: Asked) -> 
     assert finding.verdict is Verdict.UNKNOWN
     assert str(asked) in finding.why
     assert not verdicts.accepted([answer]) or answer.kind == "Pod"
+
+
+def test_a_namespace_that_may_not_be_looked_at_any_more_is_another_thing() -> None:
+    """Kubernetes deletes a namespace's permissions between two questions, and its DaemonSet after that."""
+    assert judge({**THERE, NS: FORBIDDEN}, namespace=True).verdict is Verdict.FORBIDDEN
+    deleted = then((0.5, THERE[DS]), (8, FORBIDDEN), (ALWAYS, UNKNOWN_TOKEN))
+    script = Script(deleted, deleted)
+    script.hidden = NS
+    assert script.unwanted(dataclasses.replace(TOLD, namespace=True))
 
 
 def test_an_object_that_is_not_understood_says_nothing() -> None:
@@ -237,6 +247,7 @@ class Script:
         self.now = 0.0
         self.requests = 0
         self.last = Standing()
+        self.hidden: Asked | None = None
 
     def unwanted(self, standing: Standing) -> bool:
         """Have a run of this standing ask whether it is to clean up."""
@@ -246,7 +257,7 @@ class Script:
             mock.patch.object(wanted, "time", self),
             mock.patch.object(wanted, "signals", self),
         ):
-            question.recall(standing, answered=False)
+            question.recall(standing, ())
             back = question.unwanted()
         self.last = question.standing
         return back
@@ -260,7 +271,8 @@ class Script:
         answer = self._after(self.objects, seconds)
         if answer.status != 200:
             return answer
-        return THERE[DS if "/daemonsets/" in path else NS if "/namespaces/" in path else NODE]
+        asked = DS if "/daemonsets/" in path else NODE if "/nodes/" in path else NS
+        return FORBIDDEN if asked is self.hidden else THERE[asked]
 
     def review(self, seconds: float) -> Answer:
         return self._after(self.reviewed, seconds)
@@ -351,7 +363,7 @@ def test_a_service_account_that_was_made_anew_is_another_identity() -> None:
 kinds = st.sampled_from([UNKNOWN_TOKEN, FORBIDDEN, MISSING, TIMED_OUT, THERE[DS], error(503, "ServiceUnavailable")])
 steps = st.lists(st.tuples(st.floats(0.01, 12), kinds), max_size=8)
 standings = st.builds(
-    Standing, st.booleans(), st.booleans(), st.booleans(), st.sampled_from([(), ("me",), ("another",)])
+    Standing, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([(), ("me",), ("another",)])
 )
 
 

@@ -1,0 +1,317 @@
+"""Applied and deleted again, or disturbed otherwise, at each moment of a run with `--cleanup auto`.
+
+No node that is not wanted is left configured, and none that is wanted is unconfigured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.node.faults import Outcome, Plan, run
+from tests.node.instants import quickly
+from tests.node.toolkit_stopping import Clock
+from tests.support.api_server import (
+    DAEMON_SET_PATH,
+    NAMESPACE_PATH,
+    NODE_PATH,
+    Cluster,
+    Server,
+    cluster,
+    serving,
+    token,
+)
+from tests.support.fake_node import DAEMON_JSON, STORE, TOOLKIT, WAITING, FakeNode, Run
+from tests.support.live_engines import SOCKET, FakeDockerd
+
+DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+ROUNDS = int(os.environ.get("ROUNDS", "6"))
+"""How many with random delays; more of them from the environment."""
+SEED = os.environ.get("ROUNDS_SEED", "1")
+FLAGS = ("--socket", SOCKET, "--reload-budget", "100/60")
+HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+
+
+@pytest.fixture(autouse=True)
+def configured(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+
+
+@pytest.fixture
+def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
+    engine = FakeDockerd(node)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path) as serves:
+        yield serves
+
+
+def is_untouched(node: FakeNode, dockerd: FakeDockerd) -> bool:
+    served = {name for name, _ in dockerd.take().handlers}
+    return (
+        node.read(DAEMON_JSON) == DOCKER
+        and not node.exists(TOOLKIT)
+        and not node.exists(STORE)
+        and not served & HANDLERS
+    )
+
+
+def is_configured(node: FakeNode, dockerd: FakeDockerd) -> bool:
+    served = {name for name, _ in dockerd.take().handlers}
+    return (
+        set(node.docker().get("runtimes", {})) >= HANDLERS
+        and served >= HANDLERS
+        and node.exists(TOOLKIT)
+        and not node.broken_runtimes()
+    )
+
+
+# --- what happens to the DaemonSet ---
+
+
+def in_that_order(*steps: Callable[[Cluster], None]) -> Callable[[Cluster], None]:
+    """Return a change of which each step is seen by one request more."""
+
+    def begin(state: Cluster) -> None:
+        steps[0](state)
+        for number, step in enumerate(steps[1:], start=len(state.asked) + 1):
+            state.after[number] = step
+
+    return begin
+
+
+def no_account(state: Cluster) -> None:
+    state.tokens = set()
+
+
+def no_permissions(state: Cluster) -> None:
+    state.forbidden = state.forbidden | {DAEMON_SET_PATH, NAMESPACE_PATH}
+
+
+def no_cluster_permissions(state: Cluster) -> None:
+    state.forbidden = state.forbidden | {NODE_PATH}
+
+
+def no_daemon_set(state: Cluster) -> None:
+    state.objects.pop(DAEMON_SET_PATH, None)
+
+
+def no_namespace(state: Cluster) -> None:
+    state.delete(NAMESPACE_PATH)
+
+
+DELETIONS = {
+    "the account first": in_that_order(no_account, no_permissions, no_daemon_set),
+    "the permissions first": in_that_order(no_permissions, no_cluster_permissions, no_account),
+    "the cluster's permissions first": in_that_order(no_cluster_permissions, no_permissions, no_daemon_set, no_account),
+    "the DaemonSet first": in_that_order(no_daemon_set, no_permissions, no_account),
+    "the namespace first": in_that_order(no_namespace, no_account),
+}
+
+
+def away(state: Cluster) -> None:
+    state.sick = (503, "{}")
+
+
+def away_for_a_moment(state: Cluster) -> None:
+    away(state)
+    state.after[len(state.asked) + 2] = lambda later: setattr(later, "sick", None)
+
+
+def unknown_for_a_moment(state: Cluster) -> None:
+    no_account(state)
+    state.after[len(state.asked) + 4] = lambda later: later.tokens.update({token()})
+
+
+DISTURBANCES = {
+    "broken permissions": no_permissions,
+    "broken permissions of the cluster": no_cluster_permissions,
+    "away": away,
+    "away for a moment": away_for_a_moment,
+    "one of several servers knows less": unknown_for_a_moment,
+    "nothing": lambda _: None,
+}
+
+
+@dataclasses.dataclass
+class Told(Plan):
+    """At the call `stop_at`, something happens to the DaemonSet, and the run is told to stop.
+
+    The run is a fork: a file tells the API server of it.
+    """
+
+    marker: Path = Path()
+
+    def meet(self, name: str, paths: list[str]) -> None:
+        """Count a call; let it happen if it is its turn."""
+        if len(self.happened) == self.stop_at:
+            self.marker.touch()
+        super().meet(name, paths)
+
+    def wait(self, *_: object, **__: object) -> None:
+        """Stand for the idle process of a run that made fewer calls: let it happen now, at the latest."""
+        self.stop_at = len(self.happened)
+        self.marker.touch()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Course:
+    """Runs on one node whose DaemonSet meets something at a chosen call of the run."""
+
+    def __init__(self, node: FakeNode, server: Server, dockerd: FakeDockerd, folder: Path) -> None:
+        self.node, self.server, self.dockerd, self.folder = node, server, dockerd, folder
+        self.flags = (*server.flags, *FLAGS)
+        self.marker = folder / "marker"
+
+    def until(self, at: int, change: Callable[[Cluster], None]) -> Outcome:
+        """Run, until the change and the signal come at this call."""
+        fresh = cluster()
+        self.server.cluster = fresh
+        (self.server.account / "token").write_text(token())
+        self.marker.unlink(missing_ok=True)
+
+        def look(state: Cluster) -> None:
+            if self.marker.exists():
+                self.marker.unlink()
+                change(state)
+
+        fresh.before_each = look
+        clock, plan = Clock(), Told(stop_at=at, marker=self.marker)
+        with (
+            mock.patch("toolkit_installer.waiting.wait", plan.wait),
+            mock.patch("toolkit_installer.wanted.time", clock),
+            mock.patch("toolkit_installer.wanted.signals", clock),
+            self.dockerd.inside(),
+        ):
+            return run(self.node, self.folder, "run", *self.flags, plan=plan)
+
+    def calls(self) -> int:
+        """Return how many calls an installation on the node makes that is told to stop at its end."""
+        whole = run(self.node, self.folder, "run", "--no-daemon", *FLAGS)
+        assert whole.code == 0, whole.output
+        self.uninstall()
+        return len(whole.calls)
+
+    def uninstall(self) -> None:
+        """Give the node back."""
+        done = run(self.node, self.folder, "uninstall", "--socket", SOCKET)
+        assert done.code == 0, done.output
+        assert is_untouched(self.node, self.dockerd)
+
+
+@pytest.fixture
+def course(node: FakeNode, server: Server, dockerd: FakeDockerd, tmp_path: Path) -> Course:
+    return Course(node, server, dockerd, tmp_path)
+
+
+def instants(count: int, seed: str) -> list[int]:
+    """Return some calls of a run, its first ones and last ones among them."""
+    return sorted({0, 1, *random.Random(seed).sample(range(count), 3), count - 1})  # noqa: S311  # nothing secret
+
+
+@pytest.mark.parametrize("deletion", DELETIONS)
+def test_deleted_at_any_call_of_a_first_run_the_node_is_as_it_was(course: Course, deletion: str) -> None:
+    for at in instants(course.calls(), deletion):
+        outcome = course.until(at, DELETIONS[deletion])
+        assert outcome.code == 0, outcome.output
+        assert is_untouched(course.node, course.dockerd), f"call {at}\n{outcome.output}"
+
+
+@pytest.mark.parametrize("disturbance", DISTURBANCES)
+def test_disturbed_at_any_call_of_a_first_run_a_wanted_node_is_configured_or_not_begun(
+    course: Course, disturbance: str
+) -> None:
+    """The run was told that the node is wanted before it changed anything: what it began it leaves configured."""
+    configured = 0
+    for at in instants(course.calls(), disturbance):
+        outcome = course.until(at, DISTURBANCES[disturbance])
+        assert outcome.code == 0, outcome.output
+        if "The DaemonSet wants this node" in outcome.output and "The node is configured" in outcome.output:
+            configured += 1
+            assert is_configured(course.node, course.dockerd), f"call {at}\n{outcome.output}"
+            course.uninstall()
+        else:
+            assert is_untouched(course.node, course.dockerd), f"call {at}\n{outcome.output}"
+    assert configured, "no round got as far"
+
+
+@pytest.mark.parametrize("disturbance", DISTURBANCES)
+def test_disturbed_at_any_call_of_an_update_a_wanted_node_stays_configured(course: Course, disturbance: str) -> None:
+    count = course.calls()
+    done = run(course.node, course.folder, "run", "--no-daemon", *FLAGS)
+    assert done.code == 0, done.output
+    for at in instants(count // 4, disturbance):
+        outcome = course.until(at, DISTURBANCES[disturbance])
+        assert outcome.code == 0, outcome.output
+        assert is_configured(course.node, course.dockerd), f"call {at}\n{outcome.output}"
+
+
+# --- with delays of any length ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What happens after how many seconds, and how much later the run is told to stop; before: before it starts."""
+
+    change: str
+    after: float
+    then: float
+
+
+def rounds(changes: list[str], seed: str) -> list[Round]:
+    dice = random.Random(f"{SEED} {seed}")  # noqa: S311  # nothing secret
+    return [
+        Round(dice.choice(changes), dice.choice([0.0, dice.uniform(0, 0.4), dice.uniform(0, 2)]), dice.uniform(0, 0.6))
+        for _ in range(ROUNDS)
+    ]
+
+
+def begun(node: FakeNode, server: Server, each: Round, change: Callable[[Cluster], None]) -> Run:
+    """Start a run, let it happen, and return the run once it was told to stop and has ended."""
+    server.cluster = cluster()
+    if not each.after:
+        change(server.cluster)
+    running = quickly(node, "run", *server.flags, *FLAGS)
+    time.sleep(each.after)
+    if each.after:
+        change(server.cluster)
+    time.sleep(each.then)
+    running.process.send_signal(signal.SIGTERM)
+    # before it has begun anything, a signal ends it as any other program
+    assert running.finish() in (0, -signal.SIGTERM), f"{each}\n{running.output}"
+    return running
+
+
+@pytest.mark.parametrize("each", rounds(list(DELETIONS), "deleted"), ids=str)
+def test_applied_and_deleted_after_any_time_no_node_is_left_configured(
+    node: FakeNode, server: Server, dockerd: FakeDockerd, each: Round
+) -> None:
+    running = begun(node, server, each, DELETIONS[each.change])
+    assert is_untouched(node, dockerd), f"{each}\n{running.output}"
+
+
+@pytest.mark.parametrize("each", rounds(list(DISTURBANCES), "disturbed"), ids=str)
+def test_an_update_that_is_disturbed_after_any_time_leaves_the_node_configured(
+    node: FakeNode, server: Server, dockerd: FakeDockerd, each: Round
+) -> None:
+    first = quickly(node, "run", *server.flags, *FLAGS)
+    first.wait_for(WAITING)
+    assert first.stop() == 0
+    reloaded = dockerd.take()
+    running = begun(node, server, each, DISTURBANCES[each.change])
+    assert is_configured(node, dockerd), f"{each}\n{running.output}"
+    assert dockerd.take() == reloaded
