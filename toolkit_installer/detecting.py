@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit_installer import detection, log, output
+from toolkit_installer import detection, gpus, log, output
 from toolkit_installer.detection import Decision
 from toolkit_installer.engines.rooms import room
 from toolkit_installer.errors import ConfigurationError, InstallerError
@@ -31,6 +31,7 @@ def show(node: Node, settings: Settings, *, as_json: bool) -> int:
         "decided": [_facts(node, decision) for decision in decided],
         "error": None if error is None else {"reason": error.reason, "hint": error.hint},
         "evidence": [_of(each) for each in seen],
+        "gpus": list(gpus.look(node).words),
     }
     output.show(json.dumps(facts, indent=2).split("\n") if as_json else _lines(facts))
     if error is None:
@@ -98,6 +99,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             for file in decided["files"]
         ]
         lines += [f"  But:    {decided['trouble']}"] if decided["trouble"] else []
+    lines += ["", "GPUs:", *(f"  {each}" for each in facts["gpus"])]
     if facts["error"] is not None:
         lines += ["", f"Not decided: {facts['error']['reason']}"]
         lines += [f"  Hint: {facts['error']['hint']}"] if facts["error"]["hint"] else []

@@ -133,7 +133,7 @@ def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
     """
     if not _is_looked_for(toolkit) and not toolkit.cdi.enabled:
         return ()
-    found = [reader.root.outside(path) for reader in _readers(node) for path in (CONTAINER_READY, DRIVER_READY)]
+    found = [reader.root.outside(path) for reader in readers(node) for path in (CONTAINER_READY, DRIVER_READY)]
     for place in _places(node, toolkit):
         for view in _candidates(node, toolkit, place):
             root = Root(os.path.realpath(view))
@@ -269,18 +269,18 @@ def _installed_root(node: Node, folder: str) -> str | None:
 
 
 def _present(node: Node, path: str) -> bool:
-    return any(reader.status(path) is not None for reader in _readers(node))
+    return any(reader.status(path) is not None for reader in readers(node))
 
 
 def _read(node: Node, path: str) -> str | None:
     """Return the text of a file of the node, wherever it is seen. Raises NodeError, ConfigurationError."""
-    for reader in _readers(node):
+    for reader in readers(node):
         found = reader.find(path)
         if found is not None:
             return found.content.decode(errors="replace")
     return None
 
 
-def _readers(node: Node) -> tuple[Reader, ...]:
+def readers(node: Node) -> tuple[Reader, ...]:
     """Return what reads the node's files: single folders are mounted under their names, or all below /host."""
     return (node.files,) if node.whole else (node.files, Reader(node.programs.root))

@@ -10,13 +10,13 @@ import signal
 import sys
 import time
 
-from toolkit_installer import driver, log
+from toolkit_installer import driver, gpus, log
 from toolkit_installer.driver import Driver, Look
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
-from toolkit_installer.settings import Settings
+from toolkit_installer.settings import Settings, WithoutGpu
 
 _LOOK_SECONDS = 3.0
 _TICK_SECONDS = 1.0
@@ -24,10 +24,11 @@ _SAY_SECONDS = 60.0
 """How often the same is said again."""
 
 
-def wait(node: Node, settings: Settings, seconds: float | None) -> Driver:
+def wait(node: Node, settings: Settings, seconds: float | None) -> Driver | None:
     """Return the driver once it is usable, within `seconds` (None: whenever that is).
 
-    HUP: it is looked at once. Raises DriverNotReadyError, and Stopped when a signal says so.
+    With `--without-gpu idle` that is None where the node shows no GPU, or none any more. HUP: it is looked at once.
+    Raises DriverNotReadyError, and Stopped when a signal says so.
     """
     began = time.monotonic()
     progress = _Progress(on=settings.log_format is None)
@@ -41,6 +42,9 @@ def wait(node: Node, settings: Settings, seconds: float | None) -> Driver:
         if seen.driver is not None:
             progress.clear()
             return seen.driver
+        if settings.without_gpu is WithoutGpu.IDLE and gpus.look(node).absent:
+            progress.clear()
+            return None
         if seen.missing != said or now - said_at >= _SAY_SECONDS:
             progress.clear()
             log.get().info("Waiting for the driver", elapsed=_duration(now - began), missing="; ".join(seen.missing))

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from toolkit_installer import (
     driver,
+    gpu_watch,
     log,
     observation,
     orders,
@@ -21,7 +22,8 @@ from toolkit_installer import (
 )
 from toolkit_installer import plan as plan_of
 from toolkit_installer.applying import Applier
-from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
+from toolkit_installer.gpu_watch import GpuWatch
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -62,6 +64,7 @@ class Instance:
         self._driver: tuple[tuple[str, str], ...] = ()
         """Where a driver shows, with the identities from before it was looked for."""
         self._driver_away = False
+        self._gpus = GpuWatch(settings, node)
         self._tries = 0
         self._command: tuple[str, ...] = ()
         """What the program was started with at first; empty: this is the first time."""
@@ -94,6 +97,9 @@ class Instance:
             self._question.recall(remembered.standing, remembered.answered)
         self._driver, self._driver_away = remembered.driver, remembered.driver_away
         self._command = remembered.command
+        self._gpus.idle = remembered.without_gpu
+        if self._gpus.idle:  # whatever it was woken for: it is known only once it was looked at again
+            self.attention.again = True
         if waiter.DRIFT in events:
             self._drifted()
         if waiter.DRIVER in events:
@@ -178,6 +184,9 @@ class Instance:
             return True
         if self.settings.ready_file is None:
             return True
+        if self._gpus.idle:
+            self._marker.write(gpu_watch.READY, "Nothing is to be done on this node: wrote the ready file")
+            return True
         receipt = self._recorded()
         try:
             seen = readiness.look(self.node, receipt, self.settings.reload_timeout)
@@ -196,9 +205,20 @@ class Instance:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
         self._driver = _identified(driver.signs(self.node, self.settings.toolkit))
         receipt = receipt_check.load(self.node, self.store)
+        if self._gpus.look(receipt):
+            self._driver_away = False
+            return
+        if receipt is None:
+            self._marker.clear()  # of a node that had no GPU
         self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
         recovering.recover(self.node, receipt, self.store.folder)
-        undisturbed(self._converge)
+        try:
+            undisturbed(self._converge)
+        except DriverNotReadyError as error:
+            if not self._gpus.waits_for_driver(receipt):
+                raise
+            self._driver_away = True
+            log.get().warning("There is a GPU and no driver yet: looking again", missing=error.reason)
 
     def _converge(self) -> None:
         """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
@@ -294,10 +314,12 @@ class Instance:
             return
         watched += [(waiter.ENGINE, *each) for each in self._awaited]
         watched += [(waiter.DRIVER, *each) for each in self._driver]
+        watched += [(waiter.GPU, *each) for each in self._gpus.watched]
         log.get().info("Waiting for signal")
         unknown = self._driver_away or (self._question is not None and self._question.open)
         tries = self._tries if unknown else 0
-        remembered = Remembered((), self._driver, self._driver_away, tries, self._command)
+        idle = self._gpus.idle
+        remembered = Remembered((), self._driver, self._driver_away, tries, idle, self._command)
         if self._question is not None:
             remembered = dataclasses.replace(remembered, standing=self._question.standing)
         waiting.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)

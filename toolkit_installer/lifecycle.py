@@ -8,6 +8,7 @@ from toolkit_installer import (
     container,
     detecting,
     driver_wait,
+    gpus,
     log,
     observation,
     orders,
@@ -18,6 +19,7 @@ from toolkit_installer import (
 from toolkit_installer import plan as plan_of
 from toolkit_installer import receipt as receipts
 from toolkit_installer.errors import ExitCode, InstallerError
+from toolkit_installer.gpu_watch import GpuWatch
 from toolkit_installer.instance import SIGNALLED, Instance
 from toolkit_installer.node import programs, signals
 from toolkit_installer.node.locks import PidFile
@@ -97,13 +99,15 @@ def plan(settings: Settings) -> int:
     node = _opened(settings)
     container.refuse(node, settings, container.asked_for(settings))
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    receipt_check.load(node, store)
+    if GpuWatch(settings, node).look(receipt_check.load(node, store)):
+        report.show_gpus(node, "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle).")
+        return ExitCode.DONE
     seen = observation.observe(settings, node, store)
     if not plan_of.is_done(seen.receipt, seen.plan):
         pid_file = node.files.in_folder(settings.pid_file)
         folders = node.files.missing_folders(os.path.dirname(pid_file))
         Recorder(node, settings, store, pid_file, tuple(folders)).check(seen)
-    report.show_plan(seen)
+    report.show_plan(node, seen)
     return ExitCode.DONE
 
 
@@ -131,6 +135,9 @@ def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: 
     except Stopped as stopped:
         log.get().info("Stopped before the driver was ready", signal=stopped.number.name)
         return SIGNALLED + stopped.number
+    if found is None:
+        log.get().info("This node shows no NVIDIA GPU: no driver is waited for", gpu=str(gpus.look(node)))
+        return ExitCode.DONE
     log.get().info("The driver is ready", root=found.root, dev_root=found.dev_root, version=found.version)
     return ExitCode.DONE
 

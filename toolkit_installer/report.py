@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from toolkit_installer import __version__, log, memory, output
+from toolkit_installer import __version__, gpus, log, memory, output
 from toolkit_installer.documents import diff
 from toolkit_installer.engines.base import EngineSilentError
 from toolkit_installer.engines.rooms import room
@@ -44,9 +44,18 @@ def notes(seen: Observation) -> None:
 # --- plan ----------------------------------------------------------------------------------------------------------
 
 
-def show_plan(seen: Observation) -> None:
-    """Print what `run` would do, as unified diffs with secrets masked. Raises OutputError."""
-    output.show(_plan_lines(seen))
+def show_plan(node: Node, seen: Observation) -> None:
+    """Print what `run` would do, as unified diffs with secrets masked. Raises OutputError, NodeError."""
+    output.show([*_plan_lines(seen), *_gpu_lines(node)])
+
+
+def show_gpus(node: Node, words: str) -> None:
+    """Print these words, and which GPUs the node shows. Raises OutputError, NodeError."""
+    output.show([words, *_gpu_lines(node)])
+
+
+def _gpu_lines(node: Node) -> list[str]:
+    return [f"GPUs of the node: {gpus.look(node)}"]
 
 
 def _plan_lines(seen: Observation) -> list[str | DiffLine]:
@@ -145,6 +154,7 @@ def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str,
         "installed": receipt is not None and receipt.state is State.INSTALLED,
         "state": receipt.state.value if receipt is not None else "absent",
         "running_pid": _holder(node, settings, receipt),
+        "gpus": list(gpus.look(node).words),
         "toolkit": None,
         "engines": [],
         "specifications": [],
@@ -193,7 +203,7 @@ def _file_facts(node: Node, file: FileRecord) -> dict[str, Any]:
 def _status_lines(facts: dict[str, Any]) -> list[str]:
     state = "installed" if facts["installed"] else {"absent": "not installed"}.get(facts["state"], facts["state"])
     running = f"PID {facts['running_pid']}" if facts["running_pid"] else "nobody"
-    lines = [f"State:   {state}", f"Running: {running}"]
+    lines = [f"State:   {state}", f"Running: {running}", *(f"GPU:     {each}" for each in facts["gpus"])]
     if facts["toolkit"] is not None:
         missing = facts["toolkit"]["missing"]
         lines.append(

@@ -53,6 +53,13 @@ class OnDrift(enum.StrEnum):
     IGNORE = "ignore"
 
 
+class WithoutGpu(enum.StrEnum):
+    """What a run does on a node that shows no NVIDIA GPU (`--without-gpu`)."""
+
+    INSTALL = "install"
+    IDLE = "idle"
+
+
 class LogFormat(enum.StrEnum):
     """How log lines look."""
 
@@ -191,6 +198,7 @@ class Settings:
     keep_toolkit: bool = False
     """Leave the toolkit's files on the node after cleanup."""
     on_drift: OnDrift = OnDrift.REPORT
+    without_gpu: WithoutGpu = WithoutGpu.INSTALL
     reload_timeout: float = 60.0
     """Seconds that the engine gets to serve a change."""
     reload_budget: tuple[int, float] = (3, 600.0)

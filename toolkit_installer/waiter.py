@@ -27,6 +27,8 @@ ENGINE = "ENGINE"
 """An engine was started or stopped."""
 DRIVER = "DRIVER"
 """The driver came, went, or was replaced."""
+GPU = "GPU"
+"""A device came or went on a node that showed no GPU."""
 LATER = "LATER"
 """What could not be found out before may be known now."""
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
@@ -37,8 +39,13 @@ _UNUSABLE = 3
 
 
 def identity(path: str) -> str:
-    """Return a text that changes with every write to, or replacement of, the file."""
+    """Return a text that changes with every write to, or replacement of, the file.
+
+    Of a folder, whose path ends in a slash, it is the names in it: a sysfs tells no time of their change.
+    """
     try:
+        if path.endswith("/"):
+            return "/".join(sorted(os.listdir(path)))
         status = os.lstat(path)
     except OSError as error:
         return f"absent {error.errno}"

@@ -67,6 +67,8 @@ class Remembered:
     """Whether none was usable then."""
     tries: int = 0
     """How often it was woken, one time after the other, for what is not known yet."""
+    without_gpu: bool = False
+    """Whether the node shows no GPU, so that nothing is installed and nothing is to be."""
     command: tuple[str, ...] = ()
     """What the program was started with at first; empty: what it was started with now."""
     standing: Standing = Standing()
@@ -244,6 +246,7 @@ def _remembered(memory: dict[str, Any]) -> Remembered:
         driver=tuple((path, identity) for path, identity in pairs or ()),
         driver_away=away is True,
         tries=tries if type(tries) is int and tries > 0 else 0,
+        without_gpu=said.get("without_gpu") is True,  # the packages before know nothing of it
         command=tuple(command) if _is_texts(command) else (),
         standing=standing or Standing(),
         known=_is_texts(answered)

@@ -100,6 +100,7 @@ def test_a_pod_waits_for_the_driver_configures_the_node_and_outlives_the_restart
     site: Site, folder: Path
 ) -> None:
     machine, before = site.machine, site.machine.state(CONFIG)
+    gpu_host.plug_in(machine.host)
     pod = site.pod()
     pod.start_container(WAIT)
     pod.wait_for(WAIT, "nvidia-smi")
@@ -264,6 +265,32 @@ def test_a_node_with_a_drop_in_is_configured_from_within_and_given_back(newest_s
     assert site.seen("runc", ALL) == NOTHING
     site.delete(pod)
     assert not machine.exists(DROP_IN)
+    assert machine.starts(UNIT) == 3
+
+
+def test_on_a_node_without_a_gpu_the_pod_is_ready_and_changes_nothing_until_one_comes(site: Site, folder: Path) -> None:
+    machine, before = site.machine, site.machine.state(CONFIG)
+    pod = site.pod()
+    pod.start_container(WAIT)
+    assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
+    assert "no driver is waited for" in pod.log(WAIT)
+    pod.start_container(RUN)
+    pod.wait_until_probed(RUN, "startupProbe")
+    pod.wait_for(RUN, WAITING)
+    assert pod.probe(RUN, "readinessProbe")
+    assert "This node shows no NVIDIA GPU" in pod.log(RUN)
+    assert machine.starts(UNIT) == 1
+    assert machine.state(CONFIG) == before
+    assert not machine.exists(INSTALL_DIR)
+
+    gpu_host.plug_in(machine.host)
+    pod.wait_for(RUN, "There is a GPU and no driver yet")
+    wait_for(lambda: not pod.probe(RUN, "readinessProbe"))
+    gpu_host.install(machine.host, folder / "driver")
+    pod.wait_until_probed(RUN, "readinessProbe")
+    assert machine.handlers() == {"runc"} | HANDLERS
+    assert site.seen("nvidia-cdi", ALL) == THE_GPU
+    site.delete(pod)
     assert machine.starts(UNIT) == 3
 
 

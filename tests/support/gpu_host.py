@@ -19,14 +19,23 @@ _LIBRARY = Path("/usr/lib/test-modules.so")
 _DEVICE, _LIBRARIES = Path("/dev/nvidia0"), Path("/usr/lib/nvidia-libraries")
 
 
+def plug_in(host: Host) -> None:
+    """Have the machine show a GPU, which it has no driver for."""
+    driver.make_device(host.path(_DEVICE))
+
+
 def install(host: Host, work: Path) -> None:
-    """Install the driver on a machine; `work` is a folder of ours. What a container sees of it: driver.py's names."""
+    """Install the driver on a machine, which shows a GPU from now on; `work` is a folder of ours.
+
+    What a container sees of it: driver.py's names.
+    """
     work.mkdir()
     shell = driver.make_shell(work, LOADED, _LIBRARY)
     shutil.copy2(work / _LIBRARY.name, host.path(_LIBRARY))
     host.path(LOADED).write_text(driver.modules(loaded=True))
     _replace(shell, host.path("/usr/bin/dash"))
-    driver.make_device(host.path(_DEVICE))
+    if not host.path(_DEVICE).exists():
+        plug_in(host)
     host.path(_LIBRARIES).mkdir()
     (host.path(_LIBRARIES) / "libcuda.so.1").write_text("not a library: what counts is that it is seen\n")
     host.path("/etc/cdi").mkdir()

@@ -24,7 +24,7 @@ from toolkit_installer import __version__, wanted
 from toolkit_installer.options.help import COMMANDS
 from toolkit_installer.options.table import OPTIONS, UNLESS_INSTALLED
 from toolkit_installer.scheduling import refusal
-from toolkit_installer.settings import AUTO, Cleanup
+from toolkit_installer.settings import AUTO, Cleanup, WithoutGpu
 from toolkit_installer.toolkit.handlers import handlers
 from toolkit_installer.toolkit.payload import RUNTIMES
 
@@ -211,11 +211,17 @@ def test_the_runtime_classes_are_those_of_the_handlers_and_schedulable_where_not
         assert each["scheduling"]["nodeSelector"].items() <= node()["metadata"]["labels"].items()
 
 
-def test_an_update_goes_on_beside_nodes_that_never_get_a_driver() -> None:
-    assert daemon_set()["spec"]["updateStrategy"] == {
-        "type": "RollingUpdate",
-        "rollingUpdate": {"maxUnavailable": "100%"},
-    }
+def test_an_update_that_goes_wrong_stops_after_a_tenth_of_the_nodes() -> None:
+    spec = daemon_set()["spec"]
+    assert spec["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}
+    assert spec["minReadySeconds"] == 10
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_nodes_without_a_gpu_hold_no_update_up(name: str) -> None:
+    """They are neither waited for nor installed on; a pod that waits for a driver would never be available there."""
+    for container in ("wait-driver", "toolkit-installer"):
+        assert settings(name, container).without_gpu is WithoutGpu.IDLE
 
 
 # --- what is said of them ---

@@ -66,8 +66,8 @@ def test_default_runtime_makes_nvidia_the_default_and_changes_nothing_else() -> 
 def test_canary_is_gpu_labels_one_node_after_the_other() -> None:
     spec = "DaemonSet/toolkit-installer/spec"
     assert changes("overlays/canary", "overlays/gpu-labels") == {
-        f"{spec}/updateStrategy/rollingUpdate/maxUnavailable": ("100%", 1),
-        f"{spec}/minReadySeconds": (None, 30),
+        f"{spec}/updateStrategy/rollingUpdate/maxUnavailable": ("10%", 1),
+        f"{spec}/minReadySeconds": (10, 30),
     }
 
 

@@ -24,7 +24,7 @@ from toolkit_installer.waiting import Remembered
 
 DRIVER = (("/dev/nvidiactl", "absent 2"), ("/a\nb", "1 2 3"))
 STANDING = Standing(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",))
-REMEMBERED = Remembered(("DaemonSet", "Node"), DRIVER, driver_away=True, tries=2, standing=STANDING)
+REMEMBERED = Remembered(("DaemonSet", "Node"), DRIVER, driver_away=True, tries=2, without_gpu=True, standing=STANDING)
 HELD = Remembered(standing=Standing(bare=True, held=True))
 
 
@@ -314,3 +314,20 @@ def test_a_program_of_somebody_elses_is_started_as_it_was(fields: Fields) -> Non
     told = waiter.Told(fields.of(REMEMBERED, later=False))  # here it is pytest's
     ((_, command),) = told.commands
     assert command == [sys.executable, *sys.orig_argv[1:]]
+
+
+def test_a_folder_that_ends_in_a_slash_is_watched_for_the_names_in_it(tmp_path: Path) -> None:
+    """The folders of a sysfs have no time of change of their own."""
+    place = f"{tmp_path}/"
+    seen = [waiter.identity(place)]
+    for name in ("b", "a"):
+        (tmp_path / name).touch()
+        seen.append(waiter.identity(place))
+    os.utime(tmp_path, (1, 1))
+    assert waiter.identity(place) == seen[-1]
+    (tmp_path / "b").unlink()
+    (tmp_path / "a").unlink()
+    tmp_path.rmdir()
+    seen.append(waiter.identity(place))
+    assert len(set(seen)) == len(seen)
+    assert waiter.wait(0.0, None, [(waiter.GPU, place, seen[0])]) == waiter.GPU

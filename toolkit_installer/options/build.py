@@ -24,6 +24,7 @@ from toolkit_installer.settings import (
     ReloadMode,
     Settings,
     ToolkitSettings,
+    WithoutGpu,
 )
 
 DESTINATION = "destination"
@@ -75,6 +76,7 @@ def build(
         ready_file=answers.text_or_none("ready_file"),
         keep_toolkit=_keep_toolkit(answers, values),
         on_drift=OnDrift(answers.text("on_drift")),
+        without_gpu=WithoutGpu(answers.text("without_gpu")),
         reload_timeout=answers.seconds("reload_timeout"),
         reload_budget=budget(answers.text("reload_budget")),
         engine_of=tuple((name, other) for name, other in each if other != engine),

@@ -170,6 +170,19 @@ _OURS = (
         help="What a waiting run does when somebody else changes a file that it manages.",
     ),
     Option(
+        name="without_gpu",
+        flags=("--without-gpu",),
+        kind=Kind.CHOICE,
+        choices=("install", "idle"),
+        group=Group.INSTALLER,
+        step=Step.INSTALLER,
+        variables=("WITHOUT_GPU",),
+        default="install",
+        in_short_help=True,
+        help="What is done on a node that shows no NVIDIA GPU, neither on its PCI bus nor in /dev: install as "
+        "anywhere, or change nothing, be ready, and look again when a device comes.",
+    ),
+    Option(
         name="reload_timeout",
         flags=("--reload-timeout",),
         kind=Kind.SECONDS,

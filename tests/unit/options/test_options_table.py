@@ -81,6 +81,7 @@ OURS = {
     "--keep-toolkit": ("KEEP_TOOLKIT",),
     "--remove-toolkit": (),
     "--on-drift": ("ON_DRIFT",),
+    "--without-gpu": ("WITHOUT_GPU",),
     "--reload-timeout": ("RELOAD_TIMEOUT",),
     "--reload-budget": ("RELOAD_BUDGET",),
     "--allow-restart": ("ALLOW_RESTART",),
