@@ -35,7 +35,7 @@ from toolkit_installer.receipt_store import ReceiptStore
 from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.reverting import Reverter
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
-from toolkit_installer.taking_back import locked, revert, say_done
+from toolkit_installer.taking_back import forgive_reloads, locked, revert, say_done
 from toolkit_installer.undisturbed import undisturbed
 from toolkit_installer.waiting import Remembered
 from toolkit_installer.wanted import Question
@@ -348,6 +348,8 @@ class Instance:
             keep = self.settings.keep_toolkit if order is None else order == orders.KEEP
             remainder = revert(self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep)
             self.pid_file.adopt_folders(receipt.pid_folders)
+            if order is not None or self._question is not None:  # somebody wants the node to be given back
+                forgive_reloads(self.settings, self.node, receipt)
             say_done(receipt, remainder)
         return self._exit_code()
 

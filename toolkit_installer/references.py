@@ -15,7 +15,8 @@ import os
 import posixpath
 from collections.abc import Container, Iterator, Mapping, Sequence
 
-from toolkit_installer import log, still_used
+from toolkit_installer import container_names, log, still_used
+from toolkit_installer.container_names import Bundle
 from toolkit_installer.distributions import TABLE
 from toolkit_installer.engines import serving
 from toolkit_installer.engines.answering import EngineBrokenError
@@ -69,6 +70,12 @@ class _Container:
     runtime: str | None
     pid: int | None
     told_by: str
+    bundle: Bundle | None = None
+
+    @property
+    def words(self) -> str:
+        """What it is called, by its engine and by whoever started it."""
+        return f"the container {self.name}{container_names.of(self.name, self.bundle)} ({self.told_by})"
 
 
 def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
@@ -171,11 +178,9 @@ def _containers(node: Node, folder: str) -> list[str]:
     # a shim tells its PID, which is more than its bundle does: it comes first
     for container in [*_watched(), *_bundles(node)]:
         if container.runtime is None:
-            found.setdefault(container.name, f"the container {container.name} ({container.told_by}) may run with it")
+            found.setdefault(container.name, f"{container.words} may run with it")
         elif beneath(container.runtime, folder) and _same_file(node, container.pid, container.runtime):
-            found.setdefault(
-                container.name, f"the container {container.name} ({container.told_by}) runs with {container.runtime}"
-            )
+            found.setdefault(container.name, f"{container.words} runs with {container.runtime}")
     return list(found.values())
 
 
@@ -210,7 +215,7 @@ def _of_shim(pid: int, arguments: list[str]) -> list[_Container]:
         return []  # it ended meanwhile
     runtime = _content(f"{place}/{_RUNTIME_FILE}")
     if runtime is not None:
-        return [_Container(name, runtime, pid, f"PID {pid}")]
+        return [_Container(name, runtime, pid, f"PID {pid}", Bundle(place, f"/proc/{pid}/root"))]
     workdir = flag_value(arguments, "-workdir")
     if workdir is None:
         return []  # it has not started its container yet
@@ -235,7 +240,11 @@ def _beside(pid: int) -> list[_Container]:
     except OSError:
         return []  # it ended meanwhile
     found = ((name, _content(f"{place}/../{name}/{_RUNTIME_FILE}")) for name in names)
-    return [_Container(name, runtime, pid, "its bundle is there") for name, runtime in found if runtime is not None]
+    return [
+        _Container(name, runtime, pid, "its bundle is there", Bundle(f"{place}/../{name}", f"/proc/{pid}/root"))
+        for name, runtime in found
+        if runtime is not None
+    ]
 
 
 def _content(path: str) -> str | None:
@@ -251,7 +260,10 @@ def _of_monitor(pid: int, arguments: list[str]) -> list[_Container]:
     runtime = flag_value(arguments, "-r", "--runtime")
     if runtime is None:
         return []
-    return [_Container(flag_value(arguments, "-c", "--cid") or "", runtime, pid, f"PID {pid}")]
+    root = f"/proc/{pid}/root"
+    folder = flag_value(arguments, "-b", "--bundle")
+    bundle = Bundle(f"{root}{folder}", root) if folder is not None and posixpath.isabs(folder) else None
+    return [_Container(flag_value(arguments, "-c", "--cid") or "", runtime, pid, f"PID {pid}", bundle)]
 
 
 def _bundles(node: Node) -> Iterator[_Container]:
@@ -276,7 +288,8 @@ def _bundles_below(files: Reader, tasks: str) -> Iterator[_Container]:
         found = files.find(posixpath.join(bundle, _RUNTIME_FILE))
         if found is not None:
             runtime = found.content.decode(errors="replace").strip()
-            yield _Container(posixpath.basename(bundle), runtime, None, f"its bundle {bundle} is there")
+            place = Bundle(files.root.outside(files.canonical(bundle)), files.root.folder)
+            yield _Container(posixpath.basename(bundle), runtime, None, f"its bundle {bundle} is there", place)
 
 
 def _readers(node: Node) -> list[Reader]:

@@ -13,8 +13,9 @@ from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.signals import Attention
-from toolkit_installer.receipt import Receipt
+from toolkit_installer.receipt import Receipt, State
 from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.reload_budget import ReloadBudget
 from toolkit_installer.reverting import Remainder, Reverter
 from toolkit_installer.settings import EngineName, Settings
 from toolkit_installer.undisturbed import undisturbed
@@ -54,7 +55,18 @@ def take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: Pid
     pid_file.adopt_folders(receipt.pid_folders)
     if left.failures and not remainder.named:
         raise gravest(left.failures)
+    if recorded is not None:
+        forgive_reloads(settings, node, recorded)
     say_done(receipt, remainder)
+
+
+def forgive_reloads(settings: Settings, node: Node, receipt: Receipt) -> None:
+    """Let the reloads count no more that were made for what this receipt recorded as installed, and is taken back.
+
+    What was never served, and was found half-way, stays counted. Raises NodeError.
+    """
+    if receipt.state is State.INSTALLED:
+        ReloadBudget(node.files, receipt.pid_file, settings.reload_budget).forgive()
 
 
 def say_done(receipt: Receipt, remainder: Remainder) -> None:

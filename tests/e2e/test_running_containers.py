@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import psutil
@@ -85,8 +86,10 @@ def test_a_cleanup_leaves_the_binaries_to_the_containers_that_it_names_and_the_n
     run.wait_for(WAITING)
     first, second = site.containers.start("first"), site.containers.start("second")
     assert run.terminate() == 0, run.output
-    assert first in run.output
-    assert second in run.output
+    for name, identity in (("first", first), ("second", second)):
+        in_pod = isinstance(site.containers, PodContainers)
+        known = f" of pod {support.NAMESPACE}/{name} (" if in_pod else f"docker calls {name},"
+        assert re.search(f"the container {identity}[^;]*{re.escape(known)}", run.output)
     assert "still needed" in run.output
     assert not site.serves_us()
     assert site.containers.enter("first") == INIT

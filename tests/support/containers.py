@@ -19,6 +19,8 @@ from tests.support.engines import PATH, ContainerdEngine, DockerEngine
 _NOTHING: Mapping[str, str] = {}
 
 _STOP_SECONDS = 30
+NAMESPACE = "test"
+"""Of all pods."""
 
 
 class ContainerError(Exception):
@@ -173,7 +175,7 @@ class PodContainers(Containers):
     ) -> str:
         """Start a pod with one container; return the container's id."""
         host = {1: 2, 2: 1}  # NamespaceOption: the node's network, PIDs of its own
-        pod = {1: {1: name, 2: f"uid-{name}", 3: "test"}, 3: str(self._folder), 8: {1: self._cgroup, 2: {1: host}}}
+        pod = {1: {1: name, 2: f"uid-{name}", 3: NAMESPACE}, 3: str(self._folder), 8: {1: self._cgroup, 2: {1: host}}}
         sandbox = self._call("RunPodSandbox", {1: pod, 2: handler})["1"]
         variables, notes = ([{1: key, 2: value} for key, value in each.items()] for each in (environment, annotations))
         config = {

@@ -87,6 +87,38 @@ def test_a_container_that_was_started_through_our_handler_holds_the_toolkit(
     assert held == f"the container c0ffee (PID {pid}) runs with {RUNTIME}"
 
 
+POD = {"io.kubernetes.cri.sandbox-name": "train-0", "io.kubernetes.cri.sandbox-namespace": "research"}
+POD_OF_CRIO = {"io.kubernetes.pod.name": "train-0", "io.kubernetes.pod.namespace": "research"}
+
+
+def test_who_holds_the_toolkit_is_told_by_pod_and_namespace(node: Node, start: Start, tmp_path: Path) -> None:
+    tasks = tmp_path / TASKS
+    place = bundle(tasks, "pod")
+    for name, folder in (("pod", place), ("worker", bundle(tasks, "worker"))):
+        more = {"io.kubernetes.cri.container-name": "cuda"} if name == "worker" else {}
+        (folder / "config.json").write_text(json.dumps({"annotations": POD | more}))
+    pid = start("containerd-shim-runc-v2", folder=place)
+    pod, worker = references.holders(node, TOOLKIT)
+    assert pod == f"the container pod of pod research/train-0 (PID {pid}) runs with {RUNTIME}"
+    assert "the container worker of pod research/train-0 (cuda) (its bundle is there)" in worker
+
+
+def test_the_pod_of_a_container_that_crio_watches_is_told(node: Node, start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "userdata"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"annotations": POD_OF_CRIO}))
+    pid = start("conmon", "-b", str(folder), "-c", "c0ffee", "-r", RUNTIME)
+    (held,) = references.holders(node, TOOLKIT)
+    assert held == f"the container c0ffee of pod research/train-0 (PID {pid}) runs with {RUNTIME}"
+
+
+def test_the_pod_of_a_container_without_shim_and_engine_is_told(node: Node) -> None:
+    folder = bundle(Path(node.root.folder) / "run/containerd" / TASKS, "orphan")
+    (folder / "config.json").write_text(json.dumps({"annotations": POD}))
+    (held,) = references.holders(node, TOOLKIT)
+    assert held.startswith("the container orphan of pod research/train-0 (its bundle ")
+
+
 @pytest.mark.parametrize(
     "runtime",
     ["runc", "/usr/bin/runc", f"{TOOLKIT}-of-another/nvidia-container-runtime", ""],

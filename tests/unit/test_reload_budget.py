@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.reload_budget import recent, refusal
+from toolkit_installer.reload_budget import Reloads, recent, refusal, refusal_of_any, remembered
 
 BUDGET = (3, 600.0)
 
@@ -69,3 +69,25 @@ def test_no_window_holds_more_reloads_than_the_budget_allows(moments: list[float
             done.append(now)
     for start in done:
         assert sum(start <= time < start + seconds for time in done) <= count
+
+
+def test_what_an_earlier_package_wrote_forgave_nothing() -> None:
+    assert remembered(record(1.0, 2.0), "this", 5.0, 600.0) == Reloads((1.0, 2.0), ())
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e4), st.booleans()), max_size=60), st.integers(1, 4), st.integers(1, 1_000))
+def test_however_often_reloads_are_forgiven_no_window_holds_more_than_four_times_the_budget(
+    steps: list[tuple[float, bool]], count: int, seconds: int
+) -> None:
+    known, done = Reloads(), []
+    for now, forgiven in sorted(steps):
+        content = json.dumps({"boot": "this", "reloads": known.counting, "taken_back": known.forgiven}).encode()
+        known = remembered(content, "this", now, seconds)
+        if refusal_of_any(known, now, (count, seconds)) is None:
+            done.append(now)
+            known = Reloads((*known.counting, now), known.forgiven)
+        if forgiven:
+            known = Reloads((), (*known.forgiven, *known.counting))
+        assert len(known.counting) <= count
+    for start in done:
+        assert sum(start <= time < start + seconds for time in done) <= 4 * count
