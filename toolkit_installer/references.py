@@ -28,7 +28,7 @@ from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import flag_value
 from toolkit_installer.node.reading import Reader, read_bounded
-from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.node.trust import Standing
 from toolkit_installer.receipt import EngineRecord
 from toolkit_installer.settings import EngineName
@@ -177,6 +177,8 @@ def _containers(node: Node, folder: str) -> list[str]:
     found: dict[str, str] = {}
     # a shim tells its PID, which is more than its bundle does: it comes first
     for container in [*_watched(), *_bundles(node)]:
+        if container.pid is not None and _is_elsewhere(node, container.pid, container.runtime or folder):
+            continue  # in a pod, anybody is root and called a shim
         if container.runtime is None:
             found.setdefault(container.name, f"{container.words} may run with it")
         elif beneath(container.runtime, folder) and _same_file(node, container.pid, container.runtime):
@@ -297,6 +299,18 @@ def _readers(node: Node) -> list[Reader]:
     roots = {node.files.root.folder: node.files, node.programs.root.folder: Reader(node.programs.root)}
     roots[node.files.root.folder] = node.files
     return list(roots.values())
+
+
+def _is_elsewhere(node: Node, pid: int, path: str) -> bool:
+    """Tell whether the process has a `/` of its own in which there is no `path`: it cannot run what is there."""
+    try:
+        if Reader(Root(f"/proc/{pid}/root")).status(path) is not None:
+            return False
+        own = os.stat(f"/proc/{pid}/root/")
+        homes = (node.root.folder, node.programs.root.folder, "/")
+        return not any(os.path.samestat(own, os.stat(home)) for home in homes)
+    except (OSError, NodeError):
+        return False  # it ended meanwhile, or hides: it cannot be told
 
 
 def _same_file(node: Node, pid: int | None, path: str) -> bool:

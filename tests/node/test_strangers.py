@@ -137,3 +137,36 @@ def test_a_users_shim_or_monitor_keeps_no_toolkit(bare: FakeNode) -> None:
     ):
         assert bare.do("uninstall").finish() == 0
     assert not bare.exists(TOOLKIT)
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("conmon", ["-r", f"{TOOLKIT}/nvidia-container-runtime", "-c", "x"]),
+        ("containerd-shim", ["-workdir", "/x/c0ffee"]),
+        ("containerd-shim", []),
+    ],
+    ids=["monitor", "old shim", "bundle"],
+)
+def test_root_of_an_ordinary_pod_who_is_called_a_shim_or_monitor_keeps_no_toolkit(
+    bare: FakeNode, tmp_path: Path, name: str, arguments: list[str]
+) -> None:
+    pod = tmp_path / "pod"
+    pod.mkdir()
+    (pod / "runtime").write_text(f"{TOOLKIT}/nvidia-container-runtime")
+    assert bare.do("run", "--no-daemon").finish() == 0
+    with played.process(pod, name, *arguments):
+        assert bare.do("uninstall").finish() == 0
+    assert not bare.exists(TOOLKIT)
+
+
+def test_a_shim_in_a_container_that_was_given_the_toolkit_keeps_it(bare: FakeNode, tmp_path: Path) -> None:
+    assert bare.do("run", "--no-daemon").finish() == 0
+    pod = tmp_path / "pod"
+    place = pod / TOOLKIT[1:] / "nvidia-container-runtime"
+    place.parent.mkdir(parents=True)
+    place.hardlink_to(bare.place(f"{TOOLKIT}/nvidia-container-runtime"))  # a mount, as stat(2) shows it
+    (pod / "runtime").write_text(f"{TOOLKIT}/nvidia-container-runtime")
+    with played.process(pod, "containerd-shim"):
+        assert bare.do("uninstall").finish() == 0
+    assert bare.exists(TOOLKIT)
