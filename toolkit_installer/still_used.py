@@ -68,7 +68,7 @@ _FLAG_FOLDER = re.compile(r"""--?(config-dir|hooks-dir|cdi-spec-dirs?)(?:[= ]|\s
 """How it names a folder, all of whose files are read."""
 _FOLLOWED = frozenset({"base_runtime_spec"})
 """Keys whose value is a file that is read as well."""
-_IMPORTS = re.compile(r"^\s*imports\s*=\s*\[([^\]]{0,4096})\]", re.MULTILINE)
+_IMPORTS = re.compile(r"^[ \t]*imports[ \t]*=\s*\[([^\]]{0,4096})\]", re.MULTILINE)
 """Imports in what is no TOML: a template, or a broken file."""
 _MOST_FILES = 100_000
 _LONGEST_PATH = 4096

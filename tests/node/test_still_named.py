@@ -249,6 +249,12 @@ def test_a_thousand_other_files_hide_nothing(node: FakeNode) -> None:
     assert node.do("uninstall").finish() == 3
 
 
+def test_a_template_of_empty_lines_is_read_in_no_time(node: FakeNode) -> None:
+    assert node.do("run", "--no-daemon", "--no-runtime-config").finish() == 0
+    node.write("/etc/containerd/conf.d/x.toml", "\n" * 200_000 + "{{ x }}\n")
+    assert node.do("uninstall").finish() == 0
+
+
 def test_a_runtime_named_without_a_folder_that_leads_into_the_toolkit_counts(node: FakeNode) -> None:
     assert node.do("run", "--no-daemon", "--no-runtime-config").finish() == 0
     (node.root / "usr/bin").mkdir()

@@ -6,11 +6,15 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(/))")
+_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})|([/ \\]))")
+"""How JSON, TOML, YAML, a shell's file and a unit of systemd's (systemd.syntax(7)) may write a character of a path."""
+_CONTINUED = re.compile(r"\\[ \t]*$")
 _PATH = re.compile(r"""/[^\s"'`,;:=\[\]{}()<>|*?]*""")
+_LAST = 0x10FFFF
+"""The last character that there is."""
 _BROKEN_BY = re.compile(r"^\s*(#|//)")
 
 
@@ -33,19 +37,58 @@ def of(content: bytes, wanted: Callable[[str], bool]) -> tuple[Mention, ...]:
     if values is not None:
         found = [Mention(path, _line_of(path, lines)) for value in values for path in _paths(value) if wanted(path)]
     else:
-        found = [
-            Mention(path, number)
-            for number, line in enumerate(lines, 1)
-            if not _BROKEN_BY.match(line)
-            for path in _paths(_plain(line))
-            if wanted(path)
-        ]
+        found = _in_lines(enumerate(lines, 1), wanted)
+        seen = {mention.path for mention in found}
+        found += [mention for mention in _in_lines(_joined(lines), wanted) if mention.path not in seen]
     return tuple(sorted(dict.fromkeys(found), key=lambda mention: mention.line))
+
+
+def _in_lines(lines: Iterable[tuple[int, str]], wanted: Callable[[str], bool]) -> list[Mention]:
+    """Return the paths in numbered lines that are wanted, each with its line."""
+    return [
+        Mention(path, number)
+        for number, line in lines
+        if not _BROKEN_BY.match(line)
+        for path in _paths(_plain(line))
+        if wanted(path)
+    ]
+
+
+def _joined(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield what lines say together whose end is escaped, numbered as the first: YAML and shells join them so."""
+    parts: list[str] = []
+    first = 1
+    for number, line in enumerate(lines, 1):
+        first = first if parts else number
+        parts.append(line.lstrip() if parts else line)
+        if _CONTINUED.search(line) and not _BROKEN_BY.match(line):
+            parts[-1] = _CONTINUED.sub("", parts[-1])
+            continue
+        if len(parts) > 1:
+            yield first, "".join(parts)
+        parts = []
+    if len(parts) > 1:
+        yield first, "".join(parts)
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of a JSON object, all of them where a key is there twice: Go takes them together."""
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_Members)
+
+
+def _members(value: Any) -> Iterable[tuple[str, Any]] | None:
+    """Return the members of what has some, None for anything else."""
+    if isinstance(value, dict):
+        return value.items()
+    return value if isinstance(value, _Members) else None
 
 
 def pairs(content: bytes) -> Iterator[tuple[str, str]]:
     """Yield the texts that a JSON or TOML document has, alone or in lists, each with its key. Never raises."""
-    for parse in (json.loads, tomllib.loads):
+    for parse in (_json, tomllib.loads):
         try:
             yield from _pairs("", parse(content.decode(errors="surrogateescape")))
         except (ValueError, RecursionError):
@@ -57,8 +100,8 @@ def pairs(content: bytes) -> Iterator[tuple[str, str]]:
 def _pairs(key: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield key, value
-    elif isinstance(value, dict):
-        for name, each in value.items():
+    elif (members := _members(value)) is not None:
+        for name, each in members:
             yield from _pairs(name, each)
     elif isinstance(value, list):
         for each in value:
@@ -74,7 +117,7 @@ def _paths(text: str) -> Iterator[str]:
 
 def _values(text: str) -> list[str] | None:
     """Return the strings that a JSON or TOML document has as keys and values, None where the text is neither."""
-    for parse in (json.loads, tomllib.loads):
+    for parse in (_json, tomllib.loads):
         try:
             return list(_strings(parse(text)))
         except (ValueError, RecursionError):
@@ -85,8 +128,8 @@ def _values(text: str) -> list[str] | None:
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for key, each in value.items():
+    elif (members := _members(value)) is not None:
+        for key, each in members:
             yield key
             yield from _strings(each)
     elif isinstance(value, list):
@@ -99,5 +142,13 @@ def _line_of(path: str, lines: list[str]) -> int:
 
 
 def _plain(line: str) -> str:
-    """Return a line without the escapes in which JSON may hide a path."""
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)) if match[1] else match[2], line)
+    """Return a line without the escapes in which a path may be hidden."""
+    return _ESCAPED.sub(_character, line)
+
+
+def _character(match: re.Match[str]) -> str:
+    number = match[1] or match[2] or match[3]
+    if number:
+        code = int(number, 16)
+        return chr(code) if code <= _LAST else match[0]
+    return chr(int(match[4], 8)) if match[4] else match[5]
