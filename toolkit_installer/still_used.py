@@ -47,12 +47,34 @@ _OTHERS = (
     "/etc/default/docker",
     "/etc/default/containerd",
     "/etc/default/crio",
-    "/etc/sysconfig/docker",
-    "/etc/sysconfig/crio",
+    "/etc/sysconfig/docker*",
+    "/etc/sysconfig/containerd*",
+    "/etc/sysconfig/crio*",
+    "/etc/conf.d/docker",
+    "/etc/conf.d/containerd",
+    "/etc/conf.d/crio",
+    "/etc/containers/containers.conf.modules/*.conf",
+    "/usr/share/containers/containers.conf.modules/*.conf",
+    "/root/.config/containers/containers.conf",
+    "/root/.config/containers/containers.conf.d/*.conf",
+    "/etc/buildkit/buildkitd.toml",
+    "/etc/nvidia-container-runtime/config.toml",
     "/usr/share/containers/oci/hooks.d/*.json",
     "/etc/containers/oci/hooks.d/*.json",
 )
 """Drop-ins and hooks by their usual places; podman reads hooks and runtimes as well (containers.conf(5))."""
+_UNIT_FOLDERS = (
+    *UNIT_FOLDERS,
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/etc/systemd/system.attached",
+    "/run/systemd/system.attached",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    "/run/systemd/generator",
+    "/run/systemd/generator.late",
+)
+"""All that systemd.unit(5) has in its "Unit File Load Path"."""
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """Where engines look for CDI specifications (CDI's SPEC.md, "CDI JSON definition")."""
 _FOLDERS = {"hooks_dir": "*.json", "cdi_spec_dirs": "*", "cdi-spec-dirs": "*"}
@@ -60,13 +82,21 @@ _FOLDERS = {"hooks_dir": "*.json", "cdi_spec_dirs": "*", "cdi-spec-dirs": "*"}
 _FOLDER_LIST = re.compile(rf"""["']?\b({"|".join(_FOLDERS)})["']?\s*[=:]\s*\[([^\]\[]{{0,4096}})\]""")
 _QUOTED = re.compile(r"""["']([^"'\n]+)["']""")
 _FLAG = re.compile(
-    r"""(?:^|[\s"'=])(?:--?config(?:-file)?|-c|CONTAINER_CONFIG)(?:[= ]|\s|\\\n)\s*"""
+    r"""(?:^|[\s"'=])(?:--?config(?:-file)?|-c|CONTAINER_CONFIG|CONTAINERS_CONF(?:_OVERRIDE)?)(?:[= ]|\s|\\\n)\s*"""
     r"""(?:"(/[^"\n]+)|'(/[^'\n]+)|(/[^\s"'\\]+))"""
 )
-"""How a command line names an engine's file."""
-_FLAG_FOLDER = re.compile(r"""--?(config-dir|hooks-dir|cdi-spec-dirs?)(?:[= ]|\s|\\\n)\s*["']?(/[^\s"'\\]+)""")
+"""How a command line, or a variable, names an engine's file."""
+_QUOTED_FLAG = re.compile(r"""(["'])--?config(?:-file)?=(/[^"'\n]+)\1""")
+"""The same, all of it in quotes: then blanks are part of the path."""
+_ENVIRONMENT_FILE = re.compile(r"^[ \t]*EnvironmentFile[ \t]*=[ \t]*-?(/[^\n]*)", re.MULTILINE)
+"""How a unit names a file with variables for its command line (systemd.exec(5))."""
+_FLAG_FOLDER = re.compile(
+    r"""(?:--?|CONTAINER_|(?<=\s)-(?=d))(config[-_]dir|hooks[-_]dir|cdi[-_]spec[-_]dirs?|d)"""
+    r"""(?:[= ]|\s|\\\n)\s*["']?(/[^\s"'\\]+)""",
+    re.IGNORECASE,
+)
 """How it names a folder, all of whose files are read."""
-_FOLLOWED = frozenset({"base_runtime_spec"})
+_FOLLOWED = frozenset({"base_runtime_spec", "ConfigPath", "runtime_config_path"})
 """Keys whose value is a file that is read as well."""
 _IMPORTS = re.compile(r"^[ \t]*imports[ \t]*=\s*\[([^\]]{0,4096})\]", re.MULTILINE)
 """Imports in what is no TOML: a template, or a broken file."""
@@ -259,8 +289,10 @@ def _usual() -> Iterator[str]:
             yield posixpath.join(posixpath.dirname(row.drop_in), "*")
         if row.config.endswith("/agent/etc/containerd/config.toml"):
             yield from (posixpath.join(posixpath.dirname(row.config), name) for name in _BESIDE_AGENTS)
-        for unit in (posixpath.join(folder, name) for folder in UNIT_FOLDERS for name in row.units):
+        for unit in (posixpath.join(folder, name) for folder in _UNIT_FOLDERS for name in row.units):
             yield from (unit, f"{unit}.d/*.conf")
+    # what is said for services of all kinds
+    yield from (posixpath.join(folder, "service.d", "*.conf") for folder in _UNIT_FOLDERS)
     yield from _OTHERS
 
 
@@ -288,7 +320,9 @@ def _flagged(text: str) -> Iterator[str]:
     """Yield the files, and the files in the folders, that a command line names."""
     yield from ("".join(match) for match in _FLAG.findall(text))
     for kind, folder in _FLAG_FOLDER.findall(text):
-        yield posixpath.join(folder, _FOLDERS.get(kind.replace("-", "_"), "*"))
+        yield posixpath.join(folder, _FOLDERS.get(kind.lower().replace("-", "_"), "*"))
+    yield from (path for _, path in _QUOTED_FLAG.findall(text))
+    yield from (path.strip() for path in _ENVIRONMENT_FILE.findall(text))
 
 
 def _named_by(content: bytes, path: str) -> Iterator[str]:
@@ -313,7 +347,7 @@ def _named_by(content: bytes, path: str) -> Iterator[str]:
 
 def _matching(reader: Reader, pattern: str) -> Sequence[str]:
     try:
-        return reader.matching(pattern)
+        return list(dict.fromkeys([*reader.matching(pattern), *containerd_files.matching(reader, pattern)]))
     except ConfigurationError:
         return []  # what cannot be reached from here is read by nobody here
 

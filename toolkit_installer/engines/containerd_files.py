@@ -68,7 +68,7 @@ def read(
         path, text, relative = pending.pop(0)
         for pattern, is_relative in _patterns(text, path):
             by_pattern = relative or (is_relative and _WILDCARD in pattern)
-            for place in _matching(files, _here(pattern, elsewhere or {})):
+            for place in matching(files, _here(pattern, elsewhere or {})):
                 name = _named(place, pattern, elsewhere or {})
                 if files.status(place) is None:
                     if is_pattern(pattern) or name not in drop_in:
@@ -128,7 +128,7 @@ def is_pattern(path: str) -> bool:
     return _WILDCARD in path
 
 
-def _matching(files: Reader, pattern: str) -> list[str]:
+def matching(files: Reader, pattern: str) -> list[str]:
     """Return the paths that an absolute pattern matches on the node, sorted; a literal one is itself.
 
     As with Go's filepath.Glob, a symlink that leads nowhere is among them. Raises NodeError.

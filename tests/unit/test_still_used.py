@@ -1,0 +1,85 @@
+"""Files that engines come to read in whatever way: what they say of the toolkit is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer import still_used
+from toolkit_installer.node.node import Node
+
+TOOLKIT = "/usr/local/nvidia/toolkit"
+RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
+TABLE = f'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.x.options]\nBinaryName = "{RUNTIME}"\n'
+DAEMON = json.dumps({"runtimes": {"x": {"path": RUNTIME}}})
+HOOK = json.dumps({"version": "1.0.0", "hook": {"path": RUNTIME}})
+CRIO = f'[crio.runtime.runtimes.x]\nruntime_path = "{RUNTIME}"\n'
+PODMAN = f'[engine.runtimes]\nnvidia = ["{RUNTIME}"]\n'
+ROOT = "/etc/containerd/config.toml"
+DOCKER = "/etc/systemd/system/docker.service.d/x.conf"
+UNIT_OF_CRIO = "/etc/systemd/system/crio.service.d/x.conf"
+
+ALONE = {
+    "/etc/systemd/system.control/docker.service.d/50.conf": f"ExecStart=/usr/bin/dockerd --add-runtime x={RUNTIME}\n",
+    "/etc/systemd/system.attached/docker.service": f"ExecStart=/usr/bin/dockerd --add-runtime x={RUNTIME}\n",
+    "/run/systemd/transient/docker.service": f"ExecStart=/usr/bin/dockerd --add-runtime x={RUNTIME}\n",
+    "/etc/systemd/system/service.d/x.conf": f"Environment=CONTAINER_RUNTIMES=x:{RUNTIME}\n",
+    "/etc/conf.d/docker": f'DOCKER_OPTS="--add-runtime=x={RUNTIME}"\n',
+    "/etc/sysconfig/docker-runtimes": f'DOCKER_ADD_RUNTIMES="--add-runtime x={RUNTIME}"\n',
+    "/etc/sysconfig/containerd": f"OPTIONS={RUNTIME}\n",
+    "/etc/containers/containers.conf.modules/gpu.conf": PODMAN,
+    "/root/.config/containers/containers.conf": PODMAN,
+    "/etc/buildkit/buildkitd.toml": f'[worker.oci]\nbinary = "{RUNTIME}"\n',
+    "/etc/nvidia-container-runtime/config.toml": f'[nvidia-ctk]\npath = "{TOOLKIT}/nvidia-ctk"\n',
+}
+FOLLOWED = {
+    "a wildcard of another kind in a folder": (ROOT, 'imports = ["/opt/sit?/*.toml"]', "/opt/site/x.toml", TABLE),
+    "a set in a folder": (ROOT, 'imports = ["/opt/[s]ite/*.toml"]', "/opt/site/x.toml", TABLE),
+    "a set of what it is not": (ROOT, 'imports = ["/opt/site/[^a]*.toml"]', "/opt/site/x.toml", TABLE),
+    "an escape": (ROOT, r"imports = ['/opt/s\ite/*.toml']", "/opt/site/x.toml", TABLE),
+    "a runtime's own file": (ROOT, '[x.options]\nConfigPath = "/opt/x.toml"', "/opt/x.toml", f'a = "{RUNTIME}"'),
+    "a file of variables": (DOCKER, "EnvironmentFile=-/opt/docker.env\n", "/opt/docker.env", f"A=x={RUNTIME}\n"),
+    "a flag in quotes": (
+        DOCKER,
+        'ExecStart=dockerd "--config-file=/opt/my site/d.json"\n',
+        "/opt/my site/d.json",
+        DAEMON,
+    ),
+    "a short flag": (UNIT_OF_CRIO, "ExecStart=/usr/bin/crio -d /opt/crio.d\n", "/opt/crio.d/x.conf", CRIO),
+    "a variable": (UNIT_OF_CRIO, "Environment=CONTAINER_CONFIG_DIR=/opt/crio.d\n", "/opt/crio.d/x.conf", CRIO),
+    "hooks": (UNIT_OF_CRIO, "Environment=CONTAINER_HOOKS_DIR=/opt/hooks\n", "/opt/hooks/x.json", HOOK),
+}
+
+
+def write(folder: Path, path: str, text: str) -> None:
+    place = folder / path[1:]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    write(tmp_path, RUNTIME, "")
+    return Node.open(str(tmp_path), "/host")
+
+
+def files(node: Node) -> set[str]:
+    return {each.file for each in still_used.naming(node, TOOLKIT)}
+
+
+@pytest.mark.parametrize("path", ALONE)
+def test_a_file_that_an_engine_reads_by_itself_is_looked_at(path: str, node: Node, tmp_path: Path) -> None:
+    assert files(node) == set()
+    write(tmp_path, path, ALONE[path])
+    assert files(node) == {path}
+
+
+@pytest.mark.parametrize("way", FOLLOWED)
+def test_a_file_that_another_one_leads_to_is_looked_at(way: str, node: Node, tmp_path: Path) -> None:
+    path, text, named, content = FOLLOWED[way]
+    write(tmp_path, named, content)
+    assert files(node) == set()
+    write(tmp_path, path, text)
+    assert files(node) == {named}
