@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.node import lost_lines, state_of, traces_of_writing
 from tests.e2e.program import WAITING, Installer
+from tests.support import wiping
 
 if TYPE_CHECKING:
     from tests.support.engines import DockerEngine
@@ -36,6 +37,20 @@ def flags(docker: DockerEngine, folder: Path, install_dir: Path, payload: Path) 
         *("--toolkit-install-dir", install_dir, "--toolkit-source-root", payload),
         *("--pid-file", folder / "pid" / "toolkit.pid"),
     ]
+
+
+def test_a_dockerd_that_has_wiped_its_command_line_is_refused_until_its_file_is_named(
+    docker: DockerEngine, installer: Installer, flags: list[object]
+) -> None:
+    wiping.wipe(docker.pid, "dockerd")
+    before, at = state_of(docker.config), flags.index("--config")
+    refused = installer.start("toolkit-installer", "run", "--no-daemon", *flags[:at], *flags[at + 2 :])
+    assert refused.finish() == 3, refused.output
+    assert f"dockerd (PID {docker.pid}) has wiped its command line" in refused.output
+    assert state_of(docker.config) == before
+    plan = installer.start("toolkit-installer", "plan", *flags)
+    assert plan.finish() == 0, plan.output
+    assert "flags of its own that contradict its files cannot be seen" in plan.output
 
 
 def test_docker_serves_the_handlers_until_the_installer_is_told_to_stop(

@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 
 from tests.node import faults
-from tests.support import crio_stand_in
+from tests.support import crio_stand_in, wiping
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -282,6 +282,21 @@ def test_a_command_line_that_goes_before_the_files_is_refused(
     assert refused.code == 3
     assert message in refused.output
     assert etc(machine.node) == before
+
+
+def test_a_crio_that_has_wiped_its_command_line_is_refused_until_its_file_is_named(machine: Machine) -> None:
+    machine.flags = ("--default-runtime", "crun")
+    machine.start()
+    wiping.wipe(machine.pid, "crio")
+    before = etc(machine.node)
+    refused = machine.do("run")
+    assert refused.code == 3
+    assert f"(PID {machine.pid}) has wiped its command line" in refused.output
+    assert etc(machine.node) == before
+    named = machine.do("plan", "--config", "/etc/crio/crio.conf")
+    assert named.code == 0, named.output
+    assert "flags of its own that contradict its files cannot be seen" in named.output
+    machine.children[-1].kill()  # it is not known by its arguments any more
 
 
 def test_a_file_that_is_read_after_ours_and_says_otherwise_is_named(crio: Machine) -> None:

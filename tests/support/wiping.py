@@ -2,6 +2,8 @@
 
 k3s links a library for the titles of processes, whose initialisation does this to every program in k3s's one binary,
 its containerd among them. Here it is done from outside, so that any program can be made to look so, a real engine too.
+The library gives the program copies first, which cannot be done from outside: a Go program's own flags are gone then as
+well, so that a dockerd which is signalled looks for its file at no path.
 """
 
 from __future__ import annotations

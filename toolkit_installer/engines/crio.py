@@ -148,6 +148,8 @@ class Crio:
 
     def refusal(self, node: Node, process: Process) -> str | None:
         """Let CRI-O read its files as they are."""
+        if process.hidden:
+            return None  # which files it would read cannot be seen
         given = crio_live.variables(process)
         # only what it was told itself: a root file that is named has to be there, the usual one does not
         values = ((flag, crio_live.told_to(process, given, flag)) for flag in ("--config", "--config-dir"))

@@ -40,7 +40,7 @@ class Places:
 
 def find(node: Node, settings: EngineSettings, live: Live | None) -> Places:
     """Return where the files are. Raises NodeError."""
-    process = live.process if live is not None else None
+    process = live.process if live is not None and not _is_hidden(live) else None
     reads = _told(live, "--config-dir") or DROP_INS
     config = _there(node, settings.config, live) or _told(live, "--config") or CONFIG
     drop_in = settings.drop_in
@@ -60,6 +60,11 @@ def find(node: Node, settings: EngineSettings, live: Live | None) -> Places:
     return Places(config, folder, drop_in, unread, elsewhere)
 
 
+def _is_hidden(live: Live) -> bool:
+    """Tell whether it cannot be seen what the running CRI-O was told to read."""
+    return live.process is not None and live.process.hidden
+
+
 def _told(live: Live | None, flag: str) -> str | None:
     """Return the file or folder that the running CRI-O was given; None if it was given none. Raises NodeError."""
     name = crio_live.told(live, flag)
@@ -73,7 +78,7 @@ def _elsewhere(node: Node, settings: EngineSettings, live: Live | None, config: 
     A root file of another name in a folder that it reads is fine: nothing is written there.
     """
     process = live.process if live is not None else None
-    if settings.config is None or process is None or folder == _beside(settings.config):
+    if settings.config is None or process is None or process.hidden or folder == _beside(settings.config):
         return ""
     theirs = _told(live, "--config") or CONFIG
     return theirs if told.reads(node, process, theirs, config) is False else ""

@@ -155,6 +155,8 @@ class Docker:
 
     def refusal(self, node: Node, process: Process) -> str | None:
         """Compare daemon.json as it is with dockerd's flags; let dockerd validate it, from 23.0 on."""
+        if process.hidden:
+            return None  # which file it would read cannot be seen
         content = processes.read_as(process, told.path(process, _CONFIG_FLAG) or CONFIG)
         if content is None:
             return None
@@ -234,6 +236,8 @@ def _elsewhere(node: Node, settings: EngineSettings, live: Live | None) -> str:
     process = live.process if live is not None else None
     if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER] or settings.config is None:
         return ""
+    if process.hidden:
+        return ""  # it was told nothing that can be seen
     rootless = isinstance(live, DockerLive) and live.rootless
     theirs = _told(live) or (None if rootless else CONFIG)
     known = theirs is not None and told.reads(node, process, theirs, settings.config) is False

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
@@ -193,3 +195,29 @@ def test_the_right_process_gets_the_signal(sleeper: subprocess.Popen[bytes]) -> 
     assert seen is not None
     processes.send(SystemCalls(), seen, signal.SIGTERM)
     assert sleeper.wait(10) == -signal.SIGTERM
+
+
+# --- command lines that are wiped ---
+
+WORDS = st.lists(st.binary(min_size=1).filter(lambda word: b"\0" not in word), min_size=1)
+
+
+def words_of(said: bytes) -> list[bytes]:
+    return said.removesuffix(b"\0").split(b"\0")
+
+
+@given(words=WORDS, empty=st.integers(0, 3))
+def test_a_command_line_with_an_argument_that_is_seen_is_whole(words: list[bytes], empty: int) -> None:
+    said = b"".join(word + b"\0" for word in [*words, *[b""] * (empty if len(words) > 1 else 0)])
+    assert not processes._is_wiped(said, words_of(said), len(said))
+    assert not processes._is_wiped(said, words_of(said), None), "the kernel does not tell everybody how long it was"
+
+
+@given(words=WORDS, arguments=WORDS)
+def test_a_command_line_of_which_only_a_name_is_left_is_wiped(words: list[bytes], arguments: list[bytes]) -> None:
+    title = b" ".join(words)
+    given = len(title) + sum(len(word) + 1 for word in arguments)
+    zeros = title.ljust(given, b"\0")
+    assert processes._is_wiped(zeros, words_of(zeros), None) or zeros.count(b"\0") == 1
+    assert processes._is_wiped(title + b"\0", words_of(title + b"\0"), given + 1)
+    assert processes._is_wiped(b"", [b""], None)
