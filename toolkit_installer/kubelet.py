@@ -75,7 +75,8 @@ def _visible(node: Node, process: Process) -> Process:
     # the unit of a snap starts a program of snapd's, which then starts this one
     if not words or posixpath.basename(words[0]) not in (process.name, process.name.partition("-")[0]):
         return process
-    return dataclasses.replace(process, arguments=tuple(words), hidden=False)
+    # what stands for a variable is not filled in, and may hold any flag (systemd.service(5), "Command lines")
+    return dataclasses.replace(process, arguments=tuple(words), hidden=any("$" in word for word in words))
 
 
 def _shown(node: Node, process: Process) -> Iterator[tuple[str, str]]:

@@ -206,8 +206,10 @@ class _Search:
     def _look(self, reader: Reader, path: str, content: bytes) -> None:
         named = _mentioned(reader, self._folders, content)
         layout = _making(self._node, path) if named else None
-        if layout is not None:
+        if layout is not None and layout.detects:
             self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
+        elif layout is not None:
+            return  # what is in there is of what the distribution made it of, and goes with that
         elif named:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
 

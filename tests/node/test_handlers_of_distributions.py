@@ -85,6 +85,16 @@ def test_microk8s_is_installed_and_cleaned_up_with_one_restart_each(
         assert set(made.handlers()) == {"runc", "nvidia-container-runtime"}
 
 
+def test_a_microk8s_that_is_down_keeps_no_toolkit_by_what_it_made_before(node: FakeNode, tmp_path: Path) -> None:
+    Case("microk8s", "template").put(node)
+    with Microk8s(node).inside():
+        assert install(node, tmp_path, MICROK8S).code == 0
+    assert RUNTIME.encode() in node.read(f"{Microk8s.folder}/containerd.toml")
+    undone = uninstall(node, tmp_path)
+    assert undone.code == 0, undone.output
+    assert not node.exists(TOOLKIT)
+
+
 @SEEN_OR_NOT
 @pytest.mark.parametrize("name", ["drop-in", "template-created"])
 def test_what_k3s_registers_by_itself_is_said_in_status_and_left_to_k3s(

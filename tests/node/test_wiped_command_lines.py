@@ -248,6 +248,8 @@ def test_a_kubelet_that_shows_no_flags_is_believed_by_what_it_shows_and_else_nam
         ("/usr/local/bin/k3s server --container-runtime-endpoint unix:///run/x.sock", True, "/run/x.sock"),
         ("/usr/local/bin/k3s server", True, K3S),
         ("/usr/local/bin/k3s server", False, None),
+        ("/usr/local/bin/k3s server $K3S_FLAGS", True, None),
+        ("/usr/local/bin/k3s server --docker $K3S_FLAGS", True, "/run/cri-dockerd.sock"),
         ("/usr/bin/snap run k3s", True, None),
     ],
 )
