@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from tests.node.faults import Outcome, Plan, run
+from tests.node.faults import NEVER, Outcome, Plan, run
 from tests.node.instants import quickly
 from tests.node.toolkit_stopping import Clock
 from tests.support.api_server import (
@@ -149,23 +149,25 @@ DISTURBANCES = {
 
 @dataclasses.dataclass
 class Told(Plan):
-    """At the call `stop_at`, something happens to the DaemonSet, and the run is told to stop.
+    """At the call `change_at`, something happens to the DaemonSet; at `stop_at` the run is told to stop.
 
     The run is a fork: a file tells the API server of it.
     """
 
+    change_at: int = 0
     marker: Path = Path()
 
     def meet(self, name: str, paths: list[str]) -> None:
         """Count a call; let it happen if it is its turn."""
-        if len(self.happened) == self.stop_at:
+        if len(self.happened) == self.change_at:
             self.marker.touch()
         super().meet(name, paths)
 
     def wait(self, *_: object, **__: object) -> None:
-        """Stand for the idle process of a run that made fewer calls: let it happen now, at the latest."""
-        self.stop_at = len(self.happened)
-        self.marker.touch()
+        """Stand for the idle process: what has not happened by now happens while it waits."""
+        if len(self.happened) <= self.change_at:
+            self.marker.touch()
+        self.change_at = self.stop_at = NEVER
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -178,7 +180,8 @@ class Course:
         self.marker = folder / "marker"
 
     def until(self, at: int, change: Callable[[Cluster], None]) -> Outcome:
-        """Run, until the change and the signal come at this call."""
+        """Run, until the change comes at this call, and the signal then, a few calls later, or once it waits."""
+        lag = (0, 7, NEVER)[at % 3]
         fresh = cluster()
         self.server.cluster = fresh
         (self.server.account / "token").write_text(token())
@@ -190,7 +193,7 @@ class Course:
                 change(state)
 
         fresh.before_each = look
-        clock, plan = Clock(), Told(stop_at=at, marker=self.marker)
+        clock, plan = Clock(), Told(stop_at=at + lag, change_at=at, marker=self.marker)
         with (
             mock.patch("toolkit_installer.waiting.wait", plan.wait),
             mock.patch("toolkit_installer.wanted.time", clock),
@@ -220,7 +223,7 @@ def course(node: FakeNode, server: Server, dockerd: FakeDockerd, tmp_path: Path)
 
 def instants(count: int, seed: str) -> list[int]:
     """Return some calls of a run, its first ones and last ones among them."""
-    return sorted({0, 1, *random.Random(seed).sample(range(count), 3), count - 1})  # noqa: S311  # nothing secret
+    return sorted({0, 1, 2, *random.Random(seed).sample(range(count), 3), count - 1})  # noqa: S311  # nothing secret
 
 
 @pytest.mark.parametrize("deletion", DELETIONS)
@@ -275,8 +278,8 @@ class Round:
 def rounds(changes: list[str], seed: str) -> list[Round]:
     dice = random.Random(f"{SEED} {seed}")  # noqa: S311  # nothing secret
     return [
-        Round(dice.choice(changes), dice.choice([0.0, dice.uniform(0, 0.4), dice.uniform(0, 2)]), dice.uniform(0, 0.6))
-        for _ in range(ROUNDS)
+        Round(dice.choice(changes), 0.0 if number % 2 == 0 else dice.uniform(0, 3), dice.uniform(0, 3))
+        for number in range(ROUNDS)
     ]
 
 
