@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from toolkit_installer.documents import log_places
 from toolkit_installer.documents.secret_names import Kind, is_secret_name, kind_of
 from toolkit_installer.documents.secret_shapes import MASK
 from toolkit_installer.documents.secret_texts import (
@@ -47,7 +48,14 @@ _LINE = re.compile(r"[^\r\n]+")
 
 
 def mask(text: str) -> str:
-    """Return `text` with every secret replaced by `****`, line for line. Never raises; takes linear time."""
+    """Return `text` with every secret replaced by `****`, line for line. Never raises; takes linear time.
+
+    An engine's log line keeps the file, the row and the column that it says.
+    """
+    return log_places.kept(text, _masked(text), lambda value: _masked(value) == value)
+
+
+def _masked(text: str) -> str:
     return _Walk(without_credentials(without_private_keys(text))).run()
 
 

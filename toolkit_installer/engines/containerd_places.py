@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 
 from toolkit_installer import log
-from toolkit_installer.documents import secrets, toml_document
+from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines import (
     answering,
@@ -210,11 +210,11 @@ def _try_out(node: Node, process: Process, layout: Layout, content: bytes, goals
         return  # it cannot be asked, or fails on what it runs with, which it makes anew
     after, words = trial.containerd_dump(node.programs, process.executable, changed)
     served, default = dict(goals.served), goals.default
-    wrong = [words] if after is None else trial.containerd_losses(before, after, served, default)
-    if wrong:
+    losses = trial.containerd_losses(before, after, served, default) if after is not None else []
+    if after is None or losses:
+        wrong = trial.shown(words, changed) if after is None else trial.shown("; ".join(losses))
         raise ConfigurationError(
-            f"containerd's own binary ({process.executable}) would not serve the additions: "
-            f"{secrets.mask('; '.join(wrong))}",
+            f"containerd's own binary ({process.executable}) would not serve the additions: {wrong}",
             path=target.path,
             hint=f"nothing was changed; look at what `containerd config dump` says to {layout.generated} with them",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit_installer.documents import secrets, toml_document
+from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Remove, Set
 from toolkit_installer.engines import containerd_files, containerd_started, trial
 from toolkit_installer.engines.base import Goal, Goals
@@ -38,21 +38,23 @@ def try_out(  # the files, what they import, and who is asked
     if before is None:
         if trial.containerd_dump(programs, binary, b"")[0] is None:
             return  # it cannot be asked
-        raise _would_not_start(words, root.path)
+        raise _would_not_start(trial.shown(words, old), root.path)
     if (missing := _missing(process, place, old, but=drop_in.path)) is not None:
-        raise _would_not_start(missing, root.path)
+        raise _would_not_start(trial.shown(missing), root.path)
+    given = None
     if any(base != target for base, target in imported):
         texts = [root.target or b"", *(target for _, target in imported)]
         after, words = trial.containerd_dump_of_all(programs, binary, list(map(_without_imports, texts)))
     elif drop_in.target is None or drop_in.target == drop_in.base:
+        given = new
         after, words = trial.containerd_dump(programs, binary, new)
     else:
         after, words = trial.containerd_dump_of_all(programs, binary, [old, drop_in.target])
-    wrong = [words] if after is None else trial.containerd_losses(before, after, dict(goals.served), goals.default)
-    if wrong:
+    losses = trial.containerd_losses(before, after, dict(goals.served), goals.default) if after is not None else []
+    if after is None or losses:
+        wrong = trial.shown(words, given) if after is None else trial.shown("; ".join(losses))
         raise ConfigurationError(
-            f"containerd's own binary ({binary}) would not serve the new configuration: "
-            f"{secrets.mask('; '.join(wrong))}",
+            f"containerd's own binary ({binary}) would not serve the new configuration: {wrong}",
             path=root.path,
             hint="nothing was changed; look at what `containerd config dump` says to this file",
         )
@@ -78,8 +80,9 @@ def refusal(node: Node, process: Process) -> str | None:
 
 
 def _would_not_start(words: str, path: str) -> ConfigurationError:
+    """Return the error that says so in `words` for people."""
     return ConfigurationError(
-        f"containerd runs, and would not start again with what its files say without us: {secrets.mask(words)}",
+        f"containerd runs, and would not start again with what its files say without us: {words}",
         path=path,
         hint="nothing was changed; correct what it names: any restart of containerd would fail",
     )

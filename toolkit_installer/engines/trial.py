@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from toolkit_installer.documents import toml_document
+from toolkit_installer.documents import secrets, toml_document
 from toolkit_installer.documents.changes import ABSENT, DocumentError, Table, lookup, same
 from toolkit_installer.engines.containerd_sources import said
 from toolkit_installer.engines.containerd_tables import PLUGINS, table_of
@@ -19,6 +20,38 @@ from toolkit_installer.node.programs import Completed, ProgramError, Programs
 
 _SECONDS = 20.0
 _INPUT = "/dev/stdin"
+
+
+_PLACES = (
+    re.compile(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
+    re.compile(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
+    re.compile(r"\bline ([0-9]{1,7})\b"),  # CRI-O
+)
+"""How the engines' binaries say on which line of what they read something is wrong."""
+_LONGEST_SHOWN = 200
+
+
+def shown(words: str, content: bytes | None = None) -> str:
+    """Return a binary's words for people, secrets masked, with the line that they point at.
+
+    `content`: what it was given, if that was one text. It is on no disk, so nobody could look its lines up; of the
+    line, secrets are masked as in a diff. Pure.
+    """
+    masked = secrets.mask(words)
+    line = _pointed_at(words) if content is not None else None
+    lines = secrets.mask((content or b"").decode(errors="replace")).split("\n")
+    if line is None or not 0 < line <= len(lines):
+        return masked
+    return f"{masked.rstrip()}; line {line} of what it was given: {lines[line - 1].strip()[:_LONGEST_SHOWN]}"
+
+
+def _pointed_at(words: str) -> int | None:
+    """Return the line that is named last: before the error there may be warnings."""
+    for each in reversed(words.splitlines()):
+        found = next((match for pattern in _PLACES if (match := pattern.search(each)) is not None), None)
+        if found is not None:
+            return int(found[1])
+    return None
 
 
 def docker_refusal(programs: Programs, binary: str, flags: Sequence[str], candidate: bytes) -> str | None:

@@ -102,3 +102,45 @@ def test_containerd_is_given_the_drop_in_after_the_root(binary: Path) -> None:
 def test_output_that_is_no_toml_is_no_answer(binary: Path) -> None:
     programs = play(binary, "cat >/dev/null; echo '{'")
     assert trial.containerd_dump(programs, str(binary), b"")[0] is None
+
+
+GENERATED = b"""version = 3
+[plugins.'io.containerd.cri.v1.images'.registry.configs."r.example:5000".auth]
+  password = "hunter2"
+  token = "also-secret" x
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+  BinaryName = /usr/bin/runc
+"""
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        pytest.param(
+            'time="2026-01-01T00:00:00Z" level=warning msg="Ignoring unknown key in TOML" column=3 error="x" '
+            'file=/dev/stdin key="plugins" row=3\n'
+            'time="2026-01-01T00:00:00Z" level=error msg="Failure unmarshaling TOML" column=16 error="toml: …" '
+            "file=/dev/stdin row=6\n"
+            "containerd: failed to unmarshal TOML at row 6 column 16: toml: incorrect value",
+            6,
+            id="containerd 2",
+        ),
+        pytest.param("containerd: failed to load TOML: /dev/stdin: (6, 16): parsing error: no value", 6, id="1.x"),
+        pytest.param("toml: line 6: expected value but found '/' instead", 6, id="CRI-O"),
+    ],
+)
+def test_the_line_that_the_binary_points_at_is_shown_as_nobody_else_could_look_it_up(words: str, line: int) -> None:
+    said = trial.shown(words, GENERATED)
+    assert said.endswith(f"; line {line} of what it was given: BinaryName = /usr/bin/runc")
+
+
+def test_of_the_line_that_is_pointed_at_a_secret_is_masked_and_its_name_is_not() -> None:
+    said = trial.shown("containerd: failed to load TOML: /dev/stdin: (4, 25): parsing error", GENERATED)
+    assert said.endswith('line 4 of what it was given: token = "****" ****')
+    assert "also-secret" not in said
+
+
+@pytest.mark.parametrize("words", ["it ended with 1", "(0, 1): parsing error", "(99, 1): parsing error", ""])
+def test_words_that_point_at_no_line_are_shown_alone(words: str) -> None:
+    assert trial.shown(words, GENERATED) == words
+    assert trial.shown("(3, 1): parsing error") == "(3, 1): parsing error"
