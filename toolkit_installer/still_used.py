@@ -103,6 +103,7 @@ _IMPORTS = re.compile(r"^[ \t]*imports[ \t]*=\s*\[([^\]]{0,4096})\]", re.MULTILI
 _MOST_FILES = 100_000
 _LONGEST_PATH = 4096
 _PATH = PATH.split(":")
+_SHIM = "containerd-shim-"
 _PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
 """What engines may name without a folder, and find in their PATH."""
 _ROWS = [row for row in TABLE if row.refused is None]
@@ -171,6 +172,8 @@ class _Search:
         self._folders = (folder, node.files.canonical(folder))
         self._instead = instead
         self._seen: set[str] = set()
+        self._links: dict[str, frozenset[str]] = {}
+        """Of each reader's root: the programs that are links into the toolkit."""
         self.found: dict[Naming, None] = {}
 
     def read(self, reader: Reader, patterns: Iterable[str]) -> None:
@@ -204,7 +207,7 @@ class _Search:
         return None if found is None else found.content
 
     def _look(self, reader: Reader, path: str, content: bytes) -> None:
-        named = _mentioned(reader, self._folders, content)
+        named = self._mentioned(reader, content)
         layout = _making(self._node, path) if named else None
         if layout is not None and layout.detects:
             self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
@@ -225,18 +228,46 @@ class _Search:
                     pid=process.pid,
                 )
             text = "\n".join(process.arguments)
-            for each in _mentioned(self._node.files, self._folders, text.encode(errors="surrogateescape")):
+            for each in self._mentioned(self._node.files, text.encode(errors="surrogateescape")):
                 words = f"the command line of {process.name} (PID {process.pid})"
                 self.found[Naming(words, each.line, each.path)] = None
 
+    def _mentioned(self, reader: Reader, content: bytes) -> Sequence[mentions.Mention]:
+        """Return where a text names the toolkit, also by a link to it that engines find in their PATH."""
+        root = reader.root.folder
+        if root not in self._links:
+            self._links[root] = frozenset(_links(reader, self._folders))
+        links = self._links[root]
+        return mentions.of(content, lambda name: name in links or _is_ours(reader, self._folders, name))
+
 
 def names(reader: Reader, folder: str, content: bytes) -> bool:
-    """Tell whether a text names anything in the toolkit's folder."""
-    return bool(_mentioned(reader, (folder, reader.canonical(folder)), content))
+    """Tell whether a text names anything in the toolkit's folder by a path, or one of its programs by its own name."""
+    folders = (folder, reader.canonical(folder))
+    return bool(mentions.of(content, lambda name: _is_ours(reader, folders, name)))
 
 
-def _mentioned(reader: Reader, folders: Sequence[str], content: bytes) -> Sequence[mentions.Mention]:
-    return mentions.of(content, lambda name: _is_ours(reader, folders, name))
+def _links(reader: Reader, folders: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the links in the usual folders of programs that lead to the toolkit, whatever they are called.
+
+    A shim is named by its runtime type, too: `io.containerd.x.v1` runs `containerd-shim-x-v1` (containerd,
+    docs/runtime-v2.md).
+    """
+    for place in _PATH:
+        try:
+            entries = reader.list(place)
+        except NodeError:
+            continue  # what cannot be reached from here runs nothing here
+        for name in entries:
+            try:
+                if reader.link_target(f"{place}/{name}") is None or not _is_ours(reader, folders, f"{place}/{name}"):
+                    continue
+            except NodeError:
+                continue
+            yield name
+            if name.startswith(_SHIM):
+                kind, _, version = name.removeprefix(_SHIM).rpartition("-")
+                yield f"io.containerd.{kind}.{version}"
 
 
 def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:

@@ -264,6 +264,24 @@ def test_a_runtime_named_without_a_folder_that_leads_into_the_toolkit_counts(nod
 
 
 @pytest.mark.parametrize(
+    "link, named",
+    [("nvrun", "nvrun"), ("runc", "runc"), ("containerd-shim-nv-v1", "io.containerd.nv.v1")],
+)
+def test_a_link_in_the_path_that_leads_into_the_toolkit_counts_whatever_it_is_called(
+    node: FakeNode, link: str, named: str
+) -> None:
+    assert node.do("run", "--no-daemon", "--no-runtime-config").finish() == 0
+    node.place("/usr/local/bin").mkdir(exist_ok=True)
+    node.place(f"/usr/local/bin/{link}").symlink_to(RUNTIME)
+    node.write(CONFIG_TOML, f'version = 2\n[plugins.x]\na = "{named}"\n')
+    run = node.do("uninstall")
+    assert run.finish() == 3
+    assert f"{CONFIG_TOML}:3 names {named}" in run.output
+    node.write(CONFIG_TOML, 'version = 2\n[plugins.x]\na = "other"\n')
+    assert node.do("uninstall").finish() == 0
+
+
+@pytest.mark.parametrize(
     "text",
     [
         json.dumps({"hook": RUNTIME}).replace("/", "\\/"),
