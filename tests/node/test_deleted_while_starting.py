@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import psutil
 import pytest
 
 from tests.node.faults import NEVER, Outcome, Plan, run
@@ -217,7 +218,11 @@ class Course:
 
 
 @pytest.fixture
-def course(node: FakeNode, server: Server, dockerd: FakeDockerd, tmp_path: Path) -> Course:
+def course(
+    node: FakeNode, server: Server, dockerd: FakeDockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Course:
+    # containers of this machine are none of the made node's
+    monkeypatch.setattr(psutil, "process_iter", lambda *_, **__: ())
     return Course(node, server, dockerd, tmp_path)
 
 
