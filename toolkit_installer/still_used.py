@@ -9,6 +9,7 @@ because it finds the toolkit does not count: it goes by itself.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import posixpath
 import re
 from collections import deque
@@ -103,6 +104,8 @@ _IMPORTS = re.compile(r"^[ \t]*imports[ \t]*=\s*\[([^\]]{0,4096})\]", re.MULTILI
 _MOST_FILES = 100_000
 _LONGEST_PATH = 4096
 _PATH = PATH.split(":")
+_OUT_OF_REACH = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""Why a file cannot be looked at that no engine reads either, or none that this user has. 0: it is not followed."""
 _SHIM = "containerd-shim-"
 _PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
 """What engines may name without a folder, and find in their PATH."""
@@ -201,7 +204,8 @@ class _Search:
             found = reader.find(path)
         except ConfigurationError as error:
             log.get().warning("A file that an engine may read cannot be looked at", file=path, reason=error.reason)
-            if not isinstance(error, NodeError):  # it is there, and larger than what is read here
+            # it is there, and larger than what is read here, or its disk does not give it: an engine may yet read it
+            if not isinstance(error, NodeError) or error.number not in _OUT_OF_REACH:
                 self.found[Naming(path, 1, f"what nobody has read to its end ({error.reason})")] = None
             return None
         return None if found is None else found.content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from toolkit_installer import still_used
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import NodeError
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
@@ -83,3 +86,20 @@ def test_a_file_that_another_one_leads_to_is_looked_at(way: str, node: Node, tmp
     assert files(node) == set()
     write(tmp_path, path, text)
     assert files(node) == {named}
+
+
+@pytest.mark.parametrize("number, holds", [(errno.EIO, True), (errno.ESTALE, True), (errno.EACCES, False)])
+def test_a_file_that_its_disk_does_not_give_holds_the_toolkit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, holds: bool
+) -> None:
+    write(tmp_path, ROOT, "version = 2\n")
+    found = Reader.find
+
+    def refused(reader: Reader, path: str, limit: int | None = None) -> object:
+        if path == ROOT:
+            raise NodeError.of(OSError(number, ""), path, "read it")
+        return found(reader, path) if limit is None else found(reader, path, limit)
+
+    monkeypatch.setattr(Reader, "find", refused)
+    named = still_used.naming(Node.open(str(tmp_path), "/host"), TOOLKIT)
+    assert bool(named) is holds

@@ -28,7 +28,7 @@ class Kind(enum.IntEnum):
 
 _ANYWHERE = re.compile(
     "auth|passw|passphrase|pwd|token|secret|credential|signature|"
-    "apikey|accesskey|privatekey|sharedaccess|keydata|keypem|header|bearer|cookie"
+    "apikey|accesskey|privatekey|sharedaccess|keydata|keypem|header|bearer|cookie|sessionid"
 )
 """In a name without anything but letters and digits."""
 _WORDS: Final = frozenset(

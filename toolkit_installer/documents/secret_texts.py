@@ -12,6 +12,8 @@ _PEM_END = re.compile(r"-----END ")
 _URL_START = r"(?::|\\u003[aA])(?:\\?/|\\u002[fF]){2}"
 _URL = re.compile(_URL_START + r"""[^\s"'<>]*""")
 _URL_IN_STRING = re.compile(_URL_START + r"[^\s<>]*")
+_HOOK = re.compile(r"(?:[^/@]*@)?hooks\.[^/]*/|[^/]*/(?:[^/]*/){0,3}(?:incoming)?webhooks?/", re.IGNORECASE)
+"""Of an address to which whoever knows it may post: the end of its path is the secret (Slack, Discord, Teams)."""
 _SLASHES = re.compile(r"(:(?:\\?/){2})")
 _WORD = re.compile(r"""[^\s"'<>\[\]{},=]+""")
 """In a document, where brackets and commas have their own meaning, which must stay to be seen."""
@@ -134,5 +136,7 @@ def _url(tail: str) -> str:
         if at < 0 and re.search(r":[^0-9\\]", authority):
             at = piece.rfind("@")  # no port comes after that colon: a password with a slash in it
         if at >= 0:
-            pieces[index] = MASK + piece[at:]
+            pieces[index] = piece = MASK + piece[at:]
+        if hook := _HOOK.match(piece):
+            pieces[index] = hook[0] + MASK
     return "".join(pieces)
