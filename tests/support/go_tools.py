@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import hashlib
 import json
 import re
 import shutil
@@ -48,10 +49,16 @@ class Tool:
     """Whether parts of it are C."""
     libraries: tuple[str, ...] = ()
     """What pkg-config has to know."""
+    source: Path | None = None
+    """The folder of a module of the tests' own, in place of one that is fetched: what it needs, its go.sum has."""
+    names: tuple[str, ...] = ()
+    """What its one program is called by, where it looks at its name to know what to be."""
 
     @property
     def programs(self) -> tuple[str, ...]:
         """What is in the folder once it is built."""
+        if self.names:
+            return self.names
         module = re.sub(r"/v\d+$", "", self.module)  # Go leaves a major version out of a program's name
         names = (module if command == "." else command for command in self.commands)
         return *(name.rpartition("/")[2] for name in names), *self.in_c
@@ -136,14 +143,38 @@ CRI_DOCKERD = Tool(  # the first that hands a RuntimeClass's handler to docker
     commands=(".",),
 )
 
+_KUBERNETES_VERSION = "v1.34.4"
+KUBERNETES = Tool(  # all of a cluster but etcd, in one program: they share nearly all that is in them
+    name="kubernetes",
+    module="kubernetes",
+    version=_KUBERNETES_VERSION,
+    commands=(".",),
+    tags=("providerless", "selinux"),
+    linking=" ".join(
+        [
+            _SMALLER,
+            f"-X k8s.io/component-base/version.gitVersion={_KUBERNETES_VERSION}",
+            f"-X k8s.io/client-go/pkg/version.gitVersion={_KUBERNETES_VERSION}",
+        ]
+    ),
+    source=Path(__file__).with_name("kubernetes"),
+    names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"),
+)
 
-ALL = (CONTAINERD, TOOLKIT, PEER, CRIO, KUSTOMIZE, CRI_DOCKERD)
+ALL = (CONTAINERD, TOOLKIT, PEER, CRIO, KUSTOMIZE, CRI_DOCKERD, KUBERNETES)
 """What the tests of tests/e2e want."""
 
 
 def folder_of(tool: Tool, cache: Path = CACHE) -> Path:
-    """Return where a tool's programs are once they are built; a version has a folder of its own."""
-    return cache / f"{tool.name}-{tool.version}"
+    """Return where a tool's programs are once they are built; a version has a folder of its own.
+
+    So has each state of a module of the tests' own.
+    """
+    state = ""
+    if tool.source is not None:
+        files = (tool.source / name for name in ("go.mod", "go.sum", "main.go"))
+        state = f"-{hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()[:8]}"
+    return cache / f"{tool.name}-{tool.version}{state}"
 
 
 def build(tool: Tool, cache: Path = CACHE) -> Path:
@@ -180,7 +211,9 @@ def _require(tool: Tool) -> None:
 
 def _make(tool: Tool, into: Path) -> None:
     """Fetch a tool's module and build its programs into a folder."""
-    source = json.loads(_run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], into))["Dir"]
+    source = tool.source
+    if source is None:
+        source = json.loads(_run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], into))["Dir"]
     environment = {"CGO_ENABLED": str(int(tool.cgo)), "GOWORK": "off"}
     flags = ["-mod=readonly", "-trimpath", f"-tags={','.join(tool.tags)}", f"-ldflags={tool.linking}"]
     packages = [f"./{command}" for command in tool.commands]
@@ -188,6 +221,8 @@ def _make(tool: Tool, into: Path) -> None:
     for name in tool.in_c:
         files = sorted(map(str, (Path(source) / name / "src").glob("*.c")))
         _run(["gcc", "-std=c99", "-Os", "-s", "-static", "-o", str(into / name), *files], Path(source))
+    for name in tool.names:
+        (into / name).symlink_to(tool.module)
     if absent := set(tool.programs) - {path.name for path in into.iterdir()}:
         raise GoToolError(f"{tool.name} {tool.version} was built without {', '.join(sorted(absent))}")
 
