@@ -32,15 +32,27 @@ def install(host: Host, work: Path) -> None:
     work.mkdir()
     shell = driver.make_shell(work, LOADED, _LIBRARY)
     shutil.copy2(work / _LIBRARY.name, host.path(_LIBRARY))
-    host.path(LOADED).write_text(driver.modules(loaded=True))
+    load(host)
     _replace(shell, host.path("/usr/bin/dash"))
-    if not host.path(_DEVICE).exists():
-        plug_in(host)
-    host.path(_LIBRARIES).mkdir()
+    host.path(_LIBRARIES).mkdir(exist_ok=True)
     (host.path(_LIBRARIES) / "libcuda.so.1").write_text("not a library: what counts is that it is seen\n")
-    host.path("/etc/cdi").mkdir()
+    host.path("/etc/cdi").mkdir(exist_ok=True)
     host.path("/etc/cdi/gpu.json").write_text(json.dumps(driver.specification(_DEVICE, _LIBRARIES)))
     drivers.install(host.path("/"), devices=False)
+
+
+def remove(host: Host) -> None:
+    """Remove the driver and its GPU, as a node is that never had one; the rest of it says nothing to anybody."""
+    host.path(LOADED).write_text(driver.modules(loaded=False))
+    host.path(_DEVICE).unlink()
+    host.path("/usr/bin/nvidia-smi").unlink()
+
+
+def load(host: Host) -> None:
+    """Load its kernel module: at the installation, and at each boot of a machine whose disk outlives that."""
+    host.path(LOADED).write_text(driver.modules(loaded=True))
+    if not host.path(_DEVICE).exists():
+        plug_in(host)
 
 
 def _replace(new: Path, old: Path) -> None:

@@ -19,6 +19,7 @@ from tests.support.engines import PATH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tests.support.kubernetes.hardware import Hardware
     from tests.support.releases import Release
 
 CHECKOUT = Path(__file__).parents[2]
@@ -37,11 +38,20 @@ class HostError(Exception):
 class Host:
     """A machine below `folder`, with the engines of `release` or this machine's own.
 
-    The checkout and the folders `shown` are there under the same paths, read-only.
+    The checkout and the folders `shown` are there under the same paths, read-only. With `hardware`, whose disk `folder`
+    is then, it has a network of its own, and may be started again after it was closed: what was on its disk is there.
     """
 
-    def __init__(self, folder: Path, *, release: Release | None = None, shown: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        release: Release | None = None,
+        shown: Iterable[Path] = (),
+        hardware: Hardware | None = None,
+    ) -> None:
         self.folder = folder
+        self._hardware = hardware
         self.name = f"toolkit-test-{uuid.uuid4().hex[:12]}"
         self.log = folder.with_name(f"{folder.name}.log")
         self._release = release
@@ -63,11 +73,13 @@ class Host:
 
     def start(self, *, within: float = 60.0) -> None:
         """Start it, and wait until its systemd is up. Raises HostError."""
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=self._hardware is not None)
         engines = str(self._release.root) if self._release is not None else ""
         # It ends with the tests even where these are killed and no finalizer runs.
-        command = ["setpriv", "--pdeathsig", "TERM", _SCRIPT, self.name, self.folder, engines, *self._shown]
-        with self.log.open("wb") as log:
+        below = self._hardware.enter if self._hardware is not None else ()
+        command = ["setpriv", "--pdeathsig", "TERM", *below, _SCRIPT, self.name, self.folder, engines, *self._shown]
+        self._pid = 0
+        with self.log.open("ab") as log:
             self._keeper = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -112,7 +124,8 @@ class Host:
     @property
     def enter(self) -> tuple[str, ...]:
         """What to put before a command so that it runs in the machine, as a child of what is started."""
-        return ("nsenter", f"--target={self._pid}", "--mount", "--uts", "--ipc", "--pid", "--cgroup")
+        network = ("--net",) if self._hardware is not None else ()
+        return ("nsenter", f"--target={self._pid}", "--mount", "--uts", "--ipc", "--pid", "--cgroup", *network)
 
     def run(
         self, *command: str | Path, check: bool = True, within: float = 60.0, given: str = ""
