@@ -42,7 +42,7 @@ Description=CRI-O
 DefaultDependencies=no
 [Service]
 Type=notify
-ExecStart={_FOLDER}/crio --storage-driver=vfs --pinns-path={_FOLDER}/pinns --apparmor-profile=unconfined
+ExecStart={_FOLDER}/crio --storage-driver=@STORAGE@ --pinns-path={_FOLDER}/pinns --apparmor-profile=unconfined
 ExecReload=/bin/kill -s HUP $MAINPID
 KillMode=process
 Delegate=yes
@@ -51,12 +51,15 @@ RestartSec=1
 """
 
 
-def bring(host: Host, programs: Path) -> None:
-    """Bring CRI-O into a machine; `programs` is the folder with crio and pinns. Its unit is not started."""
+def bring(host: Host, programs: Path, storage: str = "vfs") -> None:
+    """Bring CRI-O into a machine; `programs` is the folder with crio and pinns. Its unit is not started.
+
+    `storage` is how it keeps layers: `vfs` copies them for each container, and works everywhere.
+    """
     for name in ("crio", "pinns"):
         shutil.copy2(programs / name, host.path(f"{_FOLDER}/{name}"))
     for folder in ("/etc/crio/crio.conf.d", "/etc/crio/hooks.d", str(Path(_POLICY).parent)):
         host.path(folder).mkdir(parents=True, exist_ok=True)
     host.path(_POLICY).write_text(json.dumps({"default": [{"type": "insecureAcceptAnything"}]}))
-    host.path(f"/etc/systemd/system/{UNIT}.service").write_text(_SERVICE)
+    host.path(f"/etc/systemd/system/{UNIT}.service").write_text(_SERVICE.replace("@STORAGE@", storage))
     host.run("systemctl", "daemon-reload")

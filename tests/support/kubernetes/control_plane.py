@@ -1,0 +1,269 @@
+"""A real control plane: etcd, API server, controller manager and scheduler, on a network of their own.
+
+Authorisation is as kubeadm has it (Node and RBAC), so what a pod's ServiceAccount may not do is refused here too. Who
+is who is told by tokens in a file: a cluster's way of giving out certificates is not what the tests are about.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support import commands
+from tests.support.engines import PATH
+from tests.support.kubernetes.hardware import Hardware
+
+PROGRAMS = ("etcd", "openssl")
+BRIDGE = "nodes"
+ADDRESS, SERVICE = "10.88.0.1", "10.96.0.1"
+"""Of the API server: on the nodes' network, and as the Service that its pods are told of."""
+NODES = 9
+"""How many nodes may join, see `address_of`."""
+_SERVICES = "10.96.0.0/16"
+_ETCD = "http://127.0.0.1:2379"
+_USERS = {
+    "admin": "admin,admin,system:masters",
+    "controller-manager": "system:kube-controller-manager,controller-manager",
+    "scheduler": "system:kube-scheduler,scheduler",
+}
+_SECONDS = 120.0
+_POLL = 0.1
+
+
+class ControlPlaneError(Exception):
+    """A program ended, did not answer in time, or refused; the message has its words."""
+
+
+def address_of(number: int) -> str:
+    """Return a node's address; nodes are numbered from 1."""
+    return f"10.88.0.{10 + number}"
+
+
+def pods_of(number: int) -> str:
+    """Return the network of a node's pods."""
+    return f"10.244.{number}.0/24"
+
+
+class ControlPlane:
+    """The control plane below `folder`; `programs` has those of Kubernetes. It answers once it is entered."""
+
+    def __init__(self, folder: Path, programs: Path) -> None:
+        self.folder = folder
+        self._programs = programs
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._arguments: dict[str, list[str | Path]] = {}
+        self.hardware = Hardware(folder / "disk")
+        self.authority = folder / "ca.crt"
+        self._proxy = folder / "proxy.sock"
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.hardware)
+            stack.callback(self.close)
+            self._network()
+            self._keys()
+            self._start_all()
+            stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self.hardware.__exit__()
+
+    def close(self) -> None:
+        """End its programs, those first that would otherwise complain that another is away."""
+        for name in ("proxy", "kwok", "scheduler", "controller-manager", "apiserver", "etcd"):
+            if name in self._processes:
+                self.stop(name)
+
+    # --- what it is made of ---
+
+    def _network(self) -> None:
+        ip = self.hardware.ip
+        ip("link", "add", BRIDGE, "type", "bridge")
+        ip("address", "add", f"{ADDRESS}/24", "dev", BRIDGE)
+        ip("link", "set", BRIDGE, "up")
+        ip("address", "add", f"{SERVICE}/32", "dev", "lo")
+
+    def _keys(self) -> None:
+        """Make an authority, the API server's certificates, and everybody's token."""
+        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        self._openssl("req", "-x509", *curve, "-days=30", "-subj=/CN=ca", "-keyout=ca.key", "-out=ca.crt")
+        names = f"IP:{ADDRESS},IP:{SERVICE},IP:127.0.0.1,DNS:kubernetes.default.svc"
+        (self.folder / "names").write_text(f"extendedKeyUsage=serverAuth,clientAuth\nsubjectAltName={names}\n")
+        for name, subject in (("apiserver", "/CN=kube-apiserver"), ("to-kubelet", "/O=system:masters/CN=apiserver")):
+            self._openssl("req", *curve, f"-keyout={name}.key", f"-subj={subject}", f"-out={name}.csr")
+            signing = ["-CA=ca.crt", "-CAkey=ca.key", "-CAcreateserial", "-days=30", "-extfile=names"]
+            self._openssl("x509", "-req", f"-in={name}.csr", f"-out={name}.crt", *signing)
+        self._openssl("genpkey", "-algorithm=RSA", "-pkeyopt=rsa_keygen_bits:2048", "-out=accounts.key")
+        self._openssl("pkey", "-in=accounts.key", "-pubout", "-out=accounts.pub")
+        nodes = {f"node{i}": f"system:node:node{i},node{i},system:nodes" for i in range(1, NODES + 1)}
+        lines = [f"{name}-token,{who}" for name, who in (_USERS | nodes).items()]
+        (self.folder / "tokens.csv").write_text("\n".join([*lines, ""]))
+        for name in _USERS:
+            (self.folder / f"{name}.kubeconfig").write_text(kubeconfig(f"{name}-token", str(self.authority)))
+
+    def _openssl(self, command: str, *arguments: str) -> None:
+        words = [part for each in arguments for part in (each.split("=", 1) if each.startswith("-") else [each])]
+        commands.output(["openssl", command, *words], ControlPlaneError, seconds=_SECONDS, folder=self.folder)
+
+    def _start_all(self) -> None:
+        f = self.folder
+        self._arguments = {
+            # nothing of it has to outlive the tests
+            "etcd": [
+                *("etcd", f"--data-dir={f / 'etcd'}", "--unsafe-no-fsync", f"--listen-client-urls={_ETCD}"),
+                *(f"--advertise-client-urls={_ETCD}", "--listen-peer-urls=http://127.0.0.1:2380"),
+            ],
+            "apiserver": [
+                *(self._programs / "kube-apiserver", f"--etcd-servers={_ETCD}", "--secure-port=443"),
+                *(f"--advertise-address={ADDRESS}", f"--service-cluster-ip-range={_SERVICES}"),
+                *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
+                *(f"--token-auth-file={f / 'tokens.csv'}", f"--client-ca-file={f / 'ca.crt'}"),
+                *(f"--tls-cert-file={f / 'apiserver.crt'}", f"--tls-private-key-file={f / 'apiserver.key'}"),
+                *("--service-account-issuer=https://kubernetes.default.svc", "--allow-privileged=true"),
+                f"--service-account-key-file={f / 'accounts.pub'}",
+                f"--service-account-signing-key-file={f / 'accounts.key'}",
+                f"--kubelet-client-certificate={f / 'to-kubelet.crt'}",
+                f"--kubelet-client-key={f / 'to-kubelet.key'}",
+                *("--kubelet-preferred-address-types=InternalIP", "--endpoint-reconciler-type=lease"),
+            ],
+            "controller-manager": [
+                self._programs / "kube-controller-manager",
+                f"--kubeconfig={f / 'controller-manager.kubeconfig'}",
+                f"--service-account-private-key-file={f / 'accounts.key'}",
+                *(f"--root-ca-file={f / 'ca.crt'}", "--use-service-account-credentials", "--leader-elect=false"),
+            ],
+            "scheduler": [
+                *(self._programs / "kube-scheduler", f"--kubeconfig={f / 'scheduler.kubeconfig'}"),
+                "--leader-elect=false",
+            ],
+        }
+        self._arguments["proxy"] = [
+            *(self._programs / "kubectl", f"--kubeconfig={f / 'admin.kubeconfig'}", "proxy"),
+            f"--unix-socket={self._proxy}",
+        ]
+        for name in ("etcd", "apiserver", "controller-manager", "scheduler", "proxy"):
+            self.start(name)
+        wait = time.monotonic() + _SECONDS
+        while not self._proxy.exists() and time.monotonic() < wait:
+            time.sleep(_POLL)
+
+    # --- its programs, one by one ---
+
+    def start(self, name: str) -> None:
+        """Start one of them, as it was started first, and wait until the API server answers if it is that one."""
+        # it ends with the tests even where these are killed and no finalizer runs
+        command = ["setpriv", "--pdeathsig", "KILL", *self.hardware.enter, *self._arguments[name]]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={"PATH": PATH, "HOME": str(self.folder)},
+                start_new_session=True,
+            )
+        if name == "apiserver":
+            self._wait_until_ready()
+
+    def run_beside(self, name: str, *arguments: str | Path) -> None:
+        """Start another program on its network, to be ended with it."""
+        self._arguments[name] = list(arguments)
+        self.start(name)
+
+    def stop(self, name: str) -> None:
+        """End one of them."""
+        process = self._processes.pop(name)
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:  # the API server waits for its watches
+            process.kill()
+            process.wait()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _SECONDS
+        while self.kubectl("get", "--raw=/readyz", check=False).returncode:
+            for name, process in self._processes.items():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    said = (self.folder / f"{name}.log").read_text(errors="replace")[-4000:]
+                    raise ControlPlaneError(f"no answer, and {name} ({process.returncode}) said:\n{said}")
+            time.sleep(_POLL)
+
+    @contextlib.contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """Have one of them away until the block ends."""
+        self.stop(name)
+        try:
+            yield
+        finally:
+            self.start(name)
+            self._wait_until_ready()
+
+    # --- kubectl ---
+
+    def kubectl(
+        self, *arguments: str | Path, given: str = "", check: bool = True, within: float = _SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the cluster's admin. Raises ControlPlaneError where it fails and that was not expected."""
+        command = [*self.hardware.enter, self._programs / "kubectl", f"--kubeconfig={self.folder}/admin.kubeconfig"]
+        done = subprocess.run(
+            [*command, *arguments],
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=within,
+            env={"PATH": PATH, "HOME": str(self.folder)},
+        )
+        if check and done.returncode:
+            words = " ".join(map(str, arguments))
+            raise ControlPlaneError(f"kubectl {words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        return done
+
+    def get(self, path: str) -> list[dict[str, Any]]:
+        """Return the objects at a path of the API: a list's, or the only one.
+
+        It is asked through `kubectl proxy`: a kubectl each time that something is looked at would keep a processor
+        busy while it is waited for. Raises ControlPlaneError.
+        """
+        connection = http.client.HTTPConnection("localhost", timeout=_SECONDS)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(_SECONDS)
+        with contextlib.closing(connection):
+            connection.sock.connect(str(self._proxy))
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            content = answer.read()
+        if answer.status != http.HTTPStatus.OK:
+            raise ControlPlaneError(f"GET {path}: {answer.status} {content.decode(errors='replace')}")
+        told: dict[str, Any] = json.loads(content)
+        return list(told.get("items", [told]))
+
+
+def kubeconfig(token: str, authority: str) -> str:
+    """Return a kubeconfig for who has this token; `authority` is the path of ca.crt."""
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {"name": "it", "cluster": {"server": f"https://{ADDRESS}", "certificate-authority": authority}}
+            ],
+            "users": [{"name": "me", "user": {"token": token}}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "me"}}],
+            "current-context": "it",
+        }
+    )

@@ -1,0 +1,299 @@
+"""A real node: a machine with systemd, its engine and a kubelet as units, on a network of its own with bridge CNI."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import stat
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tests.support import gpu_host
+from tests.support.host import Host
+from tests.support.kubernetes import control_plane
+from tests.support.kubernetes.control_plane import BRIDGE, ControlPlane
+from tests.support.kubernetes.hardware import Hardware, connect
+from tests.support.kubernetes.kinds import CNI_CONFIGURATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.kubernetes.kinds import Kind
+    from tests.support.releases import Release
+
+KEPT = "/var/log/kept"
+"""Where a node has the logs of the installer's pods after these are gone."""
+_STARTS = "/run/engine-starts"
+_POLL = 0.05
+# The kernel is everybody's, and a kubelet would set these: it finds them as it wants them.
+_SETTINGS = {
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "kernel/keys/root_maxkeys": 1000000,
+    "kernel/keys/root_maxbytes": 25000000,
+}
+# A container's log goes with its pod, and a test that fails wants to know what it said.
+_KEEP = f"cp -rlf /var/log/pods/toolkit-* {KEPT}"
+_KEEP_LOGS = f"""\
+[Unit]
+DefaultDependencies=no
+[Service]
+ExecStart=/bin/sh -c 'mkdir -p {KEPT}; while sleep .5; do {_KEEP}; done'
+StandardError=null
+"""
+_CHANGING = (
+    *("var/log", "var/cache", "var/lib/systemd", "var/lib/kubelet", "var/lib/cni"),
+    *("var/lib/crio", "var/lib/cri-dockerd", "var/lib/dockershim"),
+)
+"""Where a node at work writes, whoever is installed on it."""
+
+
+class Node:
+    """Node `number` of a cluster, with an engine of this kind, of `release` where one is given.
+
+    `programs` has the kubelet, `engine` what Go built for the engine.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        kind: Kind,
+        plane: ControlPlane,
+        programs: Path,
+        folder: Path,
+        *,
+        release: Release | None = None,
+        engine: Path | None = None,
+    ) -> None:
+        self.number, self.kind, self.name = number, kind, f"node{number}"
+        self._plane, self._programs, self._engine, self._folder = plane, programs, engine, folder / self.name
+        self.hardware = Hardware(self._folder / "disk")
+        self.host = Host(self.hardware.disk, release=release, shown=[programs], hardware=self.hardware)
+        self._driver = False
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.hardware)
+            self._connect()
+            stack.enter_context(self.host)
+            self._furnish()
+            self._boot()
+            stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.host.close()
+        finally:
+            self.hardware.__exit__()
+
+    # --- as a machine ---
+
+    def _connect(self) -> None:
+        address, network = control_plane.address_of(self.number), control_plane.pods_of(self.number)
+        connect(self._plane.hardware, BRIDGE, self.hardware, self.name)
+        self._plane.hardware.ip("route", "add", network, "via", address)
+        self.hardware.ip("address", "add", f"{address}/24", "dev", "eth0")
+        self.hardware.ip("route", "add", "default", "via", control_plane.ADDRESS)
+
+    def _furnish(self) -> None:
+        """Write what a node's disk has before its first boot as a node."""
+        self.kind.bring(self.host, self._engine)
+        address = control_plane.address_of(self.number)
+        for path, text in {
+            "/etc/hosts": f"127.0.0.1 localhost\n{address} {self.name}\n",
+            "/etc/hostname": f"{self.name}\n",
+            "/etc/machine-id": f"{uuid.uuid4().hex}\n",
+            f"{CNI_CONFIGURATION}/10-pods.conflist": _cni(control_plane.pods_of(self.number)),
+            "/etc/kubernetes/ca.crt": self._plane.authority.read_text(),
+            "/etc/kubernetes/kubeconfig": control_plane.kubeconfig(f"{self.name}-token", "/etc/kubernetes/ca.crt"),
+            "/etc/kubernetes/kubelet.yaml": _kubelet_config(self.kind.socket),
+            "/etc/systemd/system/kubelet.service": self._kubelet_unit(address),
+            f"/etc/systemd/system/{self.kind.unit}.service.d/count.conf": (
+                f"[Service]\nExecStartPre=/bin/sh -c 'echo start >>{_STARTS}'\n"
+            ),
+            "/etc/systemd/system/keep-logs.service": _KEEP_LOGS,
+            **self.kind.files,
+        }.items():
+            self.host.path(path).parent.mkdir(parents=True, exist_ok=True)
+            self.host.path(path).write_text(text)
+            if path in self.kind.files:
+                self.host.path(path).chmod(0o640)
+        self.host.run("systemctl", "daemon-reload")
+
+    def _kubelet_unit(self, address: str) -> str:
+        flags = f"--hostname-override={self.name} --node-ip={address}"
+        files = "--config=/etc/kubernetes/kubelet.yaml --kubeconfig=/etc/kubernetes/kubeconfig"
+        return f"""\
+[Unit]
+DefaultDependencies=no
+StartLimitIntervalSec=0
+[Service]
+ExecStart={self._programs}/kubelet {files} {flags}
+Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+Restart=always
+RestartSec=1
+KillMode=process
+"""
+
+    def _boot(self) -> None:
+        """Do what a machine's systemd does at each boot where it is not in a container, and start the units."""
+        run = self.host.run
+        run("hostname", self.name)
+        run("mount", "--make-rshared", "/")
+        run("mknod", "/dev/kmsg", "c", "1", "11")
+        for number, (setting, value) in enumerate(_SETTINGS.items()):
+            file = f"/run/setting-{number}"
+            self.host.path(file).write_text(f"{value}\n")
+            run("mount", "--bind", file, f"/proc/sys/{setting}")
+        self.kind.prepare_boot(self.host)
+        run("systemctl", "start", self.kind.unit, "keep-logs")
+        for unit in (*([self.kind.below] if self.kind.below else ()), "kubelet"):
+            run("systemctl", "start", unit)
+
+    def reboot(self) -> None:
+        """Cut its power, and start it again: its disk is as it was, and everything else new."""
+        self.host.close()
+        self.host.start()
+        self._boot()
+        if self._driver:
+            gpu_host.load(self.host)
+
+    def install_driver(self) -> None:
+        """Install a made-up GPU and its driver, or install it again."""
+        with tempfile.TemporaryDirectory(dir=self._folder) as work:
+            gpu_host.install(self.host, Path(work) / "driver")
+        self._driver = True
+
+    def remove_driver(self) -> None:
+        """Remove both."""
+        gpu_host.remove(self.host)
+        self._driver = False
+
+    def load(self, archive: Path | bytes, *names: str) -> None:
+        """Bring an image, with these names, to its engine."""
+        self.kind.load(self.host, archive, *names)
+
+    def settle(self) -> None:
+        """Have what stands between its engine and the kubelet look at the engine's handlers now.
+
+        cri-dockerd does that once a minute, and a kubelet tries again until then.
+        """
+        if self.kind.below is not None:
+            self.host.run("systemctl", "restart", self.kind.below)
+
+    @contextlib.contextmanager
+    def small_disk(self, place: str) -> Iterator[SmallDisk]:
+        """Have a disk of its own on an empty folder of the node until the block ends."""
+        self.host.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", place)
+        yield SmallDisk(self.host, place)
+        self.host.run("umount", place)
+
+    # --- what is seen of it ---
+
+    def engine_starts(self) -> int:
+        """Return how often its engine was started, or tried to, since the last boot."""
+        return len(self.host.path(_STARTS).read_text().splitlines())
+
+    def handlers(self) -> frozenset[str]:
+        """Return the names of the handlers that the live engine serves."""
+        return self.kind.handlers(self.host)
+
+    def differences(self) -> dict[str, tuple[object, ...]]:
+        """Return what tells its files from those of the machine that the tests run on, each with all that it is.
+
+        Every file of the node's own file system counts, but for those that any node at work writes.
+        """
+        upper = Path(f"/proc/{self.hardware.pid}/root") / self.hardware.disk.relative_to("/") / "upper"
+        found: dict[str, tuple[object, ...]] = {}
+        for path in upper.rglob("*"):
+            name = path.relative_to(upper)
+            if any(name.is_relative_to(place) for place in _CHANGING):
+                continue
+            here, below = _state(path), _state(Path("/") / name)
+            if here != below:
+                found[str(name)] = here
+        for path in self.host.path("/run/nvidia").rglob("*"):
+            found[f"run/nvidia/{path.name}"] = ()
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallDisk:
+    """A disk that is mounted on a node's folder."""
+
+    host: Host
+    place: str
+
+    def fill(self) -> None:
+        """Leave no room on it: it is as large as what is on it."""
+        used = self.host.run("df", "--output=used", "--block-size=1K", self.place).stdout.split()[-1]
+        self._resize(f"{used}k")
+
+    def make_room(self) -> None:
+        """Make it larger again."""
+        self._resize("1g")
+
+    def _resize(self, size: str) -> None:
+        self.host.run("mount", "-o", f"remount,size={size}", self.place)
+
+    def files(self) -> list[Path]:
+        """Return all that is on it."""
+        return list(self.host.path(self.place).rglob("*"))
+
+
+def _state(path: Path) -> tuple[object, ...]:
+    """Return what a file is: kind, mode, owner, and content; nothing of one that is not there, or removed above it."""
+    try:
+        about = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    if stat.S_ISCHR(about.st_mode) and about.st_rdev == 0:
+        return ()
+    content: object = about.st_rdev
+    if stat.S_ISREG(about.st_mode):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+    elif stat.S_ISLNK(about.st_mode):
+        content = str(path.readlink())
+    return oct(about.st_mode), about.st_uid, about.st_gid, content
+
+
+def _cni(network: str) -> str:
+    ranges = [[{"subnet": network}]]
+    ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]}
+    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": False, "ipam": ipam}
+    return json.dumps({"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]})
+
+
+def _kubelet_config(socket: str) -> str:
+    return json.dumps(
+        {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": "/etc/kubernetes/ca.crt"},
+            },
+            "authorization": {"mode": "Webhook"},
+            "containerRuntimeEndpoint": f"unix://{socket}",
+            "cgroupDriver": "cgroupfs",
+            "failSwapOn": False,
+            "failCgroupV1": False,
+            "resolvConf": "/etc/resolv.conf",
+            "makeIPTablesUtilChains": False,
+            "oomScoreAdj": 0,
+            # the disk is shared with the tests' machine: how full that is says nothing
+            "imageGCHighThresholdPercent": 100,
+            "evictionHard": {
+                "memory.available": "50Mi",
+                **dict.fromkeys(("nodefs.available", "nodefs.inodesFree", "imagefs.available"), "0%"),
+            },
+        }
+    )
