@@ -13,8 +13,9 @@ import pytest
 from tests.e2e import sites
 from tests.e2e.machine import Machine
 from tests.e2e.program import Installer, missing_programs
+from tests.e2e.rollout import BYSTANDER, RealCluster, workload
 from tests.e2e.sites import Site
-from tests.support import cgroups, containers, go_tools, image_build, payloads, releases
+from tests.support import cgroups, containers, go_tools, gpu_host, image_build, images, payloads, releases
 from tests.support import host as hosts
 from tests.support.containerd_binaries import NEWEST, Binary, found
 from tests.support.crio_engine import CrioEngine
@@ -22,6 +23,9 @@ from tests.support.engines import PATH, ContainerdEngine, DockerEngine, Engine
 from tests.support.go_tools import GoToolError, Tool
 from tests.support.host import Host
 from tests.support.image_build import BuiltImage, ImageBuildError
+from tests.support.kubernetes import control_plane, hardware, kinds
+from tests.support.kubernetes.control_plane import ControlPlane
+from tests.support.kubernetes.nodes import Node
 from tests.support.releases import Release, ReleaseError, Suite
 
 if TYPE_CHECKING:
@@ -230,3 +234,48 @@ def site(request: pytest.FixtureRequest, cgroup: str, folder: Path, installer: I
         pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages busybox-static, containerd, strace)")
     with sites.with_containers(folder, request.getfixturevalue(request.param), cgroup, installer) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def real_cluster(
+    tmp_path_factory: pytest.TempPathFactory,
+    release: Callable[[Suite], Release],
+    go_tool: Callable[[Tool], Path],
+    built_image: BuiltImage,
+) -> Iterator[RealCluster]:
+    """Yield a real Kubernetes with a node of each kind, each with a driver and a workload: one for all its tests."""
+    if os.geteuid() != 0:
+        pytest.skip("a cluster's nodes are started as root: run this as root")
+    wanted = {
+        *(*control_plane.PROGRAMS, *hardware.PROGRAMS, *hosts.PROGRAMS, *gpu_host.PROGRAMS),
+        *("containerd", "ctr", "docker", *CrioEngine.programs),
+    }
+    missing = [name for name in sorted(wanted) if shutil.which(name, path=PATH) is None]
+    if not (bridge := kinds.CNI / "bridge").exists():
+        missing.append(str(bridge))
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that .ci/run names)")
+    programs, folder = go_tool(go_tools.KUBERNETES).resolve(), tmp_path_factory.mktemp("k")
+    with contextlib.ExitStack() as stack:
+        plane = stack.enter_context(ControlPlane(folder / "control", programs))
+        made = []
+        for number, kind in enumerate(kinds.KINDS, start=1):
+            suite = release(kind.suite) if kind.suite is not None else None
+            engine = go_tool(kind.tool) if kind.tool is not None else None
+            node = Node(number, kind, plane, programs, folder, release=suite, engine=engine)
+            made.append(stack.enter_context(node))
+            node.load(images.archive(), images.PAUSE, images.IMAGE)
+            node.load(built_image.archive, built_image.reference)
+            node.install_driver()
+        cluster = RealCluster(plane, made)
+        cluster.apply([workload(BYSTANDER)])
+        cluster.wait_until_running(BYSTANDER)
+        yield cluster
+
+
+@pytest.fixture
+def cluster(real_cluster: RealCluster) -> Iterator[RealCluster]:
+    """Yield it with nothing of ours on any node, and leave it so, whatever the test did."""
+    real_cluster.note()
+    yield real_cluster
+    real_cluster.tidy()
