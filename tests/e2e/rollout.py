@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -144,7 +143,7 @@ class RealCluster:
         (daemon_set,) = self.plane.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{NAME}")
         if daemon_set["status"].get("observedGeneration") != daemon_set["metadata"]["generation"]:
             return False
-        generation = str(daemon_set["metadata"]["generation"])
+        generation = daemon_set["metadata"]["annotations"]["deprecated.daemonset.template.generation"]
         pods = self.pods()
         return all(
             [pod["metadata"]["labels"].get("pod-template-generation") for pod in pods.get(node, [])] == [generation]
@@ -287,8 +286,3 @@ def copy_of_base(namespace: str) -> list[Object]:
             each["roleRef"]["name"] = namespace
         found.append(each)
     return found
-
-
-def number(variable: str, usual: int) -> int:
-    """Return a number that whoever runs the tests may give by a variable."""
-    return int(os.environ.get(variable, usual))

@@ -192,8 +192,10 @@ KillMode=process
     def small_disk(self, place: str) -> Iterator[SmallDisk]:
         """Have a disk of its own on an empty folder of the node until the block ends."""
         self.host.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", place)
-        yield SmallDisk(self.host, place)
-        self.host.run("umount", place)
+        try:
+            yield SmallDisk(self.host, place)
+        finally:
+            self.host.run("umount", "--lazy", place)
 
     # --- what is seen of it ---
 
