@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.gpu_nodes import NOTHING, THE_GPU
-from tests.e2e.rollout import DAEMON_SET, RealCluster, copy_of_base, wait_until
+from tests.e2e.rollout import DAEMON_SET, NAME, RealCluster, copy_of_base, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -74,6 +74,21 @@ def test_of_two_daemonsets_by_mistake_the_first_has_the_nodes_and_the_second_cha
     cluster.plane.kubectl("delete", "namespace", namespace, "--wait=false")
     wait_until(lambda: not cluster.plane.get(f"/api/v1/namespaces/{namespace}/pods"), "the second's pods are gone")
     cluster.wait_until_no_namespace(namespace)
+    cluster.assert_configured(reloads=1)
+    cluster.delete()
+    cluster.assert_as_before(reloads=2)
+    cluster.assert_undisturbed()
+
+
+def test_a_kubelet_that_is_restarted_changes_nothing(cluster: RealCluster) -> None:
+    cluster.apply()
+    cluster.wait_until_ready()
+    pods = cluster.workloads(NAME)
+    for name, node in cluster.nodes.items():
+        node.host.run("systemctl", "restart", "kubelet")
+        cluster.command("wait", "--for=condition=Ready", f"node/{name}", "--timeout=60s")
+    cluster.wait_until_ready()
+    assert cluster.workloads(NAME) == pods
     cluster.assert_configured(reloads=1)
     cluster.delete()
     cluster.assert_as_before(reloads=2)
