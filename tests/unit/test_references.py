@@ -58,9 +58,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         program.chmod(0o755)
         folder.mkdir(parents=True, exist_ok=True)
         started.append(subprocess.Popen([program, *arguments], cwd=folder, stdin=subprocess.PIPE))
-        # Popen returns when the kernel closes its files, which is an instant before it gives the process its name
-        named = Path(f"/proc/{started[-1].pid}/comm")
-        while named.read_text().rstrip("\n") != name[:_NAME_LENGTH]:
+        # Popen returns when the kernel closes its files, which is before it gives the process its name, then its
+        # arguments
+        place = Path(f"/proc/{started[-1].pid}")
+        while (place / "comm").read_text().rstrip("\n") != name[:_NAME_LENGTH] or not (place / "cmdline").read_bytes():
             time.sleep(0.001)
         return started[-1].pid
 
