@@ -104,8 +104,9 @@ class ReloadBudget:
 
     def forgive(self) -> None:
         """Count those no more whose change was served, and was taken back on purpose since. Raises NodeError."""
-        reloads = self._reloads()
-        if reloads.counting:
+        # it is written whatever it says: what is done to the node must not depend on how long ago the reloads were
+        if self.files.find(self.path) is not None:
+            reloads = self._reloads()
             self._write(Reloads((), (*reloads.forgiven, *reloads.counting)))
 
     def _write(self, reloads: Reloads) -> None:
