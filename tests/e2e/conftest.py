@@ -254,7 +254,7 @@ def real_cluster(
     if not (bridge := kinds.CNI / "bridge").exists():
         missing.append(str(bridge))
     if missing:
-        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that .ci/run names)")
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that CONTRIBUTING.md names)")
     programs, folder = go_tool(go_tools.KUBERNETES).resolve(), tmp_path_factory.mktemp("k")
     with contextlib.ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(folder / "control", programs))
