@@ -225,6 +225,7 @@ def test_as_the_default_runtime_it_serves_pods_without_a_class_and_the_last_file
 
 def test_a_driver_container_that_comes_and_goes_after_the_pod_is_seen_by_it(site: Site) -> None:
     machine = site.machine
+    gpu_host.plug_in(machine.host)
     pod = site.pod()
     pod.start_container(WAIT)
     pod.wait_for(WAIT, "nvidia-smi")
