@@ -15,7 +15,7 @@ import os
 import posixpath
 from collections.abc import Container, Iterator, Mapping, Sequence
 
-from toolkit_installer import container_names, log, still_used
+from toolkit_installer import container_names, engine_paths, log, still_used
 from toolkit_installer.container_names import Bundle
 from toolkit_installer.distributions import TABLE
 from toolkit_installer.engines import serving
@@ -329,7 +329,7 @@ def _specifications(node: Node, folder: str, ours: Mapping[str, Container[str]])
     """Return the CDI specifications that name something in the folder, as a hook or a mount."""
     found: dict[str, str] = {}
     for files in _readers(node):
-        for place in still_used.CDI_FOLDERS:
+        for place in engine_paths.CDI_FOLDERS:
             for path in (f"{place}/{name}" for name in files.list(place) if name.endswith((".json", ".yaml"))):
                 if not files.is_file(path):
                     continue

@@ -26,7 +26,6 @@ from toolkit_installer.engines.containerd_tables import (
 Release = tuple[int, int]
 """Major and minor."""
 
-NEWEST_1: Release = (1, 99)
 READS_VERSION_3: Release = (2, 0)
 MERGES_DEEPLY: Release = (2, 1)
 """The first that merges an imported file's tables into those before; older ones replace a plugin's table whole."""
