@@ -61,6 +61,10 @@ e2e-gpu: .venv/installed ## nvidia-smi in a container, on a machine with a GPU a
 compatibility: .venv/installed ## docs/compatibility.md anew: each engine's way through the matrix of make e2e
 	@$(BIN)/pytest tests/e2e/test_matrix.py --compatibility docs/compatibility.md $(ARGS)
 
+.PHONY: layers
+layers: .venv/installed ## docs/layers.svg anew: the layers of the package, from the import contract
+	@$(BIN)/python -m tests.support.layers
+
 .PHONY: bench
 bench: .venv/installed ## the measurements
 	@set -- tests/bench/bench_*.py; [ -e "$$1" ] || { echo 'make bench: nothing to measure yet'; exit 0; }; \

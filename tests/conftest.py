@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-from tests.support import compatibility
+from tests.support import cluster_table, compatibility
+from tests.support.cluster_table import Scenario
+from tests.support.compatibility import Result
 
 # A slow machine is no failure: nothing here depends on the clock.
-settings.register_profile("project", deadline=None)
+settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
 _INSTANTS = "instants"
@@ -41,8 +43,25 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.section("every engine")
         for line in [*compatibility.table(results), "", *compatibility.resolution(results)]:
             terminalreporter.write_line(line)
-        if page := config.getoption("compatibility"):
-            page.write_text(compatibility.page(results, dt.datetime.now(tz=dt.UTC).date()), encoding="utf-8")
+    scenarios = cluster_table.scenarios_of(reports)
+    if scenarios:
+        terminalreporter.section("a real Kubernetes")
+        for line in cluster_table.table(scenarios):
+            terminalreporter.write_line(line)
+    if page := config.getoption("compatibility"):
+        _write(page, results, scenarios)
+
+
+def _write(page: Path, results: Sequence[Result], scenarios: Sequence[Scenario]) -> None:
+    """Write those parts of the page that were seen, and keep the others."""
+    today = dt.datetime.now(tz=dt.UTC).date()
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    if results:
+        text = cluster_table.with_part_of(compatibility.page(results, today), text)
+    if scenarios:
+        text = cluster_table.with_scenarios(text, scenarios, today)
+    if results or scenarios:
+        page.write_text(text, encoding="utf-8")
 
 
 def _show_instants(terminalreporter: Any, reports: Iterable[Any]) -> None:

@@ -25,10 +25,10 @@ def _start(name: str) -> int:
     _open_standard_streams()
     # before any import that could start a thread: a thread without the mask would take the signals away
     signals.block()
-    from toolkit_installer import cli  # noqa: PLC0415  # see above
+    from toolkit_installer.cli import commands  # noqa: PLC0415  # see above
     from toolkit_installer.settings import Program  # noqa: PLC0415  # see above
 
-    return cli.main(Program(name), sys.argv[1:])
+    return commands.main(Program(name), sys.argv[1:])
 
 
 def toolkit_installer() -> int:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from toolkit_installer import streams
 from toolkit_installer.documents import visible
 from toolkit_installer.documents.secrets import mask
+from toolkit_installer.node import streams
 from toolkit_installer.settings import LogFormat
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What the user asked for: one frozen, validated value."""
+"""What the user asked for: one frozen, validated value. Pure."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ import pytest
 from tests.support.containerd_binaries import Binary, differences, dump
 from tests.support.containerd_cases import HANDLERS, TOOLKIT, Case, cases
 from tests.support.containerd_links import CASES, put
-from toolkit_installer.engines import containerd_survey
-from toolkit_installer.engines.base import Live, Request
-from toolkit_installer.engines.containerd import Containerd
+from toolkit_installer.engines.api import Live, Request
+from toolkit_installer.engines.containerd import survey as containerd_survey
+from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineSettings
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import go_tools
 from tests.support.crio_reading import BUILT_IN, RefusedError, read
-from toolkit_installer.engines import crio_trial
+from toolkit_installer.engines.crio import trial as crio_trial
 from toolkit_installer.node.node import Node
 
 if TYPE_CHECKING:

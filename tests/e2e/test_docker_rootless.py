@@ -16,8 +16,8 @@ import pytest
 
 from tests.support import payloads
 from tests.support.engines import PATH, DockerEngine
-from toolkit_installer import cli
-from toolkit_installer.engines import docker as room
+from toolkit_installer.cli import commands
+from toolkit_installer.engines.docker import engine as room
 from toolkit_installer.node import processes, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineSettings, Program
@@ -88,7 +88,7 @@ def as_user(arguments: list[object], said: Path) -> int:
             os.dup2(output, 1)
             os.dup2(output, 2)
             with open(1, "w", closefd=False) as out, mock.patch("sys.stdout", out), mock.patch("sys.stderr", out):
-                code = cli.main(Program.TOOLKIT_INSTALLER, [str(each) for each in arguments], {"PATH": PATH})
+                code = commands.main(Program.TOOLKIT_INSTALLER, [str(each) for each in arguments], {"PATH": PATH})
         except BaseException:  # noqa: BLE001  # a fork must not go on as the test
             os.write(2, traceback.format_exc().encode())
         os._exit(code)

@@ -17,14 +17,14 @@ from typing import Any
 from unittest import mock
 
 from tests.support.fake_node import FakeNode
-from toolkit_installer import cli, lifecycle
+from toolkit_installer.cli import actions, commands
 from toolkit_installer.node import calls, signals
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.settings import Program
 
 NEVER = 1 << 30
 ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
-PRELOADED = (lifecycle, codecs.lookup("utf-8-sig"))
+PRELOADED = (actions, codecs.lookup("utf-8-sig"))
 """What the program imports late is imported here: each fork would do it again, and another
 user might not be able to."""
 
@@ -197,7 +197,7 @@ def invoke(arguments: list[str], plan: Plan) -> int:
                 mock.patch("sys.stdout", out),
                 mock.patch("sys.stderr", out),
             ):
-                return cli.main(Program.TOOLKIT_INSTALLER, arguments, ENVIRONMENT)
+                return commands.main(Program.TOOLKIT_INSTALLER, arguments, ENVIRONMENT)
         except BaseException:  # noqa: BLE001  # a fork must not go on as the test
             os.write(2, traceback.format_exc().encode())
             return 98

@@ -16,7 +16,7 @@ import pytest
 from tests.node.faults import run
 from tests.support import payloads
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, PID_FILE, STORE, TOOLKIT, Entry, FakeNode
-from toolkit_installer import references
+from toolkit_installer.lifecycle.still_needed import containers
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 NOBODY = 65534
@@ -236,7 +236,7 @@ def test_an_unprivileged_user_can_install_on_a_node_that_is_theirs(
             os.chown(place, user, user)
     before = node.snapshot()
     # what root's containers on this machine, which this user may not look at, mean has a test of its own
-    monkeypatch.setattr(references, "_watched", list)
+    monkeypatch.setattr(containers, "_watched", list)
     # a fork, not a process of its own: the interpreter may lie where only its owner can start it
     done = run(node, scratch, "run", "--no-daemon", engine="containerd", user=user)
     assert done.code == 0, done.output

@@ -13,7 +13,7 @@ import pytest
 from tests.support import fake_cri, played
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, SCRIPTS, FakeNode
 from tests.support.live_engines import FakeDockerd
-from toolkit_installer.distributions import TABLE
+from toolkit_installer.engines.detect.table import TABLE
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 KUBELET = ("--config=/var/lib/kubelet/config.yaml",)

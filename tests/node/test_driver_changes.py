@@ -14,7 +14,7 @@ from tests.support import drivers
 from tests.support.drivers import CONTAINER, HOST, install
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode
 from tests.support.live_engines import SOCKET, FakeDockerd
-from toolkit_installer.driver import CONTAINER_READY, DRIVER_READY, VALIDATIONS
+from toolkit_installer.driver.roots import CONTAINER_READY, DRIVER_READY, VALIDATIONS
 
 pytestmark = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)
 

@@ -11,8 +11,8 @@ from tests.node.faults import run
 from tests.support import drivers
 from tests.support.drivers import CONTAINER, HOST, VERSION, install
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, FakeNode
-from toolkit_installer import driver
-from toolkit_installer.driver import CONTAINER_READY, DRIVER_READY, VALIDATIONS, Driver
+from toolkit_installer.driver import roots
+from toolkit_installer.driver.roots import CONTAINER_READY, DRIVER_READY, VALIDATIONS, Driver
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import AUTO, ToolkitSettings
 
@@ -22,8 +22,8 @@ CONFIG = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
 NOTHING = ("/run/nvidia/driver: there is no such folder", "/: there is no nvidia-smi")
 
 
-def looked(node: FakeNode, toolkit: ToolkitSettings = TO_BE_FOUND) -> driver.Look:
-    return driver.look(Node(str(node.root)), toolkit)
+def looked(node: FakeNode, toolkit: ToolkitSettings = TO_BE_FOUND) -> roots.Look:
+    return roots.look(Node(str(node.root)), toolkit)
 
 
 def found(node: FakeNode, toolkit: ToolkitSettings = TO_BE_FOUND) -> Driver:
@@ -41,7 +41,7 @@ def operator_says(node: FakeNode, root: str, dev_root: str = "", **more: str) ->
 
 
 def test_without_a_driver_each_root_is_said_with_what_it_lacks(node: FakeNode) -> None:
-    assert looked(node) == driver.Look(None, NOTHING)
+    assert looked(node) == roots.Look(None, NOTHING)
 
 
 @runs_drivers
@@ -146,7 +146,7 @@ def test_where_single_folders_are_mounted_the_operator_says_under_which_names(no
         DRIVER_ROOT_CTR_PATH=str(mounted),
         DEV_ROOT_CTR_PATH=str(mounted),
     )
-    seen = driver.look(Node("/", str(node.root), whole=False), TO_BE_FOUND)
+    seen = roots.look(Node("/", str(node.root), whole=False), TO_BE_FOUND)
     root = "/home/kubernetes/bin/nvidia"
     assert seen.driver == Driver(root, str(mounted), root, str(mounted), VERSION)
 
@@ -158,7 +158,7 @@ def test_where_the_node_is_mounted_for_its_programs_alone_the_driver_is_seen_bel
 ) -> None:
     install(node.place(root), devices=False)
     (node.root / "dev").mkdir(exist_ok=True)
-    seen = driver.look(Node("/", str(node.root), whole=False), TO_BE_FOUND)
+    seen = roots.look(Node("/", str(node.root), whole=False), TO_BE_FOUND)
     at = str(node.place(root)).rstrip("/")
     assert seen.driver == Driver(root, at, "/", str(node.root), VERSION)
 

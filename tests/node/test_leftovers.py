@@ -95,7 +95,7 @@ def test_a_run_and_its_cleanup_leave_no_file_of_it(bare: FakeNode, tmp_path: Pat
 def test_the_peers_drop_in_becomes_ours_and_goes_and_the_root_stays_as_it_is(
     case: str, bare: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit_installer.engines.answering._ASK_SECONDS", 120.0)  # the machine may be busy
+    monkeypatch.setattr("toolkit_installer.engines.common.answering._ASK_SECONDS", 120.0)  # the machine may be busy
     leftover = Leftover(case, bare, tmp_path)
     root = bare.read(CONFIG_TOML)
     with fake_cri.answering(bare.place("/run/containerd/containerd.sock"), "v2.1.4"):

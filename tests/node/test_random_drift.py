@@ -20,7 +20,7 @@ from tests.support.random_edits import (
 )
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, same
-from toolkit_installer.engines.containerd_tables import containerd_table
+from toolkit_installer.engines.containerd.tables import containerd_table
 
 RUNS = settings(max_examples=12, derandomize=True)
 AGAIN = pytest.mark.parametrize("again", [False, True], ids=["cleanup", "run-and-cleanup"])

@@ -233,8 +233,8 @@ def test_an_older_installers_receipt_is_migrated_and_its_cleanup_is_exact(
     body["gone"] = body.pop("installer")
     body["schema"] = 1
     node.place(RECEIPT).write_bytes(json.dumps(body).encode())
-    monkeypatch.setattr("toolkit_installer.receipt.SCHEMA", 2)
-    monkeypatch.setattr("toolkit_installer.receipt.MIGRATIONS", {1: step})
+    monkeypatch.setattr("toolkit_installer.receipt.schema.SCHEMA", 2)
+    monkeypatch.setattr("toolkit_installer.receipt.schema.MIGRATIONS", {1: step})
     again = templates.run(node, DAEMON_JSON, "run", "--no-daemon", "--runtime-name", "gpu")
     assert again.code == 0, again.output
     assert json.loads(node.read(RECEIPT))["schema"] == 2

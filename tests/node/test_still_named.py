@@ -468,7 +468,9 @@ def step(node: FakeNode, what: str) -> None:
 
 
 @given(steps=STEPS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_no_engines_file_ever_names_a_binary_that_is_gone(steps: list[str], payload: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "node"

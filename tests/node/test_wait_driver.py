@@ -20,7 +20,7 @@ import pytest
 from tests.support import drivers
 from tests.support.drivers import CONTAINER, HOST, VERSION, install
 from tests.support.fake_node import DEADLINE, NOTHING_TO_DO, SCRIPTS, STORE, TOOLKIT, FakeNode, Run
-from toolkit_installer.driver import CONTAINER_READY, DRIVER_READY
+from toolkit_installer.driver.roots import CONTAINER_READY, DRIVER_READY
 
 runs_drivers = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)
 RECEIPT = f"{STORE}/receipt.json"

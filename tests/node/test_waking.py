@@ -85,7 +85,7 @@ def asleep(run: Run) -> None:
     """Wait until the process is the idle one, and sleeps."""
     deadline = time.monotonic() + 30
     process = psutil.Process(run.pid)
-    while b"waiter.py" not in Path(f"/proc/{run.pid}/cmdline").read_bytes() or process.status() != "sleeping":
+    while b"idle_process.py" not in Path(f"/proc/{run.pid}/cmdline").read_bytes() or process.status() != "sleeping":
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -202,8 +202,8 @@ def test_a_program_that_is_gone_for_a_while_is_waited_for(node: FakeNode, releas
 def test_a_package_that_is_not_whole_says_so(node: FakeNode, releases: Releases) -> None:
     run = waiting(node, releases.words())
     (package,) = releases.folder.glob("release-1/lib/*/site-packages/toolkit_installer")
-    (package / "cli.py").unlink()
-    shutil.rmtree(package / "__pycache__")
+    (package / "cli" / "commands.py").unlink()
+    shutil.rmtree(package / "cli" / "__pycache__")
     assert run.stop() == GONE, run.output
     assert "cannot be started again" in run.output
     assert node.do("uninstall").process.returncode == 0

@@ -20,8 +20,9 @@ import pytest
 from tests.support import fake_cri, played
 from tests.support.fake_node import CONFIG_TOML, SCRIPTS, FakeNode
 from tests.support.live_engines import FakeDockerd
-from toolkit_installer import kubelet
-from toolkit_installer.engines import containerd_started, serving, told
+from toolkit_installer.engines.common import serving, told
+from toolkit_installer.engines.containerd import started as containerd_started
+from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.services import Services

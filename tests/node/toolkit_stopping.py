@@ -14,7 +14,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from toolkit_installer import waiter
+from toolkit_installer.lifecycle import idle_process
 from toolkit_installer.node import signals
 
 LOOK_SECONDS = 0.1
@@ -39,24 +39,24 @@ class Clock:
 
 def main() -> int:
     phase, call, *arguments = sys.argv[1:]
-    woken = waiter.RESUME in os.environ
+    woken = idle_process.RESUME in os.environ
     signals.block()
     from tests.node.faults import faulty  # noqa: PLC0415  # nothing may start a thread before the signals are blocked
     from tests.node.instants import Halt  # noqa: PLC0415  # see above
-    from toolkit_installer import cli  # noqa: PLC0415  # see above
+    from toolkit_installer.cli import commands  # noqa: PLC0415  # see above
     from toolkit_installer.settings import Program  # noqa: PLC0415  # see above
 
     clock = Clock()
     plan = Halt(call=call if woken == (phase == "woken") else "never")
     with (
         mock.patch("toolkit_installer.node.node.SystemCalls", faulty(plan)),
-        mock.patch("toolkit_installer.waiting._LOOK_SECONDS", LOOK_SECONDS),
-        mock.patch("toolkit_installer.waiting._LATER_SECONDS", LOOK_SECONDS),
-        mock.patch("toolkit_installer.waiting._SOON_SECONDS", LOOK_SECONDS),
-        mock.patch("toolkit_installer.wanted.time", clock),
-        mock.patch("toolkit_installer.wanted.signals", clock),
+        mock.patch("toolkit_installer.lifecycle.wait._LOOK_SECONDS", LOOK_SECONDS),
+        mock.patch("toolkit_installer.lifecycle.wait._LATER_SECONDS", LOOK_SECONDS),
+        mock.patch("toolkit_installer.lifecycle.wait._SOON_SECONDS", LOOK_SECONDS),
+        mock.patch("toolkit_installer.kubernetes.wanted.time", clock),
+        mock.patch("toolkit_installer.kubernetes.wanted.signals", clock),
     ):
-        return cli.main(Program.TOOLKIT_INSTALLER, arguments)
+        return commands.main(Program.TOOLKIT_INSTALLER, arguments)
 
 
 if __name__ == "__main__":

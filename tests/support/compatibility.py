@@ -93,7 +93,7 @@ def table(results: Sequence[Result]) -> list[str]:
             mine = [cells.get((row, by, step)) for step in Step]
             if any(mine):
                 rows.append([engine if by is By.OURS else "", by, *map(_cell, mine)])
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _engines(results: Iterable[Result]) -> list[tuple[str, str]]:
@@ -123,7 +123,7 @@ def resolution(results: Sequence[Result]) -> list[str]:
                 _ms(each.late for each in measured),
             ]
         )
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _ms(values: Iterable[float | None]) -> str:
@@ -132,7 +132,7 @@ def _ms(values: Iterable[float | None]) -> str:
     return "-" if largest is None else f"{largest:.1f} ms"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a Markdown table that can be read as it stands."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     ruled = [rows[0], ["-" * width for width in widths], *rows[1:]]

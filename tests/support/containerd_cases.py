@@ -13,14 +13,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from toolkit_installer.engines import containerd_survey
-from toolkit_installer.engines.base import EngineFile, Goals, Live, Memory, Request
-from toolkit_installer.engines.containerd import Containerd
-from toolkit_installer.engines.containerd_survey import ContainerdSurvey
-from toolkit_installer.memory import digest
+from toolkit_installer.cli.options.build import build
+from toolkit_installer.engines.api import EngineFile, Goals, Live, Memory, Request
+from toolkit_installer.engines.containerd import survey as containerd_survey
+from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.containerd.survey import ContainerdSurvey
+from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.reading import Found, Identity, Metadata
-from toolkit_installer.options.build import build
+from toolkit_installer.receipt.memory import digest
 from toolkit_installer.settings import Program
 from toolkit_installer.toolkit.handlers import Handler
 

@@ -211,11 +211,20 @@ class PodContainers(Containers):
         return ord(status.get("7", "\0"))
 
     def delete(self, name: str) -> None:
-        """Delete the container and its pod."""
-        sandbox, container = self._pods.pop(name)
+        """Delete the container and its pod; what is refused may be tried again."""
+        self.end(name)
+        self.remove(name)
+
+    def end(self, name: str) -> None:
+        """Delete the container, running or not, and stop its pod, as a kubelet does for a pod that is deleted."""
+        sandbox, container = self._pods[name]
         self._call("RemoveContainer", {1: container})
         self._call("StopPodSandbox", {1: sandbox})
-        self._call("RemovePodSandbox", {1: sandbox})
+
+    def remove(self, name: str) -> None:
+        """Delete what is left of a pod that has ended."""
+        self._call("RemovePodSandbox", {1: self._pods[name][0]})
+        del self._pods[name]
 
     def close(self) -> None:
         """End the program that asks."""

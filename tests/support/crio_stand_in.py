@@ -1,9 +1,11 @@
 """A stand-in for CRI-O: `crio_stand_in.py --root DIR --config FILE --config-dir DIR [config]`, paths beneath the root.
 
 It reads its configuration and refuses to start as tests.support.crio_reading tells, and speaks on `crio.api.listen`
-what the installer asks for: the CRI's Version and Status over gRPC, `GET /info` and `GET /config` over HTTP/1 on the
-same socket. As with CRI-O, SIGHUP changes what it says and nothing else. It runs no pods. `config` prints what it
-reads.
+what the installer asks for: the CRI's Version, Status and pods over gRPC, `GET /info` and `GET /config` over HTTP/1 on
+the same socket. As with CRI-O, SIGHUP changes what it says and nothing else. It runs no pods: those that it tells of
+are in PODS, a list of `{"namespace": …, "name": …, "handler": …, "state": …}`; of a pod without "handler" it does not
+show the specification. Such a pod runs, or has "completed", or was "stopped" and has no container any more. `config`
+prints what it reads.
 
 `--refuses NAME` is a fault: it does not start once its configuration has a runtime of that name. gRPC messages are
 made by hand, field numbers as in k8s.io/cri-api `runtime/v1/api.proto`, so that a mistake in the installer's own stubs
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -28,6 +31,7 @@ from tests.support.crio_reading import Reading, RefusedError, read, start
 
 CONFIG = "/etc/crio/crio.conf"
 LISTEN = "/var/run/crio/crio.sock"
+PODS = "/run/pods.json"
 _PREFACE = b"PRI "
 
 
@@ -106,12 +110,47 @@ class StandIn:
                 [_field(1, _field(1, condition)), _field(2, info), *(_field(3, _field(1, n)) for n in names)]
             )
 
+        async def list_pods(_request: bytes, _context: object) -> bytes:
+            pods = enumerate(self._pods())
+            return b"".join(
+                _field(1, _field(1, f"{number}") + _field(2, _metadata(pod)) + (b"\x18\x01" if "state" in pod else b""))
+                for number, pod in pods
+            )
+
+        async def list_containers(_request: bytes, _context: object) -> bytes:
+            pods = [number for number, pod in enumerate(self._pods()) if pod.get("state") != "stopped"]
+            return b"".join(_field(1, _field(1, f"container-{number}") + _field(2, f"{number}")) for number in pods)
+
+        async def pod_status(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            number = int(request[2 : 2 + request[1]])
+            if number >= len(pods := self._pods()):
+                await context.abort(grpc.StatusCode.NOT_FOUND, "no such pod")
+            handler = pods[number].get("handler")
+            annotations = {} if handler is None else {"io.kubernetes.cri-o.RuntimeHandler": handler}
+            info = {"runtimeSpec": {"annotations": annotations}} if handler is not None else {}
+            entry = _field(1, "info") + _field(2, json.dumps(info))
+            return _field(1, _field(1, f"{number}")) + _field(2, entry)
+
         methods = {
             name: grpc.unary_unary_rpc_method_handler(answer)
-            for name, answer in (("Version", version), ("Status", status))
+            for name, answer in (
+                ("Version", version),
+                ("Status", status),
+                ("ListPodSandbox", list_pods),
+                ("PodSandboxStatus", pod_status),
+                ("ListContainers", list_containers),
+            )
         }
         handler: grpc.GenericRpcHandler = grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", methods)
         return handler
+
+    def _pods(self) -> list[dict[str, str]]:
+        """Return the pods that it is to tell of."""
+        try:
+            pods: list[dict[str, str]] = json.loads(self.outside(PODS).read_text())
+        except FileNotFoundError:
+            return []
+        return pods
 
     # --- the socket: HTTP/1 answered here, HTTP/2 handed on ---
 
@@ -148,6 +187,11 @@ class StandIn:
             return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(bodies[path])}\r\nConnection: close\r\n\r\n"
         return head.encode() + bodies[path]
+
+
+def _metadata(pod: dict[str, str]) -> bytes:
+    """Return a pod's PodSandboxMetadata."""
+    return _field(1, pod["name"]) + _field(2, "uid") + _field(3, pod["namespace"])
 
 
 def _field(number: int, content: str | bytes) -> bytes:

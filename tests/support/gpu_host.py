@@ -44,8 +44,8 @@ def install(host: Host, work: Path) -> None:
 def remove(host: Host) -> None:
     """Remove the driver and its GPU, as a node is that never had one; the rest of it says nothing to anybody."""
     host.path(LOADED).write_text(driver.modules(loaded=False))
-    host.path(_DEVICE).unlink()
-    host.path("/usr/bin/nvidia-smi").unlink()
+    host.path(_DEVICE).unlink(missing_ok=True)
+    host.path("/usr/bin/nvidia-smi").unlink(missing_ok=True)
 
 
 def load(host: Host) -> None:

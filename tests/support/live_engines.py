@@ -25,9 +25,9 @@ from unittest import mock
 from tests.support.fake_engines import Served, containerd_started, docker_reloaded
 from tests.support.fake_node import DAEMON_JSON, FakeNode
 from tests.support.trees import taken
-from toolkit_installer.engines import steadiness
-from toolkit_installer.engines.base import EngineSilentError, Live
-from toolkit_installer.engines.containerd import Containerd
+from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.common import steadiness
+from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
 from toolkit_installer.node.services import Services

@@ -19,8 +19,8 @@ from unittest import mock
 
 from tests.support import played
 from tests.support.fake_node import TOOLKIT, FakeNode
-from toolkit_installer.engines.base import EngineSilentError, Live
-from toolkit_installer.engines.containerd import Containerd
+from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
 from toolkit_installer.node.services import Services

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
 from toolkit_installer.documents.toml_values import write, write_key
-from toolkit_installer.engines.containerd_tables import CRI_PLUGIN, containerd_table
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, containerd_table
 
 NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 THEIRS = ("crun", "kata", "runsc")

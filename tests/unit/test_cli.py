@@ -1,4 +1,4 @@
-"""The commands: what reaches the lifecycle, and how errors leave."""
+"""The commands: what reaches the actions, and how errors leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 import toolkit_installer
-from toolkit_installer import cli
+from toolkit_installer.cli import commands
 from toolkit_installer.errors import ConfigurationError, EngineDownError, ExitCode
 from toolkit_installer.settings import EngineName, Program, Settings
 
@@ -23,11 +23,11 @@ Call = tuple[str, Settings, bool | None]
 Main = Callable[..., int]
 
 
-class Lifecycle(types.ModuleType):
+class Actions(types.ModuleType):
     """Stands in for the real one, and remembers what it was asked."""
 
     def __init__(self) -> None:
-        super().__init__("toolkit_installer.lifecycle")
+        super().__init__("toolkit_installer.cli.actions")
         self.calls: list[Call] = []
         self.answer: int | BaseException = 0
         self.prints = ""
@@ -68,15 +68,15 @@ class Lifecycle(types.ModuleType):
 
 
 @pytest.fixture
-def lifecycle(monkeypatch: pytest.MonkeyPatch) -> Lifecycle:
-    fake = Lifecycle()
-    monkeypatch.setitem(sys.modules, "toolkit_installer.lifecycle", fake)
-    monkeypatch.setattr(toolkit_installer, "lifecycle", fake, raising=False)
+def actions(monkeypatch: pytest.MonkeyPatch) -> Actions:
+    fake = Actions()
+    monkeypatch.setitem(sys.modules, "toolkit_installer.cli.actions", fake)
+    monkeypatch.setattr(toolkit_installer.cli, "actions", fake, raising=False)
     return fake
 
 
 def start(program: Program, *arguments: str, **environment: str) -> int:
-    return cli.main(program, arguments, {"LOG_FORMAT": "json", **environment})
+    return commands.main(program, arguments, {"LOG_FORMAT": "json", **environment})
 
 
 def error_of(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
@@ -95,11 +95,11 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
 
 @pytest.mark.parametrize("command", ["run", "plan", "uninstall", "status", "detect", "wait-driver"])
 def test_each_command_reaches_its_part_of_the_lifecycle_and_returns_its_exit_code(
-    lifecycle: Lifecycle, command: str
+    actions: Actions, command: str
 ) -> None:
-    lifecycle.answer = 6
+    actions.answer = 6
     assert start(OURS, command, "/opt/nvidia", "--node-root", "/host") == 6
-    ((name, settings, as_json),) = lifecycle.calls
+    ((name, settings, as_json),) = actions.calls
     assert name == command
     assert settings.toolkit.install_dir == "/opt/nvidia"
     assert settings.node_root == "/host"
@@ -109,9 +109,9 @@ def test_each_command_reaches_its_part_of_the_lifecycle_and_returns_its_exit_cod
 @pytest.mark.parametrize(
     "arguments, as_json", [(["--json"], True), (["--json=false"], False), (["-json"], True), (["--json", "/a"], True)]
 )
-def test_status_speaks_json_when_asked(lifecycle: Lifecycle, arguments: Sequence[str], *, as_json: bool) -> None:
+def test_status_speaks_json_when_asked(actions: Actions, arguments: Sequence[str], *, as_json: bool) -> None:
     assert start(OURS, "status", *arguments) == 0
-    assert lifecycle.calls[0][2] is as_json
+    assert actions.calls[0][2] is as_json
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_status_speaks_json_when_asked(lifecycle: Lifecycle, arguments: Sequence
     ],
 )
 def test_the_driver_is_waited_for_as_long_as_was_asked(
-    lifecycle: Lifecycle, arguments: Sequence[str], environment: dict[str, str], seconds: float | None
+    actions: Actions, arguments: Sequence[str], environment: dict[str, str], seconds: float | None
 ) -> None:
     assert start(OURS, "wait-driver", *arguments, **environment) == 0
-    assert lifecycle.seconds == seconds
+    assert actions.seconds == seconds
 
 
 @pytest.mark.parametrize(
@@ -142,58 +142,58 @@ def test_the_driver_is_waited_for_as_long_as_was_asked(
     ],
 )
 def test_a_node_that_has_the_toolkit_is_waited_for_unless_it_was_asked_otherwise(
-    lifecycle: Lifecycle, arguments: Sequence[str], environment: dict[str, str], *, unless_installed: bool
+    actions: Actions, arguments: Sequence[str], environment: dict[str, str], *, unless_installed: bool
 ) -> None:
     assert start(OURS, "wait-driver", *arguments, **environment) == 0
-    assert lifecycle.unless_installed is unless_installed
+    assert actions.unless_installed is unless_installed
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "uninstall", "status", "detect"])
 def test_no_other_command_has_the_options_of_wait_driver(
-    lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str], command: str
+    actions: Actions, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     assert start(OURS, command, "--unless-installed") == 2
-    assert lifecycle.calls == []
+    assert actions.calls == []
     assert "--unless-installed" in str(error_of(capsys))
 
 
 @pytest.mark.parametrize("program", [OLD, CTK])
-def test_the_old_names_are_one_command(lifecycle: Lifecycle, program: Program) -> None:
+def test_the_old_names_are_one_command(actions: Actions, program: Program) -> None:
     assert start(program, "-n", "/opt/nvidia", "-r", "containerd") == 0
-    ((name, settings, _),) = lifecycle.calls
+    ((name, settings, _),) = actions.calls
     assert name == "run"
     assert settings.program is program
     assert (settings.daemon, settings.runtimes) == (False, (EngineName.CONTAINERD,))
     assert settings.toolkit.install_dir == "/opt/nvidia"
 
 
-def test_an_old_name_without_arguments_lives_on_variables(lifecycle: Lifecycle) -> None:
+def test_an_old_name_without_arguments_lives_on_variables(actions: Actions) -> None:
     assert start(OLD, RUNTIME="containerd", ROOT="/opt/nvidia", RUNTIME_ARGS="") == 0
-    assert lifecycle.asked.toolkit.install_dir == "/opt/nvidia"
+    assert actions.asked.toolkit.install_dir == "/opt/nvidia"
 
 
-def test_a_string_of_flags_may_begin_with_a_dash(lifecycle: Lifecycle) -> None:
+def test_a_string_of_flags_may_begin_with_a_dash(actions: Actions) -> None:
     assert start(OLD, "-u", "--socket /x", "-t", "--driver-root /y") == 0
-    assert lifecycle.asked.engine.socket == "/x"
-    assert lifecycle.asked.toolkit.driver_root == "/y"
+    assert actions.asked.engine.socket == "/x"
+    assert actions.asked.toolkit.driver_root == "/y"
 
 
-def test_lists_may_be_repeated_and_comma_separated(lifecycle: Lifecycle) -> None:
+def test_lists_may_be_repeated_and_comma_separated(actions: Actions) -> None:
     flag = "--nvidia-container-runtime.runtimes"
     assert start(OURS, "run", flag, "runc,crun", f"{flag}=youki") == 0
-    assert lifecycle.asked.toolkit.low_level_runtimes == ("runc", "crun", "youki")
+    assert actions.asked.toolkit.low_level_runtimes == ("runc", "crun", "youki")
 
 
-def test_of_a_repeated_flag_the_last_one_counts(lifecycle: Lifecycle) -> None:
+def test_of_a_repeated_flag_the_last_one_counts(actions: Actions) -> None:
     assert start(OURS, "run", "--no-daemon", "--no-daemon=false", "--root", "/a", "--toolkit-install-dir=/b") == 0
-    assert lifecycle.asked.daemon
-    assert lifecycle.asked.toolkit.install_dir == "/b"
+    assert actions.asked.daemon
+    assert actions.asked.toolkit.install_dir == "/b"
 
 
 @pytest.mark.parametrize("command", ["uninstall", "status"])
-def test_a_pod_that_asks_for_unbuilt_features_can_still_be_cleaned_up(lifecycle: Lifecycle, command: str) -> None:
+def test_a_pod_that_asks_for_unbuilt_features_can_still_be_cleaned_up(actions: Actions, command: str) -> None:
     assert start(OURS, command, ENABLE_NRI_PLUGIN="true", RUNTIME="crio") == 0
-    assert lifecycle.asked.runtimes == (EngineName.CRIO,)
+    assert actions.asked.runtimes == (EngineName.CRIO,)
 
 
 # --- version ---
@@ -233,20 +233,20 @@ def test_the_version(program: Program, flag: str, capsys: pytest.CaptureFixture[
     ],
 )
 def test_a_usage_error_is_one_line_and_exit_code_2(
-    lifecycle: Lifecycle, arguments: Sequence[str], words: Sequence[str], capsys: pytest.CaptureFixture[str]
+    actions: Actions, arguments: Sequence[str], words: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert start(OURS, *arguments) == ExitCode.USAGE
     event = error_of(capsys)
     for word in words:
         assert word in str(event["msg"])
     assert event["hint"]
-    assert lifecycle.calls == []
+    assert actions.calls == []
 
 
 def test_an_expected_failure_names_the_file_and_the_line_and_has_its_own_exit_code(
-    lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str]
+    actions: Actions, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lifecycle.answer = ConfigurationError("is cut off", path="/etc/docker/daemon.json", line=7, hint="restore it")
+    actions.answer = ConfigurationError("is cut off", path="/etc/docker/daemon.json", line=7, hint="restore it")
     assert start(OURS, "run") == ExitCode.BAD_CONFIGURATION
     event = error_of(capsys)
     assert {key: event[key] for key in ("msg", "file", "line", "hint")} == {
@@ -257,14 +257,14 @@ def test_an_expected_failure_names_the_file_and_the_line_and_has_its_own_exit_co
     }
 
 
-def test_the_worst_failure_keeps_its_exit_code(lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str]) -> None:
-    lifecycle.answer = EngineDownError("containerd does not answer")
+def test_the_worst_failure_keeps_its_exit_code(actions: Actions, capsys: pytest.CaptureFixture[str]) -> None:
+    actions.answer = EngineDownError("containerd does not answer")
     assert start(OLD) == ExitCode.ENGINE_DOWN
     assert error_of(capsys)["msg"] == "containerd does not answer"
 
 
-def test_a_bug_is_one_line_without_a_traceback(lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str]) -> None:
-    lifecycle.answer = KeyError("surprise")
+def test_a_bug_is_one_line_without_a_traceback(actions: Actions, capsys: pytest.CaptureFixture[str]) -> None:
+    actions.answer = KeyError("surprise")
     assert start(OURS, "run") == ExitCode.BUG
     event = error_of(capsys)
     assert event["msg"] == "this is a bug: KeyError: 'surprise'"
@@ -273,40 +273,38 @@ def test_a_bug_is_one_line_without_a_traceback(lifecycle: Lifecycle, capsys: pyt
 
 @pytest.mark.parametrize("arguments, environment", [(["--debug"], {}), ([], {"TOOLKIT_DEBUG": "true"})])
 def test_a_bug_shows_its_traceback_with_debug(
-    lifecycle: Lifecycle,
+    actions: Actions,
     arguments: Sequence[str],
     environment: Mapping[str, str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lifecycle.answer = KeyError("surprise")
+    actions.answer = KeyError("surprise")
     assert start(OURS, "run", *arguments, **environment) == ExitCode.BUG
     error = capsys.readouterr().err
     assert "Traceback" in error
     assert "test_cli.py" in error
 
 
-def test_an_interrupted_plan_leaves_no_traceback(lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str]) -> None:
-    lifecycle.answer = KeyboardInterrupt()
+def test_an_interrupted_plan_leaves_no_traceback(actions: Actions, capsys: pytest.CaptureFixture[str]) -> None:
+    actions.answer = KeyboardInterrupt()
     assert start(OURS, "plan") == 130
     assert capsys.readouterr().err == ""
 
 
-def test_a_broken_pipe_that_is_not_the_readers_is_a_bug(
-    lifecycle: Lifecycle, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lifecycle.answer = BrokenPipeError(32, "Broken pipe")
+def test_a_broken_pipe_that_is_not_the_readers_is_a_bug(actions: Actions, capsys: pytest.CaptureFixture[str]) -> None:
+    actions.answer = BrokenPipeError(32, "Broken pipe")
     assert start(OURS, "plan") == ExitCode.BUG
     assert "this is a bug" in str(error_of(capsys)["msg"])
 
 
 PRINTING_A_LOT = """
 import sys, types
-from toolkit_installer import cli
+from toolkit_installer.cli import commands
 from toolkit_installer.settings import Program
-lifecycle = types.ModuleType("toolkit_installer.lifecycle")
-lifecycle.plan = lifecycle.run = lambda settings: print("x" * 1_000_000) or 0
-sys.modules["toolkit_installer.lifecycle"] = lifecycle
-sys.exit(cli.main(Program.TOOLKIT_INSTALLER, sys.argv[1:], {"LOG_FORMAT": "json"}))
+actions = types.ModuleType("toolkit_installer.cli.actions")
+actions.plan = actions.run = lambda settings: print("x" * 1_000_000) or 0
+sys.modules["toolkit_installer.cli.actions"] = actions
+sys.exit(commands.main(Program.TOOLKIT_INSTALLER, sys.argv[1:], {"LOG_FORMAT": "json"}))
 """
 
 
@@ -338,9 +336,9 @@ def test_a_run_that_stopped_at_a_broken_pipe_does_not_claim_success() -> None:
 def test_help_brings_in_nothing_heavy(arguments: Sequence[str]) -> None:
     script = (
         "import sys\n"
-        "from toolkit_installer import cli\n"
+        "from toolkit_installer.cli import commands\n"
         "from toolkit_installer.settings import Program\n"
-        "code = cli.main(Program.TOOLKIT_INSTALLER, sys.argv[1:])\n"
+        "code = commands.main(Program.TOOLKIT_INSTALLER, sys.argv[1:])\n"
         "heavy = {'grpc', 'docker', 'psutil', 'tomlkit', 'structlog', 'google.protobuf'} & set(sys.modules)\n"
         "sys.exit(f'{code} {heavy}' if code or heavy else 0)\n"
     )

@@ -11,10 +11,10 @@ import types
 import pytest
 
 import toolkit_installer
-from toolkit_installer import cli
+from toolkit_installer.cli import commands
+from toolkit_installer.cli.options import help as cli_help
+from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.options import help as cli_help
-from toolkit_installer.options.table import OPTIONS
 from toolkit_installer.settings import Program, Settings
 
 DATA = pathlib.Path(__file__).parent.parent / "data" / "help"
@@ -47,7 +47,7 @@ def shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> str:
     monkeypatch.setenv("COLUMNS", str(width))
-    assert cli.main(program, arguments, {}) == 0
+    assert commands.main(program, arguments, {}) == 0
     return capsys.readouterr().out
 
 
@@ -112,12 +112,12 @@ def test_every_example_can_be_run_as_it_stands(monkeypatch: pytest.MonkeyPatch) 
         asked.append(settings)
         return 0
 
-    fake = types.ModuleType("toolkit_installer.lifecycle")
+    fake = types.ModuleType("toolkit_installer.cli.actions")
     for name in cli_help.COMMANDS:
         monkeypatch.setattr(fake, name.replace("-", "_"), remember, raising=False)
     monkeypatch.setitem(sys.modules, fake.__name__, fake)
-    monkeypatch.setattr(toolkit_installer, "lifecycle", fake, raising=False)
+    monkeypatch.setattr(toolkit_installer.cli, "actions", fake, raising=False)
     examples = [shlex.split(example) for page in PAGES for example in page.examples]
     for program, *arguments in examples:
-        assert cli.main(Program(program), arguments, {}) == 0
+        assert commands.main(Program(program), arguments, {}) == 0
     assert len(asked) == len(examples) >= len(PAGES)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer import container_names
-from toolkit_installer.container_names import Bundle
+from toolkit_installer.lifecycle.still_needed import container_names
+from toolkit_installer.lifecycle.still_needed.container_names import Bundle
 
 ID = "c0ffee" + "0" * 58
 CONTAINERD = {

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from toolkit_installer import kubelet
-from toolkit_installer.detection import choose
-from toolkit_installer.distributions import BY_NAME, TABLE, engine_of_socket, plain, with_marks, with_socket
+from toolkit_installer.engines.detect import kubelet
+from toolkit_installer.engines.detect.decide import choose
+from toolkit_installer.engines.detect.evidence import Evidence, Kind
+from toolkit_installer.engines.detect.table import BY_NAME, TABLE, engine_of_socket, plain, with_marks, with_socket
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.evidence import Evidence, Kind
 from toolkit_installer.settings import EngineName
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from toolkit_installer.cli.options import argv, build
+from toolkit_installer.cli.options import help as cli_help
+from toolkit_installer.cli.options.model import Kind
+from toolkit_installer.cli.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.options import argv, build
-from toolkit_installer.options import help as cli_help
-from toolkit_installer.options.model import Kind
-from toolkit_installer.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
 from toolkit_installer.settings import Program
 
 PROJECT = pathlib.Path(__file__).parents[2]

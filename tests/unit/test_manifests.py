@@ -20,10 +20,11 @@ from tests.support.manifests import (
     pod,
     settings,
 )
-from toolkit_installer import __version__, wanted
-from toolkit_installer.options.help import COMMANDS
-from toolkit_installer.options.table import OPTIONS, UNLESS_INSTALLED
-from toolkit_installer.scheduling import refusal
+from toolkit_installer import __version__
+from toolkit_installer.cli.options.help import COMMANDS
+from toolkit_installer.cli.options.table import OPTIONS, UNLESS_INSTALLED
+from toolkit_installer.kubernetes import wanted
+from toolkit_installer.kubernetes.scheduling import refusal
 from toolkit_installer.settings import AUTO, Cleanup, WithoutGpu
 from toolkit_installer.toolkit.handlers import handlers
 from toolkit_installer.toolkit.payload import RUNTIMES

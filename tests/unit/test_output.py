@@ -16,16 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer import cli, output, streams
+from toolkit_installer.cli import commands, output
+from toolkit_installer.cli.output import DiffLine, OutputError
 from toolkit_installer.documents import diff
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.output import DiffLine, OutputError
+from toolkit_installer.node import streams
 from toolkit_installer.settings import Program
 
-PACKAGE = pathlib.Path(output.__file__).parent
+PACKAGE = pathlib.Path(output.__file__).parents[1]
 HOSTILE = "a\x1b[2J\n\x9b31m\r\u202eb\t\udcff\ud800\x7f"
 SHOWN = r"a\x1b[2J\n\x9b31m\r\u202eb\t\xff\ud800\x7f"
-OTHER_PROGRAMS = {PACKAGE / "node/cri/ask.py", PACKAGE / "node/interpreter.py"}
+OTHER_PROGRAMS = {PACKAGE / "engines/common/cri/ask.py", PACKAGE / "node/interpreter.py"}
 """One whose answer the installer reads, and one that speaks only where nothing of the package can be imported."""
 PRINTING = {"print", "echo", "secho", "print_exception", "print_exc", "writelines", "pprint"}
 
@@ -91,7 +92,7 @@ def seen_on_a_terminal(script: str, **environment: str) -> bytes:
 
 
 DIFF = """
-from toolkit_installer import output
+from toolkit_installer.cli import output
 from toolkit_installer.documents import diff
 output.show(["+no diff", output.DiffLine("+a\\x1b[2Jb", diff.painted)])
 output.show_own("\\x1b[1mbold\\x1b[0m")
@@ -106,7 +107,7 @@ def test_a_terminal_gets_our_colours_and_nobody_elses() -> None:
 
 
 def test_a_stream_that_cannot_write_a_letter_gets_it_escaped() -> None:
-    script = "from toolkit_installer import output; output.show(['K\\u00f6ln'])"
+    script = "from toolkit_installer.cli import output; output.show(['K\\u00f6ln'])"
     done = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
@@ -132,12 +133,12 @@ def test_an_answer_that_finds_no_room_says_so_and_what_to_do(monkeypatch: pytest
 def test_what_a_library_left_in_the_buffer_does_not_fail_once_more_at_the_end() -> None:
     script = (
         "import sys, types\n"
-        "from toolkit_installer import cli\n"
+        "from toolkit_installer.cli import commands\n"
         "from toolkit_installer.settings import Program\n"
-        "lifecycle = types.ModuleType('toolkit_installer.lifecycle')\n"
-        "lifecycle.plan = lambda settings: print('x') or 0\n"
-        "sys.modules['toolkit_installer.lifecycle'] = lifecycle\n"
-        "sys.exit(cli.main(Program.TOOLKIT_INSTALLER, ['plan'], {}))\n"
+        "actions = types.ModuleType('toolkit_installer.cli.actions')\n"
+        "actions.plan = lambda settings: print('x') or 0\n"
+        "sys.modules['toolkit_installer.cli.actions'] = actions\n"
+        "sys.exit(commands.main(Program.TOOLKIT_INSTALLER, ['plan'], {}))\n"
     )
     with pathlib.Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -156,8 +157,8 @@ def test_what_a_library_left_in_the_buffer_does_not_fail_once_more_at_the_end() 
 def test_a_traceback_that_cannot_be_written_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     with pathlib.Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stderr", full)
-        monkeypatch.setattr(cli, "_invoke", lambda *_: 1 // 0)
-        assert cli.main(Program.TOOLKIT_INSTALLER, ["run", "--debug"], {}) == ExitCode.BUG
+        monkeypatch.setattr(commands, "_invoke", lambda *_: 1 // 0)
+        assert commands.main(Program.TOOLKIT_INSTALLER, ["run", "--debug"], {}) == ExitCode.BUG
         full.flush()  # nothing is left in its buffer
 
 
@@ -167,8 +168,8 @@ def test_a_traceback_gives_a_terminal_no_orders(
     def fail(*_: object) -> int:
         raise ValueError(f"{HOSTILE} password=hunter2")
 
-    monkeypatch.setattr(cli, "_invoke", fail)
-    assert cli.main(Program.TOOLKIT_INSTALLER, ["run", "--debug"], {}) == ExitCode.BUG
+    monkeypatch.setattr(commands, "_invoke", fail)
+    assert commands.main(Program.TOOLKIT_INSTALLER, ["run", "--debug"], {}) == ExitCode.BUG
     error = capsys.readouterr().err
     assert "Traceback" in error
     assert error.replace("\n", "").replace("\t", "").isprintable()

@@ -13,7 +13,7 @@ import yaml
 from tests.support import manifests
 from tests.support.manifests import daemon_set, environment, flat, node, one, pod, settings
 from toolkit_installer import __version__
-from toolkit_installer.scheduling import refusal
+from toolkit_installer.kubernetes.scheduling import refusal
 from toolkit_installer.settings import Cleanup
 
 PRESENT = "nvidia.com/gpu.present"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer import plan
-from toolkit_installer.engines.base import EngineFile, Goal, Goals, Live, Reload, Survey
-from toolkit_installer.node.reading import Found, Identity, Metadata
-from toolkit_installer.plan import Installed
+from toolkit_installer.engines.api import EngineFile, Goal, Goals, Live, Reload, Survey
+from toolkit_installer.lifecycle import plan
+from toolkit_installer.lifecycle.plan import Installed
+from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit.layout import ToolkitFile
 

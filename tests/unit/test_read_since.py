@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from toolkit_installer.engines.base import EngineFile, Live, Survey
+from toolkit_installer.engines.api import EngineFile, Live, Survey
+from toolkit_installer.lifecycle.observe import _read_since
+from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.reading import Found, Identity, Metadata
-from toolkit_installer.observation import _read_since
 
 NOW = time.time()
 HOUR = 3600.0

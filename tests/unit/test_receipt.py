@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit_installer import memory, receipt
 from toolkit_installer.documents.changes import ABSENT, same
-from toolkit_installer.engines.base import Goal
+from toolkit_installer.engines.api import Goal
 from toolkit_installer.engines.ownership import Owned, Ownership
-from toolkit_installer.engines.rooms import room
+from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.reading import Found, Identity, Metadata
-from toolkit_installer.receipt import Before, EngineRecord, FileRecord, OwnedKey, Receipt, State
-from toolkit_installer.receipt_store import ReceiptStore
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import schema as receipt
+from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, OwnedKey, Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, ReloadMode
 
 SHA = "0123456789abcdef" * 4

@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 
 from tests.support import wiping
-from toolkit_installer import references
-from toolkit_installer.engines.base import EngineSilentError, Live
+from tests.support.started import wait_until_it_shows
+from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.lifecycle.still_needed import containers, holders
 from toolkit_installer.node import processes
+from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.reading import Reader
-from toolkit_installer.node.root import NodeError
 from toolkit_installer.settings import EngineName
 
 TOOLKIT = f"/usr/local/nvidia-{uuid.uuid4().hex}/toolkit"
@@ -32,8 +33,6 @@ TASKS = "io.containerd.runtime.v2.task"
 # It waits for its standard input to be closed, whatever its arguments are.
 PROGRAM = "#!/bin/sh\nread -r _\n"
 
-_NAME_LENGTH = 15
-"""What the kernel keeps of a name (TASK_COMM_LEN, less its end)."""
 
 _NOBODY = 65534
 
@@ -58,11 +57,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         program.chmod(0o755)
         folder.mkdir(parents=True, exist_ok=True)
         started.append(subprocess.Popen([program, *arguments], cwd=folder, stdin=subprocess.PIPE))
-        # Popen returns when the kernel closes its files, which is before it gives the process its name, then its
-        # arguments
-        place = Path(f"/proc/{started[-1].pid}")
-        while (place / "comm").read_text().rstrip("\n") != name[:_NAME_LENGTH] or not (place / "cmdline").read_bytes():
-            time.sleep(0.001)
+        wait_until_it_shows(started[-1].pid, name)
         return started[-1].pid
 
     yield start
@@ -84,7 +79,7 @@ def test_a_container_that_was_started_through_our_handler_holds_the_toolkit(
 ) -> None:
     # the runtime exists neither here nor there, so it cannot be told apart
     pid = start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee"))
-    (held,) = references.holders(node, TOOLKIT)
+    (held,) = holders.holders(node, TOOLKIT)
     assert held == f"the container c0ffee (PID {pid}) runs with {RUNTIME}"
 
 
@@ -99,7 +94,7 @@ def test_who_holds_the_toolkit_is_told_by_pod_and_namespace(node: Node, start: S
         more = {"io.kubernetes.cri.container-name": "cuda"} if name == "worker" else {}
         (folder / "config.json").write_text(json.dumps({"annotations": POD | more}))
     pid = start("containerd-shim-runc-v2", folder=place)
-    pod, worker = references.holders(node, TOOLKIT)
+    pod, worker = holders.holders(node, TOOLKIT)
     assert pod == f"the container pod of pod research/train-0 (PID {pid}) runs with {RUNTIME}"
     assert "the container worker of pod research/train-0 (cuda) (its bundle is there)" in worker
 
@@ -109,14 +104,14 @@ def test_the_pod_of_a_container_that_crio_watches_is_told(node: Node, start: Sta
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"annotations": POD_OF_CRIO}))
     pid = start("conmon", "-b", str(folder), "-c", "c0ffee", "-r", RUNTIME)
-    (held,) = references.holders(node, TOOLKIT)
+    (held,) = holders.holders(node, TOOLKIT)
     assert held == f"the container c0ffee of pod research/train-0 (PID {pid}) runs with {RUNTIME}"
 
 
 def test_the_pod_of_a_container_without_shim_and_engine_is_told(node: Node) -> None:
     folder = bundle(Path(node.root.folder) / "run/containerd" / TASKS, "orphan")
     (folder / "config.json").write_text(json.dumps({"annotations": POD}))
-    (held,) = references.holders(node, TOOLKIT)
+    (held,) = holders.holders(node, TOOLKIT)
     assert held.startswith("the container orphan of pod research/train-0 (its bundle ")
 
 
@@ -127,14 +122,14 @@ def test_the_pod_of_a_container_without_shim_and_engine_is_told(node: Node) -> N
 )
 def test_an_ordinary_container_holds_nothing(node: Node, start: Start, tmp_path: Path, runtime: str) -> None:
     start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee", runtime))
-    assert references.holders(node, TOOLKIT) == []
+    assert holders.holders(node, TOOLKIT) == []
 
 
 def test_a_container_of_another_node_with_the_same_paths_holds_nothing(
     node: Node, start: Start, tmp_path: Path
 ) -> None:
     start("containerd-shim-runc-v2", folder=bundle(tmp_path / TASKS, "c0ffee", sys.executable))
-    assert references.holders(node, str(Path(sys.executable).parent)) == []
+    assert holders.holders(node, str(Path(sys.executable).parent)) == []
 
 
 def test_each_container_of_a_pod_is_named_though_they_share_a_shim(node: Node, start: Start, tmp_path: Path) -> None:
@@ -142,23 +137,23 @@ def test_each_container_of_a_pod_is_named_though_they_share_a_shim(node: Node, s
     pid = start("containerd-shim-runc-v2", folder=bundle(tasks, "pod"))
     bundle(tasks, "worker")
     bundle(tasks, "ordinary", "/usr/bin/runc")
-    pod, worker = references.holders(node, TOOLKIT)
+    pod, worker = holders.holders(node, TOOLKIT)
     assert f"the container pod (PID {pid})" in pod
     assert "the container worker (" in worker
 
 
 def test_a_shim_that_has_not_started_its_container_yet_holds_nothing(node: Node, start: Start, tmp_path: Path) -> None:
     start("containerd-shim-runc-v2", "-namespace", "k8s.io", "start", folder=tmp_path / TASKS / "k8s.io" / "soon")
-    assert references.holders(node, TOOLKIT) == []
+    assert holders.holders(node, TOOLKIT) == []
 
 
-@pytest.mark.parametrize("state", references.STATE_FOLDERS)
+@pytest.mark.parametrize("state", containers.STATE_FOLDERS)
 def test_a_container_whose_shim_and_engine_are_gone_holds_the_toolkit_that_deletes_it(node: Node, state: str) -> None:
     tasks = Path(node.root.folder) / state[1:] / TASKS
     bundle(tasks, "orphan")
     bundle(tasks, "ordinary", "runc")
     (tasks / "k8s.io" / "begun").mkdir()
-    (held,) = references.holders(node, TOOLKIT)
+    (held,) = holders.holders(node, TOOLKIT)
     assert held == f"the container orphan (its bundle {state}/{TASKS}/k8s.io/orphan is there) runs with {RUNTIME}"
 
 
@@ -169,7 +164,7 @@ def old_shim(monkeypatch: pytest.MonkeyPatch) -> str:
     By its real name it would hold every toolkit on the machine, and tests that run beside this one have theirs.
     """
     name = f"shim-{uuid.uuid4().hex[:10]}"
-    monkeypatch.setattr(references, "_SHIM", name)
+    monkeypatch.setattr(containers, "_SHIM", name)
     return name
 
 
@@ -181,14 +176,14 @@ def test_a_container_of_an_old_shim_that_does_not_tell_its_runtime_holds_the_too
     node: Node, start: Start, old_shim: str, root: tuple[str, ...]
 ) -> None:
     pid = start(old_shim, *OLD_SHIM, *root)
-    assert references.holders(node, TOOLKIT) == [f"the container c0ffee (PID {pid}) may run with it"]
+    assert holders.holders(node, TOOLKIT) == [f"the container c0ffee (PID {pid}) may run with it"]
 
 
 def test_a_container_of_an_old_shim_that_docker_gave_to_runc_holds_nothing(
     node: Node, start: Start, old_shim: str
 ) -> None:
     start(old_shim, *OLD_SHIM, "-runtime-root", "/var/run/docker/runtime-runc")
-    assert references.holders(node, TOOLKIT) == []
+    assert holders.holders(node, TOOLKIT) == []
 
 
 @pytest.mark.parametrize(
@@ -200,7 +195,7 @@ def test_a_container_of_an_old_shim_that_docker_gave_to_runc_holds_nothing(
 )
 def test_a_conmon_holds_the_toolkit_for_its_container(node: Node, start: Start, arguments: tuple[str, ...]) -> None:
     pid = start("conmon", *arguments)
-    assert references.holders(node, TOOLKIT) == [f"the container abc (PID {pid}) runs with {RUNTIME}"]
+    assert holders.holders(node, TOOLKIT) == [f"the container abc (PID {pid}) runs with {RUNTIME}"]
 
 
 @pytest.mark.parametrize("name", ["conmon", "containerd-shim-runc-v2"])
@@ -211,7 +206,7 @@ def test_what_watches_a_container_and_has_wiped_its_command_line_may_hold_the_to
     while " S " not in Path(f"/proc/{pid}/stat").read_text():
         time.sleep(0.001)  # its interpreter still reads its arguments until it waits
     wiping.wipe(pid, name)
-    (held,) = references.holders(node, TOOLKIT)
+    (held,) = holders.holders(node, TOOLKIT)
     assert held == f"the container of PID {pid} (whose command line is wiped) may run with it"
 
 
@@ -242,9 +237,9 @@ def test_an_engine_with_a_wiped_command_line_and_an_odd_socket_is_asked_on_each_
     node: Node, monkeypatch: pytest.MonkeyPatch, sockets: list[str], answers: str, runs: str, held: str | None
 ) -> None:
     me = processes.look(os.getpid())
-    monkeypatch.setattr(references.serving, "unnamed", lambda _: iter([(EngineName.CONTAINERD, me, sockets)]))
-    monkeypatch.setattr(references, "room", lambda _: Room(answers, runs))
-    found = references._unseen(node, TOOLKIT)
+    monkeypatch.setattr(holders.serving, "unnamed", lambda _: iter([(EngineName.CONTAINERD, me, sockets)]))
+    monkeypatch.setattr(holders, "room", lambda _: Room(answers, runs))
+    found = holders._unseen(node, TOOLKIT)
     assert len(found) == (held is not None)
     assert all(words.endswith(held or "") for words in found)
 
@@ -252,7 +247,7 @@ def test_an_engine_with_a_wiped_command_line_and_an_odd_socket_is_asked_on_each_
 @pytest.mark.parametrize("arguments", [("-c", "abc", "-r", "/usr/bin/runc"), ("-c", "abc"), ("--version",)])
 def test_a_conmon_that_runs_something_else_holds_nothing(node: Node, start: Start, arguments: tuple[str, ...]) -> None:
     start("conmon", *arguments)
-    assert references.holders(node, TOOLKIT) == []
+    assert holders.holders(node, TOOLKIT) == []
 
 
 def test_a_cdi_specification_that_names_the_toolkit_holds_it(node: Node) -> None:
@@ -261,7 +256,7 @@ def test_a_cdi_specification_that_names_the_toolkit_holds_it(node: Node) -> None
     (folder / "nvidia.yaml").write_text(f"hooks: [{{path: {TOOLKIT}/nvidia-cdi-hook}}]")
     (folder / "other.json").write_text('{"path": "/usr/bin/nvidia-cdi-hook"}')
     (folder / "notes.txt").write_text(f"{TOOLKIT}/nvidia-cdi-hook")
-    (held,) = references.holders(node, TOOLKIT)
+    (held,) = holders.holders(node, TOOLKIT)
     assert "/etc/cdi/nvidia.yaml" in held
 
 
@@ -270,7 +265,7 @@ def test_a_cdi_specification_that_is_too_large_to_read_holds_the_toolkit_and_fai
     folder.mkdir(parents=True)
     with (folder / "large.json").open("wb") as file:
         file.truncate(1 << 30)
-    (held,) = references.holders(node, TOOLKIT)
+    (held,) = holders.holders(node, TOOLKIT)
     assert "/var/run/cdi/large.json cannot be read" in held
 
 
@@ -280,11 +275,11 @@ def test_what_only_the_hosts_root_shows_holds_the_toolkit_too(tmp_path: Path) ->
         (root / "etc/cdi").mkdir(parents=True)
     (host / "etc/cdi/nvidia.yaml").write_text(f"path: {TOOLKIT}/nvidia-cdi-hook")
     bundle(host / "run/containerd" / TASKS, "orphan")
-    orphan, specification = references.holders(Node(str(seen), str(host)), TOOLKIT)
+    orphan, specification = holders.holders(Node(str(seen), str(host)), TOOLKIT)
     assert "the container orphan" in orphan
     assert "/etc/cdi/nvidia.yaml" in specification
     shutil.rmtree(host)
-    assert references.holders(Node(str(seen), str(host)), TOOLKIT) == []
+    assert holders.holders(Node(str(seen), str(host)), TOOLKIT) == []
 
 
 def test_bundles_that_this_user_may_not_look_at_hold_the_toolkit_rather_than_fail_the_cleanup(
@@ -296,7 +291,7 @@ def test_bundles_that_this_user_may_not_look_at_hold_the_toolkit_rather_than_fai
         return []
 
     monkeypatch.setattr(Reader, "list", refused)
-    assert references.holders(node, TOOLKIT) == [
+    assert holders.holders(node, TOOLKIT) == [
         "the container below /run/docker/containerd/daemon (this user may not look there, root may) may run with it"
     ]
 
@@ -312,7 +307,7 @@ def test_an_engine_whose_socket_this_user_may_not_look_at_holds_the_toolkit_rath
         return canonical(reader, path)
 
     monkeypatch.setattr(Reader, "canonical", refused)
-    assert references.held(node, TOOLKIT, ())
+    assert holders.held(node, TOOLKIT, ())
     said = logged.getvalue()
     assert "containerd may listen on /run/containerd/containerd.sock (this user may not look there" in said
 
@@ -336,7 +331,7 @@ def seen_by_nobody(node: Node) -> list[str]:
     if child == 0:
         try:
             os.setuid(_NOBODY)
-            os.write(writing, json.dumps(references.holders(node, TOOLKIT)).encode())
+            os.write(writing, json.dumps(holders.holders(node, TOOLKIT)).encode())
         finally:
             os._exit(0)
     os.close(writing)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.reload_budget import Reloads, recent, refusal, refusal_of_any, remembered
+from toolkit_installer.lifecycle.reload_budget import Reloads, recent, refusal, refusal_of_any, remembered
 
 BUDGET = (3, 600.0)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer import runtime_paths
+from tests.support.started import wait_until_it_shows
+from toolkit_installer.engines.common import runtime_paths
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 
@@ -28,6 +29,7 @@ def test_the_engines_own_search_path_counts(place: Path) -> None:
     # as a distribution starts its engine, which brings a runc along
     with subprocess.Popen(["/bin/sleep", "60"], env={"PATH": f"relative:{place}/none:{place}/bin:/usr/bin"}) as engine:
         try:
+            wait_until_it_shows(engine.pid, "sleep")
             process = processes.look(engine.pid)
             assert process is not None
             found = runtime_paths.absolute(Node("/"), ("youki", "/opt/own", "gone"), FOLDER, process)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.api_server import real
-from toolkit_installer.scheduling import UnclearError, refusal
+from toolkit_installer.kubernetes.scheduling import UnclearError, refusal
 
 GPU = "nvidia.com/gpu.present"
 

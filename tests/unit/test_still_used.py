@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer import still_used
+from toolkit_installer.lifecycle.still_needed import named_in_files
+from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.reading import Reader
-from toolkit_installer.node.root import NodeError
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
@@ -69,7 +69,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def files(node: Node) -> set[str]:
-    return {each.file for each in still_used.naming(node, TOOLKIT)}
+    return {each.file for each in named_in_files.naming(node, TOOLKIT)}
 
 
 @pytest.mark.parametrize("path", ALONE)
@@ -101,5 +101,5 @@ def test_a_file_that_its_disk_does_not_give_holds_the_toolkit(
         return found(reader, path) if limit is None else found(reader, path, limit)
 
     monkeypatch.setattr(Reader, "find", refused)
-    named = still_used.naming(Node.open(str(tmp_path), "/host"), TOOLKIT)
+    named = named_in_files.naming(Node.open(str(tmp_path), "/host"), TOOLKIT)
     assert bool(named) is holds

@@ -11,18 +11,18 @@ from typing import Any, cast
 
 import pytest
 
-from toolkit_installer import switching
-from toolkit_installer.engines import steadiness
-from toolkit_installer.engines.answering import EngineBrokenError
-from toolkit_installer.engines.base import Engine, EngineFile, EngineSilentError, Live, Reload
+from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Live, Reload
+from toolkit_installer.engines.common import steadiness
+from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.files import ChangedMeanwhileError
+from toolkit_installer.lifecycle import reload as switching
+from toolkit_installer.lifecycle.reload import NotServedError, Step, Switch, Switcher
+from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError, look
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.settings import EngineName, ReloadMode
-from toolkit_installer.switching import NotServedError, Step, Switch, Switcher
 
 PATH = "/etc/engine.conf"
 OLD, NEW = b"old\n", b"new\n"

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer import waiter, waiting
+from toolkit_installer.kubernetes.verdicts import Standing
+from toolkit_installer.lifecycle import idle_process, wait
+from toolkit_installer.lifecycle.wait import Remembered
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
-from toolkit_installer.verdicts import Standing
-from toolkit_installer.waiting import Remembered
 
 DRIVER = (("/dev/nvidiactl", "absent 2"), ("/a\nb", "1 2 3"))
 STANDING = Standing(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",))
@@ -52,21 +52,21 @@ class Fields:
 
     def of(self, remembered: Remembered, *, later: bool, watched: tuple[tuple[str, str, str], ...] = ()) -> list[str]:
         with pytest.raises(Replaced) as caught:
-            waiting.wait(self.pid_file, None, watched, remembered, later=later)
+            wait.wait(self.pid_file, None, watched, remembered, later=later)
         self.fd = int(caught.value.args[-1])
-        return os.pread(self.fd, waiter.LIMIT, 0).decode().split("\0")  # what reads it in earnest closes it
+        return os.pread(self.fd, idle_process.LIMIT, 0).decode().split("\0")  # what reads it in earnest closes it
 
 
 def test_what_is_remembered_is_known_again(fields: Fields, monkeypatch: pytest.MonkeyPatch) -> None:
     fields.of(REMEMBERED, later=True)
-    monkeypatch.setenv(waiter.RESUME, f"{fields.fd}:DRIFT,DRIVER")
-    woken = waiting.resumed()
+    monkeypatch.setenv(idle_process.RESUME, f"{fields.fd}:DRIFT,DRIVER")
+    woken = wait.resumed()
     assert woken is not None
     command = (sys.executable, *sys.orig_argv[1:])
     assert woken.remembered == dataclasses.replace(REMEMBERED, command=command)
     assert (woken.pid_fd, woken.pid_path) == (fields.pid_file.fd, fields.pid_file.path)
-    assert woken.events == {waiter.DRIFT, waiter.DRIVER}
-    assert waiting.resumed() is None
+    assert woken.events == {idle_process.DRIFT, idle_process.DRIVER}
+    assert wait.resumed() is None
 
 
 def test_what_is_not_known_is_looked_for_less_and_less_often_but_never_given_up(fields: Fields) -> None:
@@ -82,29 +82,32 @@ def test_a_node_that_may_not_be_configured_yet_is_asked_for_sooner(fields: Field
 
 
 def test_where_all_is_known_nobody_is_woken_without_an_event(fields: Fields) -> None:
-    told = fields.of(REMEMBERED, later=False, watched=((waiter.DRIFT, "/etc/a", "1"),))
+    told = fields.of(REMEMBERED, later=False, watched=((idle_process.DRIFT, "/etc/a", "1"),))
     assert told[2] == ""
-    assert waiter.Told(told).watched == [(waiter.DRIFT, "/etc/a", "1")]
-    assert waiter.Told(told).later is None
+    assert idle_process.Told(told).watched == [(idle_process.DRIFT, "/etc/a", "1")]
+    assert idle_process.Told(told).later is None
 
 
 def test_all_that_changed_is_told(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    same = waiter.identity(str(file))
+    same = idle_process.identity(str(file))
     watched = [
-        (waiter.ENGINE, str(file), same),
-        (waiter.DRIVER, str(file), "another"),
-        (waiter.DRIFT, "/absent", "there"),
-        (waiter.DRIFT, str(file), "another"),
+        (idle_process.ENGINE, str(file), same),
+        (idle_process.DRIVER, str(file), "another"),
+        (idle_process.DRIFT, "/absent", "there"),
+        (idle_process.DRIFT, str(file), "another"),
     ]
-    assert waiter.wait(0.01, None, watched) == "DRIFT,DRIVER"
+    assert idle_process.wait(0.01, None, watched) == "DRIFT,DRIVER"
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1000.0])
 @pytest.mark.parametrize("files", [0, 1])
 def test_it_is_woken_in_time_whether_it_looks_at_files_or_not(seconds: float, files: int) -> None:
-    assert waiter.wait(seconds, 0.05, [(waiter.DRIFT, "/absent", waiter.identity("/absent"))] * files) == waiter.LATER
+    assert (
+        idle_process.wait(seconds, 0.05, [(idle_process.DRIFT, "/absent", idle_process.identity("/absent"))] * files)
+        == idle_process.LATER
+    )
 
 
 # --- what other packages wrote, and what nobody wrote ---
@@ -137,32 +140,43 @@ def words() -> list[str]:
 SAID = {"answered": ["Node"], "driver": [list(MOVED)], "driver_away": True, "tries": 3}
 STOOD = {"bare": True, "held": False, "wanted": True, "namespace": False, "accepted": list(STANDING.accepted)}
 STATES = {
-    "first": Written(written({}, "30.0", *words(), *DRIFTED), Remembered(known=False), [(waiter.DRIFT, *DRIFTED)]),
+    "first": Written(
+        written({}, "30.0", *words(), *DRIFTED), Remembered(known=False), [(idle_process.DRIFT, *DRIFTED)]
+    ),
     "first, which looked at nothing": Written(
         written({}, "", *words(), *DRIFTED), Remembered(known=False), [], seconds=0.0
     ),
     "with the answers": Written(
         written({"answered": ["DaemonSet", "Node"]}, "30.0", *words(), *DRIFTED),
         Remembered(("DaemonSet", "Node"), known=False),
-        [(waiter.DRIFT, *DRIFTED)],
+        [(idle_process.DRIFT, *DRIFTED)],
     ),
     "with the driver": Written(
-        written({"remembered": SAID}, "30.0", "240.0", *words(), waiter.DRIFT, *DRIFTED, waiter.DRIVER, *MOVED),
+        written(
+            {"remembered": SAID}, "30.0", "240.0", *words(), idle_process.DRIFT, *DRIFTED, idle_process.DRIVER, *MOVED
+        ),
         Remembered(("Node",), (MOVED,), driver_away=True, tries=3),
-        [(waiter.DRIFT, *DRIFTED), (waiter.DRIVER, *MOVED)],
+        [(idle_process.DRIFT, *DRIFTED), (idle_process.DRIVER, *MOVED)],
         later=240.0,
     ),
     "of version 4": Written(
         written(
-            {"version": 4, "remembered": SAID | {"command": COMMAND}}, "30.0", "", *words(), waiter.DRIFT, *DRIFTED
+            {"version": 4, "remembered": SAID | {"command": COMMAND}},
+            "30.0",
+            "",
+            *words(),
+            idle_process.DRIFT,
+            *DRIFTED,
         ),
         Remembered(("Node",), (MOVED,), driver_away=True, tries=3, command=tuple(COMMAND)),
-        [(waiter.DRIFT, *DRIFTED)],
+        [(idle_process.DRIFT, *DRIFTED)],
     ),
     "of version 5": Written(
-        written({"version": 5, "remembered": SAID | {"standing": STOOD}}, "30.0", "", *words(), waiter.DRIFT, *DRIFTED),
+        written(
+            {"version": 5, "remembered": SAID | {"standing": STOOD}}, "30.0", "", *words(), idle_process.DRIFT, *DRIFTED
+        ),
         Remembered(("Node",), (MOVED,), driver_away=True, tries=3, standing=STANDING),
-        [(waiter.DRIFT, *DRIFTED)],
+        [(idle_process.DRIFT, *DRIFTED)],
     ),
     "of version 5, damaged": Written(
         written({"version": 5, "remembered": SAID | {"standing": STOOD | {"held": "no"}}}, "30.0", "", *words()),
@@ -185,7 +199,7 @@ def woken_by(content: bytes, events: str = "SIGTERM") -> Iterator[None]:
     try:
         os.write(fd, content)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setenv(waiter.RESUME, f"{fd}:{events}")
+            patched.setenv(idle_process.RESUME, f"{fd}:{events}")
             yield
     finally:
         with contextlib.suppress(OSError):  # what reads it closes it
@@ -211,8 +225,8 @@ def test_the_state_of_any_package_hands_its_locks_over_and_what_of_the_rest_is_u
         memory = json.loads(state.fields[0]) | {"pid_fd": file, "lock_fd": folder}
         content = "\0".join([json.dumps(memory), *state.fields[1:]]).encode()
         with woken_by(content, "SIGTERM,NEWS"):
-            woken = waiting.resumed()
-        assert woken == waiting.Resumed(
+            woken = wait.resumed()
+        assert woken == wait.Resumed(
             frozenset({"SIGTERM", "NEWS"}), file, "/run/nvidia/toolkit.pid", ("/run/nvidia",), folder, state.remembered
         )
         assert not os.get_inheritable(file)
@@ -221,7 +235,7 @@ def test_the_state_of_any_package_hands_its_locks_over_and_what_of_the_rest_is_u
 
 @every_state
 def test_the_idle_process_understands_what_any_package_told_it(state: Written) -> None:
-    told = waiter.Told(state.fields)
+    told = idle_process.Told(state.fields)
     assert told.watched == state.watched
     assert (told.seconds, told.later) == (state.seconds, state.later)
     assert told.commands == [("", COMMAND)]
@@ -241,7 +255,7 @@ states = st.dictionaries(st.sampled_from(KEYS), json_values | fields_of)
 @given(states.map(json.dumps).map(str.encode) | st.binary(max_size=40))
 def test_whatever_a_state_says_the_event_is_told(content: bytes) -> None:
     with woken_by(content, "SIGTERM"):
-        woken = waiting.resumed()
+        woken = wait.resumed()
     assert woken is not None
     assert woken.events == {"SIGTERM"}
     assert woken.remembered.tries >= 0
@@ -252,19 +266,19 @@ def test_whatever_else_a_state_says_the_locks_are_kept(memory: dict[str, Any]) -
     with locks() as (file, folder):
         memory |= {"pid_fd": file, "pid_path": "/run/a.pid", "pid_folders": [], "lock_fd": folder}
         with woken_by(json.dumps(memory).encode()):
-            woken = waiting.resumed()
+            woken = wait.resumed()
         assert woken is not None
         assert (woken.pid_fd, woken.pid_path, woken.lock_fd) == (file, "/run/a.pid", folder)
 
 
 def test_locks_that_a_state_does_not_tell_of_are_found_by_what_they_lock(tmp_path: Path) -> None:
     file = tmp_path / "toolkit.pid"
-    assert waiting.held(str(file)) is None
+    assert wait.held(str(file)) is None
     file.touch()
-    assert waiting.held(str(file)) is None
+    assert wait.held(str(file)) is None
     fd = os.open(file, os.O_RDWR)
     os.set_inheritable(fd, True)  # noqa: FBT003  # its only form
-    assert waiting.held(str(file)) == fd
+    assert wait.held(str(file)) == fd
     assert not os.get_inheritable(fd)
     os.close(fd)
 
@@ -273,10 +287,10 @@ def test_locks_that_a_state_does_not_tell_of_are_found_by_what_they_lock(tmp_pat
 def test_a_variable_that_names_no_state_is_a_fresh_start(
     value: str, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
-    monkeypatch.setenv(waiter.RESUME, value)
-    assert waiting.resumed() is None
+    monkeypatch.setenv(idle_process.RESUME, value)
+    assert wait.resumed() is None
     assert "it starts anew" in logged.getvalue()
-    assert waiter.RESUME not in os.environ
+    assert idle_process.RESUME not in os.environ
 
 
 def test_a_variable_that_names_somebody_elses_descriptor_is_a_fresh_start(
@@ -286,8 +300,8 @@ def test_a_variable_that_names_somebody_elses_descriptor_is_a_fresh_start(
     os.write(fd, STATES["first"].fields[0].encode())
     other = os.memfd_create("another-state", 0)
     for each in (fd, other):
-        monkeypatch.setenv(waiter.RESUME, f"{each}:SIGTERM")
-        assert waiting.resumed() is None
+        monkeypatch.setenv(idle_process.RESUME, f"{each}:SIGTERM")
+        assert wait.resumed() is None
         os.fstat(each)  # it is still open, as it is not ours
         os.close(each)
 
@@ -301,17 +315,17 @@ def test_the_next_command_is_taken_where_the_first_cannot_be(tmp_path: Path, mon
 
     script = tmp_path / "script"
     first, second = ["/bin/python3", "-I", str(script), "run"], ["/bin/python3", "-m", "toolkit_installer"]
-    assert str(script) in waiter.become([(str(script), first), (str(script), second)])
+    assert str(script) in idle_process.become([(str(script), first), (str(script), second)])
     monkeypatch.setattr(os, "execv", execute)
     for expected in (second, first):
         with pytest.raises(Replaced) as caught:
-            waiter.become([(str(script), first), ("", second)])
+            idle_process.become([(str(script), first), ("", second)])
         assert list(caught.value.args) == expected
         script.touch()
 
 
 def test_a_program_of_somebody_elses_is_started_as_it_was(fields: Fields) -> None:
-    told = waiter.Told(fields.of(REMEMBERED, later=False))  # here it is pytest's
+    told = idle_process.Told(fields.of(REMEMBERED, later=False))  # here it is pytest's
     ((_, command),) = told.commands
     assert command == [sys.executable, *sys.orig_argv[1:]]
 
@@ -319,15 +333,15 @@ def test_a_program_of_somebody_elses_is_started_as_it_was(fields: Fields) -> Non
 def test_a_folder_that_ends_in_a_slash_is_watched_for_the_names_in_it(tmp_path: Path) -> None:
     """The folders of a sysfs have no time of change of their own."""
     place = f"{tmp_path}/"
-    seen = [waiter.identity(place)]
+    seen = [idle_process.identity(place)]
     for name in ("b", "a"):
         (tmp_path / name).touch()
-        seen.append(waiter.identity(place))
+        seen.append(idle_process.identity(place))
     os.utime(tmp_path, (1, 1))
-    assert waiter.identity(place) == seen[-1]
+    assert idle_process.identity(place) == seen[-1]
     (tmp_path / "b").unlink()
     (tmp_path / "a").unlink()
     tmp_path.rmdir()
-    seen.append(waiter.identity(place))
+    seen.append(idle_process.identity(place))
     assert len(set(seen)) == len(seen)
-    assert waiter.wait(0.0, None, [(waiter.GPU, place, seen[0])]) == waiter.GPU
+    assert idle_process.wait(0.0, None, [(idle_process.GPU, place, seen[0])]) == idle_process.GPU

@@ -17,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.api_server import real, status, token
-from toolkit_installer import verdicts, wanted
-from toolkit_installer.node import tokens
-from toolkit_installer.node.kubernetes_api import Answer
-from toolkit_installer.node.tokens import Bearer
+from toolkit_installer.kubernetes import tokens, verdicts, wanted
+from toolkit_installer.kubernetes.client import Answer
+from toolkit_installer.kubernetes.tokens import Bearer
+from toolkit_installer.kubernetes.verdicts import Asked, Standing, Verdict, judge
+from toolkit_installer.kubernetes.wanted import Question
 from toolkit_installer.settings import ClusterSettings
-from toolkit_installer.verdicts import Asked, Standing, Verdict, judge
-from toolkit_installer.wanted import Question
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/kubernetes.md").read_text(encoding="utf-8")
 DS, NS, NODE = Asked.DAEMON_SET, Asked.NAMESPACE, Asked.NODE
@@ -392,5 +391,5 @@ def test_whatever_is_answered_when_it_ends_in_time_and_takes_back_only_what_is_k
 
 
 def test_requests_is_not_imported_by_a_run_that_asks_nobody() -> None:
-    program = "import sys; from toolkit_installer import lifecycle; sys.exit('requests' in sys.modules)"
+    program = "import sys; from toolkit_installer.cli import actions; sys.exit('requests' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

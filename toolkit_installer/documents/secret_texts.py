@@ -12,7 +12,7 @@ _PEM_END = re.compile(r"-----END ")
 _URL_START = r"(?::|\\u003[aA])(?:\\?/|\\u002[fF]){2}"
 _URL = re.compile(_URL_START + r"""[^\s"'<>]*""")
 _URL_IN_STRING = re.compile(_URL_START + r"[^\s<>]*")
-_HOOK = re.compile(r"(?:[^/@]*@)?hooks\.[^/]*/|[^/]*/(?:[^/]*/){0,3}(?:incoming)?webhooks?/", re.IGNORECASE)
+_HOOK = re.compile(r"(?:[^/@]*@)?hooks\.[^/]*/|[^/]*/(?:[^/]*/){0,3}(?:incoming)?webhooks?\\?/", re.IGNORECASE)
 """Of an address to which whoever knows it may post: the end of its path is the secret (Slack, Discord, Teams)."""
 _SLASHES = re.compile(r"(:(?:\\?/){2})")
 _WORD = re.compile(r"""[^\s"'<>\[\]{},=]+""")
@@ -138,5 +138,8 @@ def _url(tail: str) -> str:
         if at >= 0:
             pieces[index] = piece = MASK + piece[at:]
         if hook := _HOOK.match(piece):
-            pieces[index] = hook[0] + MASK
+            # what escapes the character that comes next stays: it may be the quote that ends the string, or does not
+            rest = piece[hook.end() :]
+            escaping = "\\" * ((len(rest) - len(rest.rstrip("\\"))) % 2)
+            pieces[index] = hook[0] + MASK + escaping
     return "".join(pieces)

@@ -1,1 +1,1 @@
-"""One room per engine: where its files are, how a handler is added and removed, how it is checked and reloaded."""
+"""One folder for each engine: its files, how a handler is added and removed, how it is checked and reloaded."""

@@ -8,7 +8,7 @@ without us: prior values return, what others changed meanwhile stays.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
@@ -72,6 +72,27 @@ class Stripped:
 def beneath(path: str | None, folder: str) -> bool:
     """Tell whether `path` lies in `folder`."""
     return path is not None and path.startswith(folder.rstrip("/") + "/")
+
+
+@dataclasses.dataclass(frozen=True)
+class OurHandlers:
+    """How a live engine's handlers of ours are known: by their path in `folder`, or, where it tells none, by a record.
+
+    `staying` are the names of those that the engine has again at once, if it loses them.
+    """
+
+    folder: str
+    recorded: frozenset[str]
+    staying: frozenset[str] = frozenset()
+
+    def among(self, handlers: Mapping[str, str | None], own: frozenset[str]) -> set[str]:
+        """Return the names of ours among an engine's handlers, whose paths these are, that are not to stay.
+
+        `own` are those that a distribution has registered by itself.
+        """
+        ours = {name for name, path in handlers.items() if beneath(path, self.folder) and name not in own}
+        unknown = {name for name, path in handlers.items() if path is None and name in self.recorded}
+        return (ours | unknown) - self.staying
 
 
 def ours(document: Table, shape: Shape, toolkit_folder: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.disk.root import NodeError
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 
 from toolkit_installer.node import trust
-from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.trust import Standing
 
 _LOCKS = "/proc/locks"

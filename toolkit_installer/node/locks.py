@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError
 from toolkit_installer.node import lock_holders
-from toolkit_installer.node.files import Files
-from toolkit_installer.node.folders import temporary_name
+from toolkit_installer.node.disk.files import Files
+from toolkit_installer.node.disk.folders import temporary_name
+from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.owners import refuse_if_others_write
-from toolkit_installer.node.root import NodeError, Root
 
 _PID_LIMIT = 64
 """Bytes; no PID is longer."""

@@ -6,11 +6,11 @@ import os
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.files import Files
+from toolkit_installer.node.disk.files import Files
+from toolkit_installer.node.disk.reading import Found, Reader
+from toolkit_installer.node.disk.root import NodeError, Root, is_mounted
 from toolkit_installer.node.processes import Process, lives_on
 from toolkit_installer.node.programs import Programs
-from toolkit_installer.node.reading import Found
-from toolkit_installer.node.root import NodeError, Root, is_mounted
 from toolkit_installer.node.services import Services
 
 _INIT_ROOT = "/proc/1/root"
@@ -48,6 +48,12 @@ class Node:
         """
         homes = (self.root,) if self.whole else (Root(_INIT_ROOT), self.root)
         return any(lives_on(process, home) for home in homes)
+
+    def readers(self) -> list[Reader]:
+        """Return what reads the node's files: those mounted into the container, and those beneath the host's root."""
+        if self.files.root.folder == self.programs.root.folder:
+            return [self.files]
+        return [self.files, Reader(self.programs.root)]
 
     def find(self, path: str) -> tuple[str, Found | None]:
         """Return the canonical path and the file there, None if absent. Raises ConfigurationError, NodeError.

@@ -1,28 +1,21 @@
-"""Processes of the node that we believe (trust.py): what they are, the one behind a socket, and signals to it alone."""
+"""Processes of the node that we believe (trust.py): what they are, and signals to them alone."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import signal
-import socket
-import struct
 from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 
-from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
-from toolkit_installer.node import signals, trust
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import trust
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.reading import Reader
-from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.trust import Standing
 
-_CREDENTIALS = struct.Struct("3i")
-"""struct ucred of unix(7): pid, uid, gid."""
-
-_ANSWER_SECONDS = 5.0
 _LONGEST_LINE = 4096
 _LONGEST_COMMAND = 2 * 1024 * 1024
 """Bytes. The kernel takes no more for a program's arguments and variables together, by default (execve(2))."""
@@ -34,12 +27,6 @@ _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 
 class ProcessGoneError(ConfigurationError):
     """The process ended, or its PID is another one's by now."""
-
-
-class StrangerError(InstallerError):
-    """Whoever answers on a socket is a stranger: what it says does not count."""
-
-    exit_code = ExitCode.BAD_CONFIGURATION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,129 +198,6 @@ def _unit(cgroups: str) -> str | None:
     """Return the service in a process's cgroup paths (proc_pid_cgroup(5)), or None."""
     lasts = (line.rpartition("/")[2] for line in cgroups.splitlines())
     return next((last for last in lasts if last.endswith(".service")), None)
-
-
-@contextlib.contextmanager
-def reachable(root: Root, path: str) -> Iterator[str]:
-    """Yield a short name of the node's socket for connect(2), whose limit is 107 bytes. Raises OSError."""
-    with root.parent(root.canonical(path)) as (folder, name):
-        yield f"/proc/self/fd/{folder}/{name}"
-
-
-def refuse_strangers(root: Root, path: str) -> None:
-    """Raise StrangerError if what listens on the node's unix socket was made by a stranger; nothing there is fine.
-
-    The kernel tells who called listen(2) (unix(7), SO_PEERCRED): no word of theirs has to be heard for that.
-    """
-    with contextlib.suppress(OSError), _connected(root, path) as connection:
-        pid, user, _ = _listener(connection)
-        if not _believes(pid, user):
-            raise _stranger(pid, user, path)
-
-
-def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
-    """Return the process that answers on the node's unix socket; None if nothing answers, or it is not seen from here.
-
-    Raises StrangerError if a stranger answers.
-    """
-    peer = _peer(root, path, greeting)
-    if peer is None:
-        return None
-    pid, user = peer
-    if not _believes(pid, user):
-        raise _stranger(pid, user, path)
-    return look(pid) if pid else None
-
-
-def behind(root: Root, path: str, greeting: bytes) -> int | None:
-    """Return the PID of the process that answers on the node's unix socket, or None if nothing answers.
-
-    `greeting` is sent to make it talk: the credentials come with what the process itself sends. Those of the socket
-    name whoever created it, which is systemd for a socket-activated engine. A process that stays silent is named by
-    the socket. 0 means that the process lives in another PID namespace.
-    """
-    peer = _peer(root, path, greeting)
-    return None if peer is None else peer[0]
-
-
-def _peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:
-    """Return PID and user of who answers, None if nobody does."""
-    try:
-        with _connected(root, path) as connection:
-            if greeting:
-                connection.sendall(greeting)
-            try:
-                peer = _sender(connection)
-            except TimeoutError:
-                peer = None  # asked, and silent: it does not serve
-            if peer is None and not greeting:
-                return _listener(connection)[:2]
-            return peer  # None: it hung up without a word, and is on its way down
-    except OSError:
-        return None
-
-
-@contextlib.contextmanager
-def _connected(root: Root, path: str) -> Iterator[socket.socket]:
-    """Connect to the node's unix socket. Raises OSError."""
-    with reachable(root, path) as name, socket.socket(socket.AF_UNIX) as connection, signals.interruptible():
-        # before connecting: an answer that comes faster than this option carries no credentials
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        connection.settimeout(_ANSWER_SECONDS)
-        connection.connect(name)
-        yield connection
-
-
-def _listener(connection: socket.socket) -> tuple[int, int, int]:
-    """Return PID, user and group of who made the socket that we are connected to."""
-    option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, group = _CREDENTIALS.unpack(option)
-    return pid, user, group
-
-
-def _believes(pid: int, user: int) -> bool:
-    """Tell whether the word of a process counts; one that ended, or is not seen from here, is judged by its user."""
-    return trust.believes_user(user) and (not pid or trust.standing(pid) is not Standing.STRANGER)
-
-
-def _stranger(pid: int, user: int, path: str) -> StrangerError:
-    return StrangerError(
-        f"whoever answers there (PID {pid}, user {user}) is neither root nor who this installer is: it is not believed",
-        path=path,
-        hint="look at who listens there (ss -xlp), and name the engine's own socket with --socket",
-    )
-
-
-def listens(root: Root, path: str) -> bool:
-    """Tell whether some process that we believe listens on the node's unix socket, whether or not it answers."""
-    try:
-        with _connected(root, path) as connection:
-            pid, user, _ = _listener(connection)
-            return _believes(pid, user)
-    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-        return False
-    except OSError:
-        return _is_ours(root, path)  # a full queue: somebody is there
-
-
-def _is_ours(root: Root, path: str) -> bool:
-    """Tell whether the socket's file is root's, or ours."""
-    try:
-        return trust.believes_user(os.lstat(root.outside(root.canonical(path))).st_uid)
-    except (OSError, NodeError):
-        return False
-
-
-def _sender(connection: socket.socket) -> tuple[int, int] | None:
-    """Return PID and user of who sent what comes first, None at the end of the connection. Raises OSError."""
-    said, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
-    if not said:
-        return None  # the end of the connection has credentials too, and they name nobody
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-            pid, user, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])
-            return pid, user
-    return None
 
 
 def send(calls: SystemCalls, process: Process, number: signal.Signals) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node import signals, trust
-from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.signals import unblock_all
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -517,6 +517,17 @@ def test_masked_json_is_json_that_differs_in_secrets_only(
     assert json.loads(masked) == expected(table)
 
 
+@pytest.mark.parametrize("said", ['a"b', "a\\", "a/b\\", '"', "a\nb", "a"])
+def test_a_masked_address_of_a_webhook_leaves_the_document_what_it_was(said: str) -> None:
+    document = {"x": f"https://hooks.example/services/{said}", "y": f"https://d.example/api/webhooks/{said}", "z": "z"}
+    for text in (json.dumps(document), json.dumps(document).replace("/", "\\/")):
+        masked = json.loads(mask(text))
+        assert masked.keys() == document.keys()
+        assert masked["z"] == "z"
+        assert MASK in masked["x"]
+        assert MASK in masked["y"]
+
+
 @settings(deadline=None)
 @given(TABLES)
 def test_masked_toml_is_toml_that_differs_in_secrets_only(table: dict[str, Any]) -> None:
@@ -555,15 +566,12 @@ def test_masked_toml_is_toml_that_differs_in_secrets_only(table: dict[str, Any])
 )
 def test_the_time_grows_with_the_text_and_not_faster(piece: str) -> None:
     def seconds(text: str) -> float:
-        """Return the least of three: another process beside this one slows it down, and nothing speeds it up."""
-        taken = []
-        for _ in range(3):
-            start = time.process_time()
-            mask(text)
-            taken.append(time.process_time() - start)
-        return min(taken)
+        start = time.process_time()
+        mask(text)
+        return time.process_time() - start
 
-    # ten times the text: in time that grows with its square, a hundred times as long
     short, long = (piece * (size // len(piece)) for size in (20_000, 200_000))
-    assert seconds(long) < 30 * max(seconds(short), 0.01)
-    assert seconds(f'"{piece * 20_000}"') < 2
+    # ten times the text: in time that grows with its square, a hundred times as long, however often it is tried; what
+    # else the machine does makes it seem slower, and hardly each time
+    assert any(seconds(long) < 30 * max(seconds(short), 0.01) for _ in range(8))
+    assert any(seconds(f'"{piece * 20_000}"') < 2 for _ in range(8))

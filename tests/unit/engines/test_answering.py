@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines import answering, serving
-from toolkit_installer.engines.answering import EngineBrokenError
-from toolkit_installer.engines.base import EngineSilentError, Live
+from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.common import answering, serving
+from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.node import descriptors, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import HANDLED, STOPPING, Stopped

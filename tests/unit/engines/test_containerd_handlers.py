@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set, Table, lookup, same
-from toolkit_installer.engines import templates
-from toolkit_installer.engines.base import EngineFile, Goals, Request
-from toolkit_installer.engines.containerd import Containerd
-from toolkit_installer.engines.containerd_layouts import DETECTED, Layout, Way
-from toolkit_installer.engines.containerd_placed import DROP_IN_ROLE, FILE_ROLE, GENERATED_ROLE, TEMPLATE_ROLE
-from toolkit_installer.engines.containerd_placed import PlacedSurvey as Placed
-from toolkit_installer.engines.containerd_places import PlacedContainerd
-from toolkit_installer.engines.containerd_sources import Sources
-from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
-from toolkit_installer.engines.containerd_survey import ROOT_ROLE, ContainerdSurvey
-from toolkit_installer.engines.containerd_tables import CRI_PLUGIN, shape
+from toolkit_installer.engines.api import EngineFile, Goals, Request
+from toolkit_installer.engines.common import templates
+from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.containerd.layouts import DETECTED, Layout, Way
+from toolkit_installer.engines.containerd.placed import DROP_IN_ROLE, FILE_ROLE, GENERATED_ROLE, TEMPLATE_ROLE
+from toolkit_installer.engines.containerd.placed import PlacedSurvey as Placed
+from toolkit_installer.engines.containerd.places import PlacedContainerd
+from toolkit_installer.engines.containerd.sources import Sources
+from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
+from toolkit_installer.engines.containerd.survey import ROOT_ROLE, ContainerdSurvey
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.settings import EngineSettings
 from toolkit_installer.toolkit.handlers import Handler
 

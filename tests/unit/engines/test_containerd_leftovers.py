@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, Table, lookup, same
-from toolkit_installer.engines.base import EngineFile, Goal, Live, Memory, Request, Survey
-from toolkit_installer.engines.containerd import Containerd
-from toolkit_installer.engines.containerd_config import built_in, recognised
-from toolkit_installer.engines.containerd_layouts import Layout, Way
-from toolkit_installer.engines.containerd_placed import DROP_IN_ROLE as PLACED_ROLE
-from toolkit_installer.engines.containerd_placed import GENERATED_ROLE, PlacedSurvey
-from toolkit_installer.engines.containerd_places import PlacedContainerd
-from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE, ROOT_ROLE
-from toolkit_installer.engines.containerd_tables import CRI_PLUGIN, MARKER, PLUGINS, shape
-from toolkit_installer.memory import digest
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.engines.api import EngineFile, Goal, Live, Memory, Request, Survey
+from toolkit_installer.engines.containerd.config import built_in, recognised
+from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.containerd.layouts import Layout, Way
+from toolkit_installer.engines.containerd.placed import DROP_IN_ROLE as PLACED_ROLE
+from toolkit_installer.engines.containerd.placed import GENERATED_ROLE, PlacedSurvey
+from toolkit_installer.engines.containerd.places import PlacedContainerd
+from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, MARKER, PLUGINS, shape
+from toolkit_installer.node.disk.reading import Found, Identity, Metadata
+from toolkit_installer.receipt.memory import digest
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"

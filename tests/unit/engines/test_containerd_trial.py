@@ -8,7 +8,8 @@ from unittest import mock
 
 import pytest
 
-from toolkit_installer.engines import containerd_trial, trial
+from toolkit_installer.engines.common import trial
+from toolkit_installer.engines.containerd import trial as containerd_trial
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 

@@ -6,7 +6,7 @@ import pytest
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import lookup
-from toolkit_installer.engines import crio_config
+from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.toolkit.handlers import Handler
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from toolkit_installer.engines import crio_hook
+from toolkit_installer.engines.crio import hook as crio_hook
 
 FOLDER = "/usr/local/nvidia/toolkit"
 OURS = crio_hook.content(FOLDER)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines import crio, crio_places
-from toolkit_installer.engines.base import Live
-from toolkit_installer.engines.crio_live import CrioLive, told
-from toolkit_installer.engines.crio_places import CONFIG, DROP_INS, Places
+from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.crio import engine as crio
+from toolkit_installer.engines.crio import places as crio_places
+from toolkit_installer.engines.crio.live import CrioLive, told
+from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineSettings

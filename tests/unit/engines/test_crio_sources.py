@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines.base import Live
-from toolkit_installer.engines.crio_live import CrioLive
-from toolkit_installer.engines.crio_sources import Source, Sources, find
+from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.crio.live import CrioLive
+from toolkit_installer.engines.crio.sources import Source, Sources, find
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineSettings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.engines.docker_cdi import DockerLive, Wanted, wanted
+from toolkit_installer.engines.docker.cdi import DockerLive, Wanted, wanted
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.processes import Process
 

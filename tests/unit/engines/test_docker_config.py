@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, apply, lookup, same
-from toolkit_installer.engines import docker_config
-from toolkit_installer.engines.base import EngineFile, Memory, Request, Survey
-from toolkit_installer.engines.docker import Docker
+from toolkit_installer.engines.api import EngineFile, Memory, Request, Survey
+from toolkit_installer.engines.docker import config as docker_config
+from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.engines.ownership import Ownership, low_level
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.memory import digest
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.disk.reading import Found, Identity, Metadata
+from toolkit_installer.receipt.memory import digest
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines import docker_kinds
-from toolkit_installer.engines.docker_cdi import DockerLive
+from toolkit_installer.engines.docker import kinds as docker_kinds
+from toolkit_installer.engines.docker.cdi import DockerLive
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process

@@ -21,15 +21,15 @@ from tests.support.random_edits import (
 )
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, Set, same
-from toolkit_installer.engines import docker_rules
-from toolkit_installer.engines.base import EngineFile, Memory, Request, Survey
-from toolkit_installer.engines.containerd import Containerd
-from toolkit_installer.engines.containerd_survey import DROP_IN_ROLE, ROOT_ROLE
-from toolkit_installer.engines.containerd_tables import containerd_table
-from toolkit_installer.engines.docker import ROLE, Docker
+from toolkit_installer.engines.api import EngineFile, Memory, Request, Survey
+from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE
+from toolkit_installer.engines.containerd.tables import containerd_table
+from toolkit_installer.engines.docker import rules as docker_rules
+from toolkit_installer.engines.docker.engine import ROLE, Docker
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.memory import digest
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.disk.reading import Found, Identity, Metadata
+from toolkit_installer.receipt.memory import digest
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"

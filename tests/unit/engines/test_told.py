@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.engines import containerd_started, crio_places, serving, told
-from toolkit_installer.engines.base import Live
-from toolkit_installer.engines.crio_live import CrioLive
+from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.common import serving, told
+from toolkit_installer.engines.containerd import started as containerd_started
+from toolkit_installer.engines.crio import places as crio_places
+from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.node import processes
+from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.root import NodeError
 from toolkit_installer.settings import EngineSettings
 
 FLAG = "--config-file"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from toolkit_installer.engines import trial
+from toolkit_installer.engines.common import trial
+from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import Programs
-from toolkit_installer.node.root import Root
 
 PLUGIN = "io.containerd.grpc.v1.cri"
 HANDLERS = {"nvidia": "/t/nvidia-container-runtime"}

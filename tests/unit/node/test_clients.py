@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines.base import EngineSilentError
-from toolkit_installer.engines.rooms import ROOMS
-from toolkit_installer.node.cri import client
+from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.engines.common.cri import client
+from toolkit_installer.engines.registry import ROOMS
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import Completed, ProgramError
 from toolkit_installer.settings import EngineName

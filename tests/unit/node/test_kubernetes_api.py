@@ -23,8 +23,8 @@ from tests.support.api_server import (
     serving,
     token,
 )
-from toolkit_installer.node.kubernetes_api import ApiServer, UnreadableError, _date
-from toolkit_installer.node.tokens import Bearer
+from toolkit_installer.kubernetes.client import ApiServer, UnreadableError, _date
+from toolkit_installer.kubernetes.tokens import Bearer
 
 SECONDS = 30.0
 """More than any answer takes: only what is silent for good meets it."""

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import processes
+from toolkit_installer.node import processes, sockets
 from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.processes import ProcessGoneError
-from toolkit_installer.node.root import Root
 
 SOCKET = "/run/engine.sock"
 
@@ -75,43 +75,43 @@ def served(root: Root, request: pytest.FixtureRequest) -> Iterator[Served]:
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(sockets, "_ANSWER_SECONDS", 0.2)
 
 
 @pytest.mark.parametrize("served", ["greets"], indirect=True)
 def test_a_greeting_names_who_speaks_and_not_who_made_the_socket(root: Root, served: Served) -> None:
-    assert processes.behind(root, SOCKET, b"") == served.speaker
+    assert sockets.behind(root, SOCKET, b"") == served.speaker
 
 
 @pytest.mark.parametrize("served", ["answers"], indirect=True)
 def test_an_answer_names_who_speaks_and_not_who_made_the_socket(root: Root, served: Served) -> None:
-    assert processes.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") == served.speaker
+    assert sockets.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") == served.speaker
 
 
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("served", ["is silent"], indirect=True)
 def test_who_is_silent_by_nature_is_named_by_the_socket(root: Root, served: Served) -> None:
-    assert processes.behind(root, SOCKET, b"") == served.creator
+    assert sockets.behind(root, SOCKET, b"") == served.creator
 
 
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("served", ["is silent"], indirect=True)
 def test_who_was_asked_and_is_silent_does_not_serve(root: Root, served: Served) -> None:
     assert served.creator > 0
-    assert processes.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
+    assert sockets.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
 
 
 def test_nobody_is_behind_a_socket_that_is_not_there_or_stale(root: Root) -> None:
-    assert processes.behind(root, SOCKET, b"") is None
+    assert sockets.behind(root, SOCKET, b"") is None
     Path(root.outside(SOCKET)).write_text("no socket at all")
-    assert processes.behind(root, SOCKET, b"") is None
+    assert sockets.behind(root, SOCKET, b"") is None
 
 
 @pytest.mark.parametrize("served", ["closes"], indirect=True)
 def test_who_hangs_up_without_an_answer_does_not_serve(root: Root, served: Served) -> None:
     # the socket would name its creator, which is systemd for a socket-activated engine
     assert served.creator > 0
-    assert processes.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
+    assert sockets.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import pytest
 
 from toolkit_installer.node import programs, signals, trust
 from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError, Programs
-from toolkit_installer.node.root import Root
 from toolkit_installer.node.services import Services
 from toolkit_installer.node.signals import Attention, Stopped
 

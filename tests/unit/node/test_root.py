@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.disk.root import NodeError, Root, is_mounted
 from toolkit_installer.node.owners import refuse_if_others_write
-from toolkit_installer.node.root import NodeError, Root, is_mounted
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
@@ -78,7 +78,7 @@ def test_what_is_not_there_stays_as_it_is_named(root: Root) -> None:
     assert root.canonical("//no/./such/../thing/") == "/no/thing"
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(parts=st.lists(st.sampled_from(["..", ".", "", "etc", "docker", "up", "far", "out", "name"]), max_size=12))
 def test_no_path_at_all_leaves_the_root(root: Root, parts: list[str]) -> None:
     for path, target in {"/up": "../..", "/etc/far": "/../../../..", "/out": "/proc/self/cwd/.."}.items():
@@ -195,7 +195,7 @@ def test_an_error_of_the_kernel_says_what_to_do() -> None:
 def test_a_folder_of_the_same_disk_that_is_mounted_is_told_from_one_that_is_not(tmp_path: Path) -> None:
     for name in ("disk", "host"):
         (tmp_path / name).mkdir()
-    asked = f"from toolkit_installer.node.root import is_mounted; print(is_mounted({str(tmp_path / 'host')!r}))"
+    asked = f"from toolkit_installer.node.disk.root import is_mounted; print(is_mounted({str(tmp_path / 'host')!r}))"
     script = f'"$0" -c "$1"; mount --bind {tmp_path}/disk {tmp_path}/host && "$0" -c "$1"'
     command = ["unshare", "--mount", "sh", "-c", script, sys.executable, asked]
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError, Programs
-from toolkit_installer.node.root import Root
 from toolkit_installer.node.services import Services
 
 

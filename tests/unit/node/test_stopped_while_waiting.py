@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from toolkit_installer import waiter
+from toolkit_installer.lifecycle import idle_process
 from toolkit_installer.node import signals
 
 SECONDS = 0.3
@@ -41,11 +41,11 @@ def test_the_installer_goes_on() -> None:
 
 
 def test_the_idle_process_looks_at_its_files() -> None:
-    changed = [(waiter.DRIFT, "/absent", "there")]
-    assert stopped_beyond_the_wait(lambda: waiter.wait(SECONDS, None, changed) == waiter.DRIFT) == 0
+    changed = [(idle_process.DRIFT, "/absent", "there")]
+    assert stopped_beyond_the_wait(lambda: idle_process.wait(SECONDS, None, changed) == idle_process.DRIFT) == 0
 
 
 def test_the_idle_process_waits_on_where_nothing_changed() -> None:
-    unchanged = [(waiter.DRIFT, "/absent", waiter.identity("/absent"))]
-    waited = stopped_beyond_the_wait(lambda: waiter.wait(SECONDS, None, unchanged) == "SIGTERM", signal.SIGTERM)
+    unchanged = [(idle_process.DRIFT, "/absent", idle_process.identity("/absent"))]
+    waited = stopped_beyond_the_wait(lambda: idle_process.wait(SECONDS, None, unchanged) == "SIGTERM", signal.SIGTERM)
     assert waited == 0

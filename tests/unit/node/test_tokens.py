@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.api_server import ACCOUNT, token
-from toolkit_installer.node.tokens import Bearer, bearer
+from toolkit_installer.kubernetes.tokens import Bearer, bearer
 
 
 def made(claims: Any) -> str:

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.started import wait_until_it_shows
 from toolkit_installer.node import descriptors, processes, trust
-from toolkit_installer.node.root import Root
+from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.trust import Standing
 
 STRANGER = 65534
@@ -162,6 +163,7 @@ def test_a_process_that_says_more_than_programs_do_says_nothing(monkeypatch: pyt
     monkeypatch.setattr(processes, "_LONGEST_COMMAND", 1000)
     words = [word[at : at + 100] for at in range(0, 2000, 100)]
     with subprocess.Popen(["/bin/sh", "-c", "read x", *words], stdin=subprocess.PIPE) as child:
+        wait_until_it_shows(child.pid, "sh")
         assert processes.look(child.pid) is None
         child.kill()
 
@@ -224,15 +226,15 @@ def test_a_look_at_a_process_leaves_no_descriptor_open() -> None:
 PACKAGE = Path(trust.__file__).parents[1]
 MAY_NAME_PROC = frozenset(
     {
-        "container.py",  # our own mounts
-        "waiting.py",  # our own descriptors
-        "readiness.py",  # a process that was believed, watched for its end
-        "references.py",  # processes that `matching` yielded
-        "engines/told.py",  # a process that was believed
-        "engines/trial.py",  # the descriptors that a program is given
-        "engines/crio_trial.py",
+        "engines/detect/own_container.py",  # our own mounts
+        "lifecycle/wait.py",  # our own descriptors
+        "lifecycle/ready_file.py",  # a process that was believed, watched for its end
+        "lifecycle/still_needed/containers.py",  # processes that `matching` yielded
+        "engines/common/told.py",  # a process that was believed
+        "engines/common/trial.py",  # the descriptors that a program is given
+        "engines/crio/trial.py",
         "toolkit/wrappers.py",  # the text of a script
-        "distributions.py",
+        "engines/detect/table.py",
     }
 )
 

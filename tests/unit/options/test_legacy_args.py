@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit_installer.cli.options.legacy_args import parse, runtime_flags, toolkit_flags
 from toolkit_installer.errors import UsageError
-from toolkit_installer.options.legacy_args import parse, runtime_flags, toolkit_flags
 from toolkit_installer.settings import EngineName
 
 DOCKER = runtime_flags(EngineName.DOCKER)

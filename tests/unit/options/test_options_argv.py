@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.options.argv import Given, canonical, grammar_of, read
-from toolkit_installer.options.model import Kind, Option
-from toolkit_installer.options.table import OPTIONS
+from toolkit_installer.cli.options.argv import Given, canonical, grammar_of, read
+from toolkit_installer.cli.options.model import Kind, Option
+from toolkit_installer.cli.options.table import OPTIONS
 
 GRAMMAR = grammar_of(OPTIONS)
 

@@ -6,9 +6,9 @@ import collections
 
 import pytest
 
-from toolkit_installer.options import values as options_values
-from toolkit_installer.options.model import Kind, Option
-from toolkit_installer.options.table import BY_NAME, OPTIONS
+from toolkit_installer.cli.options import values as options_values
+from toolkit_installer.cli.options.model import Kind, Option
+from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.settings import EngineName, Program
 
 # flags, variables, default; one line an option of the peer's interface, aliases and order included

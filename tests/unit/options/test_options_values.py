@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.options.model import Value
-from toolkit_installer.options.table import BY_NAME
-from toolkit_installer.options.values import NotAllowedError, boolean, read
+from toolkit_installer.cli.options.model import Value
+from toolkit_installer.cli.options.table import BY_NAME
+from toolkit_installer.cli.options.values import NotAllowedError, boolean, read
 
 
 @pytest.mark.parametrize("word", ["1", "t", "T", "true", "True", "TRUE", "yes", "Yes", "on", "ON", "tRuE"])

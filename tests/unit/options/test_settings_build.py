@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit_installer.cli.options.build import DESTINATION, build, log_format, wants_debug
 from toolkit_installer.errors import ExitCode, UsageError
-from toolkit_installer.options.build import DESTINATION, build, log_format, wants_debug
 from toolkit_installer.settings import (
     CdiSettings,
     Cleanup,

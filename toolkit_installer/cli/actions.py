@@ -1,0 +1,186 @@
+"""The commands: run, plan, uninstall, status, detect, wait-driver."""
+
+from __future__ import annotations
+
+import os
+
+from toolkit_installer import log
+from toolkit_installer.cli import show_detect, show_status
+from toolkit_installer.driver import gpus
+from toolkit_installer.driver import waiting as driver_wait
+from toolkit_installer.engines.detect import own_container
+from toolkit_installer.errors import ExitCode, InstallerError
+from toolkit_installer.lifecycle import observe, uninstall_request, wait
+from toolkit_installer.lifecycle import plan as plan_of
+from toolkit_installer.lifecycle.gpu_watch import GpuWatch
+from toolkit_installer.lifecycle.instance import SIGNALLED, Instance
+from toolkit_installer.lifecycle.ready_file import Marker
+from toolkit_installer.lifecycle.record import Recorder
+from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+from toolkit_installer.lifecycle.uninstall import take_back
+from toolkit_installer.node import programs, signals
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Stopped
+from toolkit_installer.receipt import schema as receipts
+from toolkit_installer.receipt import trust
+from toolkit_installer.receipt.schema import State
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import Settings
+
+_GRACE_SECONDS = 30.0
+"""How much longer than its reload another instance may take to leave."""
+
+
+def run(settings: Settings) -> int:
+    """Install, wait, clean up; return the exit code. Raises InstallerError."""
+    woken = wait.resumed()
+    programs.reap()
+    node = _opened(settings)
+    if woken is None:
+        own_container.refuse(node, settings, own_container.asked_for(settings))
+        log.get().info("Starting", program=settings.program, node_root=settings.node_root)
+        pid_file = _acquired(settings, node)
+    else:
+        pid_file = _still_held(settings, node, woken)
+    try:
+        instance = Instance(settings, node, pid_file)
+        try:
+            if woken is None:
+                return instance.start()
+            lock = woken.lock_fd
+            if lock is None:
+                lock = wait.held(node.root.outside(instance.store.folder))
+            if lock is not None:
+                instance.store.adopt_lock(lock)
+            return instance.resume(woken.events, woken.remembered)
+        finally:
+            # before the PID file goes: whoever waits for that finds nobody at work then
+            if instance.store.lock_fd is not None:
+                os.close(instance.store.lock_fd)
+    finally:
+        pid_file.release()
+
+
+def _opened(settings: Settings) -> Node:
+    """Return the node as the flags name it. Raises UsageError where there is no such folder."""
+    own_container.refuse_absent_root(settings)
+    return Node.open(settings.node_root, settings.host_root)
+
+
+def _acquired(settings: Settings, node: Node) -> PidFile:
+    """Lock the PID file, and tidy up what a killed run left half written beside it. Raises InstallerError."""
+    pid_file = PidFile.acquire(node.files, settings.pid_file)
+    try:
+        ReloadBudget(node.files, pid_file.path, settings.reload_budget).tidy()
+    except InstallerError:
+        pid_file.release()
+        raise
+    return pid_file
+
+
+def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
+    """Return the PID file that this program held when it fell asleep. Raises InstallerError."""
+    if woken.pid_fd is not None:
+        return PidFile(node.files, woken.pid_path, woken.pid_fd, woken.pid_folders)
+    path = node.files.in_folder(settings.pid_file)
+    fd = wait.held(node.root.outside(path))
+    return PidFile(node.files, path, fd, ()) if fd is not None else _acquired(settings, node)
+
+
+def plan(settings: Settings) -> int:
+    """Show what `run` would do; write nothing. Raises InstallerError."""
+    signals.unblock()
+    node = _opened(settings)
+    own_container.refuse(node, settings, own_container.asked_for(settings))
+    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    if GpuWatch(settings, node).look(trust.load(node, store)):
+        show_status.show_gpus(node, "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle).")
+        return ExitCode.DONE
+    seen = observe.observe(settings, node, store)
+    if not plan_of.is_done(seen.receipt, seen.plan):
+        pid_file = node.files.in_folder(settings.pid_file)
+        folders = node.files.missing_folders(os.path.dirname(pid_file))
+        Recorder(node, settings, store, pid_file, tuple(folders)).check(seen)
+    show_status.show_plan(node, seen)
+    return ExitCode.DONE
+
+
+def status(settings: Settings, *, as_json: bool) -> int:
+    """Show whether and how the node is configured. Raises InstallerError."""
+    signals.unblock()
+    node = _opened(settings)
+    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    show_status.show_status(node, settings, trust.load(node, store), as_json=as_json)
+    return ExitCode.DONE
+
+
+def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: bool) -> int:
+    """Wait until the driver is usable, for `seconds` (None: as long as it takes); return the exit code.
+
+    `unless_installed`: not on a node that has the toolkit. Raises DriverNotReadyError, and ConfigurationError for a
+    receipt that cannot be read.
+    """
+    node = _opened(settings)
+    if unless_installed and _is_installed(settings, node):
+        log.get().info("The toolkit is installed: the driver is not waited for", folder=settings.toolkit.folder)
+        return ExitCode.DONE
+    try:
+        found = driver_wait.wait(node, settings, seconds)
+    except Stopped as stopped:
+        log.get().info("Stopped before the driver was ready", signal=stopped.number.name)
+        return SIGNALLED + stopped.number
+    if found is None:
+        log.get().info("This node shows no NVIDIA GPU: no driver is waited for", gpu=str(gpus.look(node)))
+        return ExitCode.DONE
+    log.get().info("The driver is ready", root=found.root, dev_root=found.dev_root, version=found.version)
+    return ExitCode.DONE
+
+
+def _is_installed(settings: Settings, node: Node) -> bool:
+    """Tell whether a receipt says that the toolkit is installed, and not that a run was killed half-way.
+
+    Nothing that the receipt names is looked at or touched, so it is not held to what it may name: for that the flags
+    of the run that wrote it are needed (`--config`), which who waits for the driver is not given.
+    """
+    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    store.check()
+    trust.check_file(node, f"{store.folder}/{receipts.FILE}")
+    receipt = store.load()
+    return receipt is not None and receipt.state is State.INSTALLED
+
+
+def detect(settings: Settings, *, as_json: bool) -> int:
+    """Show which engine and distribution the node has, and why. Raises InstallerError."""
+    signals.unblock()
+    return show_detect.show(_opened(settings), settings, as_json=as_json)
+
+
+def uninstall(settings: Settings) -> int:
+    """Take everything back, also what a running instance or a dead one did; return the exit code.
+
+    Raises InstallerError.
+    """
+    try:
+        return _uninstall(settings)
+    except Stopped as stopped:
+        log.get().info("Stopped before the work was begun; the node is as it was", signal=stopped.number.name)
+        return SIGNALLED + stopped.number
+
+
+def _uninstall(settings: Settings) -> int:
+    node = _opened(settings)
+    own_container.refuse(node, settings, own_container.asked_for(settings))
+    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    receipt = trust.load(node, store)
+    # a run under another of the program's names has another PID file
+    for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
+        seconds = settings.reload_timeout + _GRACE_SECONDS
+        uninstall_request.ask_to_leave(node, store, path, keep_toolkit=settings.keep_toolkit, seconds=seconds)
+    pid_file = _acquired(settings, node)
+    try:
+        Marker(settings.ready_file, node.calls).clear_before_cleanup()
+        take_back(settings, node, store, pid_file)
+    finally:
+        pid_file.release()
+    return ExitCode.DONE

@@ -1,0 +1,238 @@
+"""The help: grouped options, each with its variables and its default, at any width."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Mapping
+
+from toolkit_installer.cli.options.model import Group, Kind, Option
+from toolkit_installer.cli.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
+from toolkit_installer.errors import ExitCode
+from toolkit_installer.settings import Program
+
+NARROWEST = 80
+WIDEST = 120
+
+EXIT_CODES: Mapping[ExitCode, str] = types.MappingProxyType(
+    {
+        ExitCode.DONE: "done",
+        ExitCode.BUG: "a bug in this program",
+        ExitCode.USAGE: "flags or variables that make no sense, or a feature that is not built yet",
+        ExitCode.BAD_CONFIGURATION: "bad or unsupported configuration on the node; nothing was changed",
+        ExitCode.ALREADY_RUNNING: "another instance runs",
+        ExitCode.ENGINE_REJECTED: "the engine rejected the change and has its old configuration back",
+        ExitCode.ENGINE_DOWN: "the engine did not come back",
+        ExitCode.PAYLOAD_INCOMPLETE: "the toolkit in the image is incomplete",
+        ExitCode.DRIVER_NOT_READY: "the driver did not become ready in time",
+    }
+)
+
+_PRECEDENCE = (
+    "A flag on the command line wins over one in --toolkit-args or --runtime-args, and that over a variable. An empty "
+    "variable counts as unset. Of several variables the first that is set counts; one that is named after an engine "
+    "counts for that engine only (with --runtime auto: for the engine that is found)."
+)
+_SPELLING = (
+    "Booleans are written true or false (or 1, 0, t, f, yes, no, on, off): --flag, --flag=true, --flag=false. A list "
+    "may be given as a comma list, by repeating the flag, or both. A long flag may be written with one dash."
+)
+_COMMON_NOTES = (_PRECEDENCE, _SPELLING)
+_SHORT_NOTE = (
+    "Every other option and variable of run is accepted too and changes nothing here, so that a pod's own arguments "
+    "can be used again."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """What the help of one command says, apart from its usage line."""
+
+    about: str
+    options: tuple[Option, ...]
+    notes: tuple[str, ...]
+    examples: tuple[str, ...]
+
+
+_SHORT = tuple(option for option in OPTIONS if option.in_short_help)
+_RUN_ABOUT = (
+    "Install the NVIDIA container toolkit on this node, register its handlers with the container engine, make the "
+    "engine take them over, and wait. When told to stop (TERM, INT, QUIT), take it all back; on HUP, look again."
+)
+
+RUN = Page(
+    about=_RUN_ABOUT,
+    options=OPTIONS,
+    notes=_COMMON_NOTES,
+    examples=(
+        "toolkit-installer run --runtime docker",
+        "toolkit-installer run --runtime containerd --cleanup never",
+        "toolkit-installer run --node-root /host --no-daemon /opt/nvidia",
+    ),
+)
+PLAN = Page(
+    about="Show what run would do with the same options and variables (a diff of each file with secrets masked, the "
+    "files it would copy, the reload) and write nothing.",
+    options=OPTIONS,
+    notes=_COMMON_NOTES,
+    examples=("toolkit-installer plan --runtime containerd --node-root /host",),
+)
+UNINSTALL = Page(
+    about="Take back what run changed: while it waits in another process, or after it was killed.",
+    options=_SHORT,
+    notes=(_SHORT_NOTE,),
+    examples=("toolkit-installer uninstall --node-root /host",),
+)
+STATUS = Page(
+    about="Say whether the toolkit is installed, for which engine and under which handlers, and whether somebody has "
+    "changed a managed file since.",
+    options=(STATUS_JSON, *_SHORT),
+    notes=(_SHORT_NOTE,),
+    examples=("toolkit-installer status --json",),
+)
+DETECT = Page(
+    about="Say what is seen on the node of which engine and distribution, which one run would configure, why, and in "
+    "which files. Exits 3 where that cannot be decided.",
+    options=(STATUS_JSON, *_SHORT),
+    notes=(_SHORT_NOTE,),
+    examples=("toolkit-installer detect --node-root /host", "toolkit-installer detect --json"),
+)
+_FOR_THE_DRIVER = (
+    "node_root",
+    "host_root",
+    "install_dir",
+    "driver_root",
+    "driver_root_ctr_path",
+    "log_format",
+    "debug",
+)
+_FOUND = {"driver_root": "auto", "driver_root_ctr_path": "found with it"}
+
+
+def _of_wait_driver(row: Option) -> Option:
+    """Return an option as `wait-driver` has it: what is not given is found."""
+    return dataclasses.replace(row, default=None, default_note=_FOUND[row.name]) if row.name in _FOUND else row
+
+
+WAIT_DRIVER = Page(
+    about="Wait until the driver is usable, and say meanwhile what is missing: in a driver container's root or on the "
+    "node itself, whichever is ready first, nvidia-smi has to work. For an init container. Changes nothing; exits 8 "
+    "when --timeout is over.",
+    options=(
+        DRIVER_TIMEOUT,
+        UNLESS_INSTALLED,
+        *(_of_wait_driver(row) for row in OPTIONS if row.name in _FOR_THE_DRIVER),
+    ),
+    notes=(_SHORT_NOTE,),
+    examples=(
+        "toolkit-installer wait-driver --node-root /host --unless-installed",
+        "toolkit-installer wait-driver --timeout 600",
+    ),
+)
+OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
+    {
+        program: Page(
+            about=f"{_RUN_ABOUT} This is toolkit-installer run, with the defaults of {program}.",
+            options=OPTIONS,
+            notes=_COMMON_NOTES,
+            examples=(
+                f"{program} /usr/local/nvidia",
+                f"{program} --no-daemon --runtime docker --root /opt/nvidia",
+                f'{program} -r containerd -u "--restart-mode systemd" /opt/nvidia',
+            ),
+        )
+        for program in (Program.NVIDIA_TOOLKIT, Program.NVIDIA_CTK_INSTALLER)
+    }
+)
+
+COMMANDS: Mapping[str, Page] = types.MappingProxyType(
+    {"run": RUN, "plan": PLAN, "uninstall": UNINSTALL, "status": STATUS, "detect": DETECT, "wait-driver": WAIT_DRIVER}
+)
+
+
+def render(
+    page: Page,
+    usage: str,
+    program: Program,
+    *,
+    width: int,
+    emphasise: Callable[[str], str] = str,
+) -> str:
+    """Return a command's help; `width` is in columns, `emphasise` makes titles and flags stand out."""
+    lines = [f"{emphasise('Usage:')} {usage}", "", *_paragraph(page.about, width, "  ")]
+    for group in Group:
+        rows = [option for option in page.options if option.group is group and not option.hidden]
+        if rows:
+            lines += ["", emphasise(f"{group}:")]
+        for option in rows:
+            lines += ["", *_option(option, program, width, emphasise)]
+    lines += ["", emphasise("Other:"), "", emphasise("  -h, --help"), "      Show this help.", ""]
+    lines += [emphasise("  -v, --version"), "      Show the version."]
+    lines += ["", emphasise("Notes:")]
+    for note in page.notes:
+        lines += ["", *_paragraph(note, width, "  ")]
+    lines += _exit_codes(emphasise)
+    lines += ["", emphasise("Examples:"), "", *(f"  {example}" for example in page.examples)]
+    return "\n".join(lines) + "\n"
+
+
+def render_commands(*, width: int, emphasise: Callable[[str], str] = str) -> str:
+    """Return the help of the program that has several commands."""
+    program = Program.TOOLKIT_INSTALLER
+    lines = [f"{emphasise('Usage:')} {program} COMMAND [OPTIONS] [INSTALL_DIR]", ""]
+    lines += _paragraph(
+        "Makes a node able to run GPU containers, and never leaves it worse than it found it.", width, "  "
+    )
+    lines += ["", emphasise("Commands:")]
+    for name, page in COMMANDS.items():
+        lines += ["", emphasise(f"  {name}"), *_paragraph(page.about, width, "      ")]
+    lines += ["", f"  {program} COMMAND --help lists the command's options.", ""]
+    lines += [emphasise("Options:"), "", emphasise("  -h, --help"), "      Show this help.", ""]
+    lines += [emphasise("  -v, --version"), "      Show the version."]
+    lines += _exit_codes(emphasise)
+    lines += ["", emphasise("Examples:"), "", *(f"  {example}" for example in RUN.examples)]
+    return "\n".join(lines) + "\n"
+
+
+def _exit_codes(emphasise: Callable[[str], str]) -> Iterator[str]:
+    yield from ("", emphasise("Exit codes:"), "")
+    for code, meaning in EXIT_CODES.items():
+        yield f"  {code.value}  {meaning}"
+
+
+def _option(option: Option, program: Program, width: int, emphasise: Callable[[str], str]) -> Iterator[str]:
+    flags = ", ".join(sorted(option.flags, key=lambda flag: flag.startswith("--")))
+    placeholder = "|".join(option.choices) if option.kind is Kind.CHOICE else option.kind.value
+    spelling = _paragraph(f"{flags} {placeholder}", width, "  ", "      ")
+    yield from (emphasise(line) for line in spelling)
+    warning = " Not built yet." if option.unbuilt is not None else ""
+    yield from _paragraph(f"{option.help}{warning}", width, "      ")
+    facts = _facts(option, program)
+    together = f"[{'; '.join(facts)}]"
+    if len(together) + len("      ") <= width:
+        yield f"      {together}"
+    else:
+        yield from _paragraph(f"[{facts[0]};", width, "      ", "         ")
+        yield from _paragraph(f"{facts[1]}]", width, "       ", "         ")
+
+
+def _facts(option: Option, program: Program) -> list[str]:
+    """Say who sets the option, and what it is if nobody does."""
+    facts = []
+    if option.variables:
+        facts.append(f"variable{'s' if len(option.variables) > 1 else ''}: {', '.join(option.variables)}")
+    default = option.default_note or option.default_under(program)
+    facts.append(f"default: {'none' if default is None else default}")
+    return facts
+
+
+def _paragraph(text: str, width: int, indent: str, further: str | None = None) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent if further is None else further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,132 @@
+"""Who said what: the command line first, then the *_ARGS strings, then variables, then the default."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+
+from toolkit_installer.cli.options import legacy_args, values
+from toolkit_installer.cli.options.argv import Grammar
+from toolkit_installer.cli.options.model import Option, Value
+from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
+from toolkit_installer.errors import UsageError
+from toolkit_installer.settings import EngineName, Program
+
+_LONGEST_SHOWN = 120
+_T = typing.TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """An option's value (None: not given, and no default) and who gave it (`label`; None: the default)."""
+
+    value: Value | None
+    text: str = ""
+    label: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """What the caller gave: texts by option name from the command line, the environment, and the program's name."""
+
+    values: Mapping[str, Sequence[str]]
+    environment: Mapping[str, str]
+    program: Program
+
+    def answer(self, option: Option, engine: EngineName | None = None) -> Answer:
+        """Find what was said about one option, *_ARGS strings aside.
+
+        Raises UsageError, naming the flag or the variable, what it was given, and what is allowed.
+        """
+        if texts := self.values.get(option.name):
+            return answer_of(option, tuple(texts), option.flags[0])
+        for variable in option.variables_for(engine):
+            text = self.environment.get(variable)
+            if text or (text is not None and option.empty_variable_counts):
+                return answer_of(option, (text,), variable)
+        default = option.default_under(self.program)
+        if default is None:
+            return Answer(None)
+        return Answer(values.read(option, (default,)), default)
+
+    def _strings(self, engine: EngineName | None) -> dict[str, Answer]:
+        """Return what the two *_ARGS strings say."""
+        answers: dict[str, Answer] = {}
+        grammars: Mapping[str, Grammar] = {
+            "toolkit_args": legacy_args.toolkit_flags(),
+            "runtime_args": legacy_args.runtime_flags(engine),
+        }
+        for name, grammar in grammars.items():
+            whole = self.answer(BY_NAME[name])
+            if whole.label is None:
+                continue
+            for option_name, texts in legacy_args.parse(whole.text, label=whole.label, grammar=grammar).items():
+                option = BY_NAME[option_name]
+                answers[option_name] = answer_of(option, texts, f"{option.flags[0]} in {whole.label}")
+        return answers
+
+    def answers(self, engine: EngineName | None, strings_of: EngineName | None) -> Answers:
+        """Find what was said about every option, when this engine is configured (None: not known yet).
+
+        `strings_of` is the engine whose letters the *_ARGS strings use: the one that the caller named.
+        """
+        strings = self._strings(strings_of)
+        found: dict[str, Answer] = {}
+        for option in OPTIONS:
+            in_string = strings.get(option.name)
+            on_command_line = option.name in self.values
+            found[option.name] = in_string if in_string and not on_command_line else self.answer(option, engine)
+        return Answers(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """An answer for every option, by its name. A question for a value of another type is a bug: TypeError."""
+
+    by_name: Mapping[str, Answer]
+
+    def given(self, name: str) -> bool:
+        """Whether anybody said anything."""
+        return self.by_name[name].label is not None
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean's value."""
+        return _typed(self.by_name[name].value, bool, name)
+
+    def text(self, name: str) -> str:
+        """Return the text of an option that has a default."""
+        return _typed(self.by_name[name].value, str, name)
+
+    def text_or_none(self, name: str) -> str | None:
+        """Return the text of an option that need not be given."""
+        return None if self.by_name[name].value is None else self.text(name)
+
+    def number(self, name: str) -> int:
+        """Return a whole number."""
+        return _typed(self.by_name[name].value, int, name)
+
+    def seconds(self, name: str) -> float:
+        """Return a time in seconds."""
+        return _typed(self.by_name[name].value, float, name)
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """Return a list's value; empty if it was not given."""
+        value = self.by_name[name].value
+        return () if value is None else _typed(value, tuple, name)
+
+
+def answer_of(option: Option, texts: tuple[str, ...], label: str) -> Answer:
+    """Read these texts. Raises UsageError naming `label`, the texts and what is allowed."""
+    text = ",".join(texts) if option.kind.is_list else texts[-1]
+    try:
+        return Answer(values.read(option, texts), text, label)
+    except values.NotAllowedError as error:
+        shown = repr(text) if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]!r}..."
+        raise UsageError(f"{label}: {shown} is not allowed", hint=f"allowed: {error.allowed}") from error
+
+
+def _typed(value: Value | None, kind: type[_T], name: str) -> _T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {value!r}, no {kind.__name__}")
+    return value

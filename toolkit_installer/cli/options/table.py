@@ -1,0 +1,20 @@
+"""The table of all options: every flag, alias, variable and default, in the order of the help."""
+
+from __future__ import annotations
+
+from toolkit_installer.cli.options import cluster_rows, device_rows, engine_rows, installer_rows, toolkit_rows
+from toolkit_installer.cli.options.model import Option
+
+OPTIONS: tuple[Option, ...] = (
+    *installer_rows.ROWS,
+    *toolkit_rows.ROWS,
+    *engine_rows.ROWS,
+    *device_rows.ROWS,
+    *cluster_rows.ROWS,
+)
+
+BY_NAME = {option.name: option for option in OPTIONS}
+
+STATUS_JSON = installer_rows.STATUS_JSON
+DRIVER_TIMEOUT = toolkit_rows.DRIVER_TIMEOUT
+UNLESS_INSTALLED = toolkit_rows.UNLESS_INSTALLED

@@ -1,0 +1,285 @@
+"""From an option's text to its value: what is allowed, and how to say what is not."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import types
+from collections.abc import Callable, Mapping
+
+from toolkit_installer.cli.options.model import Kind, Option, Value
+from toolkit_installer.settings import AUTO
+
+TRUE_WORDS = frozenset({"1", "t", "true", "yes", "on"})
+"""The words of Go's strconv.ParseBool, in which the field's manifests are written, and what YAML writers try."""
+FALSE_WORDS = frozenset({"0", "f", "false", "no", "off"})
+
+PID_FILE_NAME = "toolkit.pid"
+_LONGEST_RELOAD_SECONDS = 86_400
+_KERNEL_FOLDERS = ("proc", "sys", "dev")
+_DEFAULT_EXECUTABLES = frozenset({"containerd", "crio"})
+_RESERVED_HANDLERS = frozenset({"runc"})
+
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
+_HANDLER = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_RUNTIME_TYPE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._/-]*")
+# Both halves of a CDI kind follow one rule: https://github.com/cncf-tags/container-device-interface, SPEC.md, "kind".
+_CDI_KIND = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # an RFC 1123 label, as Kubernetes asks
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+# The names of DaemonSets and nodes: an RFC 1123 subdomain, as Kubernetes asks.
+_OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_HOST = re.compile(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?")
+_PORT = re.compile(r"[0-9]{1,5}")
+_HIGHEST_PORT = 65_535
+_FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_INDEX = re.compile(r"[0-9]{1,2}")
+_BUDGET = re.compile(r"([0-9]{1,3})/([0-9]{1,6})")
+_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+
+
+class NotAllowedError(ValueError):
+    """A text that is no value of its option; `allowed` says what would be."""
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(allowed)
+        self.allowed = allowed
+
+
+def read(option: Option, texts: tuple[str, ...]) -> Value:
+    """Return the value of an option that was given as these texts; for all but lists the last one counts.
+
+    Raises NotAllowedError.
+    """
+    if option.kind.is_list:
+        items = tuple(item.strip() for text in texts for item in text.split(","))
+        for item in items:
+            _check_list_item(option.kind, item)
+        return tuple(dict.fromkeys(items))
+    text = texts[-1]
+    if not text and option.may_be_empty:
+        return text
+    if option.kind is Kind.CHOICE:
+        return _choice(option.choices, text)
+    if option.kind is Kind.ENGINES:
+        return _engines(option.choices, text)
+    return _READERS[option.kind](text)
+
+
+def boolean(text: str) -> bool:
+    """Read a boolean. Raises NotAllowedError."""
+    word = text.lower()
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    raise NotAllowedError("true or false (also 1, 0, t, f, yes, no, on, off)")
+
+
+def _choice(choices: tuple[str, ...], text: str) -> str:
+    if text.lower() not in choices:
+        raise NotAllowedError(", ".join(choices))
+    return text.lower()
+
+
+def _engines(choices: tuple[str, ...], text: str) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word.strip().lower() for word in text.split(",")))
+    if any(word not in choices for word in words) or (AUTO in words and len(words) > 1):
+        names = ", ".join(choice for choice in choices if choice != AUTO)
+        raise NotAllowedError(f"{names}, a comma list of these, or {AUTO}")
+    return words
+
+
+def _path(text: str) -> str:
+    if not text.startswith("/") or not _is_plain(text):
+        raise NotAllowedError("an absolute path, without control characters, in UTF-8")
+    return text
+
+
+def _root(text: str) -> str:
+    if text == AUTO:
+        return text
+    if not text.startswith("/") or not _is_plain(text):
+        raise NotAllowedError(f"an absolute path, without control characters, in UTF-8, or {AUTO}")
+    return text
+
+
+def _is_plain(text: str) -> bool:
+    """Fit to be written into JSON, TOML and a log line."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that were no UTF-8, which Python hands over as lone surrogates
+        return False
+    return _CONTROL_CHARACTER.search(text) is None
+
+
+def _install_dir(text: str) -> str:
+    parts = [part for part in text.split("/") if part not in {"", "."}]
+    bad = not text.startswith("/") or not parts or ".." in parts or parts[0] in _KERNEL_FOLDERS
+    if bad or ":" in text or not _is_plain(text):  # the wrappers put the folder into PATH, where a colon separates
+        raise NotAllowedError(
+            "an absolute path in UTF-8, other than /, not in /proc, /sys or /dev, without '..', ':' and control "
+            "characters"
+        )
+    return "/" + "/".join(parts)
+
+
+def _pid_file(text: str) -> str:
+    if not text.startswith("/") or posixpath.basename(text) != PID_FILE_NAME or not _is_plain(text):
+        raise NotAllowedError(f"an absolute path whose last part is {PID_FILE_NAME}")
+    return text
+
+
+def _executable(text: str) -> str:
+    if text in _DEFAULT_EXECUTABLES:
+        return text
+    if not text.startswith("/") or not _is_plain(text):
+        raise NotAllowedError("an absolute path, or containerd or crio for the engine's own")
+    return text
+
+
+def _file_name(text: str) -> str:
+    if text in {"", ".", ".."} or "/" in text or not _is_plain(text):
+        raise NotAllowedError("the name of a file, without a folder")
+    return text
+
+
+def _handler(text: str) -> str:
+    if not _HANDLER.fullmatch(text) or text in _RESERVED_HANDLERS:
+        raise NotAllowedError("letters, digits, '.', '_' and '-', and not runc, which is the engine's own")
+    return text
+
+
+def _index(text: str) -> int:
+    if not _INDEX.fullmatch(text):
+        raise NotAllowedError("a whole number from 0 to 99")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not _PORT.fullmatch(text) or not 0 < int(text) <= _HIGHEST_PORT:
+        raise NotAllowedError(f"a whole number from 1 to {_HIGHEST_PORT}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not _SECONDS.fullmatch(text) or not 0 < float(text) <= _LONGEST_RELOAD_SECONDS:
+        raise NotAllowedError(f"a number of seconds, more than 0 and at most {_LONGEST_RELOAD_SECONDS}")
+    return float(text)
+
+
+def _budget(text: str) -> str:
+    """Return the text as it was given; `budget` reads it."""
+    match = _BUDGET.fullmatch(text)
+    if match is None or not int(match[1]) or not int(match[2]):
+        raise NotAllowedError("a number of reloads and a number of seconds, such as 3/600")
+    return text
+
+
+def budget(text: str) -> tuple[int, float]:
+    """Return how many reloads are allowed within how many seconds; `text` was checked."""
+    count, _, seconds = text.partition("/")
+    return int(count), float(seconds)
+
+
+def _json_object(text: str) -> str:
+    """Return the text as it was given, or {} if it says nothing."""
+
+    def refuse(word: str) -> object:
+        raise ValueError(word)
+
+    try:
+        value = json.loads(text, parse_constant=refuse)
+        holds = isinstance(value, dict) and _fits_toml(value)
+    except (ValueError, RecursionError):
+        holds = False
+    if not holds:
+        raise NotAllowedError("a JSON object of values that TOML has too: no null, no number beyond 64 bits")
+    return text if value else "{}"
+
+
+def _fits_toml(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(_fits_toml, (*value, *value.values())))
+    if isinstance(value, list):
+        return all(map(_fits_toml, value))
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return value is not None and (not isinstance(value, str) or _is_writable(value))
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
+
+
+def _matching(pattern: re.Pattern[str], allowed: str) -> Callable[[str], str]:
+    def reader(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise NotAllowedError(allowed)
+        return text
+
+    return reader
+
+
+def _arguments(text: str) -> str:
+    return text  # read by shlex rules, later
+
+
+_READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
+    {
+        Kind.FLAG: boolean,
+        Kind.PATH: _path,
+        Kind.ROOT: _root,
+        Kind.EXECUTABLE: _executable,
+        Kind.INSTALL_DIR: _install_dir,
+        Kind.PID_FILE: _pid_file,
+        Kind.FILE_NAME: _file_name,
+        Kind.HANDLER: _handler,
+        Kind.RUNTIME_TYPE: _matching(_RUNTIME_TYPE, "a runtime type such as io.containerd.runc.v2"),
+        Kind.CDI_KIND: _matching(_CDI_KIND, "vendor/class, each a letter, then letters, digits, '.', '_' and '-'"),
+        Kind.NAMESPACE: _matching(_NAMESPACE, "a Kubernetes namespace: small letters, digits and '-', 63 at most"),
+        Kind.OBJECT: _matching(_OBJECT, "the name of a Kubernetes object: small letters, digits, '-' and '.'"),
+        Kind.HOST: _matching(_HOST, "a host name or an address, an IPv6 one without brackets"),
+        Kind.PORT: _port,
+        Kind.INDEX: _index,
+        Kind.SECONDS: _seconds,
+        Kind.BUDGET: _budget,
+        Kind.JSON_OBJECT: _json_object,
+        Kind.ARGUMENTS: _arguments,
+    }
+)
+
+
+def _runtime(text: str) -> str:
+    if not _BARE_NAME.fullmatch(text) and not (text.startswith("/") and _is_plain(text)):
+        raise NotAllowedError("a comma list of runtimes, each a name such as runc or an absolute path")
+    return text
+
+
+def _source(text: str) -> str:
+    kind, equals, path = text.partition("=")
+    right = _is_plain(path) and path.startswith("/") if equals else True
+    if kind not in {"command", "file"} or (equals and kind == "command") or not right:
+        raise NotAllowedError("a comma list of command, file and file=/path")
+    return text
+
+
+_LIST_ITEM_READERS: Mapping[Kind, Callable[[str], str]] = types.MappingProxyType(
+    {
+        Kind.PREFIXES: _matching(_PREFIX, "a comma list of annotation prefixes such as cdi.k8s.io/"),
+        Kind.FEATURES: _matching(_FEATURE, "a comma list of feature names: letters, digits, '_' and '-'"),
+        Kind.RUNTIMES: _runtime,
+        Kind.SOURCES: _source,
+        Kind.NAMESPACES: _matching(_NAMESPACE, "a comma list of Kubernetes namespaces"),
+    }
+)
+
+
+def _check_list_item(kind: Kind, item: str) -> None:
+    _LIST_ITEM_READERS[kind](item)

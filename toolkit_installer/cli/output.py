@@ -1,0 +1,107 @@
+"""What the commands answer on stdout: the one place that prints, and that makes safe what is printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import sys
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import click
+
+from toolkit_installer.documents import visible
+from toolkit_installer.errors import ExitCode, InstallerError
+from toolkit_installer.node import streams
+
+_HINT: Final = "nothing was changed; make room where the answer goes, or send it elsewhere, and ask again"
+
+
+class OutputError(InstallerError):
+    """The answer could not be written: stdout leads to a full disk, a broken one, or nowhere."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
+
+
+@dataclasses.dataclass(frozen=True)
+class DiffLine:
+    """A line of a diff: its tabs stay, and it has the colour of its kind on a terminal."""
+
+    text: str
+    paint: Callable[[str], str]
+
+
+def show(lines: Iterable[str | DiffLine]) -> None:
+    """Print lines; each stays one, whatever the names in it, and no terminal obeys it.
+
+    Raises OutputError, and BrokenPipeError if nobody reads any more.
+    """
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    _print("".join(f"{_shown(line, color=color)}\n" for line in lines))
+
+
+def show_own(text: str) -> None:
+    """Print text of the program's own, with its colours if stdout is a terminal. Raises as `show` does."""
+    _print(f"{text if sys.stdout.isatty() else click.unstyle(text)}\n")
+
+
+def show_aside(text: str) -> None:
+    """Print lines on stderr, if it takes them: they explain, and are no reason to fail."""
+    shown = "".join(f"{visible.line(line, tabs=True)}\n" for line in text.split("\n"))
+    try:
+        streams.write(sys.stderr, shown)
+    except (OSError, ValueError):
+        return  # see above
+
+
+def finish() -> None:
+    """Write what stdout still holds back. Raises as `show` does."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _lead_nowhere()
+        raise _refused(error) from error
+
+
+def reader_is_gone() -> bool:
+    """Tell whether stdout is a pipe that nobody reads any more (`… | head`). If so, it is led nowhere."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    gone = any(events & select.POLLERR for _, events in poll.poll(0))
+    if gone:
+        _lead_nowhere()
+    return gone
+
+
+def _lead_nowhere() -> None:
+    """Have stdout swallow what it holds back: Python would fail on it once more when the process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _print(text: str) -> None:
+    try:
+        streams.write(sys.stdout, text, patient=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: OSError) -> OutputError:
+    return OutputError(f"the answer cannot be written to the standard output: {error.strerror}", hint=_HINT)
+
+
+def _shown(line: str | DiffLine, *, color: bool) -> str:
+    if isinstance(line, str):
+        return visible.line(line)
+    shown = visible.line(line.text, tabs=True)
+    return line.paint(shown) if color else shown

@@ -1,0 +1,109 @@
+"""The command that says what is seen on the node, what that means, and what a run would work on. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from toolkit_installer import log
+from toolkit_installer.cli import output
+from toolkit_installer.driver import gpus
+from toolkit_installer.engines.detect import decide
+from toolkit_installer.engines.detect.decide import Decision
+from toolkit_installer.engines.detect.evidence import Evidence
+from toolkit_installer.engines.registry import room
+from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import Settings
+
+
+def show(node: Node, settings: Settings, *, as_json: bool) -> int:
+    """Print what was seen and decided; return the exit code of the error where nothing could be decided.
+
+    Raises OutputError.
+    """
+    seen = decide.look(node, settings)
+    decided: Sequence[Decision] = ()
+    error: ConfigurationError | None = None
+    try:
+        decided = decide.detect(node, settings, seen)
+    except ConfigurationError as refusal:
+        error = refusal
+    facts = {
+        "decided": [_facts(node, decision) for decision in decided],
+        "error": None if error is None else {"reason": error.reason, "hint": error.hint},
+        "evidence": [_of(each) for each in seen],
+        "gpus": list(gpus.look(node).words),
+    }
+    output.show(json.dumps(facts, indent=2).split("\n") if as_json else _lines(facts))
+    if error is None:
+        return 0
+    log.get().error(error.reason, hint=error.hint)
+    return error.exit_code
+
+
+def _of(each: Evidence) -> dict[str, Any]:
+    row = each.row
+    return {
+        "kind": each.kind.value,
+        "distribution": row.name if row is not None else None,
+        "engine": row.engine.value if row is not None else None,
+        "words": each.words,
+    }
+
+
+def _facts(node: Node, decision: Decision) -> dict[str, Any]:
+    """Return what a run would work on. What is wrong with the engine's files is said, and no reason to say no more."""
+    row, own = decision.row, decision.settings.engine
+    facts: dict[str, Any] = {
+        "engine": row.engine.value,
+        "distribution": row.name,
+        "why": decision.why,
+        "how": row.configured,
+        "socket": own.socket or row.socket,
+        "config": own.config or row.config,
+        "drop_in": own.drop_in or row.drop_in,
+        "unit": None,
+        "files": [],
+        "version": None,
+        "trouble": None,
+    }
+    try:
+        survey = room(row.engine).survey(node, own)
+    except InstallerError as error:
+        facts["trouble"] = str(error)
+        return facts
+    facts["files"] = [{"role": file.role, "path": file.path, "exists": file.found is not None} for file in survey.files]
+    facts["socket"] = survey.socket
+    if survey.live is None:
+        facts["trouble"] = survey.silence or None
+    else:
+        facts["version"] = survey.live.version
+        facts["unit"] = survey.live.process.unit if survey.live.process is not None else None
+    return facts
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    lines = ["Seen:"] if facts["evidence"] else ["Seen: nothing of any engine"]
+    lines += [f"  {each['kind']:8}{each['words']}" for each in facts["evidence"]]
+    for decided in facts["decided"]:
+        version = f" {decided['version']}" if decided["version"] else ""
+        lines += [
+            "",
+            f"Decided: {decided['engine']}{version}, as {decided['distribution']} has it",
+            f"  Why:    {decided['why']}",
+            f"  How:    {decided['how']}",
+            f"  Socket: {decided['socket']}",
+        ]
+        lines += [f"  Unit:   {decided['unit']}"] if decided["unit"] else []
+        lines += [
+            f"  File:   {file['path']} ({file['role']}{'' if file['exists'] else ', absent'})"
+            for file in decided["files"]
+        ]
+        lines += [f"  But:    {decided['trouble']}"] if decided["trouble"] else []
+    lines += ["", "GPUs:", *(f"  {each}" for each in facts["gpus"])]
+    if facts["error"] is not None:
+        lines += ["", f"Not decided: {facts['error']['reason']}"]
+        lines += [f"  Hint: {facts['error']['hint']}"] if facts["error"]["hint"] else []
+    return lines

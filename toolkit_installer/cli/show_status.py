@@ -1,0 +1,186 @@
+"""What `plan` and `status` show to people and machines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from toolkit_installer import __version__
+from toolkit_installer.cli import output
+from toolkit_installer.cli.output import DiffLine
+from toolkit_installer.documents import diff
+from toolkit_installer.driver import gpus
+from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.engines.registry import room
+from toolkit_installer.lifecycle.observe import Observation, installed
+from toolkit_installer.lifecycle.plan import EngineWork, mismatches, moved, superseded
+from toolkit_installer.node import locks
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import drift
+from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.settings import ReloadMode, Settings
+from toolkit_installer.toolkit.layout import ToolkitFile
+
+_ASK_SECONDS = 5.0
+
+
+# --- plan ----------------------------------------------------------------------------------------------------------
+
+
+def show_plan(node: Node, seen: Observation) -> None:
+    """Print what `run` would do, as unified diffs with secrets masked. Raises OutputError, NodeError."""
+    output.show([*_plan_lines(seen), *_gpu_lines(node)])
+
+
+def show_gpus(node: Node, words: str) -> None:
+    """Print these words, and which GPUs the node shows. Raises OutputError, NodeError."""
+    output.show([words, *_gpu_lines(node)])
+
+
+def _gpu_lines(node: Node) -> list[str]:
+    return [f"GPUs of the node: {gpus.look(node)}"]
+
+
+def _plan_lines(seen: Observation) -> list[str | DiffLine]:
+    work = seen.plan.toolkit
+    recorded = seen.receipt.engines if seen.receipt is not None else ()
+    others = superseded(recorded, seen.plan.engines)
+    lines: list[str | DiffLine] = [
+        f"CDI specification: {each.path}: {each.note}" for each in seen.plan.specifications if each.note
+    ]
+    if seen.plan.empty and not others:
+        return [*lines, "Nothing to do: the node is as it should be."]
+    if (record := moved(recorded, seen.plan.engines)) is not None:
+        lines.append(f"Engine {record.name}: the handlers are taken back first, from {_paths(record)}")
+    lines += [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]
+    lines += [f"  {_described(file)}" for file in work.write]
+    lines += [f"  remove {name}" for name in work.remove]
+    for engine in seen.plan.engines:
+        lines += ["", f"Engine {engine.name}:", *_engine_lines(engine)]
+    lines += [f"Engine {record.name}: the handlers are taken back at last, from {_paths(record)}" for record in others]
+    if seen.plan.device_nodes:
+        lines += ["", f"Device nodes to create: {', '.join(seen.plan.device_nodes)}"]
+    for specification in seen.plan.specifications:
+        if specification.changes:
+            lines += ["", "CDI specification:"]
+            lines += _diff_lines(specification.path, specification.content, specification.target)
+    return lines
+
+
+def _paths(record: EngineRecord) -> str:
+    return ", ".join(file.path for file in record.files)
+
+
+def _described(file: ToolkitFile) -> str:
+    if file.target is not None:
+        return f"link   {file.name} -> {file.target}"
+    if file.source is not None:
+        return f"copy   {file.name} from {file.source}"
+    return f"write  {file.name}"
+
+
+def _diff_lines(path: str, before: bytes | None, after: bytes | None) -> list[DiffLine]:
+    return [DiffLine(line, diff.painted) for line in diff.unified(path, before, after).removesuffix("\n").split("\n")]
+
+
+def _engine_lines(engine: EngineWork) -> list[str | DiffLine]:
+    lines: list[str | DiffLine] = [f"  {note}" for note in engine.goals.notes]
+    for goal in engine.goals.files:
+        before = engine.survey.file(goal.role).content
+        if goal.target != before:
+            lines += _diff_lines(goal.path, before, goal.target)
+    if engine.reload_why:
+        unit = f" of {engine.reload.unit}" if engine.reload.unit else ""
+        lines.append(f"  Reload by {engine.reload.watched_by or engine.reload.mode}{unit}: {engine.reload_why}.")
+    elif engine.reload.by_itself:
+        lines.append("  No reload: the engine takes the change over by itself.")
+    elif engine.reload.mode is ReloadMode.NONE:
+        lines.append("  No reload: the engine serves the change after its next restart.")
+    else:
+        lines.append("  No reload: the engine serves this already.")
+    return lines
+
+
+# --- status --------------------------------------------------------------------------------------------------------
+
+
+def show_status(node: Node, settings: Settings, receipt: Receipt | None, *, as_json: bool) -> None:
+    """Print whether and how the node is configured. Raises OutputError."""
+    facts = _facts(node, settings, receipt)
+    output.show(json.dumps(facts, indent=2).split("\n") if as_json else _status_lines(facts))
+
+
+def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "version": __version__,
+        "installed": receipt is not None and receipt.state is State.INSTALLED,
+        "state": receipt.state.value if receipt is not None else "absent",
+        "running_pid": _holder(node, settings, receipt),
+        "gpus": list(gpus.look(node).words),
+        "toolkit": None,
+        "engines": [],
+        "specifications": [],
+    }
+    if receipt is not None:
+        missing = [name for name in receipt.toolkit_files if installed(node, receipt.toolkit_folder, name) is None]
+        facts["toolkit"] = {
+            "folder": receipt.toolkit_folder,
+            "files": len(receipt.toolkit_files),
+            "missing": missing,
+        }
+        facts["engines"] = [_engine_facts(node, engine) for engine in receipt.engines]
+        facts["specifications"] = [_file_facts(node, file) for file in receipt.specifications]
+    return facts
+
+
+def _holder(node: Node, settings: Settings, receipt: Receipt | None) -> int | None:
+    """Return the PID of the running instance, under whichever of the program's names it runs."""
+    paths = [settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]
+    return next((pid for path in paths if (pid := locks.holder(node.files, path)) is not None), None)
+
+
+def _engine_facts(node: Node, engine: EngineRecord) -> dict[str, Any]:
+    try:
+        live = room(engine.name).ask(node, engine.socket, _ASK_SECONDS)
+    except EngineSilentError as error:
+        answer: dict[str, Any] = {"answers": False, "served": None, "detail": [str(error)], "own": []}
+    else:
+        wrong = mismatches(live, dict(engine.handlers), engine.default)
+        own = sorted(live.own)
+        answer = {"answers": True, "served": not wrong, "detail": wrong, "version": live.version, "own": own}
+    return {
+        "name": engine.name.value,
+        "socket": engine.socket,
+        "handlers": dict(engine.handlers),
+        "default": engine.default,
+        "files": [_file_facts(node, file) for file in engine.files],
+        "live": answer,
+    }
+
+
+def _file_facts(node: Node, file: FileRecord) -> dict[str, Any]:
+    return {"path": file.path, "state": drift.state_of(node, file)}
+
+
+def _status_lines(facts: dict[str, Any]) -> list[str]:
+    state = "installed" if facts["installed"] else {"absent": "not installed"}.get(facts["state"], facts["state"])
+    running = f"PID {facts['running_pid']}" if facts["running_pid"] else "nobody"
+    lines = [f"State:   {state}", f"Running: {running}", *(f"GPU:     {each}" for each in facts["gpus"])]
+    if facts["toolkit"] is not None:
+        missing = facts["toolkit"]["missing"]
+        lines.append(
+            f"Toolkit: {facts['toolkit']['folder']}, {facts['toolkit']['files']} files"
+            + (f", MISSING: {', '.join(missing)}" if missing else "")
+        )
+    for engine in facts["engines"]:
+        live = engine["live"]
+        served = "does not answer" if not live["answers"] else "serves them" if live["served"] else "SERVES THEM NOT"
+        lines.append(f"Engine:  {engine['name']} on {engine['socket']}: {served}")
+        lines += [f"         {detail}" for detail in live["detail"]]
+        for name, path in engine["handlers"].items():
+            default = " (default)" if name == engine["default"] else ""
+            also = ", which the distribution registers too" if name in live["own"] else ""
+            lines.append(f"Handler: {name}{default} -> {path}{also}")
+        lines += [f"File:    {file['path']}: {file['state']}" for file in engine["files"]]
+    lines += [f"CDI:     {file['path']}: {file['state']}" for file in facts["specifications"]]
+    return lines

@@ -1,0 +1,154 @@
+"""Which NVIDIA GPUs a node shows: on its PCI bus, as device nodes, as a Tegra's own, or by a driver that works.
+
+A node without any needs no toolkit, and no driver will ever come. What cannot be looked at counts as unknown, and never
+as absent. Reads, never writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from collections.abc import Iterator
+
+from toolkit_installer.driver import roots
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import ToolkitSettings
+
+_SYSFS = "/sys/devices"
+"""Has entries wherever a sysfs is mounted."""
+_PCI = "/sys/bus/pci/devices"
+_PCI_DRIVERS = "/sys/bus/pci/drivers"
+_VENDOR = "0x10de"
+"""NVIDIA's, as the kernel's sysfs says it (Documentation/ABI/testing/sysfs-bus-pci)."""
+_GPU_CLASSES = ("0x03", "0x12")
+"""Base classes of the PCI Code and ID Assignment Specification: display controllers (VGA 0300, 3D 0302), and processing
+accelerators. A card's sound (0403), USB-C (0c03) and serial (0c80) functions, NVSwitches (0680) and the parts of old
+chipsets are no GPUs. A virtual function (SR-IOV), a vGPU in a guest and a GPU split by MIG are of these classes too."""
+_GIVEN_AWAY = re.compile(r"vfio|^pci-stub$|^pciback$|^xen-pciback$")
+"""Drivers that hold a device for virtual machines: vfio-pci and its variants, nvgrace_gpu_vfio_pci among them."""
+_FOR_MACHINES = ("vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback")
+"""Their folders, which list the devices that they hold."""
+_DEVICE = re.compile(r"nvidia[0-9]+|nvidiactl|nvhost-(?:ctrl-)?gpu|nvgpu")
+"""Of the driver of Linux, and of a Tegra's."""
+_DEVICES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvhost-ctrl-gpu", "nvgpu", "dxg")
+"""Those that come first where there are more of a kind."""
+_DXG = "/dev/dxg"
+_WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
+"""Beside /dev/dxg, which any GPU of a WSL 2 machine has: NVIDIA's driver of Windows brings it."""
+_COMPATIBLE = "/sys/firmware/devicetree/base/compatible"
+_TEGRA = "nvidia,tegra"
+"""How the compatible strings of a Tegra's device tree begin (Devicetree Specification, 2.3.1); it has no PCI GPU."""
+_LONGEST = 64 * 1024
+"""Bytes, far more than any of these files has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpus:
+    """What a look showed, in words: the GPUs that are the node's own, and those that it keeps for virtual machines.
+
+    `known`: the node's sysfs was seen, so that what is not here is not there.
+    """
+
+    own: tuple[str, ...] = ()
+    given_away: tuple[str, ...] = ()
+    known: bool = True
+
+    @property
+    def absent(self) -> bool:
+        """Whether the node has certainly no GPU for containers."""
+        return self.known and not self.own
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Each GPU, or that there is none, or that nobody can tell."""
+        kept = [f"{each}, kept for virtual machines" for each in self.given_away]
+        none = "none is seen" if self.known else "not known: the node's /sys is not seen from here"
+        return (*self.own, *kept) or (none,)
+
+    def __str__(self) -> str:
+        """Return the words, for a log."""
+        return "; ".join(self.words)
+
+
+def look(node: Node) -> Gpus:
+    """Look at the node's buses and device nodes. Raises NodeError for what is there and cannot be read."""
+    own: dict[str, None] = {}
+    given_away: dict[str, None] = {}
+    known = False
+    for reader in roots.readers(node):
+        known = known or bool(reader.list(_SYSFS))
+        for words, free in _on_pci(reader):
+            (own if free else given_away)[words] = None
+        own |= dict.fromkeys([*_device_nodes(reader), *_tegra(reader)])
+    return Gpus(tuple(own), tuple(given_away), known)
+
+
+def look_for_use(node: Node, toolkit: ToolkitSettings) -> Gpus:
+    """Look as `look` does, and where there is nothing, ask the drivers that are installed: one that works has a GPU.
+
+    Raises NodeError, Stopped.
+    """
+    seen = look(node)
+    if not seen.absent:
+        return seen
+    found = roots.look(node, toolkit).driver
+    return seen if found is None else dataclasses.replace(seen, own=(f"a driver that works, in {found.root}",))
+
+
+def signs(node: Node) -> tuple[str, ...]:
+    """Return paths, in the installer's mount namespace, some of which change when a GPU comes.
+
+    Those that end in a slash are folders, which change when an entry comes or goes (waiter.identity).
+    """
+    folders = (_PCI, *(posixpath.join(_PCI_DRIVERS, name) for name in _FOR_MACHINES))
+    devices = [posixpath.join("/dev", name) for name in _DEVICES]
+    return tuple(
+        dict.fromkeys(
+            path
+            for reader in roots.readers(node)
+            for path in (
+                *(f"{reader.root.outside(reader.canonical(folder))}/" for folder in folders),
+                *(reader.root.outside(reader.canonical(device)) for device in devices),
+            )
+        )
+    )
+
+
+def _on_pci(reader: Reader) -> Iterator[tuple[str, bool]]:
+    """Yield the GPUs on the PCI bus in words, and whether each is free to be used by the node."""
+    for address in reader.list(_PCI):
+        place = posixpath.join(_PCI, address)
+        if _text(reader, f"{place}/vendor") != _VENDOR or not _text(reader, f"{place}/class").startswith(_GPU_CLASSES):
+            continue
+        held = posixpath.basename(reader.link_target(f"{place}/driver") or "")
+        kind = _text(reader, f"{place}/device").removeprefix("0x")
+        yield f"PCI {address} (10de:{kind}, {held or 'no driver'})", not _GIVEN_AWAY.search(held)
+
+
+def _device_nodes(reader: Reader) -> Iterator[str]:
+    for name in reader.list("/dev"):
+        if _DEVICE.fullmatch(name):
+            yield posixpath.join("/dev", name)
+    if reader.status(_DXG) is not None and reader.status(_WSL_LIBRARY) is not None:
+        yield _DXG
+
+
+def _tegra(reader: Reader) -> Iterator[str]:
+    for name in _text(reader, _COMPATIBLE).split("\0"):
+        if name.startswith(_TEGRA):
+            yield f"the machine itself ({name})"
+            return
+
+
+def _text(reader: Reader, path: str) -> str:
+    """Return what a small file says, nothing where it is not there, or went just now. Raises NodeError."""
+    try:
+        found = reader.find(path, _LONGEST)
+    except ConfigurationError as error:
+        if error.path is None or reader.status(path) is not None:
+            raise
+        return ""
+    return "" if found is None else found.content.decode(errors="replace").strip("\0 \n")

@@ -1,0 +1,286 @@
+"""Where on the node the driver is, and whether it is usable: nvidia-smi, run below its root, is the proof."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import posixpath
+
+from toolkit_installer import log
+from toolkit_installer.documents import toml_document
+from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, InstallerError
+from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.programs import PATH, ProgramError, Programs
+from toolkit_installer.settings import AUTO, Settings, ToolkitSettings
+from toolkit_installer.toolkit.payload import LIBRARY_FOLDERS
+from toolkit_installer.toolkit.wrappers import CONFIG_NAME
+
+CONTAINER_ROOT = "/run/nvidia/driver"
+"""Where a driver container shows its own `/` to the node."""
+VALIDATIONS = "/run/nvidia/validations"
+CONTAINER_READY = f"{VALIDATIONS}/.driver-ctr-ready"
+"""What the start-up probe of the GPU Operator's driver container leaves when nvidia-smi has worked in it."""
+DRIVER_READY = f"{VALIDATIONS}/driver-ready"
+"""What the GPU Operator's validator leaves: variables for a shell that name the driver root, and the device root."""
+
+_PROGRAM = "nvidia-smi"
+_SIGNS = (
+    *(f"{folder}/{_PROGRAM}" for folder in PATH.split(":")),
+    *(f"{folder}/libnvidia-ml.so.1" for folder in LIBRARY_FOLDERS),  # a link to the file of the driver's own version
+    "/dev/nvidiactl",
+)
+"""The last is there once the kernel module is loaded."""
+_QUERY = ("--query-gpu=driver_version", "--format=csv,noheader")
+PROOF_SECONDS = 60.0
+"""Without a persistence daemon every GPU is initialised first, which takes seconds for each."""
+_LONGEST_SAID = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Driver:
+    """A driver's roots: `root` and `dev_root` are the node's paths, `seen_at` and `dev_seen_at` the installer's own."""
+
+    root: str
+    seen_at: str
+    dev_root: str
+    dev_seen_at: str
+    version: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """What a look at the node showed: the driver, or what is missing, in words, root by root."""
+
+    driver: Driver | None
+    missing: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """A root where the driver may be. What is empty was not said."""
+
+    root: str
+    seen_at: str = ""
+    dev_root: str = ""
+    dev_seen_at: str = ""
+    marker: str = ""
+    """A file that has to be there as well."""
+
+
+class _NotUsableError(Exception):
+    """The driver is not usable in a root; the text says why."""
+
+
+def settled(settings: Settings, node: Node) -> tuple[Settings, bool]:
+    """Return settings in which the driver's paths are found, and whether no driver is usable.
+
+    A node that has the toolkit already keeps the root that it was installed with while no driver is usable: one that
+    is being replaced is no reason to change anything. Raises DriverNotReadyError for others.
+    """
+    toolkit = settings.toolkit
+    if not _is_looked_for(toolkit):
+        return settings, False
+    seen = look(node, toolkit)
+    found = seen.driver
+    if found is None:
+        root = _installed_root(node, toolkit.folder)
+        if root is None:
+            raise DriverNotReadyError(
+                f"no driver is usable on this node: {'; '.join(seen.missing)}",
+                hint="`toolkit-installer wait-driver` waits for one; --driver-root names a root that is used unseen",
+            )
+        log.get().warning("No driver is usable now: the installed root stays", root=root, missing=seen.missing)
+        found = _described(node, toolkit, _Place(root), _seen_at(node, toolkit, _Place(root)))
+    else:
+        log.get().info("Found the driver", root=found.root, dev_root=found.dev_root, version=found.version)
+    paths = dataclasses.replace(
+        toolkit,
+        driver_root=found.root,
+        driver_root_ctr_path=found.seen_at,
+        dev_root=found.dev_root,
+        dev_root_ctr_path=found.dev_seen_at,
+    )
+    return dataclasses.replace(settings, toolkit=paths), seen.driver is None
+
+
+def _is_looked_for(toolkit: ToolkitSettings) -> bool:
+    return AUTO in (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
+
+
+def look(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SECONDS) -> Look:
+    """Look whether a driver is usable now: in the root that was asked for, else in the first of those that may be.
+
+    nvidia-smi gets so many `seconds` in each. Raises Stopped.
+    """
+    missing: dict[str, str] = {}
+    for place in _places(node, toolkit):
+        if place.root in missing:
+            continue
+        try:
+            return Look(_usable(node, toolkit, place, seconds))
+        except _NotUsableError as reason:
+            missing[place.root] = f"{place.root}: {reason}"
+    return Look(None, tuple(missing.values()))
+
+
+def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
+    """Return paths, in the installer's mount namespace, some of which change when a driver comes, goes or is replaced.
+
+    None where nothing that is installed depends on which driver it is.
+    """
+    if not _is_looked_for(toolkit) and not toolkit.cdi.enabled:
+        return ()
+    found = [reader.root.outside(path) for reader in readers(node) for path in (CONTAINER_READY, DRIVER_READY)]
+    for place in _places(node, toolkit):
+        for view in _candidates(node, toolkit, place):
+            root = Root(os.path.realpath(view))
+            for path in _SIGNS:
+                with contextlib.suppress(NodeError):  # what leads nowhere is no driver's
+                    found.append(root.outside(root.canonical(path)))
+    return tuple(dict.fromkeys(found))
+
+
+def _places(node: Node, toolkit: ToolkitSettings) -> tuple[_Place, ...]:
+    """Return where a driver may be, the likelier ones first."""
+    if toolkit.driver_root != AUTO:
+        return (_Place(toolkit.driver_root),)
+    managed = _present(node, VALIDATIONS)
+    container = _Place(CONTAINER_ROOT, marker=CONTAINER_READY if managed else "")
+    return (*_said_by_operator(node), container, _Place("/"))
+
+
+def _usable(node: Node, toolkit: ToolkitSettings, place: _Place, seconds: float) -> Driver:
+    """Prove that the driver in a root is usable. Raises _NotUsableError."""
+    seen_at = _seen_at(node, toolkit, place)
+    programs = Programs(Root(os.path.realpath(seen_at)))
+    program = _program(programs)
+    if program is None:
+        raise _NotUsableError(f"there is no {_PROGRAM}" if os.path.isdir(seen_at) else "there is no such folder")
+    if place.marker and not _present(node, place.marker):
+        raise _NotUsableError(f"the driver container has not said that it is ready, in {place.marker}")
+    try:
+        done = programs.run([program, *_QUERY], seconds=seconds)
+    except (NodeError, ProgramError) as error:
+        raise _NotUsableError(error.reason) from error
+    except InstallerError as error:
+        raise _NotUsableError(str(error)) from error
+    said = done.output.decode(errors="replace").strip()
+    if done.status != 0:
+        words = " ".join((said or done.errors or "it says nothing").split())
+        raise _NotUsableError(f"{_PROGRAM} ends with {done.status}: {words[:_LONGEST_SAID]}")
+    found = _described(node, toolkit, place, seen_at)
+    return dataclasses.replace(found, version=said.partition("\n")[0][:_LONGEST_SAID])
+
+
+def _program(programs: Programs) -> str | None:
+    """Return nvidia-smi's path below the root; an empty file is what a container gets mounted over."""
+    try:
+        path = programs.find(_PROGRAM)
+        refusal = programs.refusal(_PROGRAM) if path is None else None
+        if refusal is not None:
+            raise _NotUsableError(str(refusal))
+        if path is None or not os.path.getsize(programs.root.outside(programs.root.canonical(path))):
+            return None
+    except NodeError as error:
+        raise _NotUsableError(str(error)) from error
+    except FileNotFoundError:
+        return None  # it went just now
+    return path
+
+
+def _seen_at(node: Node, toolkit: ToolkitSettings, place: _Place) -> str:
+    """Return where the installer sees a root of the node: what was given counts, else the first that has nvidia-smi."""
+    candidates = _candidates(node, toolkit, place)
+    for candidate in candidates:
+        try:
+            if _program(Programs(Root(os.path.realpath(candidate)))) is not None:
+                return candidate
+        except _NotUsableError:
+            return candidate
+    return candidates[-1]
+
+
+def _candidates(node: Node, toolkit: ToolkitSettings, place: _Place) -> list[str]:
+    if toolkit.driver_root_ctr_path != AUTO:
+        return [toolkit.driver_root_ctr_path]
+    return [*_said(node, place.seen_at), *_views(node, place.root)]
+
+
+def _said(node: Node, seen_at: str) -> list[str]:
+    """Return where the GPU Operator says that its own containers see a root; they are mounted as this one may be."""
+    return [seen_at] if seen_at and not node.whole else []
+
+
+def _views(node: Node, root: str) -> list[str]:
+    """Return where a folder of the node may be seen from here."""
+    whole = node.programs.root
+    on_node = posixpath.normpath(whole.outside(whole.canonical(root)))
+    # where single folders are mounted, each is under its own name; the container's own / is none of them
+    mounted = [] if node.whole or root == "/" else [root]
+    return [*mounted, on_node]
+
+
+def _described(node: Node, toolkit: ToolkitSettings, place: _Place, seen_at: str) -> Driver:
+    """Return a driver's roots. The device root is the driver's own if that has a dev/, else the node's."""
+    own = os.path.isdir(os.path.join(seen_at, "dev"))
+    dev_root = toolkit.dev_root if toolkit.dev_root != AUTO else place.dev_root or (place.root if own else "/")
+    dev_seen_at = toolkit.dev_root_ctr_path
+    if dev_seen_at == AUTO:
+        said = _said(node, place.dev_seen_at) if place.dev_root == dev_root else []
+        views = [*said, *_views(node, dev_root)]
+        with_devices = [view for view in views if os.path.isdir(os.path.join(view, "dev"))]
+        dev_seen_at = seen_at if dev_root == place.root else [*with_devices, views[-1]][0]
+    return Driver(place.root, seen_at, dev_root, dev_seen_at)
+
+
+def _said_by_operator(node: Node) -> tuple[_Place, ...]:
+    """Return the root that the GPU Operator's validator names, if it does."""
+    text = _read(node, DRIVER_READY)
+    if text is None:
+        return ()
+    pairs = [line.strip().partition("=") for line in text.splitlines()]
+    said = {name: value.strip("\"'") for name, equals, value in pairs if equals}
+    paths = {name: posixpath.normpath(value) for name, value in said.items() if value.startswith("/")}
+    if "NVIDIA_DRIVER_ROOT" not in paths:
+        return ()
+    return (
+        _Place(
+            root=paths["NVIDIA_DRIVER_ROOT"],
+            seen_at=paths.get("DRIVER_ROOT_CTR_PATH", ""),
+            dev_root=paths.get("NVIDIA_DEV_ROOT", ""),
+            dev_seen_at=paths.get("DEV_ROOT_CTR_PATH", ""),
+        ),
+    )
+
+
+def _installed_root(node: Node, folder: str) -> str | None:
+    """Return the driver root that the installed toolkit has, None where there is none."""
+    found = node.files.find(posixpath.join(folder, CONFIG_NAME))
+    try:
+        document = toml_document.parse(found.content) if found is not None else {}
+    except ConfigurationError:  # damaged: it is about to be put right, and says nothing
+        return None
+    cli = document.get("nvidia-container-cli")
+    root = cli.get("root") if isinstance(cli, dict) else None
+    return root if isinstance(root, str) and root.startswith("/") else None
+
+
+def _present(node: Node, path: str) -> bool:
+    return any(reader.status(path) is not None for reader in readers(node))
+
+
+def _read(node: Node, path: str) -> str | None:
+    """Return the text of a file of the node, wherever it is seen. Raises NodeError, ConfigurationError."""
+    for reader in readers(node):
+        found = reader.find(path)
+        if found is not None:
+            return found.content.decode(errors="replace")
+    return None
+
+
+def readers(node: Node) -> tuple[Reader, ...]:
+    """Return what reads the node's files: single folders are mounted under their names, or all below /host."""
+    return (node.files,) if node.whole else (node.files, Reader(node.programs.root))

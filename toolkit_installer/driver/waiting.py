@@ -1,0 +1,111 @@
+"""Waiting for the driver: says what is missing, on a terminal in one line that is kept up to date. Changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import signal
+import sys
+import time
+
+from toolkit_installer import log
+from toolkit_installer.driver import gpus, roots
+from toolkit_installer.driver.roots import Driver, Look
+from toolkit_installer.errors import DriverNotReadyError
+from toolkit_installer.node import signals
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Stopped
+from toolkit_installer.settings import Settings, WithoutGpu
+
+_LOOK_SECONDS = 3.0
+_TICK_SECONDS = 1.0
+_SAY_SECONDS = 60.0
+"""How often the same is said again."""
+
+
+def wait(node: Node, settings: Settings, seconds: float | None) -> Driver | None:
+    """Return the driver once it is usable, within `seconds` (None: whenever that is).
+
+    With `--without-gpu idle` that is None where the node shows no GPU, or none any more. HUP: it is looked at once.
+    Raises DriverNotReadyError, and Stopped when a signal says so.
+    """
+    began = time.monotonic()
+    progress = _Progress(on=settings.log_format is None)
+    said: tuple[str, ...] | None = None
+    said_at = began
+    while True:
+        left = math.inf if seconds is None else began + seconds - time.monotonic()
+        proof = min(roots.PROOF_SECONDS, max(_TICK_SECONDS, left))
+        seen = _look(node, settings, proof, progress)
+        now = time.monotonic()
+        if seen.driver is not None:
+            progress.clear()
+            return seen.driver
+        if settings.without_gpu is WithoutGpu.IDLE and gpus.look(node).absent:
+            progress.clear()
+            return None
+        if seen.missing != said or now - said_at >= _SAY_SECONDS:
+            progress.clear()
+            log.get().info("Waiting for the driver", elapsed=_duration(now - began), missing="; ".join(seen.missing))
+            said, said_at = seen.missing, now
+        if seconds is not None and now - began >= seconds:
+            progress.clear()
+            raise DriverNotReadyError(
+                f"the driver did not become ready within {seconds:g} s: {'; '.join(seen.missing)}",
+                hint="look at the driver container's log, or install the driver on the node; --timeout gives it longer",
+            )
+        end = now + _LOOK_SECONDS if seconds is None else min(now + _LOOK_SECONDS, began + seconds)
+        _rest(end, began, progress, seen.missing)
+
+
+def _look(node: Node, settings: Settings, seconds: float, progress: _Progress) -> Look:
+    """Look for the driver. Raises Stopped."""
+    try:
+        return roots.look(node, settings.toolkit, seconds)
+    except Stopped:
+        progress.clear()
+        raise
+
+
+def _rest(end: float, began: float, progress: _Progress, missing: tuple[str, ...]) -> None:
+    """Sleep until `end`, or a HUP. Raises Stopped."""
+    while (now := time.monotonic()) < end:
+        progress.show(f"Waiting for the driver, {_duration(now - began)}: {'; '.join(missing)}")
+        number = signals.take(min(_TICK_SECONDS, end - now))
+        if number == signal.SIGHUP:
+            return
+        if number is not None:
+            progress.clear()
+            raise Stopped(number)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+class _Progress:
+    """One line on stderr that is written over again and again; nothing where that is no terminal, or not wanted."""
+
+    def __init__(self, *, on: bool) -> None:
+        self._on = on and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        if self._on:
+            width = shutil.get_terminal_size().columns - 1
+            plain = "".join(letter if letter.isprintable() else " " for letter in text)
+            self._write(f"\r\x1b[K{plain[:width]}")
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            self._write("\r\x1b[K")
+            self._shown = False
+
+    @staticmethod
+    def _write(text: str) -> None:
+        with contextlib.suppress(OSError):  # a terminal that went away is no reason to stop waiting
+            os.write(sys.stderr.fileno(), text.encode())

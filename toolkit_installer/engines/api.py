@@ -1,0 +1,249 @@
+"""What every engine's room offers, and the values that it works with."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from toolkit_installer.engines.ownership import OurHandlers, Ownership
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node.disk.reading import Found
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
+from toolkit_installer.toolkit.handlers import Handler
+
+
+class EngineSilentError(InstallerError):
+    """The engine does not answer (yet). The text is its own, or the connection's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Live:
+    """What the running engine says of itself.
+
+    `handlers` maps a handler's name to its executable, None where the engine does not tell the path.
+    """
+
+    version: str
+    handlers: Mapping[str, str | None]
+    default: str | None
+    process: Process | None = None
+    own: frozenset[str] = dataclasses.field(default=frozenset(), kw_only=True)
+    """Handlers that a distribution registered on its own, because it found the toolkit when the engine started.
+
+    They are none of ours, and go when it is started again without the toolkit.
+    """
+
+    def refuse_signal(self, content: bytes | None, seen: bytes | None = None) -> None:
+        """Raise ConfigurationError if the engine would die of the signal that makes it read a file with `content`.
+
+        Most do not. The line is the one in `seen`: the file as it stands, where `content` is what is to come. Pure.
+        """
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """Major and minor of a version such as "v2.1.4" or "1.6.20~ds1", None where it is not known."""
+        match = re.match(r"v?(\d+)\.(\d+)", self.version)
+        return (int(match[1]), int(match[2])) if match else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reload:
+    """How this engine is made to take its configuration over. `unit` is set for systemd.
+
+    `restarts`: another process serves afterwards, so the old one's answers prove nothing.
+    """
+
+    mode: ReloadMode
+    unit: str | None = None
+    restarts: bool = False
+    by_itself: bool = False
+    """The engine takes the change over without being asked."""
+    ends_after_calls: bool = False
+    """The engine ends once it has answered every call: that of a kubelet which stops us waits for us in turn."""
+    watched_by: str = ""
+    """A distribution that sees the change and restarts the engine on its own: it is waited for, no more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineFile:
+    """One of the engine's files as it is now. `path` is canonical; `role` names it among the engine's files."""
+
+    role: str
+    path: str
+    found: Found | None
+
+    @property
+    def content(self) -> bytes | None:
+        """The bytes, None where there is no file."""
+        return None if self.found is None else self.found.content
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """An engine as it was found. `live` is None where nothing answers on its socket; `silence` says what was heard."""
+
+    socket: str
+    files: tuple[EngineFile, ...]
+    live: Live | None
+    silence: str = ""
+    imported: tuple[tuple[str, bytes], ...] = ()
+    """Files that the engine reads beside its own: path and content, in the order in which they are read."""
+    elsewhere: str = dataclasses.field(default="", kw_only=True)
+    """The file that the running engine reads in place of the one that `--config` names; empty: that one, or unknown."""
+
+    def file(self, role: str) -> EngineFile:
+        """Return the file of that role."""
+        return next(file for file in self.files if file.role == role)
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """What the receipt remembers of a file: what stood there before us, what we wrote, and what of it is ours.
+
+    `written` holds the SHA-256 of every content that we may have left there.
+    """
+
+    before: bytes | None = None
+    written: frozenset[str] = frozenset()
+    ownership: Ownership = Ownership()
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is to be registered."""
+
+    handlers: tuple[Handler, ...]
+    default: str | None
+    toolkit_folder: str
+    settings: EngineSettings = EngineSettings()
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """What a file is to be.
+
+    `base`: what cleanup leaves (None: no file). `target`: what stands there while we are installed.
+    `left`: what of ours is left alone because somebody changed it since, in words.
+    `notes`: what else there is to say once the file is without us.
+    """
+
+    role: str
+    path: str
+    base: bytes | None
+    target: bytes | None
+    ownership: Ownership = Ownership()
+    left: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Goals:
+    """What all files of an engine are to be, in the order in which they are written; cleanup goes backwards."""
+
+    files: tuple[Goal, ...]
+    served: Mapping[str, str]
+    """Handlers, by name, and the executables that the live engine should show for them."""
+    default: str | None
+    low_level: tuple[str, ...] = ()
+    """The executables that the engine itself runs containers with, the default runtime's first."""
+    notes: tuple[str, ...] = ()
+    restart_why: str = ""
+    """What the live engine takes over by a restart only, in words; empty: nothing. Where it is restarted at all."""
+    dangers: tuple[str, ...] = ()
+    """What may go wrong when the engine is reloaded, in words."""
+
+
+class Engine(Protocol):
+    """An engine's room."""
+
+    @property
+    def name(self) -> EngineName:
+        """The engine that this room is for."""
+
+    @property
+    def config(self) -> str:
+        """The usual path of the engine's file."""
+
+    @property
+    def socket(self) -> str:
+        """The usual path of the engine's socket."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The usual folders of which the engine reads every file, whatever its name; none for most."""
+
+    def has_role(self, role: str) -> bool:
+        """Tell whether a file of this engine's may have that role. Pure."""
+
+    def may_be(self, role: str, name: str) -> bool:
+        """Tell whether a file of that role, wherever it lies, may be called `name`. Pure."""
+
+    def survey(self, node: Node, settings: EngineSettings) -> Survey:
+        """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
+
+    def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+        """Return what the files should be; pure. Raises ConfigurationError for what it cannot work with."""
+
+    def recognised(self, survey: Survey, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
+        """Return what is ours by path though no receipt says so, beside the runtimes in our toolkit folder.
+
+        Pure. Raises ConfigurationError.
+        """
+
+    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+        """Return what a file should be once we are gone: its target is its base. Pure. Raises ConfigurationError."""
+
+    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+        """Decide how the engine is reloaded. Raises ConfigurationError where it cannot be as asked."""
+
+    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+        """Let the live daemon's own binary read the new configuration. Writes nothing.
+
+        Raises ConfigurationError if it refuses it, or would lose something by it; says nothing if it cannot be asked.
+        """
+
+    def refusal(self, node: Node, process: Process) -> str | None:
+        """Return why the engine's process, started again now, would not take its files as they are on the node.
+
+        None where nothing is known against it. Writes nothing.
+        """
+
+    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
+        """Return warnings about this way of reloading, one sentence each."""
+
+    def transitional(self, content: bytes | None) -> bytes | None:
+        """Return the text on which the engine may be signalled instead of `content`; None: on `content` itself."""
+
+    def ask(self, node: Node, socket: str, seconds: float) -> Live:
+        """Ask the live engine. Raises EngineSilentError."""
+
+    def stranded(
+        self, node: Node, socket: str, live: Live | None, goals: Sequence[Goal], ours: OurHandlers
+    ) -> tuple[str, ...]:
+        """Return in words the pods that the engine could neither stop nor delete once its files are `goals`.
+
+        Only pods of handlers of ours count. `live` is None where the engine was not asked yet, or does not run.
+        Raises EngineSilentError.
+        """
+
+    def signal(self, node: Node, process: Process) -> None:
+        """Signal the live engine's process to reload. Raises ConfigurationError."""
+
+    def write_value(self, value: Any) -> str:
+        """Return a value of the engine's files in their own syntax, for the receipt."""
+
+    def read_value(self, text: str) -> Any:
+        """Return the value that `write_value` wrote. Raises DocumentError."""
+
+
+def aside_of(engine: Engine, store: str) -> str | None:
+    """Return the folder for what must not stay beside this engine's files, as it would be read there; None: it may.
+
+    `store`: the receipt's folder, which goes with the receipt. Pure.
+    """
+    return posixpath.dirname(store) if engine.folders else None

@@ -1,0 +1,1 @@
+"""What every engine needs: to be asked, found, tried, reloaded and watched."""

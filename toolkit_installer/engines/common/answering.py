@@ -1,0 +1,57 @@
+"""Waiting for an engine that runs and does not answer: it may be starting, and is neither gone nor to be signalled."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from toolkit_installer import log
+from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.common.serving import process_of
+from toolkit_installer.node import signals
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import EngineName
+
+_ASK_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
+
+
+class EngineBrokenError(EngineSilentError):
+    """The engine's process serves, but not what is asked of it, and will not without another start."""
+
+
+class Asked(Protocol):
+    """What is needed of an engine's room."""
+
+    @property
+    def name(self) -> EngineName:
+        """The engine that the room is for."""
+
+    def ask(self, node: Node, socket: str, seconds: float) -> Live:
+        """Ask the live engine. Raises EngineSilentError."""
+
+
+def wait(engine: Asked, node: Node, socket: str, seconds: float) -> Live:
+    """Ask the engine; while a process runs that should answer there, ask again for `seconds`.
+
+    Raises EngineSilentError, and Stopped when a signal is pending that asks the installer to stop: it stays pending.
+    """
+    deadline = time.monotonic() + seconds
+    told = False
+    while True:
+        remaining = deadline - time.monotonic()
+        try:
+            return engine.ask(node, socket, max(1.0, min(_ASK_SECONDS, remaining)))
+        except EngineSilentError as error:
+            starting = None if isinstance(error, EngineBrokenError) else process_of(node, engine.name, socket)
+            if starting is None or time.monotonic() >= deadline:
+                raise
+            if not told:
+                log.get().info(
+                    "Waiting for the engine, which runs and does not answer",
+                    engine=engine.name,
+                    pid=starting.pid,
+                    reason=error.reason,
+                )
+                told = True
+        signals.rest(_PAUSE_SECONDS)

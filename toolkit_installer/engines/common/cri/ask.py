@@ -1,0 +1,118 @@
+"""Asks a CRI socket who it is and what it serves; run as a program of its own, because gRPC leaves threads behind.
+
+    python -I -m toolkit_installer.engines.common.cri.ask SOCKET-NAME SECONDS      (in the socket's folder)
+
+prints one JSON object, or says on stderr what the engine said, and exits with 1. `main_of_pods` in place of `main`
+asks for the pods.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from toolkit_installer.engines.common.cri import runtime_pb2
+
+_SERVICE = "/runtime.v1.RuntimeService"
+_LEAST_SECONDS = 0.1
+"""For a call whose time is over: gRPC then says so by itself."""
+
+
+def ask(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
+    """Return version, conditions, handlers and verbose info of a CRI. Raises grpc.RpcError."""
+    version = _call(channel, "Version", runtime_pb2.VersionRequest(), runtime_pb2.VersionResponse, seconds)
+    request = runtime_pb2.StatusRequest(verbose=True)
+    status = _call(channel, "Status", request, runtime_pb2.StatusResponse, seconds)
+    return {
+        "name": version.runtime_name,
+        "version": version.runtime_version,
+        "conditions": {
+            condition.type: {"ok": condition.status, "reason": condition.reason, "message": condition.message}
+            for condition in status.status.conditions
+        },
+        "handlers": [handler.name for handler in status.runtime_handlers],
+        "info": dict(status.info),
+    }
+
+
+def pods(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
+    """Return the pods of a CRI that run or have containers left, each with its specification's annotations.
+
+    These are None where the engine does not show the specification. All answers together may take `seconds`. A pod
+    that goes meanwhile is left out, and so is one that was stopped and has no container any more: a kubelet deletes
+    what is left of a deleted pod only a minute later. Raises grpc.RpcError.
+    """
+    deadline = time.monotonic() + seconds
+    request = runtime_pb2.ListPodSandboxRequest()
+    listed = _call(channel, "ListPodSandbox", request, runtime_pb2.ListPodSandboxResponse, seconds)
+    asked = runtime_pb2.ListContainersRequest()
+    remaining = max(_LEAST_SECONDS, deadline - time.monotonic())
+    containers = _call(channel, "ListContainers", asked, runtime_pb2.ListContainersResponse, remaining).containers
+    inhabited = {container.pod_sandbox_id for container in containers}
+    found = []
+    for pod in listed.items:
+        if pod.state == runtime_pb2.SANDBOX_NOTREADY and pod.id not in inhabited:
+            continue
+        details = runtime_pb2.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
+        remaining = max(_LEAST_SECONDS, deadline - time.monotonic())
+        try:
+            answer = _call(channel, "PodSandboxStatus", details, runtime_pb2.PodSandboxStatusResponse, remaining)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                continue
+            raise
+        named = {"id": pod.id, "namespace": pod.metadata.namespace, "name": pod.metadata.name}
+        found.append(named | {"annotations": _annotations(answer.info.get("info", ""))})
+    return {"pods": found}
+
+
+def _annotations(text: str) -> dict[str, str] | None:
+    """Return the annotations in the JSON that CRI-O and containerd call a pod's `info`; the rest is not needed."""
+    try:
+        annotations = json.loads(text)["runtimeSpec"]["annotations"]
+        return {str(key): str(value) for key, value in annotations.items()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _call(channel: grpc.Channel, method: str, request: Any, answer: Any, seconds: float) -> Any:
+    """Return what the CRI answers to one call, a message of the class `answer`. Raises grpc.RpcError."""
+    call = channel.unary_unary(
+        f"{_SERVICE}/{method}",
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=answer.FromString,
+    )
+    return call(request, timeout=seconds)
+
+
+def main() -> int:
+    """Ask for the status, print, and return the exit status."""
+    return _answered(ask)
+
+
+def main_of_pods() -> int:
+    """Ask for the pods, print, and return the exit status."""
+    return _answered(pods)
+
+
+def _answered(question: Callable[[grpc.Channel, float], dict[str, Any]]) -> int:
+    name, seconds = sys.argv[1:]
+    # some servers refuse the socket's path as the authority of an HTTP/2 request
+    options = (("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", 64 << 20))
+    try:
+        with grpc.insecure_channel(f"unix:{name}", options=options) as channel:
+            answer = question(channel, float(seconds))
+    except grpc.RpcError as error:
+        print(f"{error.code().name}: {error.details()}", file=sys.stderr)  # noqa: T201  # a program's own answer
+        return 1
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

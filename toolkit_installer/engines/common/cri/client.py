@@ -1,0 +1,95 @@
+"""Asks the CRI behind one of the node's sockets, in a short-lived child."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node import interpreter
+from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.programs import ProgramError, run
+from toolkit_installer.node.sockets import StrangerError, refuse_strangers
+
+_START_SECONDS = 20.0
+"""What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""
+
+
+class CriError(InstallerError):
+    """The CRI did not answer, or refused. The text is the engine's own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CriStatus:
+    """What the engine says of itself.
+
+    `version` is its own spelling ("v2.1.4", "1.6.20~ds1"); `handlers` is empty where it is too old to list them;
+    `config` is the CRI plugin's effective configuration, {} where it shows none.
+    """
+
+    name: str
+    version: str
+    conditions: dict[str, dict[str, Any]]
+    handlers: frozenset[str]
+    config: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pod:
+    """A pod that the engine has, running or not; `annotations` are those of its OCI specification, None if unknown."""
+
+    identity: str
+    namespace: str
+    name: str
+    annotations: dict[str, str] | None
+
+
+def status(root: Root, path: str, seconds: float) -> CriStatus:
+    """Ask the CRI on the node's socket `path`. Raises CriError, Stopped."""
+    answer = _asked(root, path, seconds, "main", allowed=seconds * 2)
+    return CriStatus(
+        name=answer["name"],
+        version=answer["version"],
+        conditions=answer["conditions"],
+        handlers=frozenset(answer["handlers"]),
+        config=_config(answer["info"].get("config", "")),
+    )
+
+
+def pods(root: Root, path: str, seconds: float) -> list[Pod]:
+    """Ask the CRI on the node's socket `path` for all its pods, in `seconds` at most. Raises CriError, Stopped."""
+    answer = _asked(root, path, seconds, "main_of_pods", allowed=seconds)
+    return [Pod(pod["id"], pod["namespace"], pod["name"], pod["annotations"]) for pod in answer["pods"]]
+
+
+def _asked(root: Root, path: str, seconds: float, function: str, *, allowed: float) -> dict[str, Any]:
+    """Return what one of the child's functions prints, which gets `allowed` seconds for its answer."""
+    try:
+        place = root.outside(root.canonical(path))
+        folder, name = os.path.split(place)
+        if not os.path.lexists(place):
+            raise CriError("there is no such socket", path=path)
+        refuse_strangers(root, path)
+        command = interpreter.calling(
+            f"toolkit_installer.engines.common.cri.ask:{function}", "ask", name, f"{seconds:g}"
+        )
+        done = run(command, seconds=allowed + _START_SECONDS, folder=folder)
+    except (NodeError, StrangerError, ProgramError) as error:
+        raise CriError(error.reason, path=path, hint=error.hint) from error
+    if done.status != 0:
+        raise CriError(done.errors.splitlines()[-1] if done.errors else f"no answer ({done.status})", path=path)
+    try:
+        answer: dict[str, Any] = json.loads(done.output)
+    except ValueError as error:
+        raise CriError("its answer is not whole", path=path) from error
+    return answer
+
+
+def _config(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text) if text else {}
+    except ValueError:
+        return {}  # CRI-O shows TOML there: it is not asked for it
+    return config if isinstance(config, dict) else {}

@@ -1,0 +1,152 @@
+"""Which of the node's processes serves an engine's socket, told also while it answers nothing there."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import signal
+from collections.abc import Iterator, Sequence
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.engines.containerd.started import told_config
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.descriptors import bound
+from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process, flag_value, named, parent_of, read_as, root_of, send
+from toolkit_installer.settings import EngineName
+
+PROCESS_NAMES = {
+    EngineName.DOCKER: frozenset({"dockerd"}),
+    EngineName.CONTAINERD: frozenset({"containerd"}),
+    EngineName.CRIO: frozenset({"crio"}),
+}
+"""The names of the engines' processes, as /proc/PID/comm shows them."""
+
+_ADDRESS_FLAGS = {
+    EngineName.DOCKER: ("-H", "--host"),
+    EngineName.CONTAINERD: ("-a", "--address", "-address"),
+    EngineName.CRIO: ("--listen",),
+}
+_FILE_NAMES = {
+    EngineName.DOCKER: "docker.sock",
+    EngineName.CONTAINERD: "containerd.sock",
+    EngineName.CRIO: "crio.sock",
+}
+"""How each engine's own socket is called, in every distribution."""
+_DOCKER_SOCKET = "/var/run/docker.sock"
+_CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+_CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+_UNIX = "unix://"
+
+
+def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
+    """Return a running process of the node that serves `socket`, or will once it is up; None if there is none.
+
+    One whose command line and configuration do not tell its socket may be it.
+    """
+    for process in named(PROCESS_NAMES[engine]):
+        if not node.is_home_of(process):
+            continue  # a container's own engine, or another node's
+        addresses = _addresses(engine, process)
+        if addresses is None or any(_same(root_of(process), address, node.root, socket) for address in addresses):
+            return process
+    return None
+
+
+def served(node: Node) -> Iterator[tuple[EngineName, str]]:
+    """Yield the sockets that the node's running engines were told to serve; they may have others of their own."""
+    for engine, names in PROCESS_NAMES.items():
+        for process in named(names):
+            if not node.is_home_of(process):
+                continue
+            if process.hidden:
+                told_so = [path for path in bound(process.pid) or () if _is_usual(engine, path)]
+            else:
+                told_so = [each.removeprefix(_UNIX) for each in _flag_values(process.arguments, _ADDRESS_FLAGS[engine])]
+                if engine is EngineName.CONTAINERD and not told_so:
+                    told_so = _configured(process) or []
+            yield from ((engine, path) for path in told_so if path.startswith("/"))
+
+
+def unnamed(node: Node) -> Iterator[tuple[EngineName, Process, list[str]]]:
+    """Yield the engines that have wiped their command line and whose socket has no usual name, with all they bound.
+
+    An engine has several, and not each of them is the one that it answers on.
+    """
+    for engine, names in PROCESS_NAMES.items():
+        for process in named(names):
+            if process.hidden and node.is_home_of(process):
+                paths = bound(process.pid) or []
+                if not any(_is_usual(engine, path) for path in paths):
+                    yield engine, process, paths
+
+
+def beside(node: Node, kubelet: Process) -> Iterator[tuple[str, Process]]:
+    """Yield the usual sockets of the engines that a kubelet started, or that run in the same unit; and who serves."""
+    for engine, names in PROCESS_NAMES.items():
+        for process in named(names):
+            started = parent_of(process) == kubelet.pid or (process.unit is not None and process.unit == kubelet.unit)
+            if started and node.is_home_of(process):
+                yield from ((path, process) for path in bound(process.pid) or () if _is_usual(engine, path))
+
+
+def _is_usual(engine: EngineName, path: str) -> bool:
+    """Tell whether a socket is called as this engine's is, wherever it lies: an engine has others beside it."""
+    return posixpath.basename(path) == _FILE_NAMES[engine]
+
+
+def hang_up(node: Node, engine: EngineName, process: Process) -> None:
+    """Send SIGHUP to the engine's process. Raises ConfigurationError where the process is another program's."""
+    if process.name not in PROCESS_NAMES[engine]:
+        raise ConfigurationError(
+            f"the process behind the socket is {process.name!r} (PID {process.pid}), not {engine}: not signalled",
+            hint="check --socket",
+        )
+    send(node.calls, process, signal.SIGHUP)
+
+
+def _addresses(engine: EngineName, process: Process) -> list[str] | None:
+    """Return the unix sockets that a process was told to serve, or serves; None where that cannot be told."""
+    if process.hidden:
+        return bound(process.pid) or None  # one that is starting has none yet
+    given = list(_flag_values(process.arguments, _ADDRESS_FLAGS[engine]))
+    if engine is EngineName.CONTAINERD and not given:
+        return _configured(process)
+    if any(address.startswith("fd:") for address in given):
+        return bound(process.pid)  # systemd made its sockets before it started
+    if engine is EngineName.DOCKER and not given:
+        return [_DOCKER_SOCKET, *(bound(process.pid) or ())]
+    if not given:
+        return bound(process.pid) or None  # its files may name it; one that is starting has none yet
+    return [address.removeprefix(_UNIX) for address in given]
+
+
+def _configured(process: Process) -> list[str] | None:
+    """Return the socket that a containerd's configuration names, else the usual one."""
+    try:
+        path = told_config(process) or _CONTAINERD_CONFIG
+        grpc = toml_document.parse(read_as(process, path) or b"").get("grpc")
+    except ConfigurationError:
+        return None
+    address = grpc.get("address") if isinstance(grpc, dict) else None
+    return [address if isinstance(address, str) and address else _CONTAINERD_SOCKET]
+
+
+def _flag_values(arguments: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
+    """Return every value that a command line gives one of the flags."""
+    for index in range(1, len(arguments)):
+        value = flag_value(arguments[index : index + 2], *flags)
+        if value is not None and arguments[index].partition("=")[0] in flags:
+            yield value
+
+
+def _same(one: Root, path: str, other: Root, socket: str) -> bool:
+    """Tell whether two names, each in its own root, are or will be the same socket: the folder may be mounted twice."""
+    try:
+        first, second = one.outside(one.canonical(path)), other.outside(other.canonical(socket))
+        if os.path.basename(first) != os.path.basename(second):
+            return False
+        return os.path.samefile(os.path.dirname(first), os.path.dirname(second))
+    except (OSError, NodeError):
+        return False  # one of the folders is not there, or the process ended meanwhile

@@ -1,0 +1,196 @@
+"""Go templates of which k3s and RKE2 make containerd's configuration, edited by text: they are no TOML. Pure.
+
+One block is appended, between two marked lines, and taken out again with every other byte left as it is. Where the
+distribution may register a runtime of the same name itself (it looks for the toolkit when it starts), ours is left out
+by a condition of the template: two tables of one name, and containerd does not start.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+
+from toolkit_installer.documents import toml_values
+from toolkit_installer.documents.changes import Path, Table
+from toolkit_installer.engines.containerd.additions import known_version
+from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.tables import MARKER, executable, shape
+from toolkit_installer.errors import ConfigurationError
+
+BASE = b'{{ template "base" . }}\n'
+"""A template that makes what the distribution makes without one (docs.k3s.io, "Advanced Options", "Base template")."""
+
+_BEGIN = f"# {MARKER}"
+_ADDED_LINE_END = " The line end before this line, too."
+_END = "# End of what toolkit-installer added."
+_BLOCK = re.compile(
+    rb"(?P<end>\r?\n)?"
+    + re.escape(_BEGIN.encode())
+    + rb"(?P<own>"
+    + re.escape(_ADDED_LINE_END.encode())
+    + rb")?\r?\n(?:.*\n)*?"
+    + re.escape(_END.encode())
+    + rb"(?:\r?\n|\Z)"
+)
+_USES_BASE = re.compile(rb'\{\{-?\s*template\s+"base"')
+_EXTRA_RUNTIMES = b".ExtraRuntimes"
+_TABLE = re.compile(rb"^[ \t]*\[(?P<path>[^\[\]\n]+)\]", re.MULTILINE)
+_BINARY = re.compile(rb"^[ \t]*BinaryName[ \t]*=[ \t]*[\"'](?P<path>[^\"'\n]*)[\"']", re.MULTILINE)
+_CONDITION = re.compile(r'\{\{ if not \(index \.ExtraRuntimes "(?P<name>[^"]+)"\)\.BinaryName \}\}')
+_CONDITION_END = "{{ end }}"
+_RUNTIMES = "runtimes"
+_VERSION = re.compile(rb"^[ \t]*version[ \t]*=[ \t]*(?P<number>[0-9]+)", re.MULTILINE)
+
+
+def version_of(content: bytes, usual: int) -> int:
+    """Return the version of the configuration that a template makes: as it says, else its base's, else 1.
+
+    Raises ConfigurationError for one that nobody knows here.
+    """
+    said = _VERSION.search(without_block(content))
+    if said is not None:
+        return known_version(int(said["number"]))
+    return usual if _USES_BASE.search(content) else 1
+
+
+def refuse_twice(content: bytes, found: frozenset[str]) -> None:
+    """Raise ConfigurationError, with the line, for a template that has a runtime which its base will have as well.
+
+    `found`: those that the distribution registers by itself once the toolkit is there. containerd would not start with
+    two tables of one name, whoever wrote the first.
+    """
+    base = without_block(content)
+    if not is_conditional(base):
+        return
+    for table in _TABLE.finditer(base):
+        if (name := _runtime_of(table["path"])) in found:
+            raise ConfigurationError(
+                f"has a runtime {name!r}, and the distribution adds its own once the toolkit is installed and it is "
+                "started again: containerd would not start with both",
+                line=base.count(b"\n", 0, table.start()) + 1,
+                hint="take it out of the template: the distribution finds the toolkit without it",
+            )
+
+
+def is_conditional(base: bytes) -> bool:
+    """Tell whether the distribution's own runtimes come into what is made of the template."""
+    return bool(_USES_BASE.search(base)) or _EXTRA_RUNTIMES in base
+
+
+def with_block(content: bytes, part: Part) -> bytes:
+    """Return a template with the part's runtimes. Raises ConfigurationError for one that has them already."""
+    base = without_block(content)
+    if _BEGIN.encode() in base:
+        raise ConfigurationError(
+            "has lost the end of what was added to it",
+            line=base.count(b"\n", 0, base.index(_BEGIN.encode())) + 1,
+            hint=f"take out what is ours from there on, or put the line {_END!r} after it",
+        )
+    own = named(content, part)
+    conditional = is_conditional(base)
+    lines = [
+        line
+        for name, entry in part.made
+        if name not in own
+        for line in _runtime(part.plugin, name, entry, conditional=conditional)
+    ]
+    own_line_end = bool(base) and not base.endswith(b"\n")
+    end = "\r\n" if base.count(b"\r\n") > base.count(b"\n") // 2 else "\n"
+    begin = _BEGIN + (_ADDED_LINE_END if own_line_end else "")
+    block = end.join([*([""] if own_line_end else []), begin, *lines, _END, ""])
+    return base + block.encode()
+
+
+def without_block(content: bytes) -> bytes:
+    """Return a template without our block; all other bytes as they are."""
+
+    def rest(found: re.Match[bytes]) -> bytes:
+        return b"" if found["own"] is not None else (found["end"] or b"")
+
+    return _BLOCK.sub(rest, content)
+
+
+def meaning(content: bytes, present: frozenset[str]) -> Table:
+    """Return what our block in a template adds where the distribution itself registers the runtimes in `present`."""
+    found = _BLOCK.search(content)
+    lines = []
+    skipped = False
+    for line in (found[0].decode() if found is not None else "").splitlines():
+        condition = _CONDITION.fullmatch(line)
+        if condition is not None:
+            skipped = condition["name"] in present
+        elif line == _CONDITION_END:
+            skipped = False
+        elif not skipped:
+            lines.append(line)
+    return tomllib.loads("\n".join(lines))
+
+
+def named(content: bytes, part: Part) -> frozenset[str]:
+    """Return which of the runtimes the template has itself, with our executable: somebody wrote them for us.
+
+    Raises ConfigurationError, with the line, for one that runs something else.
+    """
+    base = without_block(content)
+    wanted = dict(part.made)
+    found = set()
+    for table in _TABLE.finditer(base):
+        name = _runtime_of(table["path"])
+        if name not in wanted:
+            continue
+        rest = base[table.end() :]
+        following = next(
+            (each for each in _TABLE.finditer(rest) if _runtime_of(each["path"], inner=True) != name), None
+        )
+        binary = _BINARY.search(rest[: following.start()] if following is not None else rest)
+        if binary is None or binary["path"].decode(errors="replace") != executable(wanted[name]):
+            raise ConfigurationError(
+                f"has a runtime {name!r} of its own, and a second one would keep containerd from starting",
+                line=base.count(b"\n", 0, table.start()) + 1,
+                hint="take it out of the template, or register under another name with --runtime-name",
+            )
+        found.add(name)
+    return frozenset(found)
+
+
+def _runtime_of(header: bytes, *, inner: bool = False) -> str | None:
+    """Return the runtime whose table a header opens, or (`inner`) which it lies within; None for all others."""
+    path = []
+    try:
+        table = tomllib.loads(f"[{header.decode()}]")
+    except ValueError:
+        return None  # an action of the template makes it
+    while table:
+        ((key, table),) = table.items()
+        path.append(key)
+    place = path.index(_RUNTIMES) + 1 if _RUNTIMES in path else len(path)
+    if place >= len(path) or (not inner and place != len(path) - 1):
+        return None
+    return path[place]
+
+
+def _runtime(plugin: str, name: str, entry: Table, *, conditional: bool) -> list[str]:
+    lines = _table((*shape(plugin).runtimes, name), entry, "")
+    if any("{{" in line for line in lines):
+        raise ConfigurationError(f"the runtime {name!r} would have a value with '{{{{' in it, which a template expands")
+    if not conditional:
+        return lines
+    return [f'{{{{ if not (index .ExtraRuntimes "{name}").BinaryName }}}}', *lines, _CONDITION_END]
+
+
+def _table(path: Path, entry: Table, indent: str) -> list[str]:
+    lines = [f"{indent}[{_header(path)}]"]
+    lines += [
+        f"{indent}  {toml_values.write_key(key)} = {toml_values.write(value)}"
+        for key, value in entry.items()
+        if not isinstance(value, dict)
+    ]
+    for key, value in entry.items():
+        if isinstance(value, dict):
+            lines += _table((*path, key), value, f"{indent}  ")
+    return lines
+
+
+def _header(path: Sequence[str]) -> str:
+    return ".".join(toml_values.write_key(part) for part in path)

@@ -1,0 +1,128 @@
+"""Which files a running engine was told to read, by whatever name and from wherever it was started."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Sequence
+
+from toolkit_installer import log
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process, flag_value, lives_on, root_of
+from toolkit_installer.settings import EngineSettings
+
+
+class HiddenError(ConfigurationError):
+    """A process has wiped its command line, and nothing else tells what it was started with."""
+
+
+def hidden(process: Process, what: str) -> HiddenError:
+    """Return the error that says what cannot be told of a process whose command line is wiped."""
+    return HiddenError(
+        f"{process.name} (PID {process.pid}) has wiped its command line, so that {what} cannot be seen",
+        hint="name its file with --config, and its socket with --socket",
+    )
+
+
+def last(arguments: Sequence[str], *flags: str) -> str | None:
+    """Return what a command line gives one of the flags; of several times the last one counts. Pure."""
+    given = (
+        flag_value(arguments[index : index + 2], *flags)
+        for index in range(len(arguments))
+        if arguments[index].partition("=")[0] in flags
+    )
+    return next((value for value in reversed(list(given)) if value is not None), None)
+
+
+def path(process: Process, *flags: str) -> str | None:
+    """Return the file that a process was given by one of the flags, None where it was given none, or it is not seen.
+
+    Raises NodeError.
+    """
+    value = last(process.arguments, *flags)
+    return place(process, value) if value else None
+
+
+def refuse_hidden(process: Process | None, settings: EngineSettings) -> None:
+    """Raise HiddenError for an engine whose files are named neither by us nor, visibly, by its command line.
+
+    Where they are named, say that flags of its own may contradict them.
+    """
+    if process is None or not process.hidden:
+        return
+    if settings.config is None and settings.drop_in is None:
+        raise hidden(process, "which files it reads, and with which flags it was started,")
+    log.get().warning(
+        "The engine has wiped its command line: flags of its own that contradict its files cannot be seen",
+        engine=process.name,
+        pid=process.pid,
+    )
+
+
+def place(process: Process, name: str) -> str:
+    """Return the absolute path of what a process calls `name`: its own working folder counts, not ours.
+
+    Raises NodeError where that folder cannot be told.
+    """
+    return name if posixpath.isabs(name) else posixpath.join(_working_folder(process, name), name)
+
+
+def _working_folder(process: Process, name: str) -> str:
+    """Return where a process works, in its own root. Raises NodeError."""
+    link, view = f"/proc/{process.pid}/cwd", root_of(process)
+    try:
+        folder, root = os.readlink(link), os.readlink(f"/proc/{process.pid}/root")
+        if root != "/" and posixpath.commonpath([folder, root]) == root:
+            folder = f"/{posixpath.relpath(folder, root)}"  # it is shown as we see it, where we do
+        folder = view.canonical(folder)
+        if os.path.samefile(link, view.outside(folder)):
+            return folder
+    except (OSError, ValueError):
+        pass  # it ended meanwhile, or hides, or its folder was removed
+    raise NodeError(
+        f"{process.name} (PID {process.pid}) was given this relative path, and its working folder cannot be told",
+        path=name,
+        hint=f"start {process.name} with an absolute path",
+    )
+
+
+def reads(node: Node, process: Process, theirs: str, ours: str) -> bool | None:
+    """Tell whether what a process calls `theirs` is what is called `ours` here; None where that cannot be told.
+
+    Where single folders of the node are mounted, one file has several names: so its identity counts, or, while there is
+    no such file, that of its folder.
+    """
+    if node.whole and not lives_on(process, node.root):
+        return None  # what it calls its files is not what they are called beneath the node's root
+    view = root_of(process)
+    try:
+        os.lstat(view.outside("/"))  # without it, nothing in there is missing: it cannot be seen
+        there = view.outside(view.canonical(theirs))
+        here = node.root.outside(node.files.canonical(ours))
+        # a file that is replaced right now has two identities, and stays in its folder
+        return _same(there, here) or (
+            os.path.basename(there) == os.path.basename(here) and _same(os.path.dirname(there), os.path.dirname(here))
+        )
+    except (OSError, NodeError):
+        return None  # it ended meanwhile, or hides
+
+
+def _same(one: str, other: str) -> bool:
+    """Tell whether two canonical paths are, or will be, the same. Raises OSError."""
+    (there, missing), (here, absent) = _anchored(one), _anchored(other)
+    return missing == absent and os.path.samefile(there, here)
+
+
+def _anchored(place: str) -> tuple[str, list[str]]:
+    """Return the part of a path that is there, and the names below it that are not. Raises OSError."""
+    missing: list[str] = []
+    while True:
+        try:
+            os.lstat(place)
+        except (FileNotFoundError, NotADirectoryError):
+            place, name = os.path.split(place)
+            missing.insert(0, name)
+        else:
+            return place, missing

@@ -1,0 +1,148 @@
+"""The daemon's own binary reads the new configuration before the daemon does; nothing is written for it.
+
+The candidate reaches the binary through its standard input and a memory file. What it makes of a configuration that
+is known to be good, asked the same way, tells whether it can be asked at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from toolkit_installer.documents import secrets, toml_document
+from toolkit_installer.documents.changes import ABSENT, DocumentError, Table, lookup, same
+from toolkit_installer.engines.containerd.sources import said
+from toolkit_installer.engines.containerd.tables import PLUGINS, table_of
+from toolkit_installer.node.programs import Completed, ProgramError, Programs
+
+_SECONDS = 20.0
+_INPUT = "/dev/stdin"
+
+
+_PLACES = (
+    re.compile(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
+    re.compile(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
+    re.compile(r"\bline ([0-9]{1,7})\b"),  # CRI-O
+)
+"""How the engines' binaries say on which line of what they read something is wrong."""
+_LONGEST_SHOWN = 200
+
+
+def shown(words: str, content: bytes | None = None) -> str:
+    """Return a binary's words for people, secrets masked, with the line that they point at.
+
+    `content`: what it was given, if that was one text. It is on no disk, so nobody could look its lines up; of the
+    line, secrets are masked as in a diff. Pure.
+    """
+    masked = secrets.mask(words)
+    line = _pointed_at(words) if content is not None else None
+    lines = secrets.mask((content or b"").decode(errors="replace")).split("\n")
+    if line is None or not 0 < line <= len(lines):
+        return masked
+    return f"{masked.rstrip()}; line {line} of what it was given: {lines[line - 1].strip()[:_LONGEST_SHOWN]}"
+
+
+def _pointed_at(words: str) -> int | None:
+    """Return the line that is named last: before the error there may be warnings."""
+    for each in reversed(words.splitlines()):
+        found = next((match for pattern in _PLACES if (match := pattern.search(each)) is not None), None)
+        if found is not None:
+            return int(found[1])
+    return None
+
+
+def docker_refusal(programs: Programs, binary: str, flags: Sequence[str], candidate: bytes) -> str | None:
+    """Return dockerd's words if it refuses the candidate; None if it takes it, or cannot be asked (before 23.0).
+
+    `flags` are those of the running daemon: it takes no file that repeats one of them.
+    An empty configuration tells which: dockerd takes that one in any case.
+    """
+    command = [binary, *flags, "--validate", f"--config-file={_INPUT}"]
+    try:
+        if programs.run(command, seconds=_SECONDS, given=b"{}").status != 0:
+            return None
+        tried = programs.run(command, seconds=_SECONDS, given=candidate)
+    except ProgramError:
+        return None
+    return None if tried.status == 0 else tried.errors
+
+
+def containerd_dump(programs: Programs, binary: str, root: bytes) -> tuple[Table | None, str]:
+    """Return what containerd makes of a root file, and its words; None if it refuses it.
+
+    Its exit code proves little, so the output counts.
+    """
+    return _dumped(programs, [binary, "--config", _INPUT, "config", "dump"], root)
+
+
+def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[bytes]) -> tuple[Table | None, str]:
+    """Return what containerd makes of several files in this order: the root, and what it is to import after it."""
+    try:
+        done = _with_imports(programs, binary, contents)
+        return (toml_document.parse(done.output) if done.status == 0 else None), done.errors
+    except (ProgramError, DocumentError) as error:
+        return None, str(error)
+
+
+def containerd_dump_of(programs: Programs, binary: str, path: str) -> tuple[Table | None, str]:
+    """Return what containerd makes of the file that is at `path` for it, and its words; None if it refuses it."""
+    return _dumped(programs, [binary, "--config", path, "config", "dump"])
+
+
+def _dumped(programs: Programs, command: Sequence[str], given: bytes = b"") -> tuple[Table | None, str]:
+    try:
+        done = programs.run(command, seconds=_SECONDS, given=given)
+        return (toml_document.parse(done.output) if done.status == 0 else None), done.errors
+    except (ProgramError, DocumentError) as error:
+        return None, str(error)
+
+
+def _with_imports(programs: Programs, binary: str, contents: Sequence[bytes]) -> Completed:
+    versions = (toml_document.parse(content).get("version") for content in contents)
+    version = next((f"version = {version}\n" for version in versions if version is not None), "")
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(_memory(content)) for content in contents]
+        paths = ", ".join(f'"/proc/self/fd/{file}"' for file in files)
+        command = [binary, "--config", _INPUT, "config", "dump"]
+        text = f"{version}imports = [{paths}]\n"
+        return programs.run(command, seconds=_SECONDS, given=text.encode(), keep=files)
+
+
+@contextlib.contextmanager
+def _memory(content: bytes) -> Iterator[int]:
+    fd = os.memfd_create("toolkit-installer-candidate")
+    try:
+        os.write(fd, content)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def containerd_losses(before: Table, after: Table, handlers: dict[str, str], default: str | None) -> list[str]:
+    """Return in words what the new effective configuration lacks: a handler, the default, a runtime that was there.
+
+    Pure: `before` and `after` are what the binary printed.
+    """
+    old, new = _table(before), _table(after)
+    wrong = []
+    for name, path in handlers.items():
+        if lookup(new, ("runtimes", name, "options", "BinaryName")) != path:
+            wrong.append(f"it does not see the handler {name}")
+    if default is not None and new.get("default_runtime_name") != default:
+        wrong.append(f"its default runtime would be {new.get('default_runtime_name')!r}, not {default!r}")
+    for name, entry in (old.get("runtimes") or {}).items():
+        if name not in handlers and not same(said(lookup(new, ("runtimes", name))), said(entry)):
+            wrong.append(f"the runtime {name} would not be what it was")
+    return wrong
+
+
+def _table(dump: Table) -> dict[str, Any]:
+    """Return the containerd table of the CRI plugin, under whichever name this containerd prints it."""
+    for plugin in PLUGINS:
+        found = lookup(dump, table_of(plugin))
+        if found is not ABSENT and isinstance(found, dict):
+            return found
+    return {}

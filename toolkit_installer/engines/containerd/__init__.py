@@ -1,0 +1,1 @@
+"""containerd: its files, the handlers in them, and the live daemon."""

@@ -1,0 +1,209 @@
+"""One of containerd's files, of any version: what it says with us and without us. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import ABSENT, Change, Remove, Set, Table, apply, lookup, same
+from toolkit_installer.engines import ownership as ownership_of
+from toolkit_installer.engines.containerd.tables import (
+    BUILT_IN_RUNTIME,
+    DEFAULT_RUNTIME_TYPE,
+    IMPORTS,
+    MARKER,
+    PLUGINS,
+    RUNTIME,
+    VERSION,
+    check,
+    enable_cdi,
+    executable,
+    is_known,
+    legacy_default,
+    legacy_type,
+    same_import,
+    shape,
+)
+from toolkit_installer.engines.ownership import Owned, Ownership, Shape, beneath, record, strip
+
+_BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What we put into one plugin's table of a file. `legacy`: as the default of containerd before 1.3.
+
+    `built_in`: the engine's own runc is named too, as naming ours alone would make containerd 1.x forget it.
+    `copied`: the operator's runtimes of an older name's table, which this one replaces where a daemon reads both.
+    """
+
+    plugin: str
+    made: tuple[tuple[str, Table], ...]
+    default: str | None
+    copied: tuple[tuple[str, Table], ...] = ()
+    built_in: bool = False
+    legacy: bool = False
+    cdi: bool = False
+
+
+def built_in(plugin: str) -> Table:
+    """Return how we name the engine's own runc: as 1.7 prints it, whose `sandbox_mode` newer names do not have."""
+    return _BUILT_IN if plugin == RUNTIME else _BUILT_IN | {"sandbox_mode": "podsandbox"}
+
+
+def with_us(base: bytes, parts: Sequence[Part], version: int | None = None) -> tuple[bytes, Ownership]:
+    """Return `base` with the parts in it, and what of it is ours. `version`: the line that the file is to get."""
+    document = toml_document.parse(base)
+    changes: list[Change] = []
+    if version is not None:
+        changes.append(Set(VERSION, version))
+    for part in parts:
+        changes += _additions(document, part)
+    return toml_document.edit(base, changes, marker=MARKER), record(document, changes)
+
+
+def _additions(document: Table, part: Part) -> list[Change]:
+    place = shape(part.plugin)
+    changes: list[Change] = []
+    if part.built_in:
+        changes.append(Set((*place.runtimes, BUILT_IN_RUNTIME), built_in(part.plugin)))
+    changes += [Set((*place.runtimes, name), entry) for name, entry in (*part.copied, *part.made)]
+    if part.default is not None and part.legacy:
+        changes.append(Set(legacy_default(part.plugin), dict(part.made)[part.default]))
+    elif part.default is not None:
+        changes.append(Set(place.default, part.default))
+        if lookup(document, legacy_type(part.plugin)):
+            changes.append(Set(legacy_type(part.plugin), ""))  # it would override the name
+    if part.cdi:
+        changes.append(Set(enable_cdi(part.plugin), True))  # noqa: FBT003  # the value of a key
+    return changes
+
+
+def with_import(base: bytes, path: str) -> tuple[bytes, Ownership]:
+    """Return `base` with `path` imported, and what of it is ours; unchanged if it is imported already."""
+    document = toml_document.parse(base)
+    imports = document.get("imports", [])
+    if path in imports:
+        return base, Ownership()
+    item = Owned(IMPORTS, path, lookup(document, IMPORTS), item=True)
+    return toml_document.edit(base, [Set(IMPORTS, [*imports, path])], marker=MARKER), Ownership((item,))
+
+
+def without_us(
+    content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None = None
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return the text without what is ours, and what others did to ours. `before` is the text from before us.
+
+    Raises as `check` does for a file that names our toolkit folder.
+    """
+    document = toml_document.parse(content)
+    if toolkit_folder.encode() in content or is_known(document):
+        check(content)
+    else:
+        # somebody wrote it anew, for another containerd: all that can be ours in it is an import
+        ownership = Ownership(tuple(key for key in ownership.keys if key.item))
+    original = toml_document.parse(before or b"")
+    changes: list[Change] = []
+    left: list[str] = []
+    for plugin in PLUGINS:
+        stripped = strip(document, shape(plugin), ownership, toolkit_folder, original)
+        made = [*stripped.changes, *_without_legacy(document, plugin, ownership, toolkit_folder)]
+        left += stripped.left
+        document = apply(document, tuple(made))
+        kept, notes = _with_built_in(document, shape(plugin), ownership)
+        document = apply(document, tuple(kept))
+        changes += [*made, *kept]
+        left += notes
+    gone, notes = _without_version(document, ownership)
+    text = toml_document.unmarked(toml_document.edit(content, [*changes, *gone], marker=MARKER), MARKER)
+    if gone and not text.strip():
+        text = b""
+    return text, (*dict.fromkeys(left), *notes)
+
+
+def _without_legacy(document: Table, plugin: str, ownership: Ownership, toolkit_folder: str) -> list[Change]:
+    """Return the change that takes our default of containerd before 1.3 back, also where somebody added to it."""
+    path = legacy_default(plugin)
+    owned = ownership.of(path)
+    entry = lookup(document, path)
+    if not beneath(executable(entry), toolkit_folder) or (owned is not None and same(entry, owned.ours)):
+        return []  # no other's, or `strip` has it
+    return [Remove(path) if owned is None or owned.prior is ABSENT else Set(path, owned.prior)]
+
+
+def _with_built_in(document: Table, place: Shape, ownership: Ownership) -> tuple[list[Change], list[str]]:
+    """Keep the built-in runtime that we named if others rely on it by now.
+
+    Somebody who added a runtime of their own beside ours saw runc named there; containerd 1.x would lose runc
+    with our line, and every ordinary pod with it.
+    """
+    owned = ownership.of((*place.runtimes, BUILT_IN_RUNTIME))
+    runtimes = lookup(document, place.runtimes)
+    default = lookup(document, place.default)
+    needed = default is ABSENT or default == BUILT_IN_RUNTIME
+    if owned is None or not isinstance(runtimes, dict) or not runtimes or not needed or BUILT_IN_RUNTIME in runtimes:
+        return [], []
+    note = f"runtime {BUILT_IN_RUNTIME!r}: the runtimes that others added need it beside them"
+    return [Set(owned.path, owned.ours)], [note]
+
+
+_OF_VERSION_2 = ("plugins", "disabled_plugins", "required_plugins", "imports")
+"""What reads otherwise in a file of version 1."""
+
+
+def _without_version(document: Table, ownership: Ownership) -> tuple[list[Change], list[str]]:
+    """Drop the version line that we wrote, unless what others wrote since needs it.
+
+    A file without that line is one of version 1, and says the same wherever it speaks of no plugin.
+    """
+    owned = ownership.of(VERSION)
+    if owned is None or owned.prior is not ABSENT or not same(document.get("version"), owned.ours):
+        return [], []
+    needed = [key for key in _OF_VERSION_2 if document.get(key)]
+    if needed and owned.ours != 1:
+        return [], [f"the version line: {', '.join(needed)}, which others wrote, would mean something else without it"]
+    return [Remove(VERSION)], []
+
+
+def ours(content: bytes, toolkit_folder: str) -> bool:
+    """Tell whether any runtime of the file lies in our toolkit folder. Raises DocumentError."""
+    document = toml_document.parse(content)
+    return any(ownership_of.ours(document, shape(plugin), toolkit_folder) for plugin in PLUGINS)
+
+
+def is_marked(content: bytes) -> bool:
+    """Tell whether the file has a block of ours. Raises DocumentError."""
+    return bool(toml_document.marked(content, MARKER))
+
+
+def recognised(content: bytes, *, whole: bool) -> Ownership:
+    """Return what is ours in a file though no receipt says so: the built-in runtime, if it stands in a block of ours.
+
+    Whoever wrote the block also wrote the tables around it, and the version if the file was `whole` ours: if nothing
+    else is in it, as nobody knows who wrote it above what others have there.
+    Raises DocumentError.
+    """
+    marked = toml_document.marked(content, MARKER)
+    if not marked:
+        return Ownership()
+    document = toml_document.parse(content)
+    keys: list[Owned] = []
+    created: list[Owned] = []
+    for plugin in PLUGINS:
+        path = (*shape(plugin).runtimes, BUILT_IN_RUNTIME)
+        named = built_in(plugin)
+        if path in marked and same(lookup(document, path), named):
+            keys.append(Owned(path, named))
+        if any(table[:2] == path[:2] for table in marked):
+            created += ownership_of.parents(path)
+    if whole and "version" in document and document.keys() <= {"version", "plugins"}:
+        keys.append(Owned(VERSION, document["version"]))
+    return Ownership(tuple(keys), tuple({table.path: table for table in created}.values()))
+
+
+def imports_of(content: bytes, paths: Sequence[str]) -> Ownership:
+    """Return the literal imports of any of `paths`, as ours. Raises DocumentError."""
+    elements = toml_document.parse(content).get("imports", [])
+    found = [each for each in elements if any(same_import(each, path) for path in paths)]
+    return Ownership(tuple(Owned(IMPORTS, each, item=True) for each in dict.fromkeys(found)))

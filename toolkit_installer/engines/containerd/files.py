@@ -1,0 +1,182 @@
+"""The files that containerd reads: its own and those that they import. Reads, never writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.errors import located
+from toolkit_installer.node.disk.reading import Reader
+
+_WILDCARD = "*"
+"""containerd takes a path for a pattern only if it has this; then `?` and `[...]` count too, as in Go's path.Match."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """A file that another one imports. `path` is as containerd names it, `place` where it is found here.
+
+    `file`: where the symlinks of that name end, "" if nobody looked. containerd reads a file once for each name.
+    `by_relative_pattern`: it is reached only through a relative path with a wildcard, which 1.6 looks up elsewhere.
+    `drop_in`: it lies where our own drop-in goes.
+    """
+
+    path: str
+    place: str
+    content: bytes
+    by_relative_pattern: bool = False
+    drop_in: bool = False
+    file: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Missing:
+    """A file that the one at `importer` imports, and that is not there: containerd does not start without it.
+
+    It is named by a literal path, or it is a symlink that matches a pattern and leads nowhere.
+    """
+
+    importer: str
+    path: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """All that is imported, in the order in which containerd reads it: level by level, nothing twice."""
+
+    imported: tuple[Imported, ...]
+    missing: tuple[Missing, ...] = ()
+
+
+def read(
+    files: Reader, root: str, content: bytes, drop_in: frozenset[str], elsewhere: Mapping[str, str] | None = None
+) -> Graph:
+    """Return what `content`, the file at `root`, imports, nested files included, and what is not there.
+
+    `drop_in` has the names of our drop-in. `elsewhere` maps folders as containerd names them to where they are found
+    here.
+    Raises DocumentError naming the file, NodeError.
+    """
+    seen = {root}
+    imported: list[Imported] = []
+    missing: list[Missing] = []
+    pending = [(root, content, False)]
+    while pending:
+        path, text, relative = pending.pop(0)
+        for pattern, is_relative in _patterns(text, path):
+            by_pattern = relative or (is_relative and _WILDCARD in pattern)
+            for place in matching(files, _here(pattern, elsewhere or {})):
+                name = _named(place, pattern, elsewhere or {})
+                if files.status(place) is None:
+                    if is_pattern(pattern) or name not in drop_in:
+                        missing.append(Missing(path, name))
+                    continue
+                found = files.find(place) if seen.isdisjoint({name, place}) else None
+                if found is not None:
+                    seen |= {name, place}
+                    ours = not drop_in.isdisjoint((name, place, found.path))
+                    imported.append(Imported(name, place, found.content, by_pattern, ours, found.path))
+                    pending.append((name, found.content, by_pattern))
+    return Graph(tuple(imported), tuple(missing))
+
+
+def _here(path: str, elsewhere: Mapping[str, str]) -> str:
+    folder, name = posixpath.split(path)
+    return posixpath.join(elsewhere.get(folder, folder), name)
+
+
+def _named(place: str, pattern: str, elsewhere: Mapping[str, str]) -> str:
+    """Return a found file's name as containerd has it."""
+    folder = posixpath.dirname(pattern)
+    return posixpath.join(folder, posixpath.basename(place)) if folder in elsewhere else place
+
+
+def imports(content: bytes, path: str) -> list[str]:
+    """Return the patterns that the file at `path` imports, made absolute. Raises DocumentError naming the file."""
+    return [pattern for pattern, _ in _patterns(content, path)]
+
+
+def _patterns(content: bytes, path: str) -> list[tuple[str, bool]]:
+    """Return the same, each with whether it was relative."""
+    with located(path):
+        document = toml_document.parse(content)
+    patterns = document.get("imports", [])
+    if not isinstance(patterns, list):
+        return []
+    folder = posixpath.dirname(path)
+    texts = [pattern for pattern in patterns if isinstance(pattern, str)]
+    return [(posixpath.normpath(posixpath.join(folder, text)), not text.startswith("/")) for text in texts]
+
+
+def covers(patterns: Iterable[str], path: str) -> bool:
+    """Tell whether one of the absolute `patterns` imports `path`: wildcards do not cross folders."""
+    return any(pattern == path or (_WILDCARD in pattern and _covers(pattern, path)) for pattern in patterns)
+
+
+def _covers(pattern: str, path: str) -> bool:
+    parts, names = pattern.split("/"), path.split("/")
+    return len(parts) == len(names) and all(
+        matcher(part).fullmatch(name) is not None for part, name in zip(parts, names, strict=True)
+    )
+
+
+def is_pattern(path: str) -> bool:
+    """Tell whether containerd takes an import for a pattern, which may match nothing."""
+    return _WILDCARD in path
+
+
+def matching(files: Reader, pattern: str) -> list[str]:
+    """Return the paths that an absolute pattern matches on the node, sorted; a literal one is itself.
+
+    As with Go's filepath.Glob, a symlink that leads nowhere is among them. Raises NodeError.
+    """
+    if _WILDCARD not in pattern:
+        return [pattern]
+    places = ["/"]
+    for part in pattern.strip("/").split("/"):
+        if re.search(r"[*?\[\\]", part) is None:
+            places = [posixpath.join(place, part) for place in places]
+        else:
+            matching = matcher(part)
+            places = [
+                posixpath.join(place, name)
+                for place in places
+                for name in sorted(files.list(place))
+                if matching.fullmatch(name)
+            ]
+    return [place for place in places if files.own_status(place) is not None]
+
+
+_PART = re.compile(r"(?P<any>\*)|(?P<one>\?)|\[(?P<set>\^?(?:\\.|[^\]\\])+)\]|\\(?P<escaped>.)|(?P<plain>[^*?\[\\])")
+
+
+def matcher(part: str) -> re.Pattern[str]:
+    """Return what one part of a pattern matches, by the rules of Go's path.Match; a malformed one matches nothing."""
+    text = ""
+    at = 0
+    while at < len(part):
+        found = _PART.match(part, at)
+        if found is None:
+            return re.compile(r"(?!)")
+        if found["any"]:
+            text += ".*"
+        elif found["one"]:
+            text += "."
+        elif found["set"]:
+            text += f"[{_set(found['set'])}]"
+        else:
+            text += re.escape(found["escaped"] or found["plain"])
+        at = found.end()
+    try:
+        return re.compile(text, re.DOTALL)
+    except re.error:
+        return re.compile(r"(?!)")
+
+
+def _set(body: str) -> str:
+    """Return the inside of a set of characters for re: Go knows ranges, `^` at the start, and escapes."""
+    negated, rest = ("^", body[1:]) if body.startswith("^") else ("", body)
+    return negated + re.sub(r"\\(.)|([^\\-])", lambda each: re.escape(each[1] or each[2]), rest)

@@ -1,0 +1,204 @@
+"""What is added to a containerd of a distribution: into which of its files, and what the distribution does by itself.
+
+Pure: from what was found, and what is asked for, to what the files should be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import Table, lookup
+from toolkit_installer.engines.api import Goal, Goals, Request, Survey
+from toolkit_installer.engines.common import templates
+from toolkit_installer.engines.containerd import additions
+from toolkit_installer.engines.containerd import sources as containerd_sources
+from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.layouts import Layout, Way
+from toolkit_installer.engines.containerd.sources import Sources
+from toolkit_installer.engines.containerd.tables import BUILT_IN_RUNTIME, CRI_PLUGIN, SHORT, enable_cdi
+from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.settings import EngineSettings
+
+GENERATED_ROLE = "generated"
+DROP_IN_ROLE = "distribution's drop-in"
+TEMPLATE_ROLE = "distribution's template"
+FILE_ROLE = "distribution's file"
+"""A file of the distribution's own that has the additions in it: microk8s'."""
+_ON_BY_DEFAULT = 3
+"""The first version of containerd's files whose daemons have CDI on unless they are told otherwise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacedSurvey(Survey):
+    """A containerd of a distribution as it was found."""
+
+    layout: Layout | None = None
+    way: Way = Way.NONE
+    content: bytes | None = None
+    """What the distribution made, with the runtimes in it."""
+    low_level: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    sources: Sources = Sources()
+
+
+class Placing:
+    """One distribution's containerd, its files without us by role, and what is asked for."""
+
+    def __init__(self, survey: PlacedSurvey, layout: Layout, request: Request, without: Mapping[str, Goal]) -> None:
+        """Raise ConfigurationError for what cannot be worked with."""
+        self.survey = survey
+        self.layout = layout
+        self.request = request
+        self.without = dict(without)
+        self.default = request.default
+        self.served = {handler.name: handler.executable for handler in request.handlers}
+        self.notes = list(survey.notes)
+        if (template := self.without.get(TEMPLATE_ROLE)) is not None:
+            with located(template.path):
+                templates.refuse_twice(template.base or b"", layout.finding(request.toolkit_folder))
+        self.document = layout.document(survey.content, request.toolkit_folder)
+        sources, folder = survey.sources, request.toolkit_folder
+        self.offered = containerd_sources.offers(sources, self.document, layout.plugin, folder)
+
+    def goals(self) -> Goals:
+        """Return what the files should be. Raises ConfigurationError."""
+        if self.survey.way is Way.DROP_IN:
+            self._into_drop_in()
+        else:
+            self._keep_default()
+            self._note_unread_drop_in()
+            if self.survey.way is Way.TEMPLATE:
+                self._into_template()
+            else:
+                self._found_by_itself()
+        self._note_own()
+        built_in = next(iter(self.survey.low_level), BUILT_IN_RUNTIME)
+        own = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
+        return Goals(tuple(self.without.values()), self.served, self.default, own, tuple(self.notes))
+
+    def _note_own(self) -> None:
+        """Say which handlers the distribution has registered by itself: they are there with us and without us."""
+        own = self.survey.live.own if self.survey.live is not None else frozenset()
+        if own:
+            self.notes.append(
+                f"{self.layout.name} registers {', '.join(sorted(own))} by itself, as long as it finds their programs "
+                "when it starts: cleanup leaves them to it"
+            )
+
+    def _keep_default(self) -> None:
+        if self.default is not None:
+            self.default = None
+            self.notes.append(
+                f"{self.layout.name} sets the default runtime itself (its --default-runtime): it stays as it is"
+            )
+
+    def _part(self, version: int) -> Part:
+        """Return what is registered in a file of this version."""
+        settings = self.request.settings
+        plugin = CRI_PLUGIN[version]
+        made = containerd_sources.entries(
+            containerd_sources.lent(self.offered, self.document, self.layout.plugin),
+            plugin,
+            self.request.handlers,
+            runtime_type=settings.runtime_type,
+            annotations=settings.container_annotations,
+            override=settings.runtime_config_override,
+        )
+        legacy = settings.use_legacy_config and plugin == SHORT
+        cdi = settings.enable_cdi and _wants_cdi(self.document, self.layout)
+        return Part(plugin, made, self.default, legacy=legacy, cdi=cdi)
+
+    def _into_drop_in(self) -> None:
+        version = self.layout.version
+        part = self._part(version)
+        self.notes += containerd_sources.unused(self.survey.sources, self.offered)
+        if part.legacy:
+            self.default = None  # such a default has no name
+        elif self.request.settings.use_legacy_config:
+            self.notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
+        goal = self.without[FILE_ROLE if self.layout.in_place else DROP_IN_ROLE]
+        with located(goal.path):
+            text, owned = additions.with_us(goal.base or b"", version, part)
+        self.without[goal.role] = _goal(self.survey, goal, text, owned)
+
+    def _into_template(self) -> None:
+        goal = self.without[TEMPLATE_ROLE]
+        base = goal.base if goal.base is not None else templates.BASE
+        with located(goal.path):
+            part = self._part(templates.version_of(base, self.layout.version))
+        self._refuse_another(part)
+        with located(goal.path):
+            text = templates.with_block(base, part)
+            own = templates.named(base, part)
+        self.without[TEMPLATE_ROLE] = dataclasses.replace(goal, target=text)
+        self._note_cdi(wanted=part.cdi)
+        self.notes += containerd_sources.unused(self.survey.sources, self.offered)
+        self._note_unused(own, f"{goal.path} has their tables already")
+        if templates.is_conditional(base):
+            found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own
+            self._note_unused(found, f"{self.layout.name} makes their tables itself if it finds them when it starts")
+
+    def _found_by_itself(self) -> None:
+        self._refuse_another(self._part(self.layout.version))
+        self.served = self.layout.found_by_itself(self.request)
+        name = self.layout.name
+        self._note_cdi(wanted=self.request.settings.enable_cdi and _wants_cdi(self.document, self.layout))
+        self.notes.append(f"{name} has no place for additions: it finds the toolkit's folder when it starts")
+        self._note_unused(self.served.keys(), f"{name} makes their tables itself")
+
+    def _refuse_another(self, part: Part) -> None:
+        """Raise ConfigurationError for a runtime of one of our names that runs something else."""
+        other = additions.disagrees(self.document, self.layout.plugin, part)
+        if other is not None and not self.layout.finds(self.request.toolkit_folder):
+            raise ConfigurationError(
+                f"{self.layout.name} registers a runtime {other!r} of its own, which runs something else",
+                path=self.layout.generated,
+                hint="register under another name with --runtime-name",
+            )
+
+    def _note_cdi(self, *, wanted: bool) -> None:
+        if wanted:
+            self.notes.append(
+                f"CDI stays off in the containerd of {self.layout.name}: its own configuration decides on that"
+            )
+
+    def _note_unused(self, handlers: Collection[str], why: str) -> None:
+        """Say which flags were given in vain for these handlers, as their tables are somebody else's."""
+        flags = _table_flags(self.request.settings)
+        if flags and handlers:
+            verb = "is" if len(flags) == 1 else "are"
+            self.notes.append(f"{', '.join(flags)} {verb} not used for {', '.join(sorted(handlers))}: {why}")
+
+    def _note_unread_drop_in(self) -> None:
+        asked = self.request.settings.drop_in
+        if asked is not None and not any(asked in note for note in self.survey.notes):
+            self.notes.append(f"{asked} is not used: this {self.layout.name} imports no drop-in")
+
+
+def _table_flags(settings: EngineSettings) -> list[str]:
+    """Return which flags were given that say what a handler's table holds."""
+    given = (
+        ("--runtime-type", settings.runtime_type is not None),
+        ("--runtime-config-override", bool(json.loads(settings.runtime_config_override))),
+        ("--config-source", bool(settings.config_sources)),
+        ("--nvidia-container-runtime-modes.cdi.annotation-prefixes", bool(settings.container_annotations)),
+    )
+    return [flag for flag, is_given in given if is_given]
+
+
+def _wants_cdi(document: Table, layout: Layout) -> bool:
+    """Tell whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off unless told."""
+    said = lookup(document, enable_cdi(layout.plugin))
+    return said is not True and (said is False or layout.version < _ON_BY_DEFAULT)
+
+
+def _goal(survey: Survey, without: Goal, text: bytes, owned: Ownership) -> Goal:
+    """Return the goal for a drop-in; one that says all this already, in somebody's own order, stays as it is."""
+    present = survey.file(without.role).content
+    if present is not None and toml_document.parse(present) == toml_document.parse(text):
+        text = present
+    return dataclasses.replace(without, target=text, ownership=owned)

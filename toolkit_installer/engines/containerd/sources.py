@@ -1,0 +1,199 @@
+"""The handlers' tables: copies of the default runtime's, as one of the sources has it, with our executable. Pure."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
+from toolkit_installer.engines import ownership
+from toolkit_installer.engines.containerd.tables import (
+    BUILT_IN_RUNTIME,
+    DEFAULT_RUNTIME_TYPE,
+    PLUGINS,
+    RUNTIME,
+    SHORT,
+    check,
+    executable,
+    is_runc,
+    legacy_default,
+    legacy_type,
+    shape,
+)
+from toolkit_installer.engines.containerd.views import merged
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.errors import located
+from toolkit_installer.toolkit.handlers import Handler
+
+_GONE_FROM_2 = "io.containerd.runc.v1"
+"""Deprecated since 1.4, removed in 2.0 (containerd, RELEASES.md)."""
+_FILLED_IN = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
+"""What a daemon itself puts where nothing is said."""
+COMMAND, FILE = "command", "file"
+"""The words of `--config-source`; the third is FILE, `=` and a path."""
+_USUAL = (COMMAND, FILE)
+_NOTHING = "no runtime of runc's kind that is not ours"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """Where the handlers' settings may come from, beside the engine's own files.
+
+    `asked`: the words of `--config-source`, none where nothing was asked for. `printed`: what the live daemon's binary
+    prints, None if it was not asked, or does not say. `files`: the others by path, None for one that is not there.
+    """
+
+    asked: tuple[str, ...] = ()
+    printed: Table | None = None
+    files: Mapping[str, bytes | None] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """What one source has to lend, {} for nothing. `why`: the reason in words, if that is so."""
+
+    source: str
+    table: Table
+    why: str
+
+
+def offers(sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> list[Offer]:
+    """Return what the sources have, the first one first. `effective` is what the engine's own files say without us.
+
+    Raises ConfigurationError, naming the file, for one that cannot be read as containerd's.
+    """
+    return [_offer(source, sources, effective, plugin, toolkit_folder) for source in sources.asked or _USUAL]
+
+
+def _offer(source: str, sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> Offer:
+    if source == FILE:
+        return Offer(source, lender(effective, plugin), f"containerd's own files have {_NOTHING}")
+    if source == COMMAND:
+        name = default_name(effective, plugin) or BUILT_IN_RUNTIME
+        found = lender_elsewhere(sources.printed or {}, name, toolkit_folder)
+        silent = "no containerd runs whose binary prints its configuration"
+        return Offer(source, found, silent if sources.printed is None else f"what its binary prints has {_NOTHING}")
+    path = source.partition("=")[2]
+    content = sources.files.get(path)
+    with located(path):
+        document, _ = check(content or b"")
+    found = lender_elsewhere(document, None, toolkit_folder)
+    return Offer(source, found, f"{path} is not there" if content is None else f"{path} has {_NOTHING}")
+
+
+def unused(sources: Sources, offered: Sequence[Offer]) -> list[str]:
+    """Return a note for every source that was asked for, comes before the one that counts, and has nothing."""
+    if not sources.asked:
+        return []
+    empty = itertools.takewhile(lambda each: not each.table, offered)
+    return [f"--config-source {each.source} is not used: {each.why}" for each in empty]
+
+
+def lent(offered: Sequence[Offer], effective: Table, plugin: str) -> Table:
+    """Return the settings that the handlers get: those of the first source that has any."""
+    return chosen([each.table for each in offered], lender(effective, plugin))
+
+
+def lender(document: Table, plugin: str, name: str | None = None) -> Table:
+    """Return the runtime of a plugin's table whose settings the handlers get, {} where there is none.
+
+    That is the runtime `name`, by default the table's own default one. One that is no runc at all (Kata, gVisor) lends
+    nothing: its options mean something else; runc's are taken then.
+    """
+    place = shape(plugin)
+    runtimes = lookup(document, place.runtimes)
+    known = runtimes if isinstance(runtimes, dict) else {}
+    default = lookup(document, place.default) if name is None else name
+    named = (known.get(each) for each in (default, BUILT_IN_RUNTIME) if isinstance(each, str))
+    candidates = (legacy_entry(document, plugin), *named)
+    return next((entry for entry in candidates if is_runc(entry)), {})
+
+
+def legacy_entry(document: Table, plugin: str) -> Any:
+    """Return the table that overrides the default runtime's name on containerd 1.x, None where there is none."""
+    return lookup(document, legacy_default(plugin)) if lookup(document, legacy_type(plugin)) else None
+
+
+def low_level(document: Table, plugin: str, built_in: str = BUILT_IN_RUNTIME) -> tuple[str, ...]:
+    """Return what can run containers in the end, best first (`ownership.low_level`), as a plugin's table has it.
+
+    `built_in`: what a runtime runs that names no executable.
+    """
+    return ownership.low_level(document, shape(plugin), legacy=legacy_entry(document, plugin), built_in=built_in)
+
+
+def lender_elsewhere(document: Table, name: str | None, toolkit_folder: str) -> Table:
+    """Return the same from another document, such as what a daemon printed, whatever plugin it has the runtimes under.
+
+    `name` is the default runtime's, None for that document's own. Never an entry of ours, and nothing that a daemon
+    fills in by itself.
+    """
+    for plugin in PLUGINS:
+        for each in (name, BUILT_IN_RUNTIME):
+            entry = lender(document, plugin, each)
+            if entry and not beneath(executable(entry), toolkit_folder):
+                told = said(entry)
+                return told if isinstance(told, dict) else {}
+    return {}
+
+
+def said(value: Any) -> Any:
+    """Return a printed runtime without what says nothing: empty and false values, and what the daemon fills in."""
+    if not isinstance(value, dict):
+        return value
+    told = {key: said(each) for key, each in value.items()}
+    return {key: each for key, each in told.items() if each not in ("", 0, [], {}) and each != _FILLED_IN.get(key, "")}
+
+
+def chosen(candidates: Sequence[Table], file: Table) -> Table:
+    """Return the first source's settings; where the file says the same, as the file spells it."""
+    first = next((entry for entry in candidates if entry), {})
+    return file if same(said(first), said(file)) else first
+
+
+def entries(  # all that makes a handler's table
+    source: Table,
+    plugin: str,
+    handlers: Sequence[Handler],
+    *,
+    runtime_type: str | None = None,
+    annotations: Sequence[str] = (),
+    override: str = "{}",
+) -> tuple[tuple[str, Table], ...]:
+    """Return each handler's runtime table: a copy of `source` with our executable.
+
+    `annotations` are patterns of container annotations that the runtime is to see as well. `override` is a JSON object
+    that is merged into the options, or into the whole table if it has an object `options` itself.
+    """
+    made = []
+    for handler in handlers:
+        entry = copy.deepcopy(source)
+        entry["runtime_type"] = runtime_type or _readable(entry.get("runtime_type"), plugin)
+        options = dict(entry.get("options", {}))
+        asked = json.loads(override)
+        if isinstance(asked.get("options"), dict):
+            entry = merged(entry, {key: value for key, value in asked.items() if key != "options"})
+            asked = asked["options"]
+        entry["options"] = {**merged(options, asked), "BinaryName": handler.executable}
+        if plugin == SHORT:
+            entry["options"]["Runtime"] = handler.executable
+        if annotations:
+            known_annotations = entry.get("container_annotations", [])
+            entry["container_annotations"] = list(dict.fromkeys([*known_annotations, *annotations]))
+        made.append((handler.name, entry))
+    return tuple(made)
+
+
+def _readable(kind: str | None, plugin: str) -> str:
+    """Return a lender's runtime type, and for a table that only a 2.x reads one whose shim that still has."""
+    return DEFAULT_RUNTIME_TYPE if not kind or (plugin == RUNTIME and kind == _GONE_FROM_2) else kind
+
+
+def default_name(document: Table, plugin: str) -> str | None:
+    """Return the name of a plugin's default runtime, None where nothing is said."""
+    name = lookup(document, shape(plugin).default)
+    return name if name is not ABSENT and isinstance(name, str) and name else None

@@ -1,0 +1,235 @@
+"""One containerd's files without us, how they are read, and what is to be put into each of them. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import Table, lookup, same
+from toolkit_installer.engines.api import Goal, Goals, Request
+from toolkit_installer.engines.containerd import config, links, sources
+from toolkit_installer.engines.containerd import files as containerd_files
+from toolkit_installer.engines.containerd import views as views_of
+from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.files import Imported
+from toolkit_installer.engines.containerd.sources import Offer, Sources
+from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
+from toolkit_installer.engines.containerd.tables import BUILT_IN_RUNTIME, RUNTIME, SHORT, check, enable_cdi, plugins_in
+from toolkit_installer.engines.containerd.versions import disabled, names_no_plugin, refuse_unread, version_of
+from toolkit_installer.engines.containerd.views import READS_VERSION_3, Read, Release, View
+from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.errors import ConfigurationError, located
+
+_KNOWS_ENABLE_CDI: Release = (2, 1)
+"""The last of which it is known; newer ones always resolve CDI devices."""
+
+
+class Work:
+    """One containerd's files without us, and what is asked for."""
+
+    def __init__(self, survey: ContainerdSurvey, request: Request, without: Mapping[str, Goal], *, deep: bool) -> None:
+        """`without`: the files without us, by role. `deep`: the daemon is down, and our drop-in is in use."""
+        self.survey = survey
+        self.request = request
+        self.without = without
+        self.release = survey.live.release if survey.live is not None else None
+        self.sources = Sources(request.settings.config_sources, survey.dump, dict(survey.sources))
+        self.roles: dict[str, str] = {}
+        contents: list[bytes] = []
+        self.files: list[Read] = []
+        for role, path, content, relative in self._contents():
+            with located(path):
+                document, own = check(content)
+            self.files.append(Read(path, document, own, relative))
+            self.roles[path] = role
+            contents.append(content)
+        drop_in = without[DROP_IN_ROLE]
+        with located(drop_in.path):
+            check(drop_in.base or b"")
+        # one that has the CRI plugin's settings by itself is edited in place: that tells nothing of the daemon
+        theirs = any(self.roles[file.path] == DROP_IN_ROLE and plugins_in(file.document) for file in self.files)
+        self.deep = deep and not theirs
+        root = self.files[0]
+        self.version = version_of(self.files, contents, self.release)
+        refuse_unread(root, contents[0], self.version, self.release)
+        self.disabled = disabled(self.files)
+        self._refuse_disabled(contents)
+        self.new_version = self._new_version()
+        self.views = views_of.views(self.release, self.new_version or self.version)
+        if self.deep or self._is_for_2():
+            self.views = (View.DEEP,)
+        elif request.settings.use_legacy_config and self.release is None and self.effective_version in (None, 1):
+            self.views = (View.OLDEST, View.SHALLOW)
+
+    def _refuse_disabled(self, contents: Sequence[bytes]) -> None:
+        """Raise ConfigurationError for a CRI plugin that is off where Kubernetes is to use it."""
+        if self.disabled is None:
+            return
+        path, name = self.disabled
+        kubelet = self.survey.kubelet
+        if kubelet is None and not self.request.settings.recognised:
+            return
+        content = next(text for file, text in zip(self.files, contents, strict=True) if file.path == path)
+        why = "Kubernetes will not work on it" if kubelet is None else f"the kubelet (PID {kubelet}) needs it"
+        raise ConfigurationError(
+            f"disabled_plugins has {name!r}, and without the CRI plugin {why}",
+            path=path,
+            line=toml_document.line_of(content, ("disabled_plugins",)),
+            hint="take it out of disabled_plugins and restart containerd; or, on a node without a kubelet, name this "
+            "engine with --runtime containerd",
+        )
+
+    def _contents(self) -> list[tuple[str, str, bytes, bool]]:
+        """Return role, path, content and manner of every file that the daemon reads, without us."""
+        root = self.without[ROOT_ROLE]
+        found = [(ROOT_ROLE, root.path, root.base or b"", False)]
+        for each in self.survey.graph:
+            role = links.role_of(self.survey, each)
+            goal = self.without.get(role)
+            if each.drop_in and (goal is None or goal.base is None or self._imported_by_us(each)):
+                continue
+            content = (goal.base or b"") if goal is not None else each.content
+            found.append((role, each.path, content, each.by_relative_pattern))
+        return found
+
+    def _imported_by_us(self, each: Imported) -> bool:
+        """Tell whether it is our own line in the root that imports a file."""
+        root = self.without[ROOT_ROLE]
+        present = self.survey.file(ROOT_ROLE).content or b""
+        now, without = (containerd_files.imports(text, root.path) for text in (present, root.base or b""))
+        return containerd_files.covers(set(now).difference(without), each.path)
+
+    def _new_version(self) -> int | None:
+        """Return the version line that the root gets, None if it stays as it is.
+
+        One that says nothing of plugins means the same in version 1 and 2, and what is written for version 2 is read
+        by every containerd.
+        """
+        if self.version is not None:
+            return None
+        legacy = self.request.settings.use_legacy_config
+        if legacy and (self.release is None or self.release < READS_VERSION_3):
+            return None if self.files[0].document else 1
+        if not self.files[0].document:
+            return 3 if self.release is not None and self.release >= READS_VERSION_3 else 2
+        older = self.release is None or self.release < READS_VERSION_3
+        return 2 if older and names_no_plugin(self.files) else None
+
+    def _is_for_2(self) -> bool:
+        """Tell whether a file without version, of which no daemon is known, was written for a 2.x."""
+        root = plugins_in(self.files[0].document)
+        return self.release is None and self.version is None and RUNTIME in root and SHORT not in root
+
+    @property
+    def effective_version(self) -> int | None:
+        """The version that counts once we have written."""
+        return self.new_version or self.version
+
+    def plugin(self, view: View) -> str:
+        """Return the plugin from whose table the runtimes are taken."""
+        return views_of.plugin_of(view, self.files, self.effective_version, self.release)
+
+    # --- what is put in ---
+
+    def part(self, plugin: str, views: Sequence[View]) -> Part:
+        """Return what goes into one plugin's table of a file, for daemons with these views."""
+        settings = self.request.settings
+        effective = views_of.plugin_table(views[-1], self.files, plugin)
+        made = sources.entries(
+            self._lender(effective, plugin) or self._lender_of_version_1(plugin),
+            plugin,
+            self.request.handlers,
+            runtime_type=settings.runtime_type,
+            annotations=settings.container_annotations,
+            override=settings.runtime_config_override,
+        )
+        tables = [views_of.plugin_table(view, self.files, plugin) for view in views]
+        built_in = any(not views_of.has_runtimes(table, plugin) for table in tables)
+        legacy = settings.use_legacy_config and plugin == SHORT
+        cdi = settings.enable_cdi and self._wants_cdi(effective, plugin)
+        copied = self._copied(plugin)
+        built_in = built_in and all(name != BUILT_IN_RUNTIME for name, _ in copied)
+        return Part(plugin, made, self.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
+
+    def _copied(self, plugin: str) -> tuple[tuple[str, Table], ...]:
+        """Return the runtimes that files have under the name of version 1, for the newest name's table.
+
+        2.0 to 2.2 read only that one there; newer ones read both, and then this one alone.
+        """
+        if not self._replaces_version_1(plugin):
+            return ()
+        older = views_of.runtimes(views_of.plugin_table(self.views[-1], self.files, SHORT), SHORT)
+        ours = {handler.name for handler in self.request.handlers}
+        return tuple((name, entry) for name, entry in older.items() if name not in ours)
+
+    def _lender_of_version_1(self, plugin: str) -> Table:
+        """Return the settings for a table that replaces the one of version 1."""
+        if not self._replaces_version_1(plugin):
+            return {}
+        return self._lender(views_of.plugin_table(self.views[-1], self.files, SHORT), SHORT)
+
+    def _replaces_version_1(self, plugin: str) -> bool:
+        """Tell whether the plugin's table gets runtimes that hide those of version 1."""
+        if plugin != RUNTIME or self.effective_version not in (None, 1) or self.release is not None:
+            return False
+        return not views_of.runtimes(views_of.plugin_table(self.views[-1], self.files, RUNTIME), RUNTIME)
+
+    def _lender(self, effective: Table, plugin: str) -> Table:
+        """Return the settings that the handlers get, from the first source that has any."""
+        return sources.lent(self._offers(effective, plugin), effective, plugin)
+
+    def _offers(self, effective: Table, plugin: str) -> list[Offer]:
+        """Return what the sources have to lend to this plugin's table."""
+        return sources.offers(self.sources, effective, plugin, self.request.toolkit_folder)
+
+    def _wants_cdi(self, effective: Table, plugin: str) -> bool:
+        """Tell whether `enable_cdi` has to be written: 2.0 and 2.1 have it on by default, newer ones do not know it."""
+        said = lookup(effective, enable_cdi(plugin))
+        if said is True or self.version == 4:  # noqa: PLR2004  # the version
+            return False
+        if self.release is None or self.release < READS_VERSION_3:
+            return True
+        return said is False and self.release <= _KNOWS_ENABLE_CDI
+
+    def edited(self, goal: Goal, parts: Sequence[Part], version: int | None = None) -> Goal:
+        """Return the goal for a file with these parts in it."""
+        text, ownership = config.with_us(goal.base or b"", parts, version)
+        return self.settled(goal, text, ownership)
+
+    def settled(self, without: Goal, text: bytes, ownership: Ownership) -> Goal:
+        """Return the goal for a file; one that says all this already, in somebody's own order, stays as it is."""
+        role = without.role
+        present = next((file.content for file in self.survey.files if file.role == role), None)
+        if present is not None and same(toml_document.parse(present), toml_document.parse(text)):
+            text = present
+        return dataclasses.replace(without, target=text, ownership=ownership)
+
+    def goals(self, files: Sequence[Goal], notes: Sequence[str]) -> Goals:
+        """Return the goals, and what is to be served then."""
+        view = self.views[-1]
+        plugin = self.plugin(view)
+        table = views_of.plugin_table(view, self.files, plugin)
+        legacy = self.request.settings.use_legacy_config and plugin == SHORT
+        return Goals(
+            tuple(files),
+            {handler.name: handler.executable for handler in self.request.handlers},
+            None if legacy else self.request.default,  # such a default has no name
+            sources.low_level(table, plugin),
+            (*notes, *self._notes(table, plugin)),
+        )
+
+    def _notes(self, table: Table, plugin: str) -> list[str]:
+        """Return what else there is to say: nothing of it keeps the handlers from being registered.
+
+        `table`: the plugin's table that counts, without us.
+        """
+        notes = sources.unused(self.sources, self._offers(table, plugin))
+        if self.release is None:  # a live one is asked what it misses
+            notes += [
+                f"{each.importer} imports {each.path}, which is not seen here: without it containerd does not start"
+                for each in self.survey.missing
+            ]
+        if self.request.settings.use_legacy_config and all(self.plugin(view) != SHORT for view in self.views):
+            notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
+        return notes

@@ -1,0 +1,1 @@
+"""CRI-O: its files, the handlers in them, and the live daemon."""

@@ -1,0 +1,274 @@
+"""CRI-O's crio.conf and drop-ins: what they say together, with us and without us. Pure.
+
+How CRI-O reads them (pkg/config: UpdateFromFile, UpdateFromPath; BurntSushi/toml): one file after the other, a later
+value in place of an earlier one. Tables add up, except that a runtime's table replaces that runtime whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, apply, lookup, same
+from toolkit_installer.engines.ownership import Owned, Ownership, Shape, beneath, parents, record, strip
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.toolkit.handlers import Handler
+
+MARKER = "Added by toolkit-installer, which removes it when it stops."
+
+RUNTIME: Path = ("crio", "runtime")
+RUNTIMES: Path = (*RUNTIME, "runtimes")
+DEFAULT: Path = (*RUNTIME, "default_runtime")
+HOOKS_DIR: Path = (*RUNTIME, "hooks_dir")
+DEFAULT_HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
+_EXECUTABLE = "runtime_path"
+_TYPE = "runtime_type"
+_INHERITS = "inherit_default_runtime"
+
+TYPE = "oci"
+_OCI_TYPES = (None, "", TYPE)
+"""Runtime types whose executable is an OCI runtime below conmon, and whose settings mean something for ours."""
+_LOW_LEVEL_TYPES = (*_OCI_TYPES, "pod")
+_NOT_CARRIED = frozenset({_EXECUTABLE, _TYPE, _INHERITS, "runtime_config_path"})
+"""What is the executable's own: the last two would give ours another runtime's, or are refused beside type oci."""
+_BY_PLATFORM = "platform_runtime_paths"
+"""Executables for images of single platforms, in place of `runtime_path`. Ours is for those of Linux."""
+_SETTING = re.compile(r"[a-z][a-z0-9_]*")
+"""The keys of a runtime's table, as CRI-O's manual has them: what it prints has the names of internal fields too."""
+
+CRUN_BY_DEFAULT = (1, 31)
+"""The first CRI-O whose built-in default runtime is crun; it was runc before."""
+_BUILT_IN = {
+    "allowed_annotations": ["io.containers.trace-syscall", "io.kubernetes.cri-o.Devices"],
+    "monitor_env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+}
+_LOW_LEVEL = ("crun", "runc")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def _executable(entry: Any) -> str | None:
+    path = entry.get(_EXECUTABLE) if isinstance(entry, dict) else None
+    return path if isinstance(path, str) else None
+
+
+SHAPE = Shape(RUNTIMES, DEFAULT, _executable, (HOOKS_DIR,))
+
+
+def check(content: bytes) -> Table:
+    """Parse a file and check the types of what we touch. Raises DocumentError, ConfigurationError with a line."""
+    document = toml_document.parse(content)
+    for length in range(1, len(RUNTIMES) + 1):
+        _require(document, RUNTIMES[:length], dict, "a table", content)
+    runtimes = lookup(document, RUNTIMES)
+    for name in runtimes if isinstance(runtimes, dict) else ():
+        _require(document, (*RUNTIMES, name), dict, "a table", content)
+        _require(document, (*RUNTIMES, name, _EXECUTABLE), str, "a string", content)
+        _require(document, (*RUNTIMES, name, _TYPE), str, "a string", content)
+    _require(document, DEFAULT, str, "a string", content)
+    _require(document, HOOKS_DIR, list, "a list of folders", content)
+    return document
+
+
+def _require(document: Table, path: Path, kind: type, name: str, content: bytes) -> None:
+    value = lookup(document, path)
+    if value is not ABSENT and type(value) is not kind:
+        raise ConfigurationError(
+            f"{'.'.join(path)} must be {name}",
+            line=toml_document.line_of(content, path),
+            hint="correct the file; CRI-O would not start with it either",
+        )
+
+
+def built_in(release: tuple[int, int] | None) -> Table:
+    """Return what a CRI-O of this release (None: today's) has before it reads any file, as far as it matters here."""
+    name = "runc" if release is not None and release < CRUN_BY_DEFAULT else "crun"
+    entry = {_TYPE: TYPE, "runtime_root": f"/run/{name}", **copy.deepcopy(_BUILT_IN)}
+    if name == "crun":
+        entry["container_min_memory"] = "500KiB"
+    runtime = {"default_runtime": name, "runtimes": {name: entry}, "hooks_dir": [DEFAULT_HOOKS_DIR]}
+    return {"crio": {"runtime": runtime}}
+
+
+def merged(start: Table, documents: Iterable[Table]) -> Table:
+    """Return what CRI-O makes of files that it reads in this order, from what is built in."""
+    result = start
+    for document in documents:
+        result = _over(result, document, ())
+    if lookup(result, DEFAULT) == "":  # it says nothing then
+        result = apply(result, (Set(DEFAULT, lookup(start, DEFAULT)),))
+    return result
+
+
+def _over(base: Table, over: Table, place: Path) -> Table:
+    result = dict(base)
+    for key, value in over.items():
+        current = result.get(key)
+        if isinstance(current, dict) and isinstance(value, dict) and place != RUNTIMES:
+            result[key] = _over(current, value, (*place, key))
+        else:
+            result[key] = value
+    return result
+
+
+def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Table]]:
+    """Return each handler's table: the default runtime's settings, with our executable.
+
+    `effective` is what CRI-O reads without us. A default runtime that is not run below conmon (a virtual machine's,
+    conmon-rs') lends nothing, as its settings mean something else: crun's or runc's are taken then, of the two rather
+    those of one that a file gives a path.
+    """
+    runtimes = _runtimes(effective)
+    usual = sorted((name for name in _LOW_LEVEL if name in runtimes), key=lambda name: not _executable(runtimes[name]))
+    candidates = (runtimes.get(name, {_TYPE: None}) for name in (str(lookup(effective, DEFAULT)), *usual))
+    source = next((entry for entry in candidates if entry.get(_TYPE) in _OCI_TYPES), {})
+    carried = {key: value for key, value in source.items() if key not in _NOT_CARRIED}
+    if isinstance(by_platform := carried.pop(_BY_PLATFORM, None), dict):
+        others = {platform: path for platform, path in by_platform.items() if not platform.startswith("linux/")}
+        carried |= {_BY_PLATFORM: others} if others else {}
+    return [
+        (handler.name, {_EXECUTABLE: handler.executable, _TYPE: TYPE, **copy.deepcopy(carried)}) for handler in handlers
+    ]
+
+
+def lent(source: Table, start: Table, known: Table, toolkit_folder: str) -> Table:
+    """Return `source`, a configuration that CRI-O or somebody gives, without us, over `start`, what is built in.
+
+    Where its default is ours, it is that of `known`, what the files say without us. What is empty or false says
+    nothing, and is left out.
+    """
+    runtimes = {
+        name: {key: value for key, value in entry.items() if value and _SETTING.fullmatch(key)}
+        for name, entry in _runtimes(source).items()
+        if not beneath(_executable(entry), toolkit_folder)
+    }
+    table = merged(start, [{"crio": {"runtime": {"runtimes": runtimes}}}])
+    wanted = (lookup(source, DEFAULT), lookup(known, DEFAULT), *_LOW_LEVEL, *runtimes)
+    default = next(name for name in wanted if isinstance(name, str) and name in _runtimes(table))
+    return apply(table, (Set(DEFAULT, default),))
+
+
+def _runtimes(effective: Table) -> dict[str, Table]:
+    found = lookup(effective, RUNTIMES)
+    return {name: entry for name, entry in found.items() if isinstance(entry, dict)} if isinstance(found, dict) else {}
+
+
+def names(effective: Table) -> frozenset[str]:
+    """Return the names of all runtimes."""
+    return frozenset(_runtimes(effective))
+
+
+def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Return the executables of the default runtime, of crun and of runc, as far as CRI-O has them without us.
+
+    One that the files do not say is the `live` engine's, which looked for it in its own PATH; the default runtime's,
+    which is used for certain, is its name where that is not known either.
+    """
+    runtimes = _runtimes(effective)
+    default = str(lookup(effective, DEFAULT))
+    names = dict.fromkeys((default, *_LOW_LEVEL))
+    usable = [name for name in names if name in runtimes and runtimes[name].get(_TYPE) in _LOW_LEVEL_TYPES]
+    paths = (_executable(runtimes[name]) or live.get(name) or (name if name == default else None) for name in usable)
+    return tuple(dict.fromkeys(path for path in paths if path))
+
+
+def heirs(effective: Table) -> tuple[str, ...]:
+    """Return the runtimes that take the default runtime's executable for theirs, whatever that is."""
+    return tuple(name for name, entry in _runtimes(effective).items() if entry.get(_INHERITS) is True)
+
+
+def with_us(base: bytes, made: Sequence[tuple[str, Table]], default: str | None) -> tuple[bytes, Ownership]:
+    """Return `base` with the runtimes registered (and `default` as the default), and what of it is ours."""
+    changes: list[Change] = [Set((*RUNTIMES, name), entry) for name, entry in made]
+    if default is not None:
+        changes.append(Set(DEFAULT, default))
+    return _edited(base, changes)
+
+
+def with_hooks_dir(base: bytes, effective: Table, folder: str) -> tuple[bytes, Ownership]:
+    """Return `base` with a folder added to those whose hooks CRI-O runs, and what of it is ours."""
+    return _edited(base, [Set(HOOKS_DIR, [*hooks_dirs(effective), folder])])
+
+
+def hooks_dirs(effective: Table) -> list[str]:
+    """Return the folders whose hooks CRI-O runs."""
+    found = lookup(effective, HOOKS_DIR)
+    return [folder for folder in found if isinstance(folder, str)] if isinstance(found, list) else []
+
+
+def _edited(base: bytes, changes: list[Change]) -> tuple[bytes, Ownership]:
+    return toml_document.edit(base, changes, marker=MARKER), record(toml_document.parse(base), changes)
+
+
+def without_us(
+    content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
+    document = check(content)
+    stripped = strip(document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""))
+    return toml_document.edit(content, stripped.changes, marker=MARKER), stripped.left
+
+
+def recognised(content: bytes, gone: Collection[str]) -> Ownership:
+    """Return what is ours in a file though no receipt says so, beside runtimes in our toolkit folder.
+
+    That is a default that names one of the runtimes that go (`gone`), in whatever file these are, as CRI-O does not
+    start with a default that no file has; the folders of hooks in a block of ours; and tables that are empty once the
+    runtimes are gone. Raises as `check` does.
+    """
+    document = check(content)
+    marked = toml_document.marked(content, MARKER)
+    paths = [DEFAULT] if lookup(document, DEFAULT) in gone else []
+    paths += [HOOKS_DIR] if RUNTIME in marked and lookup(document, HOOKS_DIR) is not ABSENT else []
+    created = parents((*RUNTIMES, "")) if marked or not _runtimes(document).keys().isdisjoint(gone) else ()
+    return Ownership(tuple(Owned(path, lookup(document, path)) for path in paths), created)
+
+
+def named(content: bytes, toolkit_folder: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of a file's runtimes that lie in our toolkit folder, and of the others. Raises as `check`."""
+    runtimes = _runtimes(check(content))
+    inside = frozenset(name for name, entry in runtimes.items() if beneath(_executable(entry), toolkit_folder))
+    return inside, frozenset(runtimes) - inside
+
+
+def says_nothing(content: bytes) -> bool:
+    """Tell whether a file has neither a value nor a comment: at most headers of empty tables are left in it."""
+    return b"#" not in content and not _has_values(toml_document.parse(content))
+
+
+def _has_values(value: Any) -> bool:
+    return any(_has_values(inner) for inner in value.values()) if isinstance(value, dict) else True
+
+
+def differences(effective: Table, served: Mapping[str, str], default: str | None) -> list[Path]:
+    """Return the keys at which `effective`, what CRI-O would read, is not what we want it to be."""
+    wrong = [(*RUNTIMES, name) for name, path in served.items() if _executable(_runtimes(effective).get(name)) != path]
+    return [*wrong, DEFAULT] if default is not None and lookup(effective, DEFAULT) != default else wrong
+
+
+def runtime_part(effective: Table) -> bytes:
+    """Return the runtimes and the default of `effective` as a file of their own."""
+    values = [(path, lookup(effective, path)) for path in (DEFAULT, RUNTIMES)]
+    changes = [Set(path, value) for path, value in values if value is not ABSENT]
+    return toml_document.edit(b"", changes, marker=MARKER)
+
+
+def losses(before: Table, after: Table, served: Mapping[str, str], default: str | None) -> list[str]:
+    """Return in words what CRI-O would not serve, or would lose; `before` and `after` are what it printed.
+
+    Names that `crio config` does not quote, and so prints as something else, are not looked at.
+    """
+    old, new = _runtimes(before), _runtimes(after)
+    bare = {name: path for name, path in served.items() if _BARE_KEY.fullmatch(name)}
+    wrong = [f"it does not see the handler {name}" for name, path in bare.items() if _executable(new.get(name)) != path]
+    found = lookup(after, DEFAULT)
+    if default is not None and found != default:
+        wrong.append(f"its default runtime would be {'the built-in one' if found is ABSENT else repr(found)}")
+    wrong += [
+        f"the runtime {name} would not be what it was"
+        for name, entry in old.items()
+        if name not in served and not same(new.get(name), entry)
+    ]
+    return wrong

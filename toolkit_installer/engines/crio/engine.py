@@ -1,0 +1,265 @@
+"""CRI-O: a drop-in beside its crio.conf, taken over by a restart through systemd; or an OCI hook, without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolkit_installer import log
+from toolkit_installer.documents import secrets, toml_document, toml_values
+from toolkit_installer.engines.api import (
+    EngineFile,
+    EngineSilentError,
+    Goal,
+    Goals,
+    Live,
+    Memory,
+    Reload,
+    Request,
+    Survey,
+)
+from toolkit_installer.engines.common import answering, reloading, told
+from toolkit_installer.engines.crio import config as crio_config
+from toolkit_installer.engines.crio import files as crio_files
+from toolkit_installer.engines.crio import goals as crio_goals
+from toolkit_installer.engines.crio import live as crio_live
+from toolkit_installer.engines.crio import places as crio_places
+from toolkit_installer.engines.crio import pods, trial
+from toolkit_installer.engines.crio import sources as crio_sources
+from toolkit_installer.engines.crio.live import CrioLive
+from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
+from toolkit_installer.engines.ownership import OurHandlers, Ownership
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
+
+SOCKET = "/var/run/crio/crio.sock"
+_VALUE = "value"
+_ASK_SECONDS = 5.0
+
+
+class Crio:
+    """CRI-O's room."""
+
+    name = EngineName.CRIO
+    config = CONFIG
+    socket = SOCKET
+    folders = (DROP_INS,)
+
+    def has_role(self, role: str) -> bool:
+        """Tell whether CRI-O has a file of that role."""
+        known = (crio_goals.ROOT_ROLE, crio_goals.DROP_IN_ROLE, crio_goals.HOOK_ROLE)
+        return role in known or role.startswith(crio_goals.OTHER_ROLE)
+
+    def may_be(self, role: str, name: str) -> bool:
+        """Tell whether a file of that role may be called `name`: a hook elsewhere than in a `.json` is never read."""
+        return name.endswith(".json") if role == crio_goals.HOOK_ROLE else ".conf" in name or ".toml" in name
+
+    def survey(self, node: Node, settings: EngineSettings) -> Survey:
+        """Read all that CRI-O reads, and the hook's file, and ask CRI-O. Raises ConfigurationError."""
+        socket = settings.socket or usual_socket(node)
+        try:
+            live: Live | None = answering.wait(self, node, socket, settings.answer_timeout)
+            silence = ""
+        except EngineSilentError as error:
+            live, silence = None, error.reason
+        told.refuse_hidden(live.process if live is not None else None, settings)
+        places = crio_places.find(node, settings, live)
+        hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
+        files = (
+            EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)),
+            *_drop_ins(node, places),
+            EngineFile(crio_goals.HOOK_ROLE, *node.find(hook)),
+        )
+        sources = crio_sources.find(node, settings, live, *_own_flags(places, settings.socket or SOCKET))
+        return crio_goals.CrioSurvey(
+            socket, files, live, silence, sources=sources, unread=places.unread, elsewhere=places.elsewhere
+        )
+
+    def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+        """Return what the drop-in, the hook's file and the others should be. Raises ConfigurationError, UsageError."""
+        return crio_goals.goals_of(survey, request, memories)
+
+    def recognised(
+        self,
+        survey: Survey,
+        settings: EngineSettings,  # noqa: ARG002  # containerd's room needs it
+        toolkit_folder: str,
+    ) -> Mapping[str, Ownership]:
+        """Return what is ours by path though no receipt says so. Raises ConfigurationError."""
+        return crio_goals.recognised(survey, toolkit_folder)
+
+    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+        """Return a file without us. Raises ConfigurationError."""
+        return crio_goals.without_us(file, memory, toolkit_folder)
+
+    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+        """Restart by systemd, unless asked otherwise or nothing is to be taken over.
+
+        CRI-O watches the folders of its hooks, and reads them when it starts. On a signal it lists new handlers and
+        does not serve them.
+        """
+        if settings.reload_mode is ReloadMode.SIGNAL:
+            raise ConfigurationError(
+                "CRI-O takes no handler over on a signal: it lists them, and no pod with one starts",
+                hint="use --restart-mode systemd or none",
+            )
+        if isinstance(survey.live, CrioLive) and not crio_live.serves_ours(survey.live):
+            watched = settings.config_mode is ConfigMode.HOOK and settings.hooks_dir in survey.live.hooks_dirs
+            # without files it is asked to forget what it knows of us: nothing
+            if watched or not survey.files:
+                return Reload(ReloadMode.NONE, by_itself=True)
+        decided = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
+        # its gRPC server stops gracefully: with every call answered
+        decided = dataclasses.replace(decided, ends_after_calls=decided.restarts)
+        if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and survey.live is None:
+            return dataclasses.replace(decided, by_itself=settings.hooks_dir == crio_config.DEFAULT_HOOKS_DIR)
+        return decided
+
+    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+        """Let CRI-O print what it makes of the files, and compare. Raises ConfigurationError."""
+        process = survey.live.process if survey.live is not None else None
+        if process is None or not goals.served:
+            return
+        root, drop_in = (
+            crio_goals.by_role(goals.files, role) for role in (crio_goals.ROOT_ROLE, crio_goals.DROP_IN_ROLE)
+        )
+        roles = [file.role for file in survey.files]
+        ordered = sorted(goals.files, key=lambda goal: roles.index(goal.role))
+        bases = [dataclasses.replace(goal, target=goal.base) for goal in ordered]
+        before, after = (crio_config.runtime_part(crio_goals.effective(survey.live, each)) for each in (bases, ordered))
+        wrong = trial.wrong(
+            node.programs, process.executable, root.base or b"", (before, after), goals.served, goals.default
+        )
+        if wrong:
+            raise ConfigurationError(
+                f"CRI-O's own binary ({process.executable}) would not serve the new configuration: "
+                f"{secrets.mask('; '.join(wrong))}",
+                path=drop_in.path,
+                hint="nothing was changed; look at what `crio config` says",
+            )
+
+    def refusal(self, node: Node, process: Process) -> str | None:
+        """Let CRI-O read its files as they are."""
+        if process.hidden:
+            return None  # which files it would read cannot be seen
+        given = crio_live.variables(process)
+        # only what it was told itself: a root file that is named has to be there, the usual one does not
+        values = ((flag, crio_live.told_to(process, given, flag)) for flag in ("--config", "--config-dir"))
+        try:
+            flags = [word for flag, value in values if value for word in (flag, told.place(process, value))]
+        except NodeError as error:
+            return str(error)
+        return trial.refusal(node.programs, process.executable, flags)
+
+    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
+        """Warn of a restart that ends containers: under cgroupfs their monitors are in the unit's own cgroup.
+
+        systemd ends all that is in there, unless the unit says otherwise. Source: cri-o issue 2745, systemd.kill(5).
+        """
+        if not reload.restarts or reload.unit is None or not crio_live.uses_cgroupfs(survey.live):
+            return ()
+        if node.services.property(reload.unit, "KillMode") == "process":
+            return ()
+        warning = (
+            "CRI-O manages cgroups by cgroupfs, so that its restart may end running containers; cgroup_manager = "
+            '"systemd" is safer, and --restart-mode none leaves the restart to you'
+        )
+        return (warning,)
+
+    def transitional(self, content: bytes | None) -> bytes | None:  # noqa: ARG002  # what docker needs, not CRI-O
+        """Return None: a restart reads whatever is there."""
+        return None
+
+    def ask(self, node: Node, socket: str, seconds: float) -> Live:
+        """Ask CRI-O what it offers and what it runs with. Raises EngineSilentError."""
+        return crio_live.ask(node, socket, seconds)
+
+    def stranded(
+        self, node: Node, socket: str, live: Live | None, goals: Sequence[Goal], ours: OurHandlers
+    ) -> tuple[str, ...]:
+        """Return the pods of handlers that CRI-O would not know any more. Raises EngineSilentError.
+
+        A CRI-O that somebody else restarts is asked as well; one that does not run cannot be.
+        """
+        if live is None:
+            try:
+                live = self.ask(node, socket, _ASK_SECONDS)
+            except EngineSilentError:
+                return ()
+        names = ours.among(live.handlers, live.own)
+        try:
+            names &= _lost(node, live, goals)
+        except (ConfigurationError, NodeError) as error:
+            # somebody's broken file is no reason to refuse a cleanup; where pods need a handler, it may be lost
+            log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
+        return pods.needing(node, socket, names)
+
+    def signal(self, node: Node, process: Process) -> None:  # noqa: ARG002  # for engines that are signalled
+        """Refuse: see `reload`. Raises ConfigurationError."""
+        raise ConfigurationError("CRI-O is not signalled", hint="use --restart-mode systemd or none")
+
+    def write_value(self, value: Any) -> str:
+        """Return a value as TOML."""
+        return f"{_VALUE} = {toml_values.write(value)}"
+
+    def read_value(self, text: str) -> Any:
+        """Return the value that was written. Raises DocumentError."""
+        return toml_document.parse(text.encode())[_VALUE]
+
+
+def usual_socket(node: Node) -> str:
+    """Return the usual socket as it is seen from here: below the node's mounted / where its own folder is not mounted.
+
+    The GPU Operator mounts the sockets of docker and containerd for its container, and none of CRI-O.
+    """
+    below = node.programs.root.outside(node.programs.root.canonical(SOCKET))
+    mounted = node.whole or node.files.status(posixpath.dirname(SOCKET)) is not None
+    return SOCKET if mounted or not os.path.exists(below) else below
+
+
+def _lost(node: Node, live: Live, goals: Sequence[Goal]) -> set[str]:
+    """Return the handlers that CRI-O would not know once the files of `goals` are so, and its others as they are.
+
+    Raises ConfigurationError, NodeError.
+    """
+    places = crio_places.find(node, EngineSettings(), live)
+    to_be = {goal.path: goal for goal in goals}
+    for file in (EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)), *_drop_ins(node, places)):
+        to_be.setdefault(file.path, Goal(file.role, file.path, file.content, file.content))
+    return crio_goals.lost(live, list(to_be.values()))
+
+
+def _drop_ins(node: Node, places: Places) -> list[EngineFile]:
+    """Return the files of the drop-ins' folder in CRI-O's order, ours among them whether it is there or not."""
+    folder, drop_in = places.folder, places.drop_in
+    ours = EngineFile(crio_goals.DROP_IN_ROLE, *node.find(drop_in))
+    paths = {path for path in crio_files.drop_ins(node.files, folder) if path != drop_in}
+    found = []
+    for path in sorted({*paths, drop_in}, key=lambda path: crio_files.order(path, folder)):
+        file = (
+            ours if path == drop_in else _other(node, path, f"{crio_goals.OTHER_ROLE}{posixpath.relpath(path, folder)}")
+        )
+        if path == drop_in or file.path != ours.path:
+            found.append(file)
+    return found
+
+
+def _other(node: Node, path: str, role: str) -> EngineFile:
+    """Return somebody else's drop-in; one that cannot be read from here counts as absent, and a note says so."""
+    try:
+        return EngineFile(role, *node.find(path))
+    except ConfigurationError:
+        return EngineFile(role, path, None)
+
+
+def _own_flags(places: Places, socket: str) -> tuple[list[str], list[str]]:
+    """Return the flags for `crio status` and for `crio config`, as far as they are not what CRI-O takes by itself."""
+    status = [] if socket == SOCKET else ["--socket", socket]
+    config = [] if places.config == CONFIG else ["--config", places.config]
+    return status, config + ([] if places.folder == DROP_INS else ["--config-dir", places.folder])

@@ -1,0 +1,278 @@
+"""What CRI-O's files are to be: from the files as they are, the request and what is remembered. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import posixpath
+from collections.abc import Mapping, Sequence
+
+from toolkit_installer.documents import json_document, toml_document
+from toolkit_installer.documents.changes import Table, lookup, same
+from toolkit_installer.engines.api import EngineFile, Goal, Goals, Live, Memory, Request, Survey
+from toolkit_installer.engines.crio import config
+from toolkit_installer.engines.crio import hook as crio_hook
+from toolkit_installer.engines.crio.live import told as told_of
+from toolkit_installer.engines.crio.sources import Sources
+from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.errors import ConfigurationError, UsageError, located
+from toolkit_installer.settings import ConfigMode
+
+ROOT_ROLE = "crio.conf"
+DROP_IN_ROLE = "drop-in"
+HOOK_ROLE = "hook"
+OTHER_ROLE = "crio.conf.d/"
+"""Begins the role of each further file that CRI-O reads; its path below the folder follows."""
+
+_BUILT_IN_NAMES = frozenset({"crun", "runc"})
+_HOOK_ENDING = ".json"
+_OLDER_NAMES = frozenset({"99-nvidia.conf", "99-nvidia.toml"})
+"""What older installers call a drop-in that is wholly theirs, in whatever folder they were told to use."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CrioSurvey(Survey):
+    """CRI-O as it was found. `unread` says in words why it would not read our drop-in."""
+
+    sources: Sources = Sources()
+    unread: str = ""
+
+
+def goals_of(survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    """Return what all files should be. `survey.files` are in CRI-O's order, the hook's file last.
+
+    Raises ConfigurationError, UsageError.
+    """
+    unknown = recognised(survey, request.toolkit_folder)
+    bases = [
+        without_us(file, memories.get(file.path, Memory(ownership=unknown[file.path])), request.toolkit_folder)
+        for file in survey.files
+    ]
+    lender = known = _with_flag(effective(survey.live, bases), survey.live)
+    served: dict[str, str] = {}
+    default = None
+    if request.settings.config_mode is ConfigMode.HOOK:
+        goals = _with_hook(survey, request, bases, known)
+    else:
+        _refuse_flags(survey.live, request)
+        lender = _lender(survey, request, known)
+        goals = _with_handlers(survey, request, bases, lender)
+        served = {handler.name: handler.executable for handler in request.handlers}
+        default = request.default
+        _refuse_overrides(effective(survey.live, goals), goals, served, default)
+    low_level = config.low_level(lender, survey.live.handlers if survey.live is not None else {})
+    # ours stands before others' leftovers go: CRI-O does not start with a default that no file has
+    ordered = tuple(sorted(goals, key=lambda goal: goal.role != DROP_IN_ROLE))
+    return Goals(ordered, served, default, low_level, _notes(survey, known, served, default))
+
+
+def recognised(survey: Survey, toolkit_folder: str) -> dict[str, Ownership]:
+    """Return what is ours by path though no receipt says so. Raises ConfigurationError."""
+    texts = {file.path: file.content or b"" for file in survey.files if file.role != HOOK_ROLE}
+    gone: set[str] = set()
+    kept: set[str] = set()
+    for path, content in texts.items():
+        with located(path):
+            inside, others = config.named(content, toolkit_folder)
+        gone |= inside
+        kept |= others
+    found = {path: config.recognised(content, gone - kept) for path, content in texts.items()}
+    return {file.path: found.get(file.path, Ownership()) for file in survey.files}
+
+
+def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+    """Return a file without us: its target is its base. Raises ConfigurationError."""
+    with located(file.path):
+        if file.role == HOOK_ROLE:
+            base, left = crio_hook.without_us(file.content, memory.before, memory.written, toolkit_folder)
+        else:
+            base, left = _base(file, memory, toolkit_folder)
+    return Goal(file.role, file.path, base, base, left=left)
+
+
+def effective(live: Live | None, goals: Sequence[Goal]) -> Table:
+    """Return what CRI-O makes of the files' targets, which are in its order. Raises ConfigurationError."""
+    documents = []
+    for goal in goals:
+        if goal.role != HOOK_ROLE and goal.target is not None:
+            with located(goal.path):
+                documents.append(config.check(goal.target))
+    return config.merged(config.built_in(live.release if live is not None else None), documents)
+
+
+def lost(live: Live, goals: Sequence[Goal]) -> set[str]:
+    """Return the handlers of the running CRI-O that it would not know once its files are the goals' targets."""
+    return live.handlers.keys() - config.names(effective(live, goals))
+
+
+def by_role(goals: Sequence[Goal], role: str) -> Goal:
+    """Return the goal for the file of that role."""
+    return next(goal for goal in goals if goal.role == role)
+
+
+def _base(file: EngineFile, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
+    """Return the file without us: the very bytes from before if nobody touched ours, else ours taken out."""
+    content = file.content
+    if content is None or content == memory.before:
+        return content, ()
+    if hashlib.sha256(content).hexdigest() in memory.written:
+        return memory.before, ()
+    base, left = config.without_us(content, memory.ownership, toolkit_folder, memory.before)
+    own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
+    made = memory.before is None and (memory.written or (own and base != content))
+    if made and config.says_nothing(base):
+        return None, left  # it was made for us, or by an older installer, and nobody else put anything in
+    return base, left
+
+
+def _replaced(goals: Sequence[Goal], new: Goal) -> list[Goal]:
+    return [new if goal.role == new.role else goal for goal in goals]
+
+
+def _drop_in_goal(survey: Survey, without: Goal, text: bytes, ownership: Ownership) -> Goal:
+    """Return the goal for the drop-in; one that says all this already, in somebody's own order, stays as it is."""
+    present = survey.file(without.role).content
+    if present is not None and same(toml_document.parse(present), toml_document.parse(text)):
+        text = present
+    return dataclasses.replace(without, target=text, ownership=ownership)
+
+
+def _lender(survey: Survey, request: Request, known: Table) -> Table:
+    """Return what has the settings for our handlers: the source that was asked for, else `known`, all the files.
+
+    Raises ConfigurationError.
+    """
+    sources = survey.sources if isinstance(survey, CrioSurvey) else Sources()
+    if sources.failed:
+        raise ConfigurationError(
+            f"none of the sources of CRI-O's settings can be read: {'; '.join(sources.heard)}",
+            hint="--config-source file reads its files, and needs no CRI-O",
+        )
+    if sources.source is None:
+        return known
+    with located(sources.source.name):
+        document = config.check(sources.source.content)
+    built_in = config.built_in(survey.live.release if survey.live is not None else None)
+    return config.lent(document, built_in, known, request.toolkit_folder)
+
+
+def _refuse_unread(survey: Survey, drop_in: Goal) -> None:
+    """Raise ConfigurationError where CRI-O would never read our file."""
+    if isinstance(survey, CrioSurvey) and survey.unread:
+        raise ConfigurationError(
+            survey.unread,
+            path=drop_in.path,
+            hint="name a file in that folder with --drop-in-config; where only single folders of the node are mounted, "
+            "mount it and name the file as it is seen there",
+        )
+
+
+def _with_handlers(survey: Survey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
+    taken = [handler.name for handler in request.handlers if handler.name in _BUILT_IN_NAMES]
+    if taken:
+        raise UsageError(
+            f"--runtime-name {taken[0]!r} cannot be used: it is CRI-O's own runtime",
+            hint="choose another name, such as nvidia",
+        )
+    drop_in = by_role(goals, DROP_IN_ROLE)
+    _refuse_unread(survey, drop_in)
+    made = config.entries(known, request.handlers)
+    with located(drop_in.path):
+        text, ownership = config.with_us(drop_in.base or b"", made, request.default)
+    return _replaced(goals, _drop_in_goal(survey, drop_in, text, ownership))
+
+
+def _with_hook(survey: Survey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
+    """Put the hook's file in place; the drop-in only names its folder, if CRI-O does not know it."""
+    if not request.settings.hook_filename.endswith(_HOOK_ENDING):
+        raise UsageError(
+            f"--hook-filename {request.settings.hook_filename!r} cannot be used: of its folders of hooks CRI-O reads "
+            f"only the files whose names end in {_HOOK_ENDING}",
+            hint=f"choose a name such as oci-nvidia-hook{_HOOK_ENDING}",
+        )
+    hook = by_role(goals, HOOK_ROLE)
+    target = crio_hook.content(request.toolkit_folder)
+    present = survey.file(HOOK_ROLE).content
+    if present is not None and _same_json(present, target):
+        target = present
+    result = _replaced(goals, dataclasses.replace(hook, target=target))
+    folder = request.settings.hooks_dir
+    told = told_of(survey.live, "--hooks-dir")
+    folders = told.split(",") if told is not None else config.hooks_dirs(known)
+    if folder in folders:
+        return result
+    if told is not None:
+        raise ConfigurationError(
+            f"CRI-O was started with --hooks-dir {told}, so that it looks for hooks nowhere else",
+            path=folder,
+            hint="name one of these folders with --hooks-dir, or add this one to CRI-O's command line",
+        )
+    drop_in = by_role(goals, DROP_IN_ROLE)
+    _refuse_unread(survey, drop_in)
+    with located(drop_in.path):
+        text, ownership = config.with_hooks_dir(drop_in.base or b"", known, folder)
+    return _replaced(result, _drop_in_goal(survey, drop_in, text, ownership))
+
+
+def _same_json(present: bytes, wanted: bytes) -> bool:
+    try:
+        return same(json_document.parse(present), json_document.parse(wanted))
+    except ConfigurationError:
+        return False  # it is broken: the good one takes its place
+
+
+def _refuse_flags(live: Live | None, request: Request) -> None:
+    """Raise ConfigurationError if CRI-O's command line has what our file says: it goes before all files."""
+    told = told_of(live, "--default-runtime")
+    if told is not None and request.default is not None and told != request.default:
+        raise ConfigurationError(
+            f"CRI-O was started with --default-runtime {told}, which goes before every file",
+            hint="move it into crio.conf and restart CRI-O, or use --set-as-default=false",
+        )
+    runtimes = {each.partition(":")[0] for each in (told_of(live, "--runtimes") or "").split(",")}
+    for handler in request.handlers:
+        if handler.name in runtimes:
+            raise ConfigurationError(
+                f"CRI-O was started with --runtimes {handler.name}:…, which goes before every file",
+                hint="take it from CRI-O's command line and restart it, or choose another --runtime-name",
+            )
+
+
+def _refuse_overrides(read: Table, goals: Sequence[Goal], served: Mapping[str, str], default: str | None) -> None:
+    """Raise ConfigurationError if a file that CRI-O reads after ours says otherwise."""
+    for path in config.differences(read, served, default):
+        for goal in reversed(goals):
+            if goal.role in (HOOK_ROLE, DROP_IN_ROLE) or goal.target is None:
+                continue
+            if lookup(toml_document.parse(goal.target), path):
+                drop_in = by_role(goals, DROP_IN_ROLE)
+                raise ConfigurationError(
+                    f"sets {'.'.join(path)}, and CRI-O reads it after {drop_in.path}",
+                    path=goal.path,
+                    line=toml_document.line_of(goal.target, path),
+                    hint="take it out there, rename that file so that it sorts before ours, or name another "
+                    "--drop-in-config",
+                )
+
+
+def _notes(survey: Survey, known: Table, served: Mapping[str, str], default: str | None) -> tuple[str, ...]:
+    notes = [
+        f"{file.path} cannot be read from here: what it says is not known"
+        for file in survey.files
+        if file.role.startswith(OTHER_ROLE) and file.found is None
+    ]
+    source = survey.sources.source if isinstance(survey, CrioSurvey) else None
+    if source is not None and served:
+        notes.append(f"the handlers have the settings of the default runtime in {source.name}")
+    if default is not None:
+        notes += [
+            f"the runtime {name} inherits the default runtime's executable: it is the NVIDIA runtime now"
+            for name in config.heirs(known)
+        ]
+    return tuple(notes)
+
+
+def _with_flag(known: Table, live: Live | None) -> Table:
+    """Return what CRI-O reads, and the default runtime that its command line puts over all files."""
+    told = told_of(live, "--default-runtime")
+    return known if not told else config.merged(known, [{"crio": {"runtime": {"default_runtime": told}}}])

@@ -1,0 +1,129 @@
+"""What the running CRI-O says of itself: over the CRI, and over plain HTTP on the same socket."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import DocumentError, lookup
+from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.common.cri import client
+from toolkit_installer.engines.crio import client as crio_api
+from toolkit_installer.engines.crio import config as crio_config
+from toolkit_installer.node import processes, sockets
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.toolkit.payload import RUNTIMES
+
+_RUNTIME_NAME = "cri-o"
+_GREETING = b"GET /info HTTP/1.0\r\nHost: localhost\r\n\r\n"
+"""CRI-O says nothing unasked; with its answer come the credentials of the process that gives it."""
+
+
+_VARIABLES = {
+    "--config": "CONTAINER_CONFIG",
+    "--config-dir": "CONTAINER_CONFIG_DIR",
+    "--default-runtime": "CONTAINER_DEFAULT_RUNTIME",
+    "--runtimes": "CONTAINER_RUNTIMES",
+    "--hooks-dir": "CONTAINER_HOOKS_DIR",
+}
+"""What stands in for a flag that is not given, of those that matter here. Source: crio(8), internal/criocli."""
+_LISTS = ("--runtimes", "--hooks-dir")
+_SHORT = {"--config": "-c", "--config-dir": "-d"}
+
+
+@dataclasses.dataclass(frozen=True)
+class CrioLive(Live):
+    """What the running CRI-O says of itself. `hooks_dirs` are the folders whose hooks it watches."""
+
+    hooks_dirs: tuple[str, ...] = ()
+    config: bytes | None = None
+    """The configuration that it runs with, as TOML, what is built in included; None where it does not say."""
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Those that it was started with, and that stand in for its flags."""
+
+
+def ask(node: Node, socket: str, seconds: float) -> CrioLive:
+    """Ask the CRI whether it answers and what it lists, and CRI-O itself what it runs with.
+
+    Both speak of CRI-O's memory, which a signal changes without effect: they are proof only of a process that was
+    started after the change. Such a one lists a handler if its executable is there. Raises EngineSilentError.
+    """
+    try:
+        status = client.status(node.root, socket, seconds)
+        process = sockets.speaker(node.root, socket, _GREETING)
+    except (client.CriError, sockets.StrangerError) as error:
+        raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
+    if status.name != _RUNTIME_NAME:
+        raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
+    config: bytes | None = None
+    try:
+        config = crio_api.config(node.root, socket, seconds)
+        runtime = _runtime(config)
+    except crio_api.CrioApiError as error:
+        if not status.handlers:
+            raise EngineSilentError(f"CRI-O does not say its handlers: {error.reason}", path=socket) from error
+        config, runtime = None, {"runtimes": {name: {} for name in status.handlers - {""}}}
+    listed = status.handlers or runtime["runtimes"].keys()
+    handlers = {
+        name: entry.get("runtime_path") or None for name, entry in runtime["runtimes"].items() if name in listed
+    }
+    hooks = tuple(runtime.get("hooks_dir") or ())
+    given = variables(process) if process is not None else {}
+    return CrioLive(status.version, handlers, runtime.get("default_runtime") or None, process, hooks, config, given)
+
+
+def uses_cgroupfs(live: Live | None) -> bool:
+    """Tell whether the running CRI-O says that it does not leave cgroups to systemd. Pure."""
+    if not isinstance(live, CrioLive) or live.config is None:
+        return False
+    manager: object = lookup(toml_document.parse(live.config), (*crio_config.RUNTIME, "cgroup_manager"))
+    return manager == "cgroupfs"
+
+
+def variables(process: Process) -> dict[str, str]:
+    """Return the variables of a CRI-O that stand in for its flags."""
+    known = _VARIABLES.values()
+    return {name: value for name, value in processes.environment(process).items() if name in known and value}
+
+
+def told(live: Live | None, flag: str) -> str | None:
+    """Return what the running CRI-O's command line, else its environment, says; None if neither, or none runs. Pure."""
+    process = live.process if live is not None else None
+    if process is None:
+        return None
+    return told_to(process, live.variables if isinstance(live, CrioLive) else {}, flag)
+
+
+def told_to(process: Process, given: Mapping[str, str], flag: str) -> str | None:
+    """Return what a CRI-O was told by a flag, or the variable in its place. Pure."""
+    names = (flag, _SHORT[flag]) if flag in _SHORT else (flag,)
+    # a list may be given in several flags; of all others the last one counts
+    values = [
+        value
+        for index in range(1, len(process.arguments))
+        if process.arguments[index].partition("=")[0] in names
+        and (value := processes.flag_value(process.arguments[index : index + 2], *names)) is not None
+    ]
+    if flag in _LISTS and values:
+        return ",".join(values)
+    return values[-1] if values else given.get(_VARIABLES[flag])
+
+
+def serves_ours(live: Live) -> bool:
+    """Tell whether it offers a handler that runs one of the toolkit's executables, or may."""
+    return any(path is None or posixpath.basename(path) in RUNTIMES for path in live.handlers.values())
+
+
+def _runtime(content: bytes) -> dict[str, Any]:
+    """Return the `crio.runtime` table of what CRI-O says that it runs with. Raises CrioApiError."""
+    try:
+        runtime = lookup(toml_document.parse(content), crio_config.RUNTIME)
+    except DocumentError as error:
+        raise crio_api.CrioApiError(f"no TOML: {error}") from error
+    if not isinstance(runtime, dict) or not isinstance(runtime.get("runtimes"), dict):
+        raise crio_api.CrioApiError("it names no runtimes")
+    return runtime

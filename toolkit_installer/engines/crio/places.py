@@ -1,0 +1,149 @@
+"""Where CRI-O's files are: as asked for, as the running CRI-O was told, or where they usually are. Reads, never writes.
+
+CRI-O's folder of drop-ins is the usual one, or its own --config-dir, wherever its --config is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import posixpath
+
+from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.common import told
+from toolkit_installer.engines.crio import live as crio_live
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.node import processes
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.settings import EngineSettings
+
+CONFIG = "/etc/crio/crio.conf"
+DROP_INS = "/etc/crio/crio.conf.d"
+DROP_IN_NAME = "99-nvidia.toml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """The root file, the folder whose files are read after it, and our file there.
+
+    `unread` says in words why the running CRI-O does not read our file; empty where it does, or that is not known.
+    `elsewhere` is the root file that it reads where what was named has no effect at all.
+    """
+
+    config: str
+    folder: str
+    drop_in: str
+    unread: str = ""
+    elsewhere: str = ""
+
+
+def find(node: Node, settings: EngineSettings, live: Live | None) -> Places:
+    """Return where the files are. Raises NodeError."""
+    process = live.process if live is not None and not _is_hidden(live) else None
+    reads = _told(live, "--config-dir") or DROP_INS
+    config = _there(node, settings.config, live) or _told(live, "--config") or CONFIG
+    drop_in = settings.drop_in
+    if drop_in is None and settings.config is not None and posixpath.dirname(settings.config).endswith(".d"):
+        # callers of the time before --drop-in-config name the drop-in itself
+        drop_in, config = settings.config, _told(live, "--config") or _root_of(settings.config)
+    elsewhere = ""
+    if drop_in is None:
+        folder = _folder(node, settings, reads, process)
+        drop_in = posixpath.join(folder, DROP_IN_NAME)
+        elsewhere = _elsewhere(node, settings, live, config, folder)
+    parent = posixpath.dirname(drop_in)
+    folder = reads if beneath(parent, reads) else parent
+    unread = ""
+    if process is not None and _reads(node, process, reads, parent) is False:
+        unread = f"the running CRI-O reads {reads}, and this file is not in there"
+    return Places(config, folder, drop_in, unread, elsewhere)
+
+
+def _is_hidden(live: Live) -> bool:
+    """Tell whether it cannot be seen what the running CRI-O was told to read."""
+    return live.process is not None and live.process.hidden
+
+
+def _told(live: Live | None, flag: str) -> str | None:
+    """Return the file or folder that the running CRI-O was given; None if it was given none. Raises NodeError."""
+    name = crio_live.told(live, flag)
+    process = live.process if live is not None else None
+    return told.place(process, name) if name and process is not None else None
+
+
+def _elsewhere(node: Node, settings: EngineSettings, live: Live | None, config: str, folder: str) -> str:
+    """Return what CRI-O reads where it reads neither the root file that was named nor the folder beside it.
+
+    A root file of another name in a folder that it reads is fine: nothing is written there.
+    """
+    process = live.process if live is not None else None
+    if settings.config is None or process is None or process.hidden or folder == _beside(settings.config):
+        return ""
+    theirs = _told(live, "--config") or CONFIG
+    return theirs if told.reads(node, process, theirs, config) is False else ""
+
+
+def _there(node: Node, config: str | None, live: Live | None) -> str | None:
+    """Return the root file that was named; where it is not there, and CRI-O's own lies beside it, that one.
+
+    The GPU Operator names `/etc/crio/config.toml` on every node, and CRI-O reads `crio.conf` in the same folder.
+    """
+    if config is None or node.files.status(config) is not None:
+        return config
+    own = posixpath.join(posixpath.dirname(config), posixpath.basename(_told(live, "--config") or CONFIG))
+    return own if node.files.is_file(own) else config
+
+
+def _root_of(drop_in: str) -> str:
+    """Return the root file that a folder of drop-ins, `crio.conf.d`, usually lies beside."""
+    return posixpath.dirname(drop_in).removesuffix(".d")
+
+
+def _folder(node: Node, settings: EngineSettings, usual: str, process: Process | None) -> str:
+    """Return the folder for our file where nobody names it: beside the root file that was named, if CRI-O reads that.
+
+    Where only single folders of the node are mounted, that is how it is seen from here.
+    """
+    if settings.config is None:
+        return usual
+    beside = _beside(settings.config)
+    if process is None or beside == usual:
+        return beside
+    return beside if _reads(node, process, usual, beside) is not False else usual
+
+
+def _beside(config: str) -> str:
+    """Return the folder of drop-ins that usually lies beside a root file."""
+    return posixpath.join(posixpath.dirname(config), posixpath.basename(DROP_INS))
+
+
+def _reads(node: Node, process: Process, theirs: str, folder: str) -> bool | None:
+    """Tell whether `folder`, as seen from here, is the one that the process reads, or in it; None: unknown."""
+    if node.whole and not processes.lives_on(process, node.root):
+        return None  # what it calls its files is not what they are called beneath the node's root
+    root = processes.root_of(process)
+    try:
+        wanted = root.outside(root.canonical(theirs))
+        place = node.root.outside(node.files.canonical(folder))
+        return _within(place, wanted)
+    except (OSError, NodeError):
+        return None  # it ended meanwhile, or hides
+
+
+def _within(place: str, wanted: str) -> bool:
+    """Tell whether `place` is the folder `wanted` or lies in it. Either may be missing, and be there later."""
+    missing: list[str] = []
+    while not os.path.lexists(wanted):
+        wanted, name = os.path.split(wanted)
+        missing.insert(0, name)
+    inner: list[str] = []
+    while True:
+        if os.path.lexists(place) and os.path.samefile(place, wanted) and inner[: len(missing)] == missing:
+            return True
+        parent, name = os.path.split(place)
+        if parent == place:
+            return False
+        place = parent
+        inner.insert(0, name)

@@ -1,0 +1,1 @@
+"""Which engine and which distribution the node has, and where they keep their files."""

@@ -1,0 +1,164 @@
+"""Which engine the node runs, and which distribution brought it, by what is seen there.
+
+The kubelet's own choice outweighs all else; then comes what answers on its socket, then units, programs and files.
+What stays ambiguous, or contradicts what was asked for, is an error that lists the evidence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from toolkit_installer import log
+from toolkit_installer.engines.common import told
+from toolkit_installer.engines.containerd import started as containerd_started
+from toolkit_installer.engines.detect import evidence
+from toolkit_installer.engines.detect.evidence import Evidence, Kind
+from toolkit_installer.engines.detect.table import TABLE, USUAL, Distribution
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import EngineName, Settings
+
+_HINT = "say which one with --runtime docker, containerd or crio; --socket and --config name one of several"
+_AT_WORK = (Kind.KUBELET, Kind.LIVE)
+_ENGINES = tuple(dict.fromkeys(row.engine for row in (USUAL[EngineName.DOCKER], *TABLE)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What was decided for one engine: its row, why, and the settings with the places that the row gives."""
+
+    row: Distribution
+    why: str
+    settings: Settings
+    evidence: tuple[Evidence, ...] = ()
+
+
+def choose(seen: Sequence[Evidence], hint: str = _HINT) -> Evidence:
+    """Return the evidence that decides: that of the strongest kind, if all of its kind speak for the same row.
+
+    What is refused counts only where nothing else of its kind is there (of an engine that does not run: where nothing
+    else is there at all), and docker's own containerd not beside docker.
+    Pure. Raises ConfigurationError, listing the evidence, where it decides nothing, or for a row that is refused.
+    """
+    supported = any(each.row is not None and each.row.refused is None for each in seen)
+    for kind in Kind:
+        found = _weighed([each for each in seen if each.kind is kind])
+        if kind not in _AT_WORK and supported:
+            found = [each for each in found if each.row is not None and each.row.refused is None]
+        if not found:
+            continue
+        if len({each.row.name if each.row is not None else None for each in found}) > 1:
+            raise ConfigurationError(f"more than one engine was found: {listed(found)}", hint=hint)
+        if found[0].row is None:
+            raise ConfigurationError(f"the kubelet uses an engine that is not known: {listed(found)}", hint=hint)
+        if found[0].row.refused is not None:
+            raise ConfigurationError(
+                f"{found[0].row.name} is not supported: {listed(found)}", hint=found[0].row.refused
+            )
+        return found[0]
+    raise ConfigurationError("no engine was found: none answers on its socket, and none is installed", hint=hint)
+
+
+def listed(seen: Sequence[Evidence]) -> str:
+    """Return the evidence in words, each once."""
+    return "; ".join(dict.fromkeys(each.words for each in seen))
+
+
+def _weighed(found: Sequence[Evidence]) -> list[Evidence]:
+    supported = [each for each in found if each.row is None or each.row.refused is None] or list(found)
+    docker = any(each.row is not None and each.row.engine is EngineName.DOCKER for each in supported)
+    return [each for each in supported if not (docker and each.lesser)]
+
+
+def look(node: Node, settings: Settings) -> tuple[Evidence, ...]:
+    """Return all evidence on the node, the strongest kind first, each kind in the table's order."""
+    return (
+        *evidence.of_kubelets(node),
+        *evidence.of_sockets(node, settings, _ENGINES),
+        *evidence.of_installations(node, settings, _ENGINES),
+    )
+
+
+def detect(node: Node, settings: Settings, seen: tuple[Evidence, ...] | None = None) -> tuple[Decision, ...]:
+    """Return what is to be configured: the engines that were named, else the one that the node has. Log why.
+
+    `seen`: what `look` returned, if that was asked already. Raises ConfigurationError.
+    """
+    if settings.runtimes:
+        kubelets = evidence.of_kubelets(node)
+        decided = tuple(_named(node, settings, engine, kubelets) for engine in settings.runtimes)
+    else:
+        seen = look(node, settings) if seen is None else seen
+        decided = (_decided(settings, choose(seen), seen),)
+    for each in decided:
+        if not settings.runtimes or each.row is not USUAL[each.row.engine]:
+            log.get().info("Recognised the engine", engine=each.row.engine, distribution=each.row.name, why=each.why)
+    return decided
+
+
+def _named(node: Node, settings: Settings, engine: EngineName, kubelets: tuple[Evidence, ...]) -> Decision:
+    """Return the row of an engine that was asked for by name. Raises ConfigurationError for a contradiction.
+
+    What --config or --socket say is the user's own word, and contradicts nothing.
+    """
+    own = settings.for_engine(engine)
+    if own.engine.config is not None:
+        return Decision(USUAL[engine], f"--runtime {engine} with a file of its own", own)
+    if own.engine.socket is not None:
+        row = evidence.of_row(node, own.engine.socket)
+        if row is None or row.engine is not engine:
+            row = USUAL[engine]
+        met = Evidence(Kind.LIVE, row, f"--runtime {engine} on {own.engine.socket}", own.engine.socket)
+        return _decided(settings, met, (met,))
+    if kubelets and not any(each.row is not None and each.row.engine in settings.runtimes for each in kubelets):
+        raise _contradiction(engine, kubelets)
+    seen = (*kubelets, *evidence.of_installations(node, settings, (engine,)))
+    seen = tuple(each for each in seen if each.row is not None and each.row.engine is engine)
+    rows = {each.row.name for each in _weighed(seen) if each.row is not None}
+    if not rows or (len(rows) > 1 and not any(each.kind is Kind.KUBELET for each in seen)):
+        # where nothing speaks for it, only who is there already can contradict
+        live = evidence.of_sockets(node, settings, (engine,) if rows else _ENGINES, starting=bool(rows))
+        seen = (*seen, *live)
+    mine = [each for each in seen if each.row is not None and each.row.engine is engine]
+    if not mine and seen:
+        raise _contradiction(engine, seen)
+    if not mine:
+        return Decision(USUAL[engine], f"--runtime {engine}", own)
+    hint = f"name the one that is meant with --socket or --config: more than one {engine} is on this node"
+    return _decided(settings, choose(mine, hint), seen)
+
+
+def _contradiction(engine: EngineName, seen: Sequence[Evidence]) -> ConfigurationError:
+    return ConfigurationError(
+        f"--runtime {engine} contradicts what is on the node: {listed(seen)}",
+        hint=f"use --runtime auto; if {engine} is meant all the same, name its --socket or --config",
+    )
+
+
+def _decided(settings: Settings, found: Evidence, seen: tuple[Evidence, ...]) -> Decision:
+    """Return the decision with the row's own places, where nobody named others and its engine does not tell them."""
+    row = found.row
+    assert row is not None  # noqa: S101  # choose() refuses evidence without one
+    own = settings.for_engine(row.engine)
+    usual = row is USUAL[row.engine]
+    socket = own.engine.socket
+    if socket is None and row.engine is not EngineName.DOCKER and found.socket is not None:
+        # a kubelet may name another socket than the usual one
+        socket = None if usual and evidence.same_socket(found.socket, row.socket) else found.socket
+    if socket is None and not usual:
+        socket = row.socket
+    config = own.engine.config
+    if config is None and not usual and not _told(seen, row):
+        config = row.config
+    engine = dataclasses.replace(own.engine, socket=socket, config=config)
+    return Decision(row, found.words, dataclasses.replace(own, engine=engine), seen)
+
+
+def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
+    """Tell whether a process of this row names its own file: its data may lie elsewhere than usual."""
+    processes = [each.process for each in seen if each.row is row and each.process is not None]
+    try:
+        return any(containerd_started.told_config(process) is not None for process in processes)
+    except told.HiddenError:
+        return False

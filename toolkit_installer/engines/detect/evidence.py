@@ -1,0 +1,214 @@
+"""What on the node speaks for which engine and distribution. Looks, and changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import posixpath
+import time
+from collections.abc import Iterator, Sequence
+
+from toolkit_installer import log
+from toolkit_installer.documents import toml_document
+from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.engines.common import answering, serving
+from toolkit_installer.engines.detect import kubelet
+from toolkit_installer.engines.detect.table import (
+    TABLE,
+    UNIT_FOLDERS,
+    USUAL,
+    Distribution,
+    engine_of_socket,
+    plain,
+    with_marks,
+    with_socket,
+)
+from toolkit_installer.engines.registry import ROOMS
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import sockets
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.settings import EngineName, EngineSettings, Settings
+
+_ASK_SECONDS = 5.0
+
+
+class Kind(enum.StrEnum):
+    """The kinds of evidence, the strongest first."""
+
+    KUBELET = "kubelet"
+    LIVE = "live"
+    UNIT = "unit"
+    BINARY = "binary"
+    FILE = "file"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What speaks for a row of the table (None: for an engine that no row knows). `words` is for people."""
+
+    kind: Kind
+    row: Distribution | None
+    words: str
+    socket: str | None = None
+    """Where the engine was met, or is to be met."""
+    process: Process | None = None
+    """The process behind that socket."""
+    lesser: bool = False
+    """It says nothing beside docker, which brings this along."""
+
+
+def of_kubelets(node: Node) -> tuple[Evidence, ...]:
+    """Return what the running kubelets of the node use."""
+    found = []
+    for each in kubelet.running(node):
+        who = f"{_named(each.process)} ({_identified(each.process)})"
+        if each.socket is None:
+            tell = log.get().warning if each.process.hidden else log.get().debug
+            tell("A kubelet does not say what it uses", pid=each.process.pid, reason=each.told_by)
+            continue
+        words = f"the kubelet in {who} uses {each.socket}: {each.told_by}"
+        found.append(Evidence(Kind.KUBELET, _row(node, each.socket, each.process), words, each.socket))
+    return tuple(found)
+
+
+def of_sockets(
+    node: Node, settings: Settings, engines: Sequence[EngineName], *, starting: bool = True
+) -> tuple[Evidence, ...]:
+    """Return which of these engines answer on their sockets.
+
+    With `starting`, one that is starting counts as well: what the node is must not depend on who was up first.
+    """
+    # one deadline for all: an engine that hangs must not make the others wait for it each time
+    deadline = time.monotonic() + (settings.reload_timeout if starting else _ASK_SECONDS)
+    found = []
+    for engine in engines:
+        own = settings.for_engine(engine).engine
+        for socket in _sockets(node, engine, own):
+            if not _is_there(node, socket) and not (starting and _is_expected(node, engine, socket)):
+                continue
+            evidence = _answer(node, engine, socket, deadline)
+            if evidence is not None:
+                found.append(evidence)
+    return tuple(found)
+
+
+def of_installations(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[Evidence, ...]:
+    """Return what of these engines lies on the node: units, programs, files."""
+    lesser = _leaves_kubernetes_out(node, settings.for_engine(EngineName.CONTAINERD).engine)
+    found = []
+    for row in TABLE:
+        if row.engine not in engines:
+            continue
+        own = settings.for_engine(row.engine).engine if row is USUAL[row.engine] else EngineSettings()
+        units = [posixpath.join(folder, unit) for folder in UNIT_FOLDERS for unit in row.units]
+        files = [own.config or row.config, *row.files]
+        for kind, words, paths in (
+            (Kind.UNIT, "has the unit", units),
+            (Kind.BINARY, "has the program", row.binaries),
+            (Kind.FILE, "has the file", files),
+        ):
+            path = next((path for pattern in paths for path in _matching(node, pattern)), None)
+            if path is not None:
+                beside = lesser and row is USUAL[EngineName.CONTAINERD]
+                found.append(Evidence(kind, row, f"{row.name} {words} {path}", lesser=beside))
+    return tuple(found)
+
+
+def _sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[str]:
+    """Yield where an engine may serve, each place once: the one that was asked for alone, if one was."""
+    if own.socket is not None:
+        yield own.socket
+        return
+    seen = set()
+    for row in (USUAL[engine], *TABLE):
+        if row.engine is engine and row.socket not in seen:
+            seen.add(row.socket)
+            yield from _matching(node, row.socket) if "*" in row.socket else (row.socket,)
+
+
+def _is_expected(node: Node, engine: EngineName, socket: str) -> bool:
+    """Tell whether a process runs that will serve the socket once it is up."""
+    return engine in ROOMS and serving.process_of(node, engine, socket) is not None
+
+
+def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evidence | None:
+    """Return what was heard on a socket, None where nobody answers and nobody is about to."""
+    rows = with_socket(socket)
+    if engine not in ROOMS or (rows and all(row.refused for row in rows)):
+        if not sockets.listens(node.root, socket):
+            return None
+        row = rows[0] if rows else USUAL[engine]
+        return Evidence(Kind.LIVE, row, f"{row.name} listens on {socket}", socket)
+    room = ROOMS[engine]
+    try:
+        live = answering.wait(room, node, socket, deadline - time.monotonic())
+    except EngineSilentError as error:
+        log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
+        return None
+    row = _row(node, socket, live.process, engine) or USUAL[engine]
+    behind = f", from {_named(live.process)} ({_identified(live.process)})" if live.process is not None else ""
+    return Evidence(Kind.LIVE, row, f"{row.name} {live.version} answers on {socket}{behind}", socket, live.process)
+
+
+def _row(node: Node, socket: str, process: Process | None, engine: EngineName | None = None) -> Distribution | None:
+    """Return whose socket this is: told by the process, else by its place, else by its name."""
+    rows = with_socket(socket)
+    engine = engine or (rows[0].engine if rows else engine_of_socket(socket))
+    if engine is None:
+        return None
+    words = " ".join((process.executable, *process.arguments)) if process is not None else ""
+    marked = with_marks(words, engine)
+    if marked is not None:
+        return marked
+    own = [row for row in rows if row.engine is engine]
+    within = [row for row in own if process is not None and process.unit in row.units]
+    # two distributions may share a socket: the one whose folder is there has it
+    present = [row for row in own if _is_there(node, posixpath.dirname(row.config))]
+    return next(iter([*within, *present, *own]), USUAL[engine])
+
+
+def of_row(node: Node, socket: str) -> Distribution | None:
+    """Return the row whose socket this is, by its place alone; None where none knows it."""
+    return _row(node, socket, None) if with_socket(socket) else None
+
+
+def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
+    """Tell whether the packaged containerd has no configuration of its own that lets Kubernetes in.
+
+    docker's packages bring containerd along, without a file, or with one that switches its CRI off.
+    """
+    try:
+        found = node.files.find(own.config or USUAL[EngineName.CONTAINERD].config)
+        disabled = toml_document.parse(found.content).get("disabled_plugins") if found is not None else ["cri"]
+    except ConfigurationError:
+        return False  # whatever it says, somebody wrote it
+    return isinstance(disabled, list) and any("cri" in str(plugin).split(".") for plugin in disabled)
+
+
+def _named(process: Process) -> str:
+    return process.executable or process.name
+
+
+def _identified(process: Process) -> str:
+    return f"PID {process.pid}{', which has wiped its command line' if process.hidden else ''}"
+
+
+def _is_there(node: Node, path: str) -> bool:
+    try:
+        return node.files.status(path) is not None
+    except ConfigurationError:
+        return False
+
+
+def _matching(node: Node, pattern: str) -> Sequence[str]:
+    """Return the paths on the node that a pattern matches, sorted; what cannot be looked at is not there."""
+    try:
+        return node.files.matching(pattern)
+    except ConfigurationError:
+        return []
+
+
+def same_socket(one: str, other: str) -> bool:
+    """Tell whether two texts name the same socket."""
+    return plain(one) == plain(other)

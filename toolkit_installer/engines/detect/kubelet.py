@@ -1,0 +1,169 @@
+"""What the kubelets of the node were told to use, whether they are processes of their own or parts of another."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import posixpath
+import re
+from collections.abc import Iterator
+
+from toolkit_installer.engines.common import serving, told
+from toolkit_installer.engines.detect.table import TABLE, plain
+from toolkit_installer.node import descriptors
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process, flag_value, named, read_as, root_of
+
+_KUBELET = "kubelet"
+_ENDPOINT_FLAG = "--container-runtime-endpoint"
+_CRI_DOCKERD = "/var/run/cri-dockerd.sock"
+_SNAP_FOLDERS = {
+    "${SNAP_COMMON}": "/var/snap/microk8s/common",
+    "${SNAP_DATA}": "/var/snap/microk8s/current",
+}
+"""What microk8s puts for these in the files that its kubelet's flags come from."""
+_K3S_CONFIG = "/etc/rancher/k3s/config.yaml"
+_K3S_DROP_INS = "/etc/rancher/k3s/config.yaml.d"
+_KUBELITE = "kubelite"
+_KUBELITE_FLAGS = "/var/snap/microk8s/current/args/kubelet"
+"""Where microk8s keeps the flags of its kubelet; its own wrapper names it so."""
+
+_EMBEDDED = {name: row for row in TABLE for name in row.kubelets}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kubelet:
+    """A kubelet of the node. `socket` is None where it names none; `told_by` says what named it."""
+
+    process: Process
+    socket: str | None
+    told_by: str
+
+
+def running(node: Node) -> tuple[Kubelet, ...]:
+    """Return the kubelets of the node, by PID. Those of other nodes, which may run as containers, are left out."""
+    own = [process for process in named(frozenset({_KUBELET, *_EMBEDDED})) if node.is_home_of(process)]
+    return tuple(_look(node, process) for process in sorted(own, key=lambda process: process.pid))
+
+
+def _look(node: Node, process: Process) -> Kubelet:
+    known = _visible(node, process)
+    row = _EMBEDDED.get(process.name)
+    sources = _told(known) if not known.hidden else (*_told(known), *_shown(node, process))
+    for told_by, socket in sources:
+        if socket:
+            return Kubelet(process, plain(socket), told_by)
+    if known.hidden:
+        return Kubelet(process, None, "it has wiped its command line, and nothing else shows which engine it uses")
+    if row is not None:
+        return Kubelet(process, plain(row.socket), f"it is part of {row.name}")
+    return Kubelet(process, None, "no flag and no file of its own names a socket")
+
+
+def _visible(node: Node, process: Process) -> Process:
+    """Return a process with the command line of its unit, where it has wiped its own and is that unit's main one.
+
+    k3s wipes its arguments, and systemd still knows them (systemctl(1), `show --property=ExecStart`).
+    """
+    if not process.hidden or process.unit is None:
+        return process
+    if node.services.property(process.unit, "MainPID") != str(process.pid):
+        return process
+    started = node.services.property(process.unit, "ExecStart") or ""
+    words = started.partition("argv[]=")[2].partition(" ;")[0].split()
+    # the unit of a snap starts a program of snapd's, which then starts this one
+    if not words or posixpath.basename(words[0]) not in (process.name, process.name.partition("-")[0]):
+        return process
+    # what stands for a variable is not filled in, and may hold any flag (systemd.service(5), "Command lines")
+    return dataclasses.replace(process, arguments=tuple(words), hidden=any("$" in word for word in words))
+
+
+def _shown(node: Node, process: Process) -> Iterator[tuple[str, str]]:
+    """Yield what a kubelet with a wiped command line shows by what it does: what it serves, and what it started.
+
+    A k3s with --docker serves the CRI itself and starts no containerd, one with an endpoint of somebody else's does
+    neither. Source: k3s-io/k3s, pkg/agent/run.go.
+    """
+    for path in descriptors.bound(process.pid) or ():
+        if posixpath.basename(path) == posixpath.basename(_CRI_DOCKERD):
+            yield f"it serves {path} itself", _CRI_DOCKERD
+    for path, engine in serving.beside(node, process):
+        yield f"{engine.name} (PID {engine.pid}), which belongs to it, serves there", path
+
+
+def _told(process: Process) -> Iterator[tuple[str, str | None]]:
+    """Yield what names the socket, and the socket, the strongest first: a flag wins over a file."""
+    yield _ENDPOINT_FLAG, endpoint_of(process.arguments)
+    if flag_value(process.arguments, "--container-runtime") == "docker" or "--docker" in process.arguments:
+        yield "--docker" if "--docker" in process.arguments else "--container-runtime=docker", _CRI_DOCKERD
+    flags_file = flag_value(process.arguments, "--kubelet-args-file")
+    if flags_file is None and process.hidden and process.name == _KUBELITE:
+        flags_file = _KUBELITE_FLAGS
+    arguments = process.arguments
+    if flags_file is not None:
+        arguments = tuple(_with_snap_folders(_text(process, flags_file)).split())
+        yield f"{_ENDPOINT_FLAG} in {flags_file}", endpoint_of(arguments)
+    if process.name in _EMBEDDED and _EMBEDDED[process.name].name == "k3s":
+        # the files of the folder are read after the other, in their order, and win
+        for file in (*reversed(_listed(process, _K3S_DROP_INS, ".yaml")), _K3S_CONFIG):
+            text = _text(process, file)
+            yield f"container-runtime-endpoint in {file}", value_in(text, "container-runtime-endpoint")
+            if value_in(text, "docker") == "true":
+                yield f"docker in {file}", _CRI_DOCKERD
+        return
+    # the files of --config-dir are read after that of --config, in their order, and win
+    for path in (
+        *reversed(_dropped(process, flag_value(arguments, "--config-dir"))),
+        flag_value(arguments, "--config"),
+    ):
+        if path is not None:
+            yield f"containerRuntimeEndpoint in {path}", value_in(_text(process, path), "containerRuntimeEndpoint")
+
+
+def endpoint_of(arguments: tuple[str, ...]) -> str | None:
+    """Return the last --container-runtime-endpoint of a kubelet's flags, as the kubelet takes it. Pure."""
+    found = None
+    for index in range(len(arguments)):
+        if arguments[index].partition("=")[0] == _ENDPOINT_FLAG:
+            found = flag_value(arguments[index : index + 2], _ENDPOINT_FLAG) or found
+    return found
+
+
+def value_in(text: str, key: str) -> str | None:
+    """Return the plain value of a top-level key in a YAML or JSON text, None where there is none. Pure.
+
+    A kubelet's file is one flat mapping where this key stands; comments do not count.
+    """
+    pattern = rf"""^(?:[{{]|[^#\n]*?[{{,])?[ \t]*["']?{re.escape(key)}["']?\s*:\s*["']?([^"'\s#,}}]+)"""
+    match = re.search(pattern, text, re.MULTILINE)
+    return match[1] if match else None
+
+
+def _with_snap_folders(text: str) -> str:
+    for name, folder in _SNAP_FOLDERS.items():
+        text = text.replace(name, folder)
+    return text
+
+
+def _text(process: Process, path: str) -> str:
+    """Return a file as the process reads it; nothing where it cannot be read: then it says nothing."""
+    try:
+        return (read_as(process, told.place(process, path)) or b"").decode(errors="replace")
+    except NodeError:
+        return ""
+
+
+def _dropped(process: Process, folder: str | None) -> list[str]:
+    """Return the kubelet's drop-in files, which end in .conf, in the order in which it reads them."""
+    return _listed(process, folder, ".conf") if folder is not None else []
+
+
+def _listed(process: Process, folder: str, ending: str) -> list[str]:
+    """Return the files of a folder with that ending, by name."""
+    root = root_of(process)
+    try:
+        names = sorted(os.listdir(root.outside(root.canonical(told.place(process, folder)))))
+    except (OSError, NodeError):
+        return []
+    return [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(ending)]

@@ -1,0 +1,134 @@
+"""Whether what would be written is a container's own, while the node is mounted somewhere else in it.
+
+Without `--node-root`, paths are used as they are here. A container into which single folders of the node are mounted
+is configured so, and so is a bare machine. A container that was only given the node's `/` would configure itself, and
+find everything as it should be.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Iterator
+
+from toolkit_installer.engines.common.serving import PROCESS_NAMES
+from toolkit_installer.errors import UsageError
+from toolkit_installer.node import processes
+from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import Settings
+
+_MARKS = ("/.dockerenv", "/run/.containerenv")
+"""Files that docker and podman put into each container."""
+_VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
+"""What the kubelet gives each container, and others theirs (systemd's container interface)."""
+_DRIVERS = ("/run/nvidia/driver", "/driver-root")
+"""Where a driver container's `/` is mounted: a whole system as well, and not the node's."""
+_OF_ENGINES = ("merged", "rootfs")
+"""What engines call the roots of the containers that they run."""
+_REMOTE = ("nfs", "cifs", "smb", "fuse", "autofs", "ceph", "9p")
+"""File systems that may not answer: no node's `/` is one of them."""
+_INIT = "/proc/1/root/"
+
+
+def refuse(node: Node, settings: Settings, folders: Iterable[str]) -> None:
+    """Raise UsageError if one of the folders, which are to be written to, is this container's and not the node's.
+
+    Nothing is refused where that is not certain: on a machine of its own, in a container that runs an engine (it is
+    the node, for that), where the folder is a mount, or where no other system is to be seen that the node could be.
+    """
+    if node.whole or not _is_container():
+        return
+    own = next((folder for folder in folders if _is_on_own_root(node, folder)), None)
+    if own is None or _runs_an_engine(node):
+        return
+    place = next(_systems(settings), None)
+    if place is None and not _is_inits_root_elsewhere():
+        return
+    where = place or "/host"
+    raise UsageError(
+        f"this is a container, and {own} lies in its own file system, not in the node's",
+        hint=(f"the node seems to be mounted at {place}: give" if place else f"mount the node's / at {where}, and give")
+        + f" --node-root {where}; or mount {own} of the node as well; --node-root / if this container is the node",
+    )
+
+
+def asked_for(settings: Settings) -> list[str]:
+    """Return the folders that would be written to, as far as the flags alone say."""
+    folders = [settings.toolkit.install_dir]
+    if settings.configure_engine and len(settings.runtimes) == 1:
+        config = settings.for_engine(*settings.runtimes).engine.config
+        folders += [posixpath.dirname(config)] if config is not None else []
+    return folders
+
+
+def refuse_absent_root(settings: Settings) -> None:
+    """Raise UsageError for a `--node-root` that is no folder."""
+    if settings.node_root is not None and not os.path.isdir(settings.node_root):
+        raise UsageError(
+            f"--node-root {settings.node_root} is no folder here",
+            hint="mount the node's / there, or name the folder at which it is mounted; leave the flag away on the node "
+            "itself",
+        )
+
+
+def _is_container() -> bool:
+    marked = any(os.path.lexists(mark) for mark in _MARKS) or any(os.environ.get(name) for name in _VARIABLES)
+    return marked or _is_inits_root_elsewhere()
+
+
+def _is_inits_root_elsewhere() -> bool:
+    """Tell whether the first process is known to see another `/` than this one."""
+    try:
+        return not os.path.samestat(os.stat(_INIT), os.stat("/"))
+    except OSError:
+        return False  # it may not be looked at
+
+
+def _is_on_own_root(node: Node, folder: str) -> bool:
+    """Tell whether a folder, or where it would be made, is on the very mount that `/` is on."""
+    place = node.files.canonical(folder)
+    while not os.path.isdir(place):
+        place = posixpath.dirname(place)
+    try:
+        mounts = {node.root.mount_of(posixpath.join(each, ".")) for each in (place, "/")}
+    except OSError as error:
+        raise NodeError.of(error, folder, "find its mount") from error
+    return len(mounts) == 1 and mounts.isdisjoint({-1})
+
+
+def _runs_an_engine(node: Node) -> bool:
+    """Tell whether an engine sees the same `/`: docker in docker, a node made of a container, a workplace."""
+    names = frozenset[str]().union(*PROCESS_NAMES.values())
+    return any(processes.lives_on(process, Root(node.root.folder)) for process in processes.named(names))
+
+
+def _systems(settings: Settings) -> Iterator[str]:
+    """Yield where another whole system is mounted, the likelier places for a node's first."""
+    # a driver's root may be the node's own: then it is where the node is
+    spared = {*_DRIVERS, settings.toolkit.driver_root_ctr_path, settings.toolkit.driver_root} - {settings.host_root}
+    found = [place for place in _mounts() if place not in spared and _is_system(place)]
+    yield from sorted(found, key=lambda place: (place != settings.host_root, place.count("/"), place))
+
+
+def _mounts() -> Iterator[str]:
+    """Yield where something is mounted, but for `/` itself (proc_pid_mountinfo(5))."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            words = line.split(" ")
+            place = _unescaped(words[4])
+            kind = words[words.index("-") + 1]
+            if place != "/" and posixpath.basename(place) not in _OF_ENGINES and not kind.startswith(_REMOTE):
+                yield place
+
+
+def _unescaped(text: str) -> str:
+    """Return a field of mountinfo, in which blanks and such are a backslash and the octal number of their code."""
+    head, *rest = text.split("\\")
+    return head + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
+
+
+def _is_system(place: str) -> bool:
+    return all(os.path.isdir(f"{place}/{part}") for part in ("proc", "usr", "etc")) and any(
+        os.path.lexists(f"{place}/{part}/os-release") for part in ("etc", "usr/lib")
+    )

@@ -1,0 +1,1 @@
+"""docker: its daemon.json, the handlers in it, and the live daemon."""

@@ -1,0 +1,70 @@
+"""Asks dockerd what it runs with, through the docker SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.signals import interruptible, limited
+from toolkit_installer.node.sockets import StrangerError, reachable, refuse_strangers
+
+if TYPE_CHECKING:
+    import requests
+
+_LIMIT = 16 << 20
+"""Bytes of an answer."""
+
+
+class DockerApiError(InstallerError):
+    """dockerd did not answer. The text is its own, or the connection's."""
+
+
+def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
+    """Return the answer of `GET /info` on the node's socket. Raises DockerApiError, Stopped."""
+    try:
+        if not os.path.lexists(root.outside(root.canonical(path))):
+            raise DockerApiError("there is no such socket", path=path)
+        refuse_strangers(root, path)
+    except (NodeError, StrangerError) as error:
+        raise DockerApiError(error.reason, path=path, hint=error.hint) from error
+    # the SDK and what it brings take longer to import than all the rest: only where there is something to ask
+    import docker.constants  # noqa: PLC0415
+    import docker.errors  # noqa: PLC0415
+    import requests.exceptions  # noqa: PLC0415
+
+    try:
+        with reachable(root, path) as name, interruptible(), limited(seconds):
+            # any version does: the answer is asked for without one, as "auto" would read another answer whole before
+            client = docker.APIClient(
+                base_url=f"unix://{name}",
+                version=docker.constants.DEFAULT_DOCKER_API_VERSION,
+                timeout=max(1, round(seconds)),
+            )
+            try:
+                answer = _bounded(client.get(f"{client.base_url}/info", stream=True, timeout=max(1, round(seconds))))
+            finally:
+                client.close()
+    except (OSError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        raise DockerApiError(str(error), path=path) from error
+    return answer
+
+
+def _bounded(response: requests.Response) -> dict[str, Any]:
+    """Return the JSON object of an answer. Raises OSError, also for one that is larger than any, or is none."""
+    with response:
+        response.raise_for_status()
+        body = bytearray()
+        for piece in response.iter_content(1 << 16):
+            body += piece
+            if len(body) > _LIMIT:
+                raise OSError(f"its answer is larger than {_LIMIT >> 20} MiB")
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise OSError("its answer is not JSON") from error
+    if not isinstance(answer, dict):
+        raise OSError("its answer is not an object")  # of whoever answers, not of a caller
+    return answer

@@ -1,0 +1,277 @@
+"""docker: one JSON file, reloaded by SIGHUP on explicit values."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolkit_installer.documents import json_document, secrets
+from toolkit_installer.documents.changes import Set, same
+from toolkit_installer.engines import ownership as ownership_of
+from toolkit_installer.engines.api import (
+    EngineFile,
+    EngineSilentError,
+    Goal,
+    Goals,
+    Live,
+    Memory,
+    Reload,
+    Request,
+    Survey,
+)
+from toolkit_installer.engines.common import answering, reloading, serving, told, trial
+from toolkit_installer.engines.common.serving import PROCESS_NAMES
+from toolkit_installer.engines.docker import cdi as docker_cdi
+from toolkit_installer.engines.docker import client, kinds, rules
+from toolkit_installer.engines.docker import config as docker_config
+from toolkit_installer.engines.docker.cdi import DockerLive
+from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.node import processes, sockets
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
+
+CONFIG = "/etc/docker/daemon.json"
+SOCKET = "/var/run/docker.sock"
+ROLE = "daemon.json"
+_GREETING = b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n"
+_VALUE = "value"
+_CONFIG_FLAG = "--config-file"
+
+
+class Docker:
+    """docker's room."""
+
+    name = EngineName.DOCKER
+    config = CONFIG
+    socket = SOCKET
+    folders = ()
+
+    def has_role(self, role: str) -> bool:
+        """Tell whether docker has a file of that role."""
+        return role == ROLE
+
+    def may_be(self, role: str, name: str) -> bool:
+        """Tell whether a file of that role is usually called like `name`."""
+        return self.has_role(role) and ".json" in name
+
+    def survey(self, node: Node, settings: EngineSettings) -> Survey:
+        """Read daemon.json and ask dockerd. Raises ConfigurationError."""
+        socket = settings.socket or SOCKET
+        try:
+            live = answering.wait(self, node, socket, settings.answer_timeout)
+            silence = ""
+        except EngineSilentError as error:
+            live, silence = None, error.reason
+        process = live.process if live is not None else None
+        told.refuse_hidden(process, settings)
+        config = settings.config or _told(live) or CONFIG
+        kinds.refuse(node, settings, socket, config, live)
+        if process is not None:
+            _refuse_conflicts(process, config)
+        file = EngineFile(ROLE, *node.find(config))
+        return Survey(socket, (file,), live, silence, elsewhere=_elsewhere(node, settings, live))
+
+    def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+        """Return what daemon.json should be. Raises ConfigurationError."""
+        file = survey.file(ROLE)
+        memory = memories.get(file.path)
+        if memory is None:
+            recognised = self.recognised(survey, request.settings, request.toolkit_folder)
+            memory = Memory(ownership=recognised[file.path])
+        without = self.without_us(file, memory, request.toolkit_folder)
+        settings = request.settings
+        with located(file.path):
+            restarts = settings.reload_mode is ReloadMode.SYSTEMD
+            cdi = docker_cdi.wanted(survey.live, asked=settings.enable_cdi, restarts=restarts)
+            base = without.base or b""
+            target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
+            if file.content is not None and same(json_document.parse(file.content), json_document.parse(target)):
+                target = file.content  # it says all this already, in somebody's own order
+            for content in (base, target):  # what cleanup leaves is to be taken, too
+                rules.refuse(content, file.content)
+        goal = Goal(ROLE, file.path, without.base, target, ownership, without.left)
+        paths, default = docker_config.served(target)
+        served = {handler.name: paths[handler.name] for handler in request.handlers}
+        low_level = ownership_of.low_level(docker_config.check(base), docker_config.SHAPE)
+        notes = (*_ignored(settings), *cdi.notes, *_trap(survey.live, target))
+        served_default = default if request.default is not None else None
+        return Goals((goal,), served, served_default, low_level, notes, cdi.restart_why)
+
+    def recognised(
+        self,
+        survey: Survey,
+        settings: EngineSettings,  # noqa: ARG002  # containerd's room needs it
+        toolkit_folder: str,
+    ) -> Mapping[str, ownership_of.Ownership]:
+        """Return what is ours in daemon.json though no receipt says so. Raises ConfigurationError."""
+        file = survey.file(ROLE)
+        with located(file.path):
+            return {file.path: docker_config.recognised(file.content or b"", toolkit_folder)}
+
+    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+        """Return daemon.json without us. Raises ConfigurationError."""
+        with located(file.path):
+            base, left = _base(file.content, memory, toolkit_folder)
+            notes = docker_config.told_when_gone(file.content or b"", base or b"")
+        return Goal(ROLE, file.path, base, base, left=left, notes=notes)
+
+    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+        """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""
+        reload = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SIGNAL)
+        if reload.mode is ReloadMode.SYSTEMD and not settings.allow_restart:
+            raise ConfigurationError(
+                "docker is restarted only with --allow-restart: running containers die unless live-restore is set",
+                hint="--restart-mode signal needs no restart",
+            )
+        return reload
+
+    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+        """Compare the file with dockerd's flags; let dockerd validate it, from 23.0 on. Raises ConfigurationError."""
+        (goal,) = goals.files
+        live = survey.live
+        process = live.process if live is not None else None
+        if live is None or process is None or goal.target is None:
+            return
+        with located(goal.path):
+            rules.refuse_mark(goal.target, live.version)
+            rules.refuse_conflicts(goal.target, process.arguments, survey.file(ROLE).content)
+        flags = rules.flags(process.arguments)
+        words = trial.docker_refusal(node.programs, process.executable, flags, goal.target)
+        if words is not None:
+            raise ConfigurationError(
+                f"dockerd itself would refuse the new file: {secrets.mask(words)}",
+                path=goal.path,
+                hint="nothing was changed; correct what it names",
+            )
+
+    def refusal(self, node: Node, process: Process) -> str | None:
+        """Compare daemon.json as it is with dockerd's flags; let dockerd validate it, from 23.0 on."""
+        if process.hidden:
+            return None  # which file it would read cannot be seen
+        content = processes.read_as(process, told.path(process, _CONFIG_FLAG) or CONFIG)
+        if content is None:
+            return None
+        try:
+            rules.refuse(content)
+            rules.refuse_conflicts(content, process.arguments)
+        except ConfigurationError as error:
+            return error.reason
+        flags = rules.flags(process.arguments)
+        return trial.docker_refusal(node.programs, process.executable, flags, content)
+
+    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # containerd has some
+        """Return nothing: a signal reloads dockerd in place, and a restart is only ever explicitly allowed."""
+        return ()
+
+    def transitional(self, content: bytes | None) -> bytes | None:
+        """Return daemon.json with both keys named, for the instant of a signal."""
+        if content is not None and docker_config.is_explicit(content):
+            return None
+        return docker_config.explicit(content or b"")
+
+    def ask(self, node: Node, socket: str, seconds: float) -> Live:
+        """Ask dockerd for its runtimes. Raises EngineSilentError."""
+        try:
+            info = client.info(node.root, socket, seconds)
+            process = sockets.speaker(node.root, socket, _GREETING)
+        except (client.DockerApiError, sockets.StrangerError) as error:
+            raise EngineSilentError(f"dockerd does not answer: {error.reason}", path=socket) from error
+        runtimes = info.get("Runtimes") or {}
+        handlers = {name: entry.get("path") for name, entry in runtimes.items() if isinstance(entry, dict)}
+        return DockerLive(
+            version=str(info.get("ServerVersion", "")),
+            handlers=handlers,
+            default=info.get("DefaultRuntime"),
+            process=process,
+            cdi=bool(info.get("CDISpecDirs")),
+            rootless="name=rootless" in (info.get("SecurityOptions") or ()),
+            system=str(info.get("OperatingSystem", "")),
+        )
+
+    def stranded(
+        self,
+        node: Node,  # noqa: ARG002  # for CRI-O
+        socket: str,  # noqa: ARG002
+        live: Live | None,  # noqa: ARG002
+        goals: Sequence[Goal],  # noqa: ARG002
+        ours: ownership_of.OurHandlers,  # noqa: ARG002
+    ) -> tuple[str, ...]:
+        """Return nothing: dockerd remembers how each container was started."""
+        return ()
+
+    def signal(self, node: Node, process: Process) -> None:
+        """Send SIGHUP, which makes dockerd read daemon.json in place. Raises ConfigurationError."""
+        serving.hang_up(node, self.name, process)
+
+    def write_value(self, value: Any) -> str:
+        """Return a value as JSON."""
+        return json_document.edit(b"{}", [Set((_VALUE,), value)]).decode()
+
+    def read_value(self, text: str) -> Any:
+        """Return the value that was written. Raises DocumentError."""
+        return json_document.parse(text.encode())[_VALUE]
+
+
+def _base(content: bytes | None, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
+    """Return the file without us: the very bytes from before if nobody touched ours, else ours taken out."""
+    if content is None or content == memory.before:
+        return content, ()
+    if hashlib.sha256(content).hexdigest() in memory.written:
+        return memory.before, ()
+    base, left = docker_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
+    if memory.before is None and memory.written and docker_config.is_empty(base):
+        return None, left  # it was created for us, and nobody else put anything in
+    return base, left
+
+
+def _told(live: Live | None) -> str | None:
+    """Return the file that a running dockerd reads, None where that is the usual one."""
+    process = live.process if live is not None else None
+    if process is None:
+        return None
+    rootless = isinstance(live, DockerLive) and live.rootless
+    return told.path(process, _CONFIG_FLAG) or (kinds.config_of(process) if rootless else None)
+
+
+def _elsewhere(node: Node, settings: EngineSettings, live: Live | None) -> str:
+    """Return what the running dockerd reads where that is not the file that was named."""
+    process = live.process if live is not None else None
+    if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER] or settings.config is None:
+        return ""
+    if process.hidden:
+        return ""  # it was told nothing that can be seen
+    rootless = isinstance(live, DockerLive) and live.rootless
+    theirs = _told(live) or (None if rootless else CONFIG)
+    known = theirs is not None and told.reads(node, process, theirs, settings.config) is False
+    return theirs if known and theirs is not None else ""
+
+
+def _ignored(settings: EngineSettings) -> tuple[str, ...]:
+    """Return what is to be said of sources that docker does not have."""
+    others = [source for source in settings.config_sources if source != "file"]
+    return (f"--config-source {','.join(others)}: not for docker, whose own file is the one source",) if others else ()
+
+
+def _trap(live: Live | None, target: bytes) -> tuple[str, ...]:
+    """Return what is to be said where somebody else's signal would end dockerd once `target` stands there."""
+    default = rules.deadly_default(target, live.release) if live is not None else None
+    if live is None or default is None:
+        return ()
+    note = (
+        f"dockerd {live.version} dies of a SIGHUP (`systemctl reload docker`) with `runtimes` in this file and its own "
+        f"{default} as the default runtime: restart it instead"
+    )
+    return (note,)
+
+
+def _refuse_conflicts(process: Process, config: str) -> None:
+    flags = docker_config.flag_conflicts(process.arguments)
+    if flags:
+        why = "; ".join(docker_config.CONFLICTING_FLAGS[flag] for flag in flags)
+        raise ConfigurationError(
+            f"dockerd (PID {process.pid}) was started with {', '.join(flags)}: {why}",
+            path=config,
+            hint="move these flags from dockerd's command line into the file, and restart dockerd",
+        )

@@ -1,0 +1,1 @@
+"""What the API server says of this node, and what that means for it."""

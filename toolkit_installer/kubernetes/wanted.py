@@ -1,0 +1,238 @@
+"""Whether the DaemonSet that this run's pod is of still wants the node: what `--cleanup auto` depends on.
+
+Whoever deletes the DaemonSet deletes its ServiceAccount, its permissions and its namespace in the same breath, in no
+order that could be relied on. So the API server is asked at the start, before anything is changed, and again until it
+has said once that the node is wanted; and it is asked when the run is told to stop. What follows from the answers is
+decided by `verdicts`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import http
+import time
+import urllib.parse
+from collections.abc import Collection, Iterable, Mapping
+
+from toolkit_installer import log
+from toolkit_installer.kubernetes import verdicts
+from toolkit_installer.kubernetes.client import Answer, ApiServer, UnreadableError
+from toolkit_installer.kubernetes.verdicts import Asked, Finding, Standing, Verdict
+from toolkit_installer.node import signals
+from toolkit_installer.settings import ClusterSettings
+
+_START_SECONDS = 5.0
+"""How long may be asked at the start: the node is to be configured soon."""
+_SETTLING_SECONDS = 11.0
+"""How long may be asked at the end, and how long a 401 has to last before it is one for good.
+
+An API server goes on accepting a token for 10 s after it was deleted (k8s.io/kubernetes/pkg/kubeapiserver/options,
+TokenSuccessCacheTTL), and one of several may know for a moment less than the others. What is left of a pod's 30 s, if
+nobody gave it more, is for the cleanup."""
+_LEAVE_SECONDS = 30.0
+"""How long may be asked in all: a 401 that comes late has to last as well."""
+_ONE_SECONDS = 5.0
+_LEAST_SECONDS = 1.0
+"""What a request may take at most and at least."""
+_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 4.0
+_STAYS = "the node stays configured"
+_TAKEN_BACK = "what this run installed is taken back"
+_HINT = "the ServiceAccount needs get on this DaemonSet, on this namespace and on nodes"
+
+
+class Question:
+    """Asks at the start, until somebody has answered, and when it is told to stop.
+
+    `standing` is what has to be remembered in between.
+    """
+
+    def __init__(self, cluster: ClusterSettings) -> None:
+        self._cluster = cluster
+        self._api = ApiServer(cluster.host, cluster.port, cluster.service_account)
+        self.standing = Standing()
+
+    def recall(self, standing: Standing, answered: Collection[str]) -> None:
+        """Know again what was known. `answered`: what an older package says that its API server had answered for.
+
+        It did not remember to whom: that was whoever the pod's token names.
+        """
+        self.standing = dataclasses.replace(standing, namespace=standing.namespace or Asked.NAMESPACE in answered)
+        bearer = self._api.bearer() if answered and not standing.accepted else None
+        if bearer is not None:
+            self.standing = dataclasses.replace(self.standing, accepted=(bearer.identity,))
+
+    @property
+    def open(self) -> bool:
+        """Whether the API server has yet to say that the node is wanted."""
+        return not self.standing.wanted
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing may be changed on the node yet."""
+        return self.standing.held
+
+    def ask_at_start(self, *, bare: bool) -> None:
+        """Ask, decide whether the node may be changed, and say what a cleanup would do now. Raises Stopped.
+
+        `bare`: nothing is installed on the node.
+        """
+        # until there is an answer: whoever is told to stop meanwhile has changed nothing
+        self.standing = dataclasses.replace(self.standing, bare=bare, held=True)
+        answers, found = self._asked()
+        held = verdicts.holds(found.verdict, bare=bare)
+        self.standing = dataclasses.replace(self.standing, held=held)
+        self._say(answers, found)
+
+    def ask_again(self, *, loudly: bool = False) -> None:
+        """Ask once more if the node was not said to be wanted so far; what is still so is said only if `loudly`.
+
+        Raises Stopped.
+        """
+        if not self.open:
+            return
+        answers, found = self._asked()
+        if loudly or not self.open or (found.verdict is Verdict.UNWANTED and not self.held):
+            self._say(answers, found)
+        else:
+            log.get().debug("The API server still does not say that the DaemonSet wants this node", why=found.why)
+
+    def _asked(self) -> tuple[dict[Asked, Answer], Finding]:
+        """Ask for a short time, and remember what was answered."""
+        answers = self._round(time.monotonic() + _START_SECONDS, patient=True)
+        found = self._judged(answers)
+        if found.verdict is Verdict.WANTED:
+            self.standing = dataclasses.replace(self.standing, wanted=True, held=False)
+        return answers, found
+
+    def _say(self, answers: Mapping[Asked, Answer], found: Finding) -> None:
+        about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
+        if found.verdict is Verdict.WANTED:
+            log.get().info("The DaemonSet wants this node: it is cleaned up once that changes", **about)
+        elif self.held:
+            log.get().warning(
+                "Nothing is changed on this node: the API server does not say that the DaemonSet wants it, and is "
+                "asked again",
+                hint=_HINT,
+                **about,
+            )
+        elif found.verdict is Verdict.UNWANTED:
+            log.get().warning("The node would be cleaned up, if this run were told to stop now", **about)
+        else:
+            log.get().warning(
+                "The API server does not say whether the DaemonSet wants this node: it is asked again, and if this run "
+                f"is told to stop before it has said so, {_TAKEN_BACK if self.standing.bare else _STAYS}",
+                hint=_HINT,
+                **about,
+            )
+        if Asked.NAMESPACE in answers and answers[Asked.NAMESPACE].status == http.HTTPStatus.FORBIDDEN:
+            log.get().warning(
+                "The namespace cannot be looked at: when it is deleted as a whole, nodes may stay configured",
+                hint="the ServiceAccount needs get on this namespace",
+            )
+
+    def unwanted(self) -> bool:
+        """Ask whether the node is to be cleaned up, and say what was found."""
+        found, deleted = self._settled()
+        about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
+        back = verdicts.gives_back(found.verdict, self.standing, deleted=deleted)
+        if found.verdict is Verdict.WANTED:
+            log.get().info(f"The DaemonSet still wants this node: {_STAYS}", **about)
+        elif found.verdict is Verdict.UNWANTED:
+            log.get().info("The DaemonSet does not want this node any more", **about)
+        elif deleted:
+            log.get().info("The pod's identity was deleted, and the DaemonSet with it", **about)
+        elif back:
+            log.get().warning(
+                f"The API server never said to this run that the DaemonSet wants this node: {_TAKEN_BACK}", **about
+            )
+        else:
+            log.get().warning(
+                f"The API server does not say whether the DaemonSet still wants this node: {_STAYS}",
+                hint="toolkit-installer uninstall takes everything back",
+                **about,
+            )
+        return back
+
+    def _settled(self) -> tuple[Finding, bool]:
+        """Ask until the answer is one for certain, or lasts; return it, and whether a 401 is known for a deletion."""
+        began = time.monotonic()
+        since: float | None = None
+        """Since when there has been no answer but 401 that nothing speaks against."""
+        pause = _PAUSE_SECONDS
+        while True:
+            enough = began + (_SETTLING_SECONDS if since is None else _LEAVE_SECONDS)
+            answers = self._round(max(enough, time.monotonic() + _LEAST_SECONDS), patient=False)
+            found = self._judged(answers)
+            now = time.monotonic()
+            if found.verdict is Verdict.STRANGER:
+                doubt = self._doubt(answers.values())
+                found = dataclasses.replace(found, why=f"{found.why}; {doubt}" if doubt else found.why)
+                since = None if doubt else since or now
+            elif found.verdict is not Verdict.UNKNOWN:  # who says nothing for a while takes nothing back
+                since = None
+            if found.verdict in (Verdict.WANTED, Verdict.UNWANTED):
+                return found, False
+            if found.verdict is Verdict.STRANGER and since is not None and now >= since + _SETTLING_SECONDS:
+                return found, True
+            if now >= began + (_SETTLING_SECONDS if since is None else _LEAVE_SECONDS):
+                return found, False
+            log.get().debug("Asking the API server again", said=found.why)
+            signals.rest(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _doubt(self, answers: Iterable[Answer]) -> str:
+        """Ask for whom the API server takes this pod; return why its 401 is no sign of a deletion."""
+        refused = next(each for each in answers if verdicts.is_refused(each, http.HTTPStatus.UNAUTHORIZED))
+        review = self._api.review(_ONE_SECONDS)
+        self._remember(review)
+        return verdicts.doubt(refused, review, self.standing.accepted, time.time())
+
+    def _round(self, deadline: float, *, patient: bool) -> dict[Asked, Answer]:
+        """Return what was answered; with `patient`, who says nothing is asked again until the deadline.
+
+        The DaemonSet comes first: where it is gone or nobody answers, the others are not asked for.
+        """
+        answers: dict[Asked, Answer] = {}
+        for asked in Asked:
+            answer = self._one(asked, deadline, patient=patient)
+            answers[asked] = answer
+            self._remember(answer)
+            if asked is Asked.DAEMON_SET and not verdicts.is_told(asked, answer):
+                break
+        return answers
+
+    def _judged(self, answers: Mapping[Asked, Answer]) -> Finding:
+        """Return what the answers mean, and remember whether the namespace could be looked at."""
+        found = verdicts.judge(answers, namespace=self.standing.namespace)
+        if Asked.NAMESPACE in answers and verdicts.is_told(Asked.NAMESPACE, answers[Asked.NAMESPACE]):
+            self.standing = dataclasses.replace(self.standing, namespace=True)
+        return found
+
+    def _remember(self, answer: Answer) -> None:
+        known = frozenset(self.standing.accepted) | verdicts.accepted([answer])
+        self.standing = dataclasses.replace(self.standing, accepted=tuple(sorted(known)))
+
+    def _one(self, asked: Asked, deadline: float, *, patient: bool) -> Answer:
+        while True:
+            remaining = max(0.1, deadline - time.monotonic())
+            try:
+                answer = self._api.get(self._path(asked), min(_ONE_SECONDS, remaining))
+            except UnreadableError as error:
+                answer = Answer(None, words=str(error))
+            if answer.status in verdicts.DEFINITE or not patient:
+                return answer
+            if time.monotonic() + _PAUSE_SECONDS >= deadline:
+                return answer
+            log.get().debug("Asking the API server again", about=asked, said=verdicts.said(answer))
+            signals.rest(_PAUSE_SECONDS)
+
+    def _path(self, asked: Asked) -> str:
+        """Return where the API server has the object. Raises UnreadableError."""
+        if asked is Asked.NODE:
+            return f"/api/v1/nodes/{urllib.parse.quote(self._cluster.node, safe='')}"
+        namespace = urllib.parse.quote(self._api.namespace(), safe="")
+        if asked is Asked.NAMESPACE:
+            return f"/api/v1/namespaces/{namespace}"
+        name = urllib.parse.quote(self._cluster.daemon_set, safe="")
+        return f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"

@@ -1,0 +1,121 @@
+"""What an installer left that kept no receipt, or lost it: recognised by what its entries run."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+
+from toolkit_installer import __version__, log
+from toolkit_installer.engines.api import Engine, Memory
+from toolkit_installer.engines.detect import decide
+from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.registry import ROOMS
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle import cdi_files
+from toolkit_installer.lifecycle.still_needed import named_in_files
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
+from toolkit_installer.settings import Settings
+from toolkit_installer.toolkit import layout, wrappers
+from toolkit_installer.toolkit.payload import RUNTIMES
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """What was found: as a receipt, None for nothing; and what names the toolkit and could not be looked at."""
+
+    receipt: Receipt | None
+    failures: tuple[ConfigurationError, ...] = ()
+
+
+def leftovers(node: Node, settings: Settings) -> Left:
+    """Return what is found though no receipt speaks of it: entries and files in the toolkit folder are ours.
+
+    Looks at the engines that are named, else at all of them. One that cannot be read is no reason to leave the others
+    alone: that is said, and is a failure only if it names the toolkit.
+    """
+    folder = settings.toolkit.folder
+    records: list[EngineRecord] = []
+    failures: list[ConfigurationError] = []
+    for room in (ROOMS[name] for name in settings.runtimes or ROOMS if name in ROOMS):
+        try:
+            record = _engine(node, _settings(node, settings, room), room)
+        except ConfigurationError as error:
+            failures += _failure(node, folder, room, error)
+        else:
+            records += [] if record is None else [record]
+    return Left(_receipt(node, settings, tuple(records)), tuple(failures))
+
+
+def _failure(node: Node, folder: str, room: Engine, error: ConfigurationError) -> list[ConfigurationError]:
+    """Return the error if it is about a file that names the toolkit; else say it, as it has nothing to do with us."""
+    path = error.path
+    if path is not None and any(each.file == path for each in named_in_files.naming(node, folder, known=[path])):
+        return [error]
+    log.get().warning(
+        "Left the engine alone: its files cannot be read, and they do not name the toolkit",
+        engine=room.name,
+        file=path,
+        line=error.line,
+        reason=error.reason,
+    )
+    return []
+
+
+def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...]) -> Receipt | None:
+    """Return a receipt for these engines and the files in the toolkit's folder, None where there is none of either."""
+    folder = settings.toolkit.folder
+    names = layout.known(node.files.list(folder))
+    inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
+    specification = cdi_files.recognised(node, settings.toolkit.cdi.path, folder)
+    if specification is not None and not engines and _left_by_us(node, folder):
+        specification = None
+    if not engines and not names and not inner and specification is None:
+        return None
+    made = node.files.folders_of_ours(posixpath.dirname(folder))
+    folders = (*made, folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
+    own = () if specification is None else (specification,)
+    present = tuple(place for place in folders if node.files.status(place) is not None)
+    return Receipt(State.REVERTING, __version__, folder, (*inner, *names), present, settings.pid_file, (), engines, own)
+
+
+def _left_by_us(node: Node, folder: str) -> bool:
+    """Tell whether the toolkit in `folder` is this installer's own.
+
+    No engine names it, and there is no receipt: then a cleanup has come to its end and left it on purpose. Ours had
+    taken its own CDI specification back by then; one that names the toolkit still is somebody's edit, or made since.
+    A cleanup of NVIDIA's own installer leaves toolkit and specification alike.
+    """
+    path = posixpath.join(folder, RUNTIMES[0])
+    found = node.files.find(path) if node.files.is_file(path) else None
+    return found is not None and f"\n{wrappers.SIGNATURE}".encode() in found.content
+
+
+def _settings(node: Node, settings: Settings, room: Engine) -> Settings:
+    """Return where this engine's files are: a distribution may have them elsewhere than usual."""
+    own = settings.for_engine(room.name)
+    try:
+        return decide.detect(node, own)[0].settings
+    except ConfigurationError as error:
+        log.get().debug("Looking in the usual places", engine=room.name, reason=error.reason)
+        return own
+
+
+def _engine(node: Node, settings: Settings, room: Engine) -> EngineRecord | None:
+    """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
+    survey = room.survey(node, settings.engine)
+    folder = settings.toolkit.folder
+    if not any(folder.encode() in (file.content or b"") for file in survey.files):
+        for file in survey.files:
+            room.without_us(file, Memory(), folder)  # one that is broken is told of, though it is none of ours
+        return None
+    recognised = room.recognised(survey, settings.engine, folder)
+    files = []
+    for file in reversed(survey.files):  # given back in the opposite order: first who imports, then what is imported
+        ownership = recognised.get(file.path, Ownership())
+        if room.without_us(file, Memory(ownership=ownership), folder).base != file.content:
+            files.append(memory.adopted(room, file, ownership))
+    if not files:
+        return None
+    return EngineRecord(room.name, survey.socket, settings.engine.reload_mode, (), None, tuple(files))

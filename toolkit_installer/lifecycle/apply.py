@@ -1,0 +1,240 @@
+"""Carrying a plan out: receipt before change, toolkit before handlers, handlers before what is no longer needed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from toolkit_installer import log
+from toolkit_installer.driver import cdi
+from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.registry import room
+from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
+from toolkit_installer.lifecycle import cdi_files, observe, plan, record, toolkit_files
+from toolkit_installer.lifecycle.observe import Observation
+from toolkit_installer.lifecycle.plan import EngineWork, SpecificationWork
+from toolkit_installer.lifecycle.record import Recorder
+from toolkit_installer.lifecycle.reload import NotServedError, Step, Switch, Switcher
+from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+from toolkit_installer.lifecycle.still_needed import holders, named_in_files
+from toolkit_installer.node import signals
+from toolkit_installer.node.disk.files import ChangedMeanwhileError
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import EngineName, ReloadMode, Settings
+
+
+class Applier:
+    """Brings the node to where the plan wants it, or back to where it was."""
+
+    def __init__(  # what it works with
+        self,
+        node: Node,
+        store: ReceiptStore,
+        pid_file: PidFile,
+        attention: Attention,
+        settings: Settings,
+        *,
+        interruptible: bool,
+    ) -> None:
+        self.node = node
+        self.store = store
+        self.attention = attention
+        self.settings = settings
+        self.interruptible = interruptible
+        self.switcher = Switcher(node, attention, settings.reload_timeout, store.folder)
+        self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
+        self.recorder = Recorder(node, settings, store, pid_file.path, pid_file.created_folders)
+        self._reloaded: set[EngineName] = set()
+        """The engines that were asked to read their new files."""
+
+    def apply(self, seen: Observation) -> None:
+        """Carry the plan out. When anything fails, the engine's files go back first, then the error goes on.
+
+        Raises EngineRejectedError, EngineDownError, NodeError, ChangedMeanwhileError, ConfigurationError for what no
+        receipt can say; DriverNotReadyError where device nodes cannot be created; Stopped after a signal.
+        """
+        if any(engine.reload_why for engine in seen.plan.engines):
+            self.budget.check()
+        self.recorder.check(seen)
+        created = self.store.prepare()
+        if self.store.load() != seen.receipt:
+            # another run came between our look and our lock: what was planned is about a node that is gone
+            raise ChangedMeanwhileError.of(self.store.folder)
+        receipt = self.recorder.begun(seen, created)
+        try:
+            self.store.save(receipt, record.originals(seen))
+            if seen.plan.device_nodes:
+                seen = self._with_nodes(seen)
+                receipt = self.recorder.begun(seen, created)
+                self.store.save(receipt, record.originals(seen))
+            self._change(seen, receipt)
+        except (InstallerError, Stopped) as error:
+            with signals.deferred():
+                self._put_back(seen, receipt, error)
+            raise
+        # the engines have been seen to serve it: from here on the record is what stands
+        settled = record.settled(seen, receipt)
+        self.store.save(settled, {})
+        self.store.tidy(settled)
+        # not before: a failure up to here gives the engine a configuration back that still names these
+        for name in seen.plan.toolkit.remove:
+            toolkit_files.remove(self.node, seen.plan.toolkit.folder, name)
+
+    def _with_nodes(self, seen: Observation) -> Observation:
+        """Create the driver's device nodes, which stay; return what is to be done once they are there.
+
+        It is planned from what is there now, and what was recorded before this run.
+        """
+        self._safe_point()
+        cdi.Generator(seen.payload, seen.toolkit).create_nodes(self.node.calls)
+        again = observe.observe_from(seen.receipt, self.settings, self.node, self.store)
+        if again.plan.device_nodes:
+            raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # somebody removed it just now
+        for work in again.plan.specifications:
+            if work.note and work.path not in {known.path for known in seen.plan.specifications}:
+                log.get().warning("A CDI specification", file=work.path, what=work.note)
+        return again
+
+    def _change(self, seen: Observation, receipt: Receipt) -> None:
+        work = seen.plan.toolkit
+        self._make_folders(receipt)
+        for file in work.write:
+            self._safe_point()
+            toolkit_files.put(self.node, work.folder, seen.payload.root, file)
+        if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
+            # a killed run may have renamed a file that is in its place, and not on the disk: before a power cut
+            toolkit_files.flush(self.node, work)
+        if work.write:
+            log.get().info("Installed the toolkit", folder=work.folder, files=len(work.write))
+        for specification in seen.plan.specifications:
+            self._safe_point()
+            self.switcher.put(cdi_files.file_of(specification), specification.target)
+        for engine in seen.plan.engines:
+            self._safe_point()
+            self._switch_engine(engine)
+
+    def _make_folders(self, receipt: Receipt) -> None:
+        for folder in receipt.folders:
+            self.node.files.make_folders(folder)
+
+    def _safe_point(self) -> None:
+        if self.interruptible:
+            self.attention.check()
+
+    def _switch_engine(self, work: EngineWork) -> None:
+        engine = room(work.name)
+        steps = [Step(work.survey.file(goal.role), goal.target) for goal in work.goals.files]
+        reload = work.reload if work.reload_why else dataclasses.replace(work.reload, mode=ReloadMode.NONE)
+        if work.reload_why:
+            log.get().info("The engine is to be reloaded", engine=work.name, why=work.reload_why)
+            self.budget.spend()
+
+        def wrong(live: Live) -> list[str]:
+            return plan.mismatches(live, work.goals.served, work.goals.default)
+
+        switch = Switch(engine, work.survey.socket, work.survey.live, steps, reload, wrong)
+        before = self.switcher.reloads
+        try:
+            self.switcher.make(switch, interruptible=self.interruptible)
+        finally:
+            if self.switcher.reloads > before:
+                self._reloaded.add(work.name)
+        if work.changes and work.reload.mode is ReloadMode.NONE and not work.reload.by_itself:
+            log.get().warning(
+                "The engine was not reloaded: it serves the handlers after its next restart", engine=work.name
+            )
+
+    def _put_back(self, seen: Observation, receipt: Receipt, error: InstallerError | Stopped) -> None:
+        """Give the engines' files their old bytes back, reload where they may have been read, and check.
+
+        Raises EngineRejectedError or EngineDownError in place of an error that came from the engine.
+        """
+        if isinstance(error, InstallerError):
+            log.get().error("The change failed and is taken back", reason=str(error))
+        failures = [failure for work in reversed(seen.plan.engines) if (failure := self._tried_back(work, error))]
+        failures += [failure for made in seen.plan.specifications if (failure := self._tried_replacing(made))]
+        if failures:
+            # only now: one that fails must not keep the others from their old files; the worst is said
+            raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
+        previous = seen.receipt
+        if previous is not None:
+            self._keep_record(previous, receipt)
+        else:
+            self._remove_what_is_new(seen, receipt)
+            toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=False)
+            self.store.clear()
+            toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
+        if isinstance(error, NotServedError):
+            raise EngineRejectedError(
+                f"the engine did not take the change over: {error.reason}; its old configuration is back, and it "
+                + ("is restarted by systemd once this process has ended" if self.switcher.unseen else "answers"),
+                hint="look at the engine's own log for its reason",
+            ) from error
+
+    def _remove_what_is_new(self, seen: Observation, receipt: Receipt) -> None:
+        """Remove the toolkit's files that were not there before; all stay while anything runs with or names them."""
+        folder = receipt.toolkit_folder
+        named = named_in_files.naming(self.node, folder, known=named_in_files.known_files(receipt))
+        for each in named:
+            log.get().warning("Left the toolkit in place: a file of an engine names it", file=each.file, line=each.line)
+        if not named and not holders.held(self.node, folder, receipt.engines):
+            new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
+            toolkit_files.remove_all(self.node, dataclasses.replace(receipt, toolkit_files=new))
+
+    def _keep_record(self, previous: Receipt, receipt: Receipt) -> None:
+        """Make the record of before the change stand again; files of the toolkit that are new belong to it."""
+        names = dict.fromkeys([*previous.toolkit_files, *receipt.toolkit_files])
+        folders = dict.fromkeys([*previous.folders, *receipt.folders])
+        kept = dataclasses.replace(previous, toolkit_files=tuple(names), folders=tuple(folders))
+        try:
+            self.store.save(kept, {})
+        except NodeError as error:
+            # the one on the node says that a change is under way: the next run finishes it
+            log.get().warning("The receipt could not be written back; the next run repairs it", reason=str(error))
+
+    def _tried_back(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
+        """Give one engine's files back; return why that failed."""
+        try:
+            self._switch_back(work, error)
+        except InstallerError as failure:
+            log.get().error("The engine's files could not all be given back", engine=work.name, reason=str(failure))
+            return failure
+        return None
+
+    def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
+        """Give a CDI specification's old version back; return why that failed."""
+        try:
+            self.switcher.put(cdi_files.file_of(work), work.content)
+        except ChangedMeanwhileError:
+            log.get().warning("Somebody else wrote the CDI specification meanwhile: it stays", file=work.path)
+            return None
+        except InstallerError as failure:
+            log.get().error("The CDI specification could not be given back", file=work.path, reason=str(failure))
+            return failure
+        return None
+
+    def _switch_back(self, work: EngineWork, error: InstallerError | Stopped) -> None:
+        engine = room(work.name)
+        steps = [Step(work.survey.file(goal.role), work.survey.file(goal.role).content) for goal in work.goals.files]
+        # an engine that was not asked to read the new files has nothing to forget
+        mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
+        switch = Switch(
+            engine,
+            work.survey.socket,
+            work.survey.live,
+            list(reversed(steps)),
+            dataclasses.replace(work.reload, mode=mode),
+            lambda now: plan.leftovers(now, work),
+            last_resort=True,
+        )
+        try:
+            self.switcher.make(switch, interruptible=False)
+        except NotServedError as down:
+            raise EngineDownError(
+                f"{work.name} DOES NOT COME BACK, although its old configuration is in place: {down.reason}",
+                hint="look at its log and restart it; the installer's next run, or `uninstall`, finishes the rest",
+            ) from error

@@ -1,0 +1,138 @@
+"""CDI specifications as files of the node: what one is to be, what is remembered of it, what cleanup leaves.
+
+A specification is ours as a whole. What somebody else wrote in its place before us comes back at cleanup, unless it
+names our toolkit's folder: an older installer left it, and it would name what is gone. What somebody else writes over
+ours stays until the next run, which puts ours back: at cleanup theirs returns, or what stood there before us if theirs
+is ours with an edit, which names the toolkit's folder still.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+
+from toolkit_installer.engines.api import EngineFile
+from toolkit_installer.lifecycle.plan import SpecificationWork
+from toolkit_installer.node.disk.reading import Found
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, FileRecord, Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A specification that is to stand at `path`.
+
+    `content` is None where it is not known yet, and nothing is to be done about it. `note`: what there is to say of it.
+    """
+
+    path: str
+    content: bytes | None
+    note: str = ""
+
+
+def works(
+    node: Node, store: ReceiptStore, receipt: Receipt | None, folder: str, wanted: Wanted | None
+) -> tuple[SpecificationWork, ...]:
+    """Return what is to become of the specification that is wanted, and of those that are recorded and no longer are.
+
+    `folder` is the toolkit's. Raises ConfigurationError, NodeError.
+    """
+    recorded = {record.path: record for record in (receipt.specifications if receipt is not None else ())}
+    made = []
+    path = None
+    if wanted is not None:
+        path, found = node.find(wanted.path)
+        if wanted.content is not None:
+            base, note = _base(store, recorded.get(path), found, folder)
+            made.append(SpecificationWork(path, found, base, wanted.content, note or wanted.note))
+    stale = (taken_back(node, store, record, folder) for name, record in recorded.items() if name != path)
+    return (*made, *stale)
+
+
+def standing(node: Node, receipt: Receipt | None, path: str) -> bytes | None:
+    """Return what stands at `path` if it is recorded there, and as this installer wrote it; else None.
+
+    Raises ConfigurationError, NodeError.
+    """
+    path, found = node.find(path)
+    records = receipt.specifications if receipt is not None else ()
+    ours_there = found is not None and any(file.path == path and _of_ours(file, found) for file in records)
+    return found.content if found is not None and ours_there else None
+
+
+def taken_back(node: Node, store: ReceiptStore, record: FileRecord, folder: str) -> SpecificationWork:
+    """Return what is to become of a recorded specification that is not wanted any more.
+
+    Raises ConfigurationError, NodeError.
+    """
+    path, found = node.find(record.path)
+    if found is not None and not _of_ours(record, found):
+        changed = memory.digest(found.content) != (record.before.sha256 if record.before is not None else "")
+        note = "it is theirs now, and stays" if changed else ""
+        return SpecificationWork(path, found, found.content, found.content, note)
+    base, _ = _base(store, record, found, folder)
+    return SpecificationWork(path, found, base, base)
+
+
+def recognised(node: Node, path: str, folder: str) -> FileRecord | None:
+    """Return a record of the specification at `path` if no receipt names it and it names the toolkit in `folder`.
+
+    Raises ConfigurationError, NodeError.
+    """
+    path, found = node.find(path)
+    if found is None or not _names(found, folder):
+        return None
+    return FileRecord(SPECIFICATION_ROLE, path, None, (memory.digest(found.content),))
+
+
+def recorded(work: SpecificationWork, previous: FileRecord | None) -> FileRecord | None:
+    """Return the record for a file that will be what the work says, or is already; None where none of it is ours."""
+    if work.target == work.base and not work.changes and previous is None:
+        return None
+    written = {memory.digest(content) for content in (work.target,) if content is not None}
+    if previous is not None and work.found is not None and _of_ours(previous, work.found):
+        written.add(memory.digest(work.found.content))  # until it is replaced, the last version of ours stands there
+    before = memory.before(work.base, work.found, previous)
+    return FileRecord(SPECIFICATION_ROLE, work.path, before, tuple(sorted(written)))
+
+
+def settled(work: SpecificationWork, record: FileRecord) -> FileRecord | None:
+    """Return the record once the work is done: with only what stands there now; None where that is not ours."""
+    if work.target is None or work.target == work.base:
+        return None
+    return dataclasses.replace(record, written=(memory.digest(work.target),))
+
+
+def file_of(work: SpecificationWork) -> EngineFile:
+    """Return the file, to be written."""
+    return EngineFile(SPECIFICATION_ROLE, work.path, work.found)
+
+
+def ours(receipt: Receipt | None) -> dict[str, frozenset[str]]:
+    """Return what of ours may stand where: SHA-256 by path."""
+    return {file.path: frozenset(file.written) for file in (receipt.specifications if receipt is not None else ())}
+
+
+def _base(store: ReceiptStore, record: FileRecord | None, found: Found | None, folder: str) -> tuple[bytes | None, str]:
+    """Return what cleanup is to leave, and what there is to say about it."""
+    if found is None:
+        return None, ""  # whatever stood there, somebody removed it since, or a boot did
+    if record is not None and _of_ours(record, found):
+        return (None if record.before is None else store.original(record.before)), ""
+    if _names(found, folder):
+        if record is not None and record.before is not None:
+            note = "somebody edited ours: it is replaced, and what stood there before us comes back at cleanup"
+            return store.original(record.before), note
+        return None, "somebody else wrote it, but it names the toolkit's folder: it is replaced, and does not come back"
+    return found.content, "somebody else's version is replaced, and comes back at cleanup"
+
+
+def _of_ours(record: FileRecord, found: Found) -> bool:
+    digest = memory.digest(found.content)
+    return digest in record.written and (record.before is None or record.before.sha256 != digest)
+
+
+def _names(found: Found, folder: str) -> bool:
+    return f"{posixpath.normpath(folder)}/".encode() in found.content

@@ -1,0 +1,69 @@
+"""A run on a node that shows no GPU (`--without-gpu idle`): it changes nothing, says why, and waits for one to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from toolkit_installer import log
+from toolkit_installer.driver import gpus
+from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.settings import Settings, WithoutGpu
+
+READY = "no NVIDIA GPU: nothing is installed\n"
+"""What the ready file says meanwhile."""
+
+
+class GpuWatch:
+    """What one run knows of the node's GPUs."""
+
+    def __init__(self, settings: Settings, node: Node) -> None:
+        self._settings = settings
+        self._node = node
+        self.idle = False
+        """Nothing is installed, nothing is to be, and that was said."""
+        self.watched: tuple[tuple[str, str], ...] = ()
+        """What changes when a GPU comes, with the identities (waiter.identity) from before it was looked for."""
+
+    @property
+    def asked_for(self) -> bool:
+        """Whether a node without a GPU is to be left alone."""
+        return self._settings.without_gpu is WithoutGpu.IDLE
+
+    def look(self, receipt: Receipt | None) -> bool:
+        """Tell whether the run is to change nothing. One that finds something installed looks after that.
+
+        Raises NodeError, Stopped.
+        """
+        self.watched = ()
+        if not self.asked_for or receipt is not None:
+            self.idle = False
+            return False
+        watched = _identified(gpus.signs(self._node))
+        seen = gpus.look_for_use(self._node, self._settings.toolkit)
+        if not seen.absent:
+            if self.idle:
+                log.get().info("The node shows an NVIDIA GPU now", gpu=str(seen))
+            self.idle = False
+            return False
+        if not self.idle:
+            log.get().info(
+                "This node shows no NVIDIA GPU: nothing is changed here until it does (--without-gpu idle)",
+                gpu=str(seen),
+            )
+        self.idle = True
+        self.watched = watched
+        return True
+
+    def waits_for_driver(self, receipt: Receipt | None) -> bool:
+        """Tell whether a GPU without a driver is waited for, as nobody else does once the pod's run has started.
+
+        What is installed stays as it is without one, and needs no waiting.
+        """
+        bare = receipt is None or receipt.state is not State.INSTALLED
+        return self.asked_for and self._settings.daemon and bare
+
+
+def _identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((path, idle_process.identity(path)) for path in paths)

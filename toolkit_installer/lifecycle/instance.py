@@ -1,0 +1,359 @@
+"""One instance at work: converge, wait, look again, leave."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+from collections.abc import Collection, Iterable, Iterator
+
+from toolkit_installer import log
+from toolkit_installer.driver import roots
+from toolkit_installer.engines.common.undisturbed import undisturbed
+from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
+from toolkit_installer.kubernetes.wanted import Question
+from toolkit_installer.lifecycle import gpu_watch, idle_process, notes, observe, ready_file, uninstall_request, wait
+from toolkit_installer.lifecycle import plan as plan_of
+from toolkit_installer.lifecycle.apply import Applier
+from toolkit_installer.lifecycle.gpu_watch import GpuWatch
+from toolkit_installer.lifecycle.observe import Observation
+from toolkit_installer.lifecycle.ready_file import Marker
+from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+from toolkit_installer.lifecycle.revert import Reverter
+from toolkit_installer.lifecycle.uninstall import forgive_reloads, locked, revert, say_done
+from toolkit_installer.lifecycle.wait import Remembered
+from toolkit_installer.node import signals
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.receipt import drift, recover, trust
+from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import Cleanup, OnDrift, Settings
+
+SIGNALLED = 128
+"""What a shell adds to the number of the signal that ended a program (POSIX, "Exit Status for Commands")."""
+
+
+class Instance:
+    """One run that holds the locks."""
+
+    def __init__(self, settings: Settings, node: Node, pid_file: PidFile) -> None:
+        self.settings = settings
+        self.node = node
+        self.pid_file = pid_file
+        self.store = ReceiptStore(node.files, settings.toolkit.install_dir)
+        self.attention = Attention()
+        self._unfinished: Stopped | None = None
+        """A signal stopped the work before it was done."""
+        self._told = False
+        """That a managed file was changed: said once in each process, as nothing else may come of it."""
+        self._question = Question(settings.cluster) if settings.cluster is not None else None
+        self._marker = Marker(settings.ready_file, node.calls)
+        self._awaited: tuple[tuple[str, str], ...] = ()
+        """What changes when an engine that does not serve the handlers yet is restarted."""
+        self._driver: tuple[tuple[str, str], ...] = ()
+        """Where a driver shows, with the identities from before it was looked for."""
+        self._driver_away = False
+        self._gpus = GpuWatch(settings, node)
+        self._tries = 0
+        self._command: tuple[str, ...] = ()
+        """What the program was started with at first; empty: this is the first time."""
+
+    def start(self) -> int:
+        """Converge for the first time, then wait; return the exit code if it is not to wait."""
+        if locked(self.store):
+            self.store.take_order()  # it was for a run that is gone
+        self._marker.prepare()
+        with self._stoppable():
+            if self._may_change():
+                self.converge()
+        return self._go_on()
+
+    def _may_change(self) -> bool:
+        """Ask for the first time, where somebody is to be asked; tell whether the node may be changed now.
+
+        Raises InstallerError where the receipt cannot be read, Stopped.
+        """
+        if self._question is None:
+            return True
+        receipt = trust.load(self.node, self.store)
+        # what a cleanup that was cut short left over is not installed any more
+        self._question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
+        return not self._question.held
+
+    def resume(self, events: Collection[str], remembered: Remembered) -> int:
+        """Go on after the idle process was woken by `events`, a signal's name among them or those of waiter."""
+        if self._question is not None:
+            self._question.recall(remembered.standing, remembered.answered)
+        self._driver, self._driver_away = remembered.driver, remembered.driver_away
+        self._command = remembered.command
+        self._gpus.idle = remembered.without_gpu
+        if self._gpus.idle:  # whatever it was woken for: it is known only once it was looked at again
+            self.attention.again = True
+        if idle_process.DRIFT in events:
+            self._drifted()
+        if idle_process.DRIVER in events:
+            self._look_for_driver("The driver's files changed: looking again")
+        if idle_process.LATER in events:
+            self._tries = remembered.tries + 1
+            self._ask_again()
+            if self._driver_away:
+                self._look_for_driver("No driver was usable so far: looking again")
+        for name in signal.Signals.__members__.keys() & events:
+            if name == signal.SIGHUP.name:
+                log.get().info("Looking again", signal=name)
+                self.attention.again = True
+            else:
+                self.attention.stop = signal.Signals[name]
+        if not remembered.known and self.attention.stop is None:
+            self._look_at_everything()
+        return self._go_on()
+
+    def _look_at_everything(self) -> None:
+        log.get().info("Another version of this program fell asleep: looking again")
+        self.attention.again = True
+        self._ask_again()
+
+    def _ask_again(self, *, loudly: bool = False) -> None:
+        """Ask whether the node is wanted, where that is open; what was held back is done once it is."""
+        if self._question is None:
+            return
+        held = self._question.held
+        with self._stoppable():
+            self._question.ask_again(loudly=loudly)
+        self.attention.again |= held and not self._question.held
+
+    def _go_on(self) -> int:
+        """Do what the signals so far ask for, then wait for more."""
+        while self.attention.stop is None:
+            self.attention.look()
+            if self.attention.again:
+                self.attention.again = False
+                self._converge_again()
+            elif self.attention.stop is None and self._marked():
+                if not self.settings.daemon:
+                    return self._exit_code()
+                self._wait()
+        return self._leave()
+
+    @contextlib.contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """Let a signal end what is done within; it is taken care of afterwards."""
+        try:
+            yield
+        except Stopped as stopped:
+            self._unfinished = stopped
+            log.get().info("Stopped before the work was done", signal=stopped.number.name)
+        else:
+            self._unfinished = None
+
+    def _converge_again(self) -> None:
+        """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on."""
+        if self._held():
+            self._ask_again(loudly=True)
+            if self._held():
+                return
+            self.attention.again = False  # it is done right now
+        try:
+            with self._stoppable():
+                self.converge()
+        except InstallerError as error:
+            log.get().error("Could not converge; the node is as it was", reason=str(error))
+
+    def _held(self) -> bool:
+        """Tell whether nothing may be changed on the node yet."""
+        return self._question is not None and self._question.held
+
+    def _marked(self) -> bool:
+        """Bring the ready file to what the engines serve; False if a signal came meanwhile, which is pending.
+
+        A node that may not be changed yet is not ready.
+        """
+        if self._held():
+            self._marker.clear()
+            return True
+        if self.settings.ready_file is None:
+            return True
+        if self._gpus.idle:
+            self._marker.write(gpu_watch.READY, "Nothing is to be done on this node: wrote the ready file")
+            return True
+        receipt = self._recorded()
+        try:
+            seen = ready_file.look(self.node, receipt, self.settings.reload_timeout)
+        except Stopped as stopped:
+            self._unfinished = stopped
+            return False
+        self._awaited = seen.awaited
+        if seen.wrong or receipt is None or receipt.state is not State.INSTALLED:
+            log.get().warning("Not ready: the engines do not serve the handlers", why="; ".join(seen.wrong))
+            self._marker.clear()
+        else:
+            self._marker.write(ready_file.described(receipt))
+        return True
+
+    def converge(self) -> None:
+        """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
+        self._driver = _identified(roots.signs(self.node, self.settings.toolkit))
+        receipt = trust.load(self.node, self.store)
+        if self._gpus.look(receipt):
+            self._driver_away = False
+            return
+        if receipt is None:
+            self._marker.clear()  # of a node that had no GPU
+        self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
+        recover.recover(self.node, receipt, self.store.folder)
+        try:
+            undisturbed(self._converge)
+        except DriverNotReadyError as error:
+            if not self._gpus.waits_for_driver(receipt):
+                raise
+            self._driver_away = True
+            log.get().warning("There is a GPU and no driver yet: looking again", missing=error.reason)
+
+    def _converge(self) -> None:
+        """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
+        seen = self._observe()
+        self._driver_away = seen.driver_away
+        notes.say(seen)
+        if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
+            if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
+                log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
+            self._retire_others(seen)
+            return
+        paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
+        self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
+        for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines):
+            assert seen.receipt is not None  # noqa: S101  # it has the record
+            self._reverter().refuse_stranding(seen.receipt, record)
+        interruptible = self.settings.cleanup is Cleanup.ALWAYS
+        applier = Applier(
+            self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible
+        )
+        applier.apply(seen)
+        self._retire_others(seen)
+        log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
+
+    def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
+        """Raise ConfigurationError for what is in the way; AlreadyRunningError if it is another instance's, at work."""
+        try:
+            recover.refuse_strangers(self.node, receipt, paths)
+        except ConfigurationError:
+            locked(self.store)
+            raise
+
+    def _retire_others(self, seen: Observation) -> None:
+        """Take the handlers back from engines that are not to have them any more, once the new one serves them."""
+        receipt = self.store.load()
+        for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan.engines):
+            assert receipt is not None  # noqa: S101  # it has the record
+            receipt = self._reverter().retire(receipt, record)
+
+    def _reverter(self) -> Reverter:
+        return Reverter(self.node, self.store, self.attention, self.settings.reload_timeout)
+
+    def _observe(self) -> Observation:
+        """Look at the node; first take the handlers back from a file of the same engine that is not to have them."""
+        seen = observe.observe(self.settings, self.node, self.store)
+        while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
+            self.attention.check()
+            if any(engine.reload_why for engine in seen.plan.engines):
+                ReloadBudget(self.node.files, self.pid_file.path, self.settings.reload_budget).check()
+            again = {name for engine in seen.plan.engines if engine.name == record.name for name in engine.goals.served}
+            self._reverter().retire(seen.receipt, record, staying=again)
+            seen = observe.observe(self.settings, self.node, self.store)
+        return seen
+
+    def _drifted(self) -> None:
+        self._told = True
+        if self.settings.on_drift is OnDrift.REPAIR:
+            log.get().warning("A managed file was changed: looking again")
+            self.attention.again = True
+        else:
+            for path in drift.drifted(self.node, self._recorded()):
+                log.get().warning(
+                    "Somebody changed the file; `--on-drift repair` or SIGHUP would put the handlers back", file=path
+                )
+
+    def _look_for_driver(self, why: str) -> None:
+        """Converge again, unless that would put files right that are only to be told of."""
+        self._driver = _identified(path for path, _ in self._driver)  # whatever comes of it: this change is known
+        drifted = [] if self.settings.on_drift is OnDrift.REPAIR else drift.drifted(self.node, self._recorded())
+        if drifted:
+            log.get().warning(
+                "The driver may be another one, but somebody changed a managed file: SIGHUP has both looked at",
+                file=drifted[0],
+            )
+        else:
+            log.get().info(why)
+            self.attention.again = True
+
+    def _recorded(self) -> Receipt | None:
+        """Return the receipt, None where it cannot be read: no reason to stop waiting."""
+        try:
+            return trust.load(self.node, self.store)
+        except InstallerError as error:
+            log.get().error("The receipt cannot be used", reason=str(error))
+            return None
+
+    def _wait(self) -> None:
+        """Become the idle process. Returns only if a file was changed since it was written, which is new."""
+        receipt = self._recorded()
+        look = self.settings.on_drift is not OnDrift.IGNORE
+        paths = receipt.file_paths() if receipt is not None and look else []
+        places = [self.node.root.outside(path) for path in paths]
+        watched = [(idle_process.DRIFT, place, idle_process.identity(place)) for place in places]
+        # looked at after its identity was taken: whatever is changed from here on, the idle process sees
+        if look and not self._told and drift.drifted(self.node, receipt):
+            self._drifted()
+            return
+        watched += [(idle_process.ENGINE, *each) for each in self._awaited]
+        watched += [(idle_process.DRIVER, *each) for each in self._driver]
+        watched += [(idle_process.GPU, *each) for each in self._gpus.watched]
+        log.get().info("Waiting for signal")
+        unknown = self._driver_away or (self._question is not None and self._question.open)
+        tries = self._tries if unknown else 0
+        idle = self._gpus.idle
+        remembered = Remembered((), self._driver, self._driver_away, tries, idle, self._command)
+        if self._question is not None:
+            remembered = dataclasses.replace(remembered, standing=self._question.standing)
+        wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
+
+    def _leave(self) -> int:
+        """Clean up as the settings, or an order of `uninstall`, say."""
+        with signals.deferred():
+            return self._left()
+
+    def _left(self) -> int:
+        order = self.store.take_order() if self.store.exists() else None
+        # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
+        stays = order is None and self._question is not None and self.store.exists() and not self._question.unwanted()
+        self._marker.clear_before_cleanup()
+        receipt = trust.load(self.node, self.store)
+        if order is None and self.settings.cleanup is Cleanup.NEVER:
+            log.get().info("Leaving the node configured, as --cleanup never says")
+        elif order is None and not self.settings.daemon:
+            log.get().info("Leaving: --no-daemon cleans nothing up")
+        elif stays:
+            log.get().info("Leaving the node configured, as --cleanup auto says")
+        elif receipt is None:
+            log.get().info("Nothing to clean up")
+        else:
+            log.get().info("Cleaning up", signal=self.attention.stop.name if self.attention.stop else None)
+            keep = self.settings.keep_toolkit if order is None else order == uninstall_request.KEEP
+            remainder = revert(self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep)
+            self.pid_file.adopt_folders(receipt.pid_folders)
+            if order is not None or self._question is not None:  # somebody wants the node to be given back
+                forgive_reloads(self.settings, self.node, receipt)
+            say_done(receipt, remainder)
+        return self._exit_code()
+
+    def _exit_code(self) -> int:
+        """Return that of a run without an error: whoever waits for its work must not go on as if it were done."""
+        if self._unfinished is not None and not self.settings.daemon:
+            return SIGNALLED + self._unfinished.number
+        return ExitCode.DONE
+
+
+def _identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((path, idle_process.identity(path)) for path in paths)

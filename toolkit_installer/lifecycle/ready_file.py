@@ -1,0 +1,108 @@
+"""The ready marker: a file of the installer's own that is there while the engines serve the handlers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from toolkit_installer import log
+from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.engines.common import answering
+from toolkit_installer.engines.registry import room
+from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.lifecycle.plan import mismatches
+from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.disk.files import Files
+from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.disk.writing import own_metadata
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt.schema import EngineRecord, Receipt
+
+_MODE = 0o644
+
+
+class Marker:
+    """The file at `path` in the installer's own mount namespace; with None there is none, and nothing is done."""
+
+    def __init__(self, path: str | None, calls: SystemCalls) -> None:
+        self.path = path
+        self._files = Files(Root("/"), calls)
+
+    def prepare(self) -> None:
+        """Remove what an earlier run left, and see to it that there will be a place. Raises ConfigurationError."""
+        if self.path is None:
+            return
+        folder = os.path.dirname(self.path)
+        if not os.path.isdir(folder):
+            raise ConfigurationError(
+                "the folder of the ready file does not exist", path=folder, hint="mount it, or choose another one"
+            )
+        self._files.sweep(self._place())
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the file, if it is there. Raises NodeError, ConfigurationError."""
+        if self.path is not None and self._files.own_status(self.path) is not None:
+            self._files.remove(self._place())
+
+    def clear_before_cleanup(self) -> None:
+        """Remove the file; a failure is said, and no reason to leave the node as it is."""
+        try:
+            self.clear()
+        except InstallerError as error:
+            log.get().error("The ready file cannot be removed", file=error.path, reason=error.reason)
+
+    def write(self, text: str, why: str = "The engines serve the handlers: wrote the ready file") -> None:
+        """Write the file, unless it is there already, and say `why`. Raises NodeError, ConfigurationError."""
+        if self.path is not None and self._files.own_status(self.path) is None:
+            self._files.overwrite(self._place(), text.encode(), own_metadata(_MODE))
+            log.get().info(why, file=self.path)
+
+    def _place(self) -> str:
+        assert self.path is not None  # noqa: S101  # asked for only where there is one
+        return self._files.in_folder(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Readiness:
+    """Whether all engines serve the handlers: what is `wrong`, and what will look different once that changed.
+
+    `awaited` are paths in the installer's mount namespace with their identities: the sockets and the processes.
+    """
+
+    wrong: tuple[str, ...] = ()
+    awaited: tuple[tuple[str, str], ...] = ()
+
+
+def look(node: Node, receipt: Receipt | None, seconds: float) -> Readiness:
+    """Ask the engines what they serve; one that is starting gets `seconds`. Raises Stopped on a pending signal."""
+    wrong: list[str] = []
+    awaited: list[tuple[str, str]] = []
+    for engine in receipt.engines if receipt is not None else ():
+        socket = node.root.outside(node.files.canonical(engine.socket))
+        identity = idle_process.identity(socket)  # taken before it is asked: a restart from here on is seen
+        pid, missing = _ask(node, engine, seconds)
+        if missing:
+            wrong += missing
+            awaited += [(socket, identity)]
+            awaited += [
+                (place, idle_process.identity(place)) for place in ([f"/proc/{pid}"] if pid is not None else [])
+            ]
+    return Readiness(tuple(wrong), tuple(awaited))
+
+
+def _ask(node: Node, engine: EngineRecord, seconds: float) -> tuple[int | None, list[str]]:
+    """Return the engine's process, as far as it is known, and what it does not serve."""
+    try:
+        live = answering.wait(room(engine.name), node, engine.socket, seconds)
+    except EngineSilentError as error:
+        return None, [f"{engine.name}: {error.reason}"]
+    wrong = mismatches(live, dict(engine.handlers), engine.default)
+    return live.process.pid if live.process is not None else None, [f"{engine.name}: {each}" for each in wrong]
+
+
+def described(receipt: Receipt | None) -> str:
+    """Return what the file says: a line for each engine, with its handlers."""
+    engines = receipt.engines if receipt is not None else ()
+    return "".join(f"{' '.join([engine.name, *(name for name, _ in engine.handlers)])}\n" for engine in engines)

@@ -1,0 +1,152 @@
+"""What the receipt says of a change: all that is about to be done, before it is; what stands there, once it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from toolkit_installer import __version__
+from toolkit_installer.engines.api import Engine, Goal
+from toolkit_installer.engines.registry import room
+from toolkit_installer.lifecycle import cdi_files
+from toolkit_installer.lifecycle.observe import Observation, engine_record
+from toolkit_installer.lifecycle.plan import EngineWork
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import ReloadMode, Settings
+from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit.low_level import is_usable
+
+
+class Recorder:
+    """Makes the receipt of a change that is about to begin. Looks at the node's folders, and writes nothing."""
+
+    def __init__(
+        self, node: Node, settings: Settings, store: ReceiptStore, pid_path: str, pid_folders: tuple[str, ...]
+    ) -> None:
+        """`pid_folders` are those that are made for the PID file."""
+        self._node = node
+        self._settings = settings
+        self._store = store
+        self._pid_path = pid_path
+        self._pid_folders = pid_folders
+
+    def check(self, seen: Observation) -> None:
+        """Raise ConfigurationError where the receipt of the change could not be written so that it is read again."""
+        self._store.check_content(self.begun(seen, ()))
+
+    def begun(self, seen: Observation, created: tuple[str, ...]) -> Receipt:
+        """Return the receipt that is to stand before the first change; `created` are folders made for it already."""
+        previous = seen.receipt
+        work = seen.plan.toolkit
+        old = previous.toolkit_files if previous is not None else ()
+        others = previous.engines if previous is not None else ()
+        old_pid_folders = previous.pid_folders if previous is not None else ()
+        names = dict.fromkeys([*old, *(file.name for file in work.files)])
+        known = previous.folders if previous is not None else self._adopted(work.folder)
+        folders = dict.fromkeys([*known, *created])
+        for path in _places(seen):
+            folders.update(dict.fromkeys(self._node.files.missing_folders(os.path.dirname(path))))
+        # the receipt's own folder goes with the receipt, not with these
+        folders.pop(self._store.folder, None)
+        return Receipt(
+            state=State.APPLYING,
+            installer=__version__,
+            toolkit_folder=work.folder,
+            toolkit_files=tuple(names),
+            folders=tuple(folders),
+            pid_file=self._pid_path,
+            pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self._pid_folders])),
+            # engines that are configured and not spoken of now stay recorded, until they are given back
+            engines=(
+                *(record for record in others if record.name not in {engine.name for engine in seen.plan.engines}),
+                *(self._engine(seen, engine) for engine in seen.plan.engines),
+            ),
+            specifications=_specifications(seen),
+        )
+
+    def _adopted(self, folder: str) -> tuple[str, ...]:
+        """Return the toolkit's folders if an installer's files are in them that no receipt names."""
+        if not layout.known(self._node.files.list(folder)):
+            return ()
+        return (folder, *(f"{folder}/{place}" for place in layout.FOLDERS))
+
+    def _engine(self, seen: Observation, work: EngineWork) -> EngineRecord:
+        engine = room(work.name)
+        previous = engine_record(seen.receipt, work.name)
+        old = {file.path: file for file in previous.files} if previous is not None else {}
+        files = [_file(engine, work, goal, old.get(goal.path)) for goal in work.goals.files]
+        return EngineRecord(
+            name=work.name,
+            socket=work.survey.socket,
+            reload=self._settings.for_engine(work.name).engine.reload_mode,
+            handlers=tuple(work.goals.served.items()),
+            default=work.goals.default,
+            files=tuple(file for file in files if file is not None),
+            low_level=tuple(filter(is_usable, work.goals.low_level)),
+            reload_due=bool(work.reload_why),
+        )
+
+
+def settled(seen: Observation, receipt: Receipt) -> Receipt:
+    """Return the receipt of a change that is done: with only what stands there now."""
+    works = {work.path: work for work in seen.plan.specifications}
+    kept = (cdi_files.settled(works[file.path], file) for file in receipt.specifications)
+    return dataclasses.replace(
+        receipt,
+        state=State.INSTALLED,
+        engines=tuple(_settled_engine(seen, engine) for engine in receipt.engines),
+        specifications=tuple(record for record in kept if record is not None),
+    )
+
+
+def originals(seen: Observation) -> dict[str, bytes]:
+    """Return what is to be kept beside the receipt, by SHA-256."""
+    contents = dict(seen.originals)
+    for work in seen.plan.engines:
+        for goal in work.goals.files:
+            if goal.base is not None:
+                contents[memory.digest(goal.base)] = goal.base
+    return contents
+
+
+def _places(seen: Observation) -> list[str]:
+    """Return the paths of all that will be there."""
+    work = seen.plan.toolkit
+    paths = [f"{work.folder}/{file.name}" for file in work.files]
+    paths += [goal.path for engine in seen.plan.engines for goal in engine.goals.files if goal.target is not None]
+    paths += [work.path for work in seen.plan.specifications if work.target is not None]
+    return paths
+
+
+def _specifications(seen: Observation) -> tuple[FileRecord, ...]:
+    old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
+    works = {work.path: work for work in seen.plan.specifications}
+    records = [cdi_files.recorded(work, old.get(path)) for path, work in works.items()]
+    # of one that is to be made of device nodes to come, nothing is known yet: it stays recorded
+    unknown = [record for path, record in old.items() if path not in works]
+    return tuple(record for record in (*records, *unknown) if record is not None)
+
+
+def _file(engine: Engine, work: EngineWork, goal: Goal, previous: FileRecord | None) -> FileRecord | None:
+    if goal.target == goal.base and previous is None and goal.target == work.survey.file(goal.role).content:
+        return None  # not ours, and not touched
+    contents = [goal.target]
+    if work.reload.mode is ReloadMode.SIGNAL:
+        contents += map(engine.transitional, (goal.target, goal.base, work.survey.file(goal.role).content))
+    return memory.recorded(engine, goal, work.survey.file(goal.role).found, previous, contents)
+
+
+def _settled_engine(seen: Observation, record: EngineRecord) -> EngineRecord:
+    """Return an engine's record with only what stands there now; as it is if the change was not about it."""
+    work = next((work for work in seen.plan.engines if work.name == record.name), None)
+    if work is None:
+        return record
+    targets = {goal.path: goal.target for goal in work.goals.files}
+    files = []
+    for file in record.files:
+        target = targets[file.path]
+        files.append(dataclasses.replace(file, written=() if target is None else (memory.digest(target),)))
+    return dataclasses.replace(record, files=tuple(files), reload_due=False)

@@ -1,0 +1,1 @@
+"""What on the node still needs the toolkit's binaries, so that they stay: containers, specifications, files."""

@@ -1,0 +1,97 @@
+"""Whose a container is, in the words of those who started it: its pod and namespace, or the name that docker gave it.
+
+What names them comes from whoever made the pod. So a name counts only if it has the form that Kubernetes, or docker,
+demands of it: no other text reaches a log. What cannot be read names nobody, which is no reason to stop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.disk.reading import read_bounded
+
+_LONGEST = 4 * 1024 * 1024
+"""Bytes. A specification has all environment, mounts and seccomp rules in it."""
+_SPECIFICATION = "config.json"
+"""In a bundle (OCI Runtime Specification, bundle.md)."""
+_KEYS = (
+    # containerd: pkg/cri/annotations, since 1.5
+    ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name", "io.kubernetes.cri.container-name"),
+    # CRI-O's annotations, and the labels that cri-dockerd gives: k8s.io/kubelet/pkg/types/labels.go
+    ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name"),
+)
+"""Namespace, pod and container."""
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""RFC 1123's forms: what Kubernetes demands of namespaces and containers, and of pods ("Object Names and IDs")."""
+_DOCKERS_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,252}")
+_DOCKERS_ID = re.compile(r"[0-9a-f]{64}")
+_DOCKERS_FOLDER = "/var/lib/docker/containers"
+"""dockerd's data root unless it is told another one; below that, by ID, what it remembers of each container."""
+_REMEMBERED = "config.v2.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """A bundle's folder as the installer sees it, and where it sees the `/` that the engine's paths are of."""
+
+    folder: str
+    root: str
+
+
+def of(identity: str, bundle: Bundle | None) -> str:
+    """Return, to be put behind a container's ID: ` of pod NAMESPACE/NAME`, or what docker calls it, or nothing."""
+    if bundle is None:
+        return ""
+    specification = _object(f"{bundle.folder}/{_SPECIFICATION}")
+    told = _pod(specification.get("annotations"))
+    if told or not _DOCKERS_ID.fullmatch(identity):
+        return told
+    folders = dict.fromkeys([_DOCKERS_FOLDER, *_dockers_folders(specification, identity)])
+    for folder in folders:
+        remembered = _object(f"{bundle.root.rstrip('/')}{folder}/{identity}/{_REMEMBERED}")
+        configured = remembered.get("Config")
+        told = _pod(configured.get("Labels") if isinstance(configured, dict) else None)
+        name = remembered.get("Name")
+        if not told and isinstance(name, str) and _DOCKERS_NAME.fullmatch(name.removeprefix("/")):
+            told = f", which docker calls {name.removeprefix('/')},"
+        if told:
+            return told
+    return ""
+
+
+def _pod(said: Any) -> str:
+    """Return the pod that annotations or labels name, and the container in it where they say that as well."""
+    labels: Mapping[str, Any] = said if isinstance(said, dict) else {}
+    for keys in _KEYS:
+        namespace, pod, container = (value if isinstance(value := labels.get(key), str) else "" for key in keys)
+        if _LABEL.fullmatch(namespace) and _SUBDOMAIN.fullmatch(pod):
+            which = f" ({container})" if _LABEL.fullmatch(container) else ""
+            return f" of pod {namespace}/{pod}{which}"
+    return ""
+
+
+def _dockers_folders(specification: Mapping[str, Any], identity: str) -> list[str]:
+    """Return where dockerd keeps its containers, as the files tell that it makes for this one and mounts into it.
+
+    The container's own ID is in such a path: it is made up when the container is, so nobody could prepare one before.
+    """
+    mounts = specification.get("mounts")
+    sources = [mount.get("source") for mount in mounts if isinstance(mount, dict)] if isinstance(mounts, list) else []
+    folders = [posixpath.dirname(source) for source in sources if isinstance(source, str) and source.startswith("/")]
+    return [posixpath.dirname(folder) for folder in folders if posixpath.basename(folder) == identity]
+
+
+def _object(path: str) -> Mapping[str, Any]:
+    """Return a file's JSON object, {} where there is none to be read."""
+    try:
+        found = json.loads(read_bounded(path, _LONGEST))
+    except (OSError, ConfigurationError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,256 @@
+"""Which files of which engines still name the toolkit, whoever wrote them, and whether or not a receipt knows them.
+
+Removing a binary that an engine's file names breaks its containers, or its next start. So before one goes, all engines
+that the node has are looked at: the files that they are known to read, those that their processes and units name, what
+these import, their folders of drop-ins, hooks and CDI specifications. What a distribution generates at each start
+because it finds the toolkit does not count: it goes by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import posixpath
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from toolkit_installer import log
+from toolkit_installer.documents import mentions, toml_document
+from toolkit_installer.documents.changes import lookup
+from toolkit_installer.engines.common.serving import PROCESS_NAMES
+from toolkit_installer.engines.containerd import additions as containerd_additions
+from toolkit_installer.engines.containerd import files as containerd_files
+from toolkit_installer.engines.containerd import layouts as containerd_layouts
+from toolkit_installer.engines.containerd.layouts import Layout
+from toolkit_installer.engines.containerd.tables import executable, shape
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.lifecycle.still_needed import engine_paths
+from toolkit_installer.node import processes
+from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.programs import PATH
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.toolkit.payload import RUNTIMES
+
+_MOST_FILES = 100_000
+_LONGEST_PATH = 4096
+_PATH = PATH.split(":")
+_OUT_OF_REACH = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""Why a file cannot be looked at that no engine reads either, or none that this user has. 0: it is not followed."""
+_SHIM = "containerd-shim-"
+_PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
+"""What engines may name without a folder, and find in their PATH."""
+
+
+class StillNamedError(InstallerError):
+    """Files of engines that are not this installer's name the toolkit: it stays."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
+
+
+@dataclasses.dataclass(frozen=True)
+class Naming:
+    """A file that names the toolkit: on which line, and what it names."""
+
+    file: str
+    line: int
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} names {self.path}"
+
+
+def naming(node: Node, folder: str, *, known: Iterable[str] = (), instead: Collection[str] = ()) -> tuple[Naming, ...]:
+    """Return what names anything in the toolkit's `folder`, each file and path once.
+
+    `known`: more files that an engine is known to read. `instead`: files that are about to say something else.
+    """
+    search = _Search(node, folder, instead)
+    for reader in node.readers():
+        search.read(reader, (*known, *engine_paths.usual(), *engine_paths.told(node)))
+    search.look_at_processes()
+    return tuple(search.found)
+
+
+def in_specifications(node: Node, folder: str) -> tuple[Naming, ...]:
+    """Return what in CDI specifications names anything in the toolkit's `folder`; our own is to be gone before."""
+    search = _Search(node, folder, ())
+    for reader in node.readers():
+        search.read(reader, (f"{place}/*" for place in engine_paths.CDI_FOLDERS))
+    return tuple(search.found)
+
+
+def known_files(receipt: Receipt) -> tuple[str, ...]:
+    """Return the files of engines that a receipt knows of."""
+    return tuple(dict.fromkeys(file.path for engine in receipt.engines for file in engine.files))
+
+
+def refuse_removal(found: Sequence[Naming], *, recorded: bool) -> StillNamedError:
+    """Return the error that says what stays, why, and what to do. `recorded`: there is a receipt."""
+    another = "" if recorded else "; or name its engine, too, with --runtime: what installers left is taken out of it"
+    return StillNamedError(
+        f"everything was taken back but the toolkit, which stays: {'; '.join(map(str, found))}",
+        path=found[0].file,
+        line=found[0].line,
+        hint=f"take that out and restart the engine, then run `toolkit-installer uninstall` again{another}",
+    )
+
+
+class _Search:
+    """Follows files to those that they import; each file is read once."""
+
+    def __init__(self, node: Node, folder: str, instead: Collection[str]) -> None:
+        self._node = node
+        self._folders = (folder, node.files.canonical(folder))
+        self._instead = instead
+        self._seen: set[str] = set()
+        self._links: dict[str, frozenset[str]] = {}
+        """Of each reader's root: the programs that are links into the toolkit."""
+        self.found: dict[Naming, None] = {}
+
+    def read(self, reader: Reader, patterns: Iterable[str]) -> None:
+        """Look at all files that the patterns match, and at what they name. Raises StillNamedError for too many."""
+        pending = deque(patterns)
+        while pending:
+            for path in _matching(reader, pending.popleft()):
+                content = self._content(reader, path)
+                if content is not None:
+                    pending += engine_paths.named_by(content, path)
+                    self._look(reader, path, content)
+            if len(self._seen) > _MOST_FILES:
+                raise StillNamedError(
+                    f"the engines' files name more than {_MOST_FILES} others, which may name the toolkit",
+                    hint="nothing was removed; look at what they import",
+                )
+
+    def _content(self, reader: Reader, path: str) -> bytes | None:
+        """Return the content of a file that was not looked at yet, and that counts."""
+        try:
+            place = reader.root.outside(reader.canonical(path))
+            if place in self._seen or reader.canonical(path) in self._instead or not reader.is_file(path):
+                return None
+            self._seen.add(place)
+            found = reader.find(path)
+        except ConfigurationError as error:
+            log.get().warning("A file that an engine may read cannot be looked at", file=path, reason=error.reason)
+            # it is there, and larger than what is read here, or its disk does not give it: an engine may yet read it
+            if not isinstance(error, NodeError) or error.number not in _OUT_OF_REACH:
+                self.found[Naming(path, 1, f"what nobody has read to its end ({error.reason})")] = None
+            return None
+        return None if found is None else found.content
+
+    def _look(self, reader: Reader, path: str, content: bytes) -> None:
+        named = self._mentioned(reader, content)
+        layout = _making(self._node, path) if named else None
+        if layout is not None and layout.detects:
+            self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
+        elif layout is not None:
+            return  # what is in there is of what the distribution made it of, and goes with that
+        elif named:
+            self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
+
+    def look_at_processes(self) -> None:
+        """Look at what the node's engines were started with."""
+        for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
+            if not self._node.is_home_of(process):
+                continue
+            if process.hidden:
+                log.get().info(
+                    "An engine has wiped its command line, which may name the toolkit: its files are looked at",
+                    engine=process.name,
+                    pid=process.pid,
+                )
+            text = "\n".join(process.arguments)
+            for each in self._mentioned(self._node.files, text.encode(errors="surrogateescape")):
+                words = f"the command line of {process.name} (PID {process.pid})"
+                self.found[Naming(words, each.line, each.path)] = None
+
+    def _mentioned(self, reader: Reader, content: bytes) -> Sequence[mentions.Mention]:
+        """Return where a text names the toolkit, also by a link to it that engines find in their PATH."""
+        root = reader.root.folder
+        if root not in self._links:
+            self._links[root] = frozenset(_links(reader, self._folders))
+        links = self._links[root]
+        return mentions.of(content, lambda name: name in links or _is_ours(reader, self._folders, name))
+
+
+def names(reader: Reader, folder: str, content: bytes) -> bool:
+    """Tell whether a text names anything in the toolkit's folder by a path, or one of its programs by its own name."""
+    folders = (folder, reader.canonical(folder))
+    return bool(mentions.of(content, lambda name: _is_ours(reader, folders, name)))
+
+
+def _links(reader: Reader, folders: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the links in the usual folders of programs that lead to the toolkit, whatever they are called.
+
+    A shim is named by its runtime type, too: `io.containerd.x.v1` runs `containerd-shim-x-v1` (containerd,
+    docs/runtime-v2.md).
+    """
+    for place in _PATH:
+        try:
+            entries = reader.list(place)
+        except NodeError:
+            continue  # what cannot be reached from here runs nothing here
+        for name in entries:
+            try:
+                if reader.link_target(f"{place}/{name}") is None or not _is_ours(reader, folders, f"{place}/{name}"):
+                    continue
+            except NodeError:
+                continue
+            yield name
+            if name.startswith(_SHIM):
+                kind, _, version = name.removeprefix(_SHIM).rpartition("-")
+                yield f"io.containerd.{kind}.{version}"
+
+
+def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
+    """Tell whether a path lies in the toolkit's folder, or a program's name leads there by its symlink."""
+    places = [name] if name.startswith("/") else [f"{place}/{name}" for place in _PATH if name in _PROGRAMS]
+    for path in places:
+        if any(beneath(posixpath.normpath(path), folder) for folder in folders):
+            return True
+        try:
+            leads = reader.canonical(path) if "\0" not in path and len(path) < _LONGEST_PATH else path
+        except NodeError:
+            continue
+        if any(beneath(leads, folder) for folder in folders):
+            return True
+    return False
+
+
+def _making(node: Node, path: str) -> Layout | None:
+    """Return whose file it is that a distribution makes anew at each start, with what it finds of the toolkit then."""
+    try:
+        layout = containerd_layouts.find(node, path)
+    except ConfigurationError:
+        return None
+    made = layout is not None and path in (layout.generated, layout.source) and path != layout.drop_in
+    return layout if made else None
+
+
+def _default_of(layout: Layout, path: str, content: bytes, folders: Sequence[str]) -> Iterator[Naming]:
+    """Yield the default runtime of what a distribution made, if it lies in one of the folders.
+
+    Such a default is an option of the distribution's, and nothing of ours: k3s does not start with one that it does not
+    find (k3s-io/k3s, pkg/agent/containerd/config_linux.go).
+    """
+    try:
+        document = toml_document.parse(content)
+    except ConfigurationError:
+        return
+    tables = shape(layout.plugin)
+    name = lookup(document, tables.default)
+    entry = containerd_additions.runtimes(document, layout.plugin).get(name) if isinstance(name, str) else None
+    runs = executable(entry) if entry is not None else None
+    if runs is not None and any(beneath(runs, folder) for folder in folders):
+        words = f"{runs} as the default runtime, which {layout.name} was told (its --default-runtime)"
+        yield Naming(path, toml_document.line_of(content, tables.default) or 1, words)
+
+
+def _matching(reader: Reader, pattern: str) -> Sequence[str]:
+    try:
+        return list(dict.fromkeys([*reader.matching(pattern), *containerd_files.matching(reader, pattern)]))
+    except ConfigurationError:
+        return []  # what cannot be reached from here is read by nobody here

@@ -1,0 +1,61 @@
+"""The toolkit's files on the node: put in place one by one, and removed again."""
+
+from __future__ import annotations
+
+import posixpath
+
+from toolkit_installer import log
+from toolkit_installer.lifecycle.plan import ToolkitWork
+from toolkit_installer.node.disk.tree import Tree
+from toolkit_installer.node.disk.writing import own_metadata
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.toolkit.layout import ToolkitFile
+
+
+def put(node: Node, folder: str, source_root: str, file: ToolkitFile) -> None:
+    """Put one file in place, atomically, over whatever is there. Raises NodeError."""
+    path = node.files.in_folder(posixpath.join(folder, file.name))
+    if file.target is not None:
+        node.files.symlink(file.target, path)
+    elif file.source is not None:
+        node.files.copy(Tree(source_root).outside(file.source), path, own_metadata(file.mode))
+    elif file.content is not None:
+        node.files.overwrite(path, file.content, own_metadata(file.mode))
+    log.get().debug("Installed the file", file=path)
+
+
+def flush(node: Node, work: ToolkitWork) -> None:
+    """Make the folders of the toolkit's files durable, and that of the toolkit itself. Raises NodeError."""
+    paths = [work.folder, *(posixpath.join(work.folder, file.name) for file in work.files)]
+    for folder in dict.fromkeys(posixpath.dirname(node.files.in_folder(path)) for path in paths):
+        node.files.flush_folder(folder)
+
+
+def remove(node: Node, folder: str, name: str) -> None:
+    """Remove one file, and what a killed run left of it. Raises NodeError."""
+    path = node.files.in_folder(posixpath.join(folder, name))
+    node.files.sweep(path)
+    node.files.remove(path)
+
+
+def remove_all(node: Node, receipt: Receipt) -> None:
+    """Remove every file that the receipt names, users before what they use. Raises NodeError."""
+    for name in reversed(receipt.toolkit_files):
+        remove(node, receipt.toolkit_folder, name)
+
+
+def remove_folders(node: Node, receipt: Receipt, *, around: str, store_gone: bool) -> None:
+    """Remove the folders that were created, where nothing of anybody else's is in them. Raises NodeError.
+
+    `around` is the folder of the receipt: those that hold it go once it is gone, all others before.
+    """
+    for folder in reversed(receipt.folders):
+        canonical = node.files.in_folder(folder)
+        if around.startswith(f"{canonical}/") is not store_gone:
+            continue
+        inside = f"{canonical}/".startswith(f"{node.files.canonical(receipt.toolkit_folder)}/")
+        if not inside and node.files.made_by_others(canonical):
+            continue  # ours is gone, and somebody has made it anew since
+        if not node.files.remove_folder(canonical):
+            log.get().info("Left the folder: it is not empty", file=folder)

@@ -1,0 +1,126 @@
+"""Taking back what a receipt records, or what was found without one, when nobody else works on the node."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+
+from toolkit_installer import log
+from toolkit_installer.engines.common.undisturbed import undisturbed
+from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
+from toolkit_installer.lifecycle import adopt
+from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+from toolkit_installer.lifecycle.revert import Remainder, Reverter
+from toolkit_installer.lifecycle.still_needed import named_in_files
+from toolkit_installer.node import signals
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Attention
+from toolkit_installer.receipt import trust
+from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import EngineName, Settings
+
+
+def take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile) -> None:
+    """Finish what is left on the node when nobody else works on it.
+
+    Raises the gravest of what failed; StillNamedError where the toolkit has to stay.
+    """
+    held = locked(store)
+    if held:
+        store.take_order()
+    recorded = trust.load(node, store)
+    # beside a receipt nothing counts as left behind by an installer: it may be the operator's own
+    left = adopt.leftovers(node, settings) if recorded is None else adopt.Left(recorded)
+    receipt = left.receipt
+    if receipt is None:
+        # what a run left that was killed before its receipt stood, or after it went
+        if held:
+            store.forget()
+        else:  # without a lock, what is in the store is not ours to remove: it would be a run's that starts just now
+            node.files.sweep(store.folder)
+            for folder in reversed(node.files.folders_of_ours(os.path.dirname(store.folder))):
+                node.files.remove_folder(folder)
+        if left.failures:
+            raise gravest(left.failures)
+        log.get().info("Nothing is installed", folder=settings.toolkit.folder)
+        return
+    store.prepare()
+    remainder = revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
+    if remainder.named and remainder.recorded and recorded is None:
+        store.clear()  # what was recognised without a receipt is recognised again, of engines that were not named too
+        remainder = dataclasses.replace(remainder, recorded=False)
+    if receipt.pid_file != pid_file.path:
+        _remove_pid_file(node, receipt.pid_file)
+    pid_file.adopt_folders(receipt.pid_folders)
+    if left.failures and not remainder.named:
+        raise gravest(left.failures)
+    if recorded is not None:
+        forgive_reloads(settings, node, recorded)
+    say_done(receipt, remainder)
+
+
+def forgive_reloads(settings: Settings, node: Node, receipt: Receipt) -> None:
+    """Let the reloads count no more that were made for what this receipt recorded as installed, and is taken back.
+
+    What was never served, and was found half-way, stays counted. Raises NodeError.
+    """
+    if receipt.state is State.INSTALLED:
+        ReloadBudget(node.files, receipt.pid_file, settings.reload_budget).forgive()
+
+
+def say_done(receipt: Receipt, remainder: Remainder) -> None:
+    """Log how the node is after a cleanup that came to its end. Raises StillNamedError where the toolkit stays."""
+    if remainder.named:
+        raise named_in_files.refuse_removal(remainder.named, recorded=remainder.recorded)
+    files = "The node's files are as they were" if remainder.unseen else "The node is as it was"
+    toolkit = ", but for the toolkit's files, which stay" if remainder.toolkit_stays else ""
+    engines = "; that the engine comes back is with systemd" if remainder.unseen else ""
+    more = {"folder": receipt.toolkit_folder} if remainder.toolkit_stays else {}
+    more |= {"engine": ", ".join(remainder.unseen)} if remainder.unseen else {}
+    log.get().info(f"{files}{toolkit}{engines}", **more)
+
+
+def _remove_pid_file(node: Node, path: str) -> None:
+    """Remove the PID file of a dead run: only what could be locked as one is taken for one."""
+    if node.files.own_status(path) is None:
+        return
+    try:
+        PidFile.acquire(node.files, path).release()
+    except ConfigurationError as error:
+        log.get().warning("Left the PID file that the receipt names", file=path, reason=error.reason)
+    except AlreadyRunningError as error:
+        log.get().warning("Another run has started meanwhile", file=path, reason=error.reason)
+
+
+def locked(store: ReceiptStore) -> bool:
+    """Lock the receipt's folder; return False where there is none. Raises AlreadyRunningError, ConfigurationError."""
+    try:
+        store.lock()
+    except NodeError as error:
+        if error.number != errno.ENOENT:
+            raise
+        return False
+    return True
+
+
+def revert(  # what a cleanup depends on
+    settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
+) -> Remainder:
+    """Take back what the receipt records.
+
+    Raises as Reverter.revert does, but ChangedMeanwhileError.
+    """
+    own = [settings.for_engine(name).engine for name in EngineName]
+    known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
+
+    def work() -> Remainder:
+        # an attempt before this one may have learnt something, and recorded it
+        reverter = Reverter(node, store, attention, settings.reload_timeout)
+        return reverter.revert(store.load() or receipt, keep_toolkit=keep_toolkit, known=known)
+
+    with signals.deferred():  # what was begun comes to its end, however often it is told to stop
+        return undisturbed(work)

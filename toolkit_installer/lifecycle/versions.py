@@ -1,0 +1,34 @@
+"""Which release of NVIDIA's toolkit a payload is: one of its programs is asked."""
+
+from __future__ import annotations
+
+from toolkit_installer.errors import PayloadError
+from toolkit_installer.node.disk import tree
+from toolkit_installer.node.disk.tree import Tree
+from toolkit_installer.node.programs import ProgramError, run
+from toolkit_installer.toolkit import payload, security
+
+_SECONDS = 5.0
+
+
+def said_by(root: str, runtime: str) -> str | None:
+    """Return what the payload's runtime says of its version, None if it cannot be run here.
+
+    `root` is the payload's folder as the installer sees it, `runtime` the program's path beneath it.
+    """
+    try:
+        return run([Tree(root).outside(runtime), "--version"], seconds=_SECONDS).output.decode(errors="replace")
+    except ProgramError:
+        return None  # built for another node
+
+
+def image_payload() -> str:
+    """Return one line about the payload that comes with the image, if one does."""
+    try:
+        root = payload.source_root(None, "auto", node_has_rpm=False, exists=tree.exists)
+    except PayloadError:
+        return "payload: none in /artifacts"
+    path = f"{payload.PROGRAM_FOLDERS[0]}/{payload.RUNTIMES[0]}"
+    said = said_by(root, path) if Tree(root).is_executable(path) else None
+    release = None if said is None else security.release(said)
+    return f"payload: NVIDIA container toolkit {release or 'of an unknown release'} in {root}"

@@ -1,0 +1,288 @@
+"""Becoming the idle process, and coming back from it with the locks that were held."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
+
+from toolkit_installer import log
+from toolkit_installer.kubernetes.verdicts import Standing
+from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.node import interpreter
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.settings import Program
+
+_LOOK_SECONDS = 30.0
+_LATER_SECONDS = 30.0
+_LATEST_SECONDS = 600.0
+_SOON_SECONDS = 2.0
+_LATEST_SOON_SECONDS = 120.0
+"""Where a node is not configured before the API server says that it may be: a pod waits for it, and its users."""
+_DOUBLINGS = 10
+"""More than it takes to get there; nobody counts on for months."""
+
+_VERSION = 5
+"""Of what is remembered. The packages before wrote none: what they remembered is told by its keys (`_remembered`).
+
+What the locks are has stayed the same since the first: `pid_fd`, `pid_path`, `pid_folders`, `lock_fd`, in the first
+field of the state. It must stay so, whatever else a state says: the package that reads it may be newer, or older."""
+_STATE = "toolkit-installer-state"
+_SEEN_AS = f"/memfd:{_STATE} (deleted)"
+"""As the kernel names the open state (memfd_create(2), NOTES)."""
+_LONGEST_NUMBER = 9
+"""Digits of a descriptor, far more than it has."""
+_SHOWN = 100
+
+_WAITER = os.path.realpath(idle_process.__file__)
+_MAIN = os.path.join(os.path.dirname(os.path.dirname(_WAITER)), "__main__.py")
+"""Both are looked at when the program starts, as `interpreter` does."""
+
+
+def _entry() -> str | None:
+    """Return the function that this program was started with, None if it was a program of somebody else's."""
+    started = sys.argv[0]
+    if "/" in started:
+        started = os.path.realpath(started)
+    if started == _MAIN:
+        return "toolkit_installer"
+    name = os.path.basename(started)
+    return name.replace("-", "_") if name in set(Program) else None
+
+
+_ENTRY = _entry()
+
+
+@dataclasses.dataclass(frozen=True)
+class Remembered:
+    """What the installer has to know again once it is woken."""
+
+    answered: tuple[str, ...] = ()
+    """What the Kubernetes API server has answered for: what the packages before version 5 went by."""
+    driver: tuple[tuple[str, str], ...] = ()
+    """Where a driver shows, with the identities (waiter.identity) from before it was last looked for."""
+    driver_away: bool = False
+    """Whether none was usable then."""
+    tries: int = 0
+    """How often it was woken, one time after the other, for what is not known yet."""
+    without_gpu: bool = False
+    """Whether the node shows no GPU, so that nothing is installed and nothing is to be."""
+    command: tuple[str, ...] = ()
+    """What the program was started with at first; empty: what it was started with now."""
+    standing: Standing = Standing()
+    """What is known of the DaemonSet, and of what this run may change and has installed."""
+    known: bool = True
+    """Whether all of this was understood. If not, a fresh look has to find it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+    """What the installer was woken for (a signal's name, or events of waiter), and what it held when it fell asleep.
+
+    `pid_fd` and `lock_fd` are None where the state does not say, or says what cannot be; `held` finds them all the
+    same.
+    """
+
+    events: frozenset[str]
+    pid_fd: int | None
+    pid_path: str
+    pid_folders: tuple[str, ...]
+    lock_fd: int | None
+    remembered: Remembered = Remembered()
+
+
+def wait(
+    pid_file: PidFile,
+    lock_fd: int | None,
+    watched: Sequence[tuple[str, str, str]],
+    remembered: Remembered,
+    *,
+    later: bool,
+) -> None:
+    """Replace this program by the idle one, same PID, locks kept, signals still blocked. Does not return.
+
+    `watched` are events (of waiter), paths in the installer's mount namespace, and their identities (waiter.identity)
+    as far as they are known: they are looked at every 30 s. With `later` it is woken in any case, the first time after
+    30 s, then after longer and longer, up to 10 min; a run that is held after 2 s at first, and 2 min at most.
+    """
+    first = list(remembered.command) or [sys.executable, *sys.orig_argv[1:]]
+    memory = {
+        "version": _VERSION,
+        "pid_fd": pid_file.fd,
+        "pid_path": pid_file.path,
+        "pid_folders": list(pid_file.created_folders),
+        "lock_fd": lock_fd,
+        "remembered": dataclasses.asdict(dataclasses.replace(remembered, command=tuple(first))),
+    }
+    command, other = first, []
+    if _ENTRY is not None:
+        name = _ENTRY.replace("_", "-")
+        command = interpreter.calling(f"toolkit_installer.__main__:{_ENTRY}", name, *sys.argv[1:])
+        other = [interpreter.needed(first), *first]
+    held = remembered.standing.held
+    first_pause, longest = (_SOON_SECONDS, _LATEST_SOON_SECONDS) if held else (_LATER_SECONDS, _LATEST_SECONDS)
+    pause = min(longest, first_pause * 2 ** min(remembered.tries, _DOUBLINGS))
+    seconds = str(pause) if later else ""
+    fields = [json.dumps(memory), str(_LOOK_SECONDS), seconds, str(len(command)), *command]
+    for each in watched:
+        fields += each
+    fields += ["", interpreter.needed(command), *other]
+    fd = os.memfd_create(_STATE, 0)  # without MFD_CLOEXEC: the idle process reads it
+    os.write(fd, "\0".join(fields).encode("utf-8", "surrogateescape"))
+    for kept in (pid_file.fd, lock_fd):
+        if kept is not None:
+            os.set_inheritable(kept, True)  # noqa: FBT003  # its only form
+    sys.stdout.flush()
+    sys.stderr.flush()
+    idle = interpreter.isolated(_WAITER, str(fd))
+    os.execv(idle[0], idle)  # noqa: S606  # no shell
+
+
+def resumed() -> Resumed | None:
+    """Return what this program was woken for, or None at a fresh start. Later calls return None.
+
+    Whatever package wrote the state, and whatever has become of it, what woke the program is told, and of the rest
+    what can be understood.
+    """
+    text = os.environ.pop(idle_process.RESUME, "")
+    if not text:
+        return None
+    number, _, events = text.partition(":")
+    fd = _opened(number)
+    if fd is None:
+        log.get().warning(
+            "The environment says that this is a run that was woken, and there is nothing of one: it starts anew",
+            variable=idle_process.RESUME,
+            value=text[:_SHOWN],
+        )
+        return None
+    memory = _memory(os.pread(fd, idle_process.LIMIT, 0))
+    os.close(fd)
+    path = memory.get("pid_path")
+    folders = memory.get("pid_folders")
+    return Resumed(
+        frozenset(event for event in events.split(",") if event),
+        _kept(memory.get("pid_fd"), stat.S_ISREG) if _is_path(path) else None,
+        path if _is_path(path) else "",
+        tuple(filter(_is_path, folders)) if isinstance(folders, list) else (),
+        _kept(memory.get("lock_fd"), stat.S_ISDIR),
+        _remembered(memory),
+    )
+
+
+def held(path: str) -> int | None:
+    """Return the descriptor of a file or folder that this program was started with, None if it has none.
+
+    For what a state does not tell any more. `path` is in the installer's mount namespace.
+    """
+    try:
+        wanted = os.lstat(path)
+    except OSError:
+        return None
+    for number in sorted(map(int, os.listdir("/proc/self/fd"))):
+        try:
+            status = os.fstat(number)
+        except OSError:
+            continue  # that of the list itself
+        if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
+            os.set_inheritable(number, False)  # noqa: FBT003  # its only form
+            return number
+    return None
+
+
+def _opened(number: str) -> int | None:
+    """Return the state's descriptor, None where the text names none."""
+    if not (number.isascii() and number.isdigit() and len(number) <= _LONGEST_NUMBER):
+        return None
+    try:
+        seen = os.readlink(f"/proc/self/fd/{int(number)}")
+    except OSError:
+        return None
+    return int(number) if seen == _SEEN_AS else None
+
+
+def _memory(content: bytes) -> dict[str, Any]:
+    """Return what is in the first field, {} where that cannot be read."""
+    try:
+        memory = json.loads(content.split(b"\0")[0])
+    except (ValueError, RecursionError):
+        memory = None
+    if isinstance(memory, dict):
+        return memory
+    log.get().warning("What the idle process was to remember cannot be read: looking at everything again")
+    return {}
+
+
+def _kept(fd: Any, is_kind: Callable[[int], bool]) -> int | None:
+    """Return a descriptor that was kept, which no child is to get; None if it cannot be what it is said to be."""
+    if type(fd) is not int or fd < 0:
+        return None
+    try:
+        if not is_kind(os.fstat(fd).st_mode):
+            return None
+        os.set_inheritable(fd, False)  # noqa: FBT003  # its only form
+    except (OSError, OverflowError):
+        return None
+    return fd
+
+
+def _remembered(memory: dict[str, Any]) -> Remembered:
+    """Return what is understood of what was remembered.
+
+    The first packages remembered nothing, the next ones what the API server had answered, as `answered`.
+    """
+    said = memory.get("remembered", {"answered": memory.get("answered", [])})
+    version = memory.get("version", _VERSION)
+    if type(version) is not int or version > _VERSION or not isinstance(said, dict):
+        return Remembered(known=False)
+    answered, driver, command = said.get("answered"), said.get("driver"), said.get("command", [])
+    away, tries = said.get("driver_away"), said.get("tries")
+    standing = _standing(said.get("standing"))
+    pairs = driver if isinstance(driver, list) and all(_is_texts(each, 2) for each in driver) else None
+    return Remembered(
+        answered=tuple(answered) if _is_texts(answered) else (),
+        driver=tuple((path, identity) for path, identity in pairs or ()),
+        driver_away=away is True,
+        tries=tries if type(tries) is int and tries > 0 else 0,
+        without_gpu=said.get("without_gpu") is True,  # the packages before know nothing of it
+        command=tuple(command) if _is_texts(command) else (),
+        standing=standing or Standing(),
+        known=_is_texts(answered)
+        and pairs is not None
+        and type(away) is bool
+        and type(tries) is int
+        and standing is not None,
+    )
+
+
+def _standing(said: Any) -> Standing | None:
+    """Return what a run knows of itself and the DaemonSet, None where that is not understood.
+
+    The packages before version 5 say nothing of it. To them nothing was held back; who installed the toolkit is not
+    known, so it was somebody else; and the API server is asked once more.
+    """
+    if said is None:
+        return Standing()
+    if not isinstance(said, dict):
+        return None
+    flags = {name: said.get(name) for name in ("bare", "held", "wanted", "namespace")}
+    accepted = said.get("accepted")
+    if any(type(flag) is not bool for flag in flags.values()) or not _is_texts(accepted):
+        return None
+    return Standing(accepted=tuple(accepted), **{name: flag is True for name, flag in flags.items()})
+
+
+def _is_path(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and value.startswith("/") and "\0" not in value
+
+
+def _is_texts(value: Any, count: int | None = None) -> TypeGuard[list[str]]:
+    return (
+        isinstance(value, list)
+        and all(isinstance(text, str) and "\0" not in text for text in value)
+        and count in (None, len(value))
+    )

@@ -1,0 +1,79 @@
+"""Whether a file could be replaced, told without trying: what the kernel would refuse is known beforehand."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+
+from toolkit_installer.node.disk.root import NodeError, Root
+
+_GETFLAGS = 0x80086601
+"""ioctl request FS_IOC_GETFLAGS of linux/fs.h, on 64-bit machines."""
+_IMMUTABLE, _APPEND_ONLY = 0x10, 0x20
+"""Attributes of linux/fs.h, as chattr(1) sets them: `i` and `a`."""
+_NO_FLAGS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EACCES, errno.EPERM)
+_LONG = struct.Struct("l")
+
+
+def obstacle(root: Root, path: str) -> NodeError | None:
+    """Return what stands in the way of replacing, or creating, the file at the canonical `path`; None if nothing does.
+
+    Raises NodeError where the node cannot be looked at.
+    """
+    folder = os.path.dirname(path)
+    while folder != "/" and not os.path.lexists(root.outside(folder)):
+        folder = os.path.dirname(folder)
+    try:
+        number = _refusal(root, folder, path)
+    except OSError as error:
+        raise NodeError.of(error, path, "look at it") from error
+    return NodeError.of(OSError(number, ""), path, "replace it") if number else None
+
+
+def _refusal(root: Root, folder: str, path: str) -> int:
+    """Return the errno that a rename onto `path` would end with, 0 if it would not."""
+    place = root.outside(folder)
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        return errno.EROFS
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        # who may do everything is kept out by an attribute only
+        return errno.EPERM if _attributes(place) else errno.EACCES
+    if _attributes(place):
+        return errno.EPERM
+    if not os.path.lexists(root.outside(path)):
+        return 0
+    if _mount(root.outside(path)) != _mount(place):
+        return errno.EBUSY
+    return errno.EPERM if _attributes(root.outside(path)) else 0
+
+
+def _attributes(place: str) -> int:
+    """Return the attributes that keep a file or folder as it is, 0 where the file system has none."""
+    try:
+        with _opened(place, os.O_RDONLY | os.O_NONBLOCK) as fd:
+            answer = fcntl.ioctl(fd, _GETFLAGS, bytes(_LONG.size))
+    except OSError as error:
+        if error.errno in _NO_FLAGS:
+            return 0
+        raise
+    flags: int = _LONG.unpack(answer)[0]
+    return flags & (_IMMUTABLE | _APPEND_ONLY)
+
+
+def _mount(place: str) -> str:
+    """Return the id of the mount that a file or folder is on (proc_pid_fdinfo(5)): a bind mount has its own."""
+    with _opened(place, os.O_PATH) as fd, open(f"/proc/self/fdinfo/{fd}", encoding="utf-8") as lines:
+        return next((line for line in lines if line.startswith("mnt_id:")), "")
+
+
+@contextlib.contextmanager
+def _opened(place: str, flags: int) -> Iterator[int]:
+    fd = os.open(place, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

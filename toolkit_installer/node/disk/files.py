@@ -1,0 +1,227 @@
+"""Files of the node that others write as well: replaced and removed only as they were read, at the very instant.
+
+A look before a rename leaves an instant in which somebody else's version can still come and be lost. So the new
+version is exchanged with the one that stands there, and what came out is compared with what was read: if it is
+something else, the exchange is made again, backwards. A run that is killed in between leaves what came out beside the
+file, whole, and `recover` gives it back.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Container
+
+from toolkit_installer.errors import ExitCode, InstallerError
+from toolkit_installer.node.disk.folders import NO_RENAMEAT2, entry_exists
+from toolkit_installer.node.disk.reading import Found, Identity, Metadata
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.disk.writing import Writer, own_metadata
+
+SWAP_SUFFIX = ".toolkit-installer.swap"
+"""Ends the name at which a whole new version waits for its exchange, and the old one comes out."""
+KEPT_SUFFIX = ".toolkit-installer.kept"
+"""Ends the name of a version that somebody else wrote and that nobody can tell where to put."""
+_PRIVATE = 0o600
+"""The mode of such a version away from its folder: who may read it there is not known."""
+
+
+class ChangedMeanwhileError(InstallerError):
+    """Somebody else changed the file between our reading it and our replacing it. Read and plan again."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
+
+    @classmethod
+    def of(cls, path: str) -> ChangedMeanwhileError:
+        """Say which file it was."""
+        return cls("somebody else changed it meanwhile", path=path, hint="it is read again")
+
+
+class Recovered(enum.StrEnum):
+    """What was done about a version that a killed run left beside a file."""
+
+    NOTHING = "nothing was left"
+    REMOVED = "removed what a killed run had replaced or not yet put in place"
+    RETURNED = "a killed run had taken somebody else's version away: it is back"
+    KEPT = f"a killed run had taken somebody else's version away: it lies beside the file, named {KEPT_SUFFIX}"
+    ASIDE = f"a killed run had taken somebody else's version away: it lies in the install folder, named {KEPT_SUFFIX}"
+
+
+class Files(Writer):
+    """The files beneath one root, to be read and changed."""
+
+    def replace(self, path: str, content: bytes, metadata: Metadata, expected: Found | None) -> None:
+        """Make the canonical `path` a file with this content and metadata, atomically and durably.
+
+        `expected` is what was read there (None: nothing was there).
+        Raises ChangedMeanwhileError if something else is there now, which stays; NodeError, ConfigurationError.
+        """
+
+        def fill(fd: int) -> None:
+            self._write_all(fd, content)
+            self._dress(fd, metadata)
+
+        def place(folder: int, temporary: str, name: str, fd: int) -> None:
+            _require(folder, name, expected, path)
+            if expected is None:
+                self._place_new(folder, temporary, name, path)
+            else:
+                self._exchange(folder, temporary, name, fd, expected)
+
+        self._put(path, fill, place)
+
+    def remove_expected(self, expected: Found) -> None:
+        """Remove the file that was read, durably; nothing there is fine.
+
+        Raises ChangedMeanwhileError when something else is there, which stays; NodeError.
+        """
+        path = expected.path
+        try:
+            with self.root.parent(path) as (folder, name):
+                if not entry_exists(folder, name):
+                    return
+                _require(folder, name, expected, path)
+                swap = swap_name(name)
+                try:
+                    self.calls.rename_new(name, swap, folder)
+                except OSError as error:
+                    if error.errno not in NO_RENAMEAT2:
+                        raise
+                    self.calls.unlink(name, folder)
+                else:
+                    self._require_displaced(folder, swap, expected, back=lambda: self._rename_new(swap, name, folder))
+                    self.calls.unlink(swap, folder)
+                self.calls.fsync(folder)
+        except FileNotFoundError:
+            return  # it, or its folder, went meanwhile
+        except OSError as error:
+            raise NodeError.of(error, path, "remove it") from error
+
+    def recover(self, path: str, ours: Container[str], aside: str | None = None) -> Recovered:
+        """Tidy up after a run that was killed while it replaced or removed the canonical `path`.
+
+        `ours`: the SHA-256, in hex, of every version that may be thrown away. `aside`: the folder for a version that
+        is to be kept, where every file in the folder of `path` counts. Raises NodeError, ConfigurationError.
+        """
+        self.sweep(path)
+        folder, name = os.path.split(path)
+        swap = os.path.join(folder, swap_name(name))
+        if self.own_status(swap) is None:
+            return Recovered.NOTHING
+        if self.link_target(swap) is not None or _digest(self.find(swap)) in ours:
+            self.remove(swap)
+            return Recovered.REMOVED
+        present = self.find(path)
+        if aside is not None and present is not None and _digest(present) not in ours:
+            self._lay_aside(swap, name, aside)
+            return Recovered.ASIDE
+        try:
+            with self.root.parent(path) as (open_folder, name):
+                return self._give_back(open_folder, name, present, ours)
+        except OSError as error:
+            raise NodeError.of(error, path, "give somebody else's version back") from error
+
+    def _lay_aside(self, swap: str, name: str, folder: str) -> None:
+        """Move somebody else's version to another folder, maybe on another file system, under a name of its own."""
+        found = self.find(swap)
+        if found is not None:
+            target = os.path.join(folder, f"{name}.{_digest(found)[:12]}{KEPT_SUFFIX}")
+            if self.own_status(target) is None:  # else a run was killed when it had just been saved
+                self.replace(target, found.content, own_metadata(_PRIVATE), None)
+            self.remove(swap)
+
+    def _give_back(self, folder: int, name: str, present: Found | None, ours: Container[str]) -> Recovered:
+        """Bring the version that came out of an exchange to the file's name, or beside it if a newer one is there."""
+        recovered = Recovered.RETURNED
+        if present is None:
+            self._rename_new(swap_name(name), name, folder)
+        elif _digest(present) in ours:
+            self.calls.rename(swap_name(name), name, folder)
+        else:
+            self._rename_new(swap_name(name), f"{name}{KEPT_SUFFIX}", folder)
+            recovered = Recovered.KEPT
+        self.calls.fsync(folder)
+        return recovered
+
+    def _place_new(self, folder: int, temporary: str, name: str, path: str) -> None:
+        try:
+            self._rename_new(temporary, name, folder)
+        except FileExistsError as error:
+            raise ChangedMeanwhileError.of(path) from error
+
+    def _exchange(self, folder: int, temporary: str, name: str, fd: int, expected: Found) -> None:
+        """Put the new version in the old one's place, if the old one is still what was read."""
+        swap = swap_name(name)
+        new = _state(os.fstat(fd))
+        # whatever has this name is whole: a half-written version is never taken for one that was displaced
+        self._rename_new(temporary, swap, folder)
+        if _state(os.stat(swap, dir_fd=folder, follow_symlinks=False)) != new:
+            # a run with another install folder prepared its own version under the same name: it may be half written
+            self._discard(swap, folder)
+            raise ChangedMeanwhileError.of(expected.path)
+        try:
+            self.calls.exchange(swap, name, folder)
+        except FileNotFoundError as error:
+            self._discard(swap, folder)
+            raise ChangedMeanwhileError.of(expected.path) from error
+        except OSError as error:
+            if error.errno not in NO_RENAMEAT2:
+                self._discard(swap, folder)
+                raise
+            self.calls.rename(swap, name, folder)
+            return
+        self._require_displaced(folder, swap, expected, back=lambda: self._exchange_back(folder, swap, name, new))
+        self.calls.unlink(swap, folder)
+
+    def _exchange_back(self, folder: int, swap: str, name: str, new: tuple[int, ...]) -> None:
+        """Exchange again, until it is our `new` version that comes out: whatever else does is somebody's newer one."""
+        superseded = new
+        while True:
+            held = _state(os.stat(swap, dir_fd=folder, follow_symlinks=False))
+            try:
+                self.calls.exchange(swap, name, folder)
+            except FileNotFoundError:
+                self._rename_new(swap, name, folder)
+                return
+            if _state(os.stat(swap, dir_fd=folder, follow_symlinks=False)) == superseded:
+                self._discard(swap, folder)
+                return
+            superseded = held
+
+    def _require_displaced(self, folder: int, swap: str, expected: Found, back: Callable[[], None]) -> None:
+        """Raise ChangedMeanwhileError, once `back` has been done, unless what came out is what was read."""
+        try:
+            regular = stat.S_ISREG(os.stat(swap, dir_fd=folder, follow_symlinks=False).st_mode)
+            came_out = self.find(os.path.join(os.path.dirname(expected.path), swap)) if regular else None
+        except (OSError, InstallerError):
+            back()
+            raise
+        if came_out is None or (came_out.content, came_out.metadata) != (expected.content, expected.metadata):
+            back()
+            raise ChangedMeanwhileError.of(expected.path)
+
+
+def swap_name(name: str) -> str:
+    """Return the name at which `name` is exchanged, in the same folder."""
+    return f".{name}{SWAP_SUFFIX}"
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    """Return what tells a version from others, and a rename does not change."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _digest(found: Found | None) -> str:
+    return hashlib.sha256(found.content).hexdigest() if found is not None else ""
+
+
+def _require(folder: int, name: str, expected: Found | None, path: str) -> None:
+    """Raise ChangedMeanwhileError unless `name` is still what was read."""
+    try:
+        now = Identity.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+    except FileNotFoundError:
+        now = None
+    if now != (None if expected is None else expected.identity):
+        raise ChangedMeanwhileError.of(path)

@@ -1,0 +1,290 @@
+"""Files of the node as they are: content, metadata, identity. Reads, never writes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fnmatch
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import signals
+from toolkit_installer.node.disk.root import NodeError, Root
+
+CONFIG_LIMIT = 4 * 1024 * 1024
+"""Bytes. A configuration file larger than this is not one, whoever names it."""
+
+_LARGEST = 1024 * 1024 * 1024
+"""Bytes. The largest library of a toolkit has a hundredth of it."""
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a symlink",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """What a file carries beside its content: permission bits, owner, group, extended attributes."""
+
+    mode: int
+    uid: int
+    gid: int
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Tells one state of a file from another: any write, replacement or change of mode or owner changes it."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Identity:
+        """Return the identity that a stat call shows."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A regular file as it was read. `path` is canonical: no component of it is a symlink."""
+
+    path: str
+    content: bytes
+    metadata: Metadata
+    identity: Identity
+
+
+class Reader:
+    """Reads the files beneath one root."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+
+    def canonical(self, path: str) -> str:
+        """Return the node's path with every symlink resolved. Raises NodeError."""
+        return self.root.canonical(path)
+
+    def status(self, path: str) -> os.stat_result | None:
+        """Return the stat of what is at `path`, symlinks followed beneath the root, or None. Raises NodeError."""
+        try:
+            return os.lstat(self.root.outside(self.canonical(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise NodeError.of(error, path, "look at it") from error
+
+    def is_file(self, path: str) -> bool:
+        """Tell whether a regular file is at `path`."""
+        status = self.status(path)
+        return status is not None and stat.S_ISREG(status.st_mode)
+
+    def is_executable(self, path: str) -> bool:
+        """Tell whether an executable regular file is at `path`."""
+        status = self.status(path)
+        return status is not None and stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)
+
+    def resolve(self, path: str) -> str:
+        """Return the canonical path (the payload's name for it)."""
+        return self.canonical(path)
+
+    def list(self, path: str) -> list[str]:
+        """Return the sorted names in a folder; none if it is absent."""
+        try:
+            return sorted(os.listdir(self.root.outside(self.canonical(path))))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise NodeError.of(error, path, "list it") from error
+
+    def matching(self, pattern: str) -> Sequence[str]:
+        """Return the paths that a pattern matches and that are there, sorted; a wildcard stands in one name alone.
+
+        Raises NodeError.
+        """
+        places = ["/"]
+        for part in pattern.strip("/").split("/"):
+            if "*" in part:
+                names = [(place, name) for place in places for name in self.list(place)]
+                places = [f"{place.rstrip('/')}/{name}" for place, name in names if fnmatch.fnmatchcase(name, part)]
+            else:
+                places = [f"{place.rstrip('/')}/{part}" for place in places]
+        return [place for place in places if self.status(place) is not None]
+
+    def read(self, path: str) -> bytes:
+        """Return the content of the file at `path`, which must be there. Raises NodeError, ConfigurationError."""
+        found = self.find(path)
+        if found is None:
+            raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "read it")
+        return found.content
+
+    def find(self, path: str, limit: int = CONFIG_LIMIT) -> Found | None:
+        """Read the regular file that `path` leads to, or return None if nothing is there.
+
+        Raises ConfigurationError for anything else (a folder, a pipe, more than `limit` bytes), NodeError.
+        """
+        canonical = self.canonical(path)
+        try:
+            with self._opened(canonical) as fd:
+                status = os.fstat(fd)
+                _require_regular(status, canonical)
+                content = _whole(fd, limit, path)
+                return Found(canonical, content, _metadata(fd, status), Identity.of(os.fstat(fd)))
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError as error:
+            raise NodeError.of(error, path, "reach it") from error
+        except OSError as error:
+            raise NodeError.of(error, path, "read it") from error
+
+    def missing_folders(self, path: str) -> tuple[str, ...]:
+        """Return which of the folder `path` and its parents are not there, outermost first. Raises NodeError."""
+        canonical = self.canonical(path)
+        missing: tuple[str, ...] = ()
+        while canonical != "/" and self.own_status(canonical) is None:
+            missing = (canonical, *missing)
+            canonical = os.path.dirname(canonical)
+        return missing
+
+    def mount_flags(self, path: str) -> int:
+        """Return the flags (ST_RDONLY, ST_NOEXEC: statvfs(3)) of the file system that `path` is or will be on.
+
+        Raises NodeError.
+        """
+        canonical = self.canonical(path)
+        while canonical != "/" and self.own_status(canonical) is None:
+            canonical = os.path.dirname(canonical)
+        try:
+            return os.statvfs(self.root.outside(canonical)).f_flag
+        except OSError as error:
+            raise NodeError.of(error, path, "look at its file system") from error
+
+    @contextlib.contextmanager
+    def _opened(self, canonical: str) -> Iterator[int]:
+        with self.root.parent(canonical) as (folder, name):
+            fd = _open(name, folder)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def digest(self, path: str) -> str | None:
+        """Return the SHA-256 of the file at `path` in hex, or None if no regular file is there. Raises NodeError.
+
+        One that is larger than any program or library is no file of a toolkit's: None, too. Raises Stopped.
+        """
+        if not self.is_file(path):
+            return None
+        digest, left = hashlib.sha256(), _LARGEST
+        try:
+            with self._opened(self.canonical(path)) as fd:
+                while left >= 0 and (piece := os.read(fd, 1 << 20)):
+                    digest.update(piece)
+                    left -= len(piece)
+                    signals.heed()
+                return digest.hexdigest() if left >= 0 else None
+        except OSError as error:
+            raise NodeError.of(error, path, "read it") from error
+
+    def link_target(self, path: str) -> str | None:
+        """Return the target of the symlink at `path` itself, or None. Its folder is resolved. Raises NodeError."""
+        place = self.in_folder(path)
+        try:
+            return os.readlink(self.root.outside(place))
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
+                return None
+            raise NodeError.of(error, path, "look at it") from error
+
+    def own_status(self, path: str) -> os.stat_result | None:
+        """Return the stat of `path` itself (not of what a symlink there leads to), or None. Raises NodeError."""
+        try:
+            return os.lstat(self.root.outside(self.in_folder(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise NodeError.of(error, path, "look at it") from error
+
+    def in_folder(self, path: str) -> str:
+        """Return `path` with the symlinks of its folder resolved, and the last component as it is."""
+        folder, name = os.path.split(path)
+        return os.path.join(self.canonical(folder), name)
+
+
+def read_bounded(path: str, limit: int = CONFIG_LIMIT) -> bytes:
+    """Return the content of a file of the installer's own file system, or of a process's under /proc.
+
+    Raises ConfigurationError for what is no regular file, or is larger; OSError.
+    """
+    fd = _open(path)
+    try:
+        _require_regular(os.fstat(fd), path)
+        return _whole(fd, limit, path)
+    finally:
+        os.close(fd)
+
+
+def _open(name: str, folder: int | None = None) -> int:
+    """Open a file for reading, never through a symlink; what is no regular file is not opened, only named. OSError.
+
+    To open a pipe is to wait for its writer, and to open a device is to use it.
+    """
+    named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(named).st_mode):
+        return named
+    try:
+        # not blocking, either: a lease on the file (fcntl(2)) would have to be given up first
+        return os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(named)
+
+
+def _require_regular(status: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
+        raise ConfigurationError(f"is {kind}, not a regular file", path=path, hint="move it out of the way")
+
+
+def _whole(fd: int, limit: int, path: str) -> bytes:
+    """Return all of an open file. Raises ConfigurationError for more than `limit` bytes, OSError."""
+    content = _read_all(fd, limit)
+    if len(content) > limit:
+        raise ConfigurationError(f"is larger than {limit} bytes", path=path)
+    return content
+
+
+def _read_all(fd: int, limit: int) -> bytes:
+    chunks = []
+    size = 0
+    while chunk := os.read(fd, 1 << 20):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > limit:  # it grows while it is read
+            break
+    return b"".join(chunks)
+
+
+def _metadata(fd: int, status: os.stat_result) -> Metadata:
+    return Metadata(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs(fd))
+
+
+def xattrs(fd: int) -> tuple[tuple[str, bytes], ...]:
+    """Return the extended attributes, none where the file system has none."""
+    try:
+        return tuple((name, os.getxattr(fd, name)) for name in sorted(os.listxattr(fd)))
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENODATA):
+            return ()
+        raise

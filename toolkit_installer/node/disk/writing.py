@@ -1,0 +1,211 @@
+"""Files of the node that are wholly ours: written atomically, copied, removed, whatever is there now."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import TypeAlias
+
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node.disk.folders import Folders, temporary_name
+from toolkit_installer.node.disk.reading import Metadata, xattrs
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.owners import refuse_if_others_write
+
+_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+"""What open(2) says to O_TMPFILE where the file system, or the kernel, does not have it."""
+_NO_LINK = (errno.ENOENT, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)
+"""What linkat(2) says where such a file cannot get a name: there is no /proc, or the file system forbids it."""
+_ACCESS_LIST = "system.posix_acl_access"
+"""The attribute that acl(5) lives in."""
+
+
+Placing: TypeAlias = Callable[[int, str, str, int], None]
+"""Brings a temporary file to its place. Given: the open folder, the temporary name, the name, the open file."""
+
+
+class Writer(Folders):
+    """The files beneath one root, to be read and written."""
+
+    def overwrite(self, path: str, content: bytes, metadata: Metadata) -> None:
+        """Make the canonical `path` a file with this content, whatever is there now: for files wholly ours."""
+
+        def fill(fd: int) -> None:
+            self._write_all(fd, content)
+            self._dress(fd, metadata)
+
+        self._put(path, fill, self._rename)
+
+    def copy(self, source: str, path: str, metadata: Metadata) -> None:
+        """Make the canonical `path` a copy of the installer's own file `source`, by the kernel where it can.
+
+        What was there is replaced atomically. Raises NodeError, ConfigurationError.
+        """
+        try:
+            origin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise NodeError.of(error, source, "read it") from error
+        try:
+
+            def fill(fd: int) -> None:
+                os.lseek(origin, 0, os.SEEK_SET)
+                self._copy_all(origin, fd)
+                self._dress(fd, metadata)
+
+            self._put(path, fill, self._rename)
+        finally:
+            os.close(origin)
+
+    def symlink(self, target: str, path: str) -> None:
+        """Make the canonical `path` a symlink to `target`, atomically. Raises NodeError."""
+        try:
+            with self.root.parent(path) as (folder, name):
+                refuse_if_others_write(folder, path)
+                temporary = temporary_name(name)
+                self._clear(temporary, folder)
+                self.calls.symlink(target, temporary, folder)
+                try:
+                    self.calls.rename(temporary, name, folder)
+                except OSError:
+                    self._discard(temporary, folder)
+                    raise
+                self.calls.fsync(folder)
+        except OSError as error:
+            raise NodeError.of(error, path, "create the symlink") from error
+
+    def remove(self, path: str) -> None:
+        """Remove the file or symlink at the canonical `path`, durably; nothing there is fine. Raises NodeError."""
+        try:
+            with self.root.parent(path) as (folder, name), contextlib.suppress(FileNotFoundError):
+                self.calls.unlink(name, folder)
+                self.calls.fsync(folder)
+        except FileNotFoundError:
+            return  # its folder is gone as well
+        except OSError as error:
+            raise NodeError.of(error, path, "remove it") from error
+
+    def sweep(self, path: str) -> None:
+        """Remove the temporary file that a killed run may have left beside the canonical `path`. Raises NodeError."""
+        folder, name = os.path.split(path)
+        leftover = os.path.join(folder, temporary_name(name))
+        status = self.own_status(leftover)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            self.remove_folder(leftover)
+        elif status is not None:
+            self.remove(leftover)
+
+    def _put(self, path: str, fill: Callable[[int], None], place: Placing) -> None:
+        """Create a temporary file beside `path`, fill it, and let `place` bring it there. Raises NodeError."""
+        try:
+            with self.root.parent(path) as (folder, name):
+                refuse_if_others_write(folder, path)
+                temporary = temporary_name(name)
+                self._clear(temporary, folder)
+                fd = self._filled(temporary, folder, fill)
+                try:
+                    place(folder, temporary, name, fd)
+                except (OSError, InstallerError):
+                    self._discard(temporary, folder)
+                    raise
+                finally:
+                    os.close(fd)
+                self.calls.fsync(folder)
+        except OSError as error:
+            raise NodeError.of(error, path, "write it") from error
+
+    def _filled(self, temporary: str, folder: int, fill: Callable[[int], None]) -> int:
+        """Return a new file, open, under its temporary name, with all that is in it on the disk.
+
+        It has no name until then, where the file system can: CRI-O reads every file of its folder, whatever it is
+        called, and must not find one that is not whole yet.
+        """
+        try:
+            fd = self.calls.create_unnamed(0o600, folder)
+        except OSError as error:
+            if error.errno not in _NO_UNNAMED:
+                raise
+        else:
+            self._fill(fd, fill)
+            try:
+                self.calls.link(fd, temporary, folder)
+            except OSError as error:
+                os.close(fd)
+                if error.errno not in _NO_LINK:
+                    raise
+            else:
+                return fd
+        fd = self.calls.create(temporary, 0o600, folder)
+        try:
+            self._fill(fd, fill)
+        except (OSError, InstallerError):
+            self._discard(temporary, folder)
+            raise
+        return fd
+
+    def _fill(self, fd: int, fill: Callable[[int], None]) -> None:
+        """Fill an open file and bring what is in it to the disk; it is closed if that fails."""
+        try:
+            fill(fd)
+            self.calls.fsync(fd)
+        except (OSError, InstallerError):
+            os.close(fd)
+            raise
+
+    def _rename(self, folder: int, temporary: str, name: str, _fd: int) -> None:
+        self.calls.rename(temporary, name, folder)
+
+    def _discard(self, temporary: str, folder: int) -> None:
+        """Remove a temporary file after a failure, which matters more than this: the next run sweeps the name."""
+        with contextlib.suppress(OSError):
+            self.calls.unlink(temporary, folder)
+
+    def _write_all(self, fd: int, content: bytes) -> None:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[self.calls.write(fd, rest) :]
+
+    def _copy_all(self, source: int, target: int) -> None:
+        """Copy by sharing blocks, else by copy_file_range, else through memory."""
+        unsupported = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM)
+        try:
+            self.calls.clone(source, target)
+        except OSError as error:
+            if error.errno not in unsupported:
+                raise
+        else:
+            return
+        try:
+            while self.calls.copy_range(source, target, 1 << 30):
+                pass
+        except OSError as error:
+            if error.errno not in unsupported:
+                raise
+        else:
+            if os.fstat(source).st_size == os.fstat(target).st_size:
+                return
+        os.lseek(source, 0, os.SEEK_SET)
+        os.lseek(target, 0, os.SEEK_SET)
+        while chunk := os.read(source, 1 << 20):
+            self._write_all(target, chunk)
+
+    def _dress(self, fd: int, metadata: Metadata) -> None:
+        """Give an open new file its owner, mode and attributes; the order keeps it closed to others meanwhile."""
+        status = os.fstat(fd)
+        if (status.st_uid, status.st_gid) != (metadata.uid, metadata.gid):
+            self.calls.chown(fd, metadata.uid, metadata.gid)
+        present = dict(xattrs(fd))
+        wanted = dict(metadata.xattrs)
+        if _ACCESS_LIST in present and _ACCESS_LIST not in wanted:
+            self.calls.removexattr(fd, _ACCESS_LIST)  # the folder's default gave it, not the file that is replaced
+        self.calls.chmod(fd, metadata.mode)
+        for name, value in wanted.items():
+            if present.get(name) != value:
+                self.calls.setxattr(fd, name, value)
+
+
+def own_metadata(mode: int) -> Metadata:
+    """Return the metadata of a file that we create ourselves: ours, with this mode."""
+    return Metadata(mode=mode, uid=os.geteuid(), gid=os.getegid())

@@ -1,0 +1,1 @@
+"""The durable record of what was changed on the node, and of what stood there before."""

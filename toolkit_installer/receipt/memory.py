@@ -1,0 +1,67 @@
+"""Between the receipt's records and what planning works with. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from toolkit_installer.documents.changes import ABSENT
+from toolkit_installer.engines.api import Engine, EngineFile, Goal, Memory
+from toolkit_installer.engines.ownership import Owned, Ownership
+from toolkit_installer.node.disk.reading import Found
+from toolkit_installer.receipt.schema import Before, FileRecord, OwnedKey
+
+
+def digest(content: bytes) -> str:
+    """Return the SHA-256 of `content` in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def remembered(engine: Engine, record: FileRecord, before: bytes | None) -> Memory:
+    """Return what planning needs to know of a recorded file; `before` is its kept copy."""
+    keys = tuple(_owned(engine, key) for key in record.keys)
+    created = tuple(_owned(engine, key) for key in record.created)
+    return Memory(before, frozenset(record.written), Ownership(keys, created))
+
+
+def recorded(
+    engine: Engine, goal: Goal, found: Found | None, previous: FileRecord | None, contents: Iterable[bytes | None]
+) -> FileRecord:
+    """Return the record for a file that will hold one of `contents`, or does already."""
+    written = {digest(content) for content in contents if content is not None}
+    if previous is not None and found is not None and digest(found.content) in previous.written:
+        written.add(digest(found.content))  # until it is replaced, the last version of ours stands there
+    return FileRecord(
+        role=goal.role,
+        path=goal.path,
+        before=before(goal.base, found, previous),
+        written=tuple(sorted(written)),
+        keys=tuple(_key(engine, key) for key in goal.ownership.keys),
+        created=tuple(_key(engine, key) for key in goal.ownership.created),
+    )
+
+
+def adopted(engine: Engine, file: EngineFile, ownership: Ownership) -> FileRecord:
+    """Return the record for a file that was changed without one."""
+    keys, created = (tuple(_key(engine, key) for key in part) for part in (ownership.keys, ownership.created))
+    return FileRecord(file.role, file.path, None, (), keys, created)
+
+
+def before(base: bytes | None, found: Found | None, previous: FileRecord | None) -> Before | None:
+    """Return the record of what cleanup is to leave: `base`, with what the file carries beside it."""
+    if base is None:
+        return None
+    if found is None:
+        return previous.before if previous is not None else None
+    metadata = found.metadata
+    return Before(digest(base), metadata.mode, metadata.uid, metadata.gid, metadata.xattrs)
+
+
+def _key(engine: Engine, owned: Owned) -> OwnedKey:
+    prior = None if owned.prior is ABSENT else engine.write_value(owned.prior)
+    return OwnedKey(owned.path, engine.write_value(owned.ours), prior, owned.item)
+
+
+def _owned(engine: Engine, key: OwnedKey) -> Owned:
+    prior = ABSENT if key.prior is None else engine.read_value(key.prior)
+    return Owned(key.path, engine.read_value(key.ours), prior, key.item)

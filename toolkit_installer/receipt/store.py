@@ -1,0 +1,196 @@
+"""Where the receipt lives on the node, and the copies of what stood there before."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+
+from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError, located
+from toolkit_installer.node.disk.files import Files
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.disk.writing import own_metadata
+from toolkit_installer.node.locks import lock_folder
+from toolkit_installer.receipt import schema as receipts
+from toolkit_installer.receipt.schema import Before, Receipt
+
+_RECEIPT = receipts.FILE
+_ORIGINALS = "originals"
+_ORDER = "order.json"
+_ATTEMPTS = 10
+"""How often the folder is made because another instance makes or removes it at the same time."""
+_PRIVATE_FOLDER = 0o700
+_PRIVATE_FILE = 0o600
+
+
+class ReceiptStore:
+    """The folder `<install dir>/.toolkit-installer`: mode 0700, its files 0600."""
+
+    def __init__(self, files: Files, install_dir: str) -> None:
+        self.files = files
+        self.folder = f"{files.canonical(install_dir)}/{receipts.FOLDER}"
+        self._lock: int | None = None
+
+    @property
+    def lock_fd(self) -> int | None:
+        """The descriptor that holds the folder's lock, None while it is not locked."""
+        return self._lock
+
+    def adopt_lock(self, fd: int) -> None:
+        """Take over a lock that was held before this program was executed."""
+        self._lock = fd
+
+    def exists(self) -> bool:
+        """Tell whether the folder is there."""
+        return self.files.own_status(self.folder) is not None
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the folder is ours alone: its content decides what root writes."""
+        status = self.files.own_status(self.folder)
+        if status is None:
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            raise ConfigurationError("is not a folder", path=self.folder, hint="remove it")
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+            raise ConfigurationError(
+                "others can write to the receipt's folder, so the receipt cannot be trusted",
+                path=self.folder,
+                hint="look at who made it; remove it if it is not this installer's",
+            )
+
+    def lock(self) -> None:
+        """Lock the folder, which must exist. Raises AlreadyRunningError, ConfigurationError."""
+        if self._lock is not None and self._stands():
+            return
+        self.check()
+        fd = lock_folder(self.files, self.folder, private=True)
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = fd
+
+    def _stands(self) -> bool:
+        """Tell whether the folder that is locked is still the one at its path: somebody may have removed it."""
+        status = self.files.own_status(self.folder)
+        held = os.fstat(self._lock) if self._lock is not None else None
+        return status is not None and held is not None and (status.st_dev, status.st_ino) == (held.st_dev, held.st_ino)
+
+    def prepare(self) -> tuple[str, ...]:
+        """Create the folder where it is missing, and lock it; return the folders around it that are of our making.
+
+        Outermost first; also those that an earlier run made. Raises AlreadyRunningError, ConfigurationError, NodeError.
+        """
+        install_dir = os.path.dirname(self.folder)
+        ours = self.files.folders_of_ours(install_dir)
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                self._prepare(install_dir)
+            except NodeError as error:
+                if error.number not in (errno.ENOENT, errno.EEXIST):
+                    raise
+                # another instance makes or removes the same folder just now: it is made anew, or met at its lock
+            else:
+                return ours
+        self._prepare(install_dir)
+        return ours
+
+    def _prepare(self, install_dir: str) -> None:
+        made: tuple[str, ...] = ()
+        try:
+            made = self.files.make_folders(install_dir)
+            made += self.files.make_folders(self.folder, _PRIVATE_FOLDER)
+            self.lock()
+        except AlreadyRunningError:
+            raise  # they are the other instance's by now
+        except InstallerError:
+            for folder in reversed(made):
+                self.files.remove_folder(folder)
+            raise
+
+    def load(self) -> Receipt | None:
+        """Return the receipt, or None where there is none. Raises ConfigurationError for one that cannot be used."""
+        self.check()
+        path = f"{self.folder}/{_RECEIPT}"
+        found = self.files.find(path)
+        if found is None:
+            return None
+        with located(path):
+            return receipts.decode(found.content)
+
+    def save(self, receipt: Receipt, originals: Mapping[str, bytes]) -> None:
+        """Make the receipt durable, after the copies that it names.
+
+        Raises ConfigurationError before anything is written for a receipt that `load` would refuse.
+        """
+        content = self.check_content(receipt)
+        wanted = {file.before.sha256 for file in receipt.files() if file.before}
+        for digest in sorted(wanted & originals.keys()):
+            path = f"{self.folder}/{_ORIGINALS}/{digest}"
+            if self.files.digest(path) != digest:
+                self.files.make_folders(os.path.dirname(path), _PRIVATE_FOLDER)
+                self._write(path, originals[digest])
+        self._write(f"{self.folder}/{_RECEIPT}", content)
+
+    def check_content(self, receipt: Receipt) -> bytes:
+        """Return the receipt as it is written. Raises ConfigurationError for one that `load` would refuse."""
+        content = receipts.encode(receipt)
+        with located(f"{self.folder}/{_RECEIPT}"):
+            receipts.check(content, receipt)
+        return content
+
+    def tidy(self, receipt: Receipt) -> None:
+        """Remove the copies that the receipt no longer names."""
+        wanted = {file.before.sha256 for file in receipt.files() if file.before}
+        folder = f"{self.folder}/{_ORIGINALS}"
+        for name in self.files.list(folder):
+            if name not in wanted:
+                self.files.remove(f"{folder}/{name}")
+
+    def original(self, before: Before) -> bytes:
+        """Return the copy of what stood there before. Raises ConfigurationError if it is missing or damaged."""
+        path = f"{self.folder}/{_ORIGINALS}/{before.sha256}"
+        found = self.files.find(path)
+        if found is None or hashlib.sha256(found.content).hexdigest() != before.sha256:
+            raise ConfigurationError(
+                "the copy of the original file is missing or damaged",
+                path=path,
+                hint="move the receipt's folder away and run `uninstall`, with the run's --runtime and --config, if "
+                "it had them: what is ours is recognised without it",
+            )
+        return found.content
+
+    def give_order(self, text: bytes) -> None:
+        """Leave an order for the run that holds the lock."""
+        self._write(f"{self.folder}/{_ORDER}", text)
+
+    def take_order(self) -> bytes | None:
+        """Return the order that was left, and remove it."""
+        path = f"{self.folder}/{_ORDER}"
+        found = self.files.find(path)
+        if found is not None:
+            self.files.remove(path)
+            return found.content
+        return None
+
+    def forget(self) -> None:
+        """Remove a folder without a receipt, and those around it that are of our making. Raises NodeError."""
+        self.clear()
+        for folder in reversed(self.files.folders_of_ours(os.path.dirname(self.folder))):
+            self.files.remove_folder(folder)
+
+    def clear(self) -> None:
+        """Remove the receipt first, then its copies, then the folder."""
+        self.files.remove(f"{self.folder}/{_RECEIPT}")
+        for name in self.files.list(f"{self.folder}/{_ORIGINALS}"):
+            self.files.remove(f"{self.folder}/{_ORIGINALS}/{name}")
+        self.files.remove_folder(f"{self.folder}/{_ORIGINALS}")
+        for name in self.files.list(self.folder):
+            self.files.remove(f"{self.folder}/{name}")
+        self.files.remove_folder(self.folder)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _write(self, path: str, content: bytes) -> None:
+        self.files.overwrite(path, content, own_metadata(_PRIVATE_FILE))

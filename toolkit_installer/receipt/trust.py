@@ -1,0 +1,191 @@
+"""What a receipt may speak of: it decides what root writes and removes, so it is believed only where it can be ours.
+
+The folder that it lies in is root's alone. But a copy from another node, an edit by hand, a file that somebody else
+left there, or a flaw in an older version would all be carried out as well.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.registry import ROOMS
+from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import memory, schema
+from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.toolkit import layout, wrappers
+
+PID_FILE_NAME = "toolkit.pid"
+_TOOLKIT = "toolkit"
+_SPECIFICATION = re.compile(r"[A-Za-z0-9_.-]+-[A-Za-z0-9_.-]+\.yaml")
+"""What a CDI specification is called: after its vendor and its class."""
+_TRACES = (b"runtimes", b"imports", b"hooks_dir")
+"""What every text says that we write into an engine's file: a runtimes map, the import of the file that has it, or
+the folder of our hook."""
+
+
+def load(node: Node, store: ReceiptStore) -> Receipt | None:
+    """Return the receipt, None where there is none. Raises ConfigurationError for one that is not to be believed."""
+    store.check()
+    check_file(node, f"{store.folder}/{schema.FILE}")
+    found = store.load()
+    if found is not None:
+        check(node, store.folder, found)
+    return found
+
+
+def check_file(node: Node, path: str) -> None:
+    """Raise ConfigurationError unless what is at `path`, the receipt's, can only have been put there by root or us."""
+    status = node.files.own_status(path)
+    if status is None:
+        return
+    with located(path):
+        if not stat.S_ISREG(status.st_mode):
+            raise schema.damaged("is no regular file")
+        if status.st_uid not in (0, os.geteuid()):
+            raise schema.damaged(f"belongs to user {status.st_uid}")
+        if status.st_mode & 0o022:
+            raise schema.damaged("can be written to by others")
+        if status.st_nlink > 1:
+            raise schema.damaged("has another name as well: it may be somebody else's file")
+
+
+def check(node: Node, folder: str, found: Receipt) -> None:
+    """Raise ConfigurationError if the receipt in `folder` names anything that an installer would not have made.
+
+    Reads, never writes. Raises NodeError too, where the node cannot be looked at.
+    """
+    with located(f"{folder}/{schema.FILE}"):
+        for wrong in _wrong(node, folder, found):
+            raise schema.damaged(wrong)
+
+
+def _wrong(node: Node, folder: str, found: Receipt) -> Iterator[str]:
+    """Yield in words what the receipt cannot say."""
+    place = found.toolkit_folder
+    if (
+        posixpath.basename(place) != _TOOLKIT
+        or node.files.in_folder(place) != f"{posixpath.dirname(folder)}/{_TOOLKIT}"
+    ):
+        yield f"names the toolkit folder {place}, which is not the one beside it"
+    yield from (f"names {name}, which is no file of the toolkit" for name in found.toolkit_files if not _known(name))
+    yield from _wrong_engines(found)
+    for engine in found.engines:
+        for file in engine.files:
+            yield from _wrong_file(node, folder, found, engine, file)
+    for file in found.specifications:
+        yield from _wrong_specification(node, folder, found, file)
+    if posixpath.basename(found.pid_file) != PID_FILE_NAME:
+        yield f"names the PID file {found.pid_file}, which is none"
+    files = found.file_paths()
+    inner = [posixpath.join(place, name) for name in (*layout.FOLDERS, wrappers.CONFIG_NAME)]
+    yield from _wrong_folders(node, found.folders, [*files, *inner, folder])
+    yield from _wrong_folders(node, found.pid_folders, [found.pid_file])
+
+
+def _known(name: str) -> bool:
+    return name == wrappers.CONFIG_NAME or ("/" not in name and bool(layout.known([name])))
+
+
+def _wrong_engines(found: Receipt) -> Iterator[str]:
+    for name, count in Counter(engine.name for engine in found.engines).items():
+        if count > 1:
+            yield f"names {name} twice"
+        if name not in ROOMS:
+            yield f"names the engine {name}, which this installer cannot configure"
+    for engine in found.engines:
+        for handler, path in engine.handlers:
+            if not beneath(path, found.toolkit_folder):
+                yield f"names the handler {handler}, whose executable {path} is not in the toolkit folder"
+
+
+def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, file: FileRecord) -> Iterator[str]:
+    """Yield why `file` cannot be one of the engine's.
+
+    Its name proves nothing, as --config may have been any file: one with a name of its own is believed where it is
+    gone, or has something of ours in it. That nobody but root could have written the receipt is what counts.
+    """
+    room = ROOMS[engine.name]
+    if not room.has_role(file.role):
+        yield f"names {file.path} as {file.role!r} of {engine.name}, which has no such file"
+    usual = room.may_be(file.role, posixpath.basename(file.path)) or any(
+        beneath(file.path, _canonical(node, place)) for place in room.folders
+    )
+    if not usual and not _has_ours(node, found, file):
+        yield f"names {file.path}, which has nothing of this installer's in it, nor the name of a file of {engine.name}"
+    if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
+        yield f"names {file.path}, which is a file of this installer's own, as one of {engine.name}"
+    if _foreign(node, found, file, _TRACES):
+        yield f"names {file.path}, whose content cannot have been written by this installer"
+
+
+def _has_ours(node: Node, found: Receipt, file: FileRecord) -> bool:
+    """Tell whether a file is gone, or says what this installer may have written."""
+    try:
+        present = node.files.find(file.path)
+    except ConfigurationError:
+        return True  # whoever needs it says what it is
+    if present is None:
+        return True
+    before = {file.before.sha256} if file.before is not None else set()
+    known = memory.digest(present.content) in {*file.written, *before}
+    return known or found.toolkit_folder.encode() in present.content
+
+
+def _wrong_specification(node: Node, folder: str, found: Receipt, file: FileRecord) -> Iterator[str]:
+    """Yield why `file` cannot be a CDI specification of ours."""
+    if file.role != schema.SPECIFICATION_ROLE or not _SPECIFICATION.fullmatch(posixpath.basename(file.path)):
+        yield f"names {file.path}, which is no CDI specification"
+    if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
+        yield f"names {file.path}, which is a file of this installer's own, as a CDI specification"
+    if _foreign(node, found, file, ()):
+        yield f"names {file.path}, whose content cannot have been written by this installer"
+
+
+def _foreign(node: Node, found: Receipt, file: FileRecord, traces: Iterable[bytes]) -> bool:
+    """Tell whether the file would be given up for what stood there before, unread, and has nothing of ours in it.
+
+    Ours are the toolkit's folder and `traces`.
+    """
+    try:
+        present = node.files.find(file.path)
+    except ConfigurationError:
+        return False  # no file any more: it is not given up, whoever needs it says what it is
+    if present is None:
+        return False
+    digest = memory.digest(present.content)
+    if digest not in file.written or (file.before is not None and file.before.sha256 == digest):
+        return False
+    return not any(trace in present.content for trace in (*traces, found.toolkit_folder.encode()))
+
+
+def _canonical(node: Node, path: str) -> str:
+    """Return a path without symlinks; one that leads nowhere is as it is: whoever needs it says so."""
+    try:
+        return node.files.canonical(path)
+    except NodeError:
+        return path
+
+
+def _wrong_folders(node: Node, folders: Iterable[str], places: Iterable[str]) -> Iterator[str]:
+    """Yield which of the folders would be removed, hold none of `places`, and bear no mark of ours.
+
+    Those of files that were configured earlier are in the receipt as well.
+    """
+    within = {*places, *(_canonical(node, place) for place in places)}
+    for folder in folders:
+        status = node.files.own_status(folder)
+        if any(beneath(place, folder) or place == folder for place in within):
+            continue
+        if status is None or not stat.S_ISDIR(status.st_mode) or node.files.list(folder):
+            continue
+        if folder not in node.files.folders_of_ours(folder):
+            yield f"names the folder {folder}, which holds nothing of this installer's"
