@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e import sites
+from tests.e2e import cluster_record, cluster_tidying, sites
+from tests.e2e.cluster_objects import workload
 from tests.e2e.machine import Machine
 from tests.e2e.program import Installer, missing_programs
-from tests.e2e.rollout import BYSTANDER, RealCluster, workload
+from tests.e2e.rollout import BYSTANDER, SECOND, RealCluster
 from tests.e2e.sites import Site
 from tests.support import cgroups, containers, go_tools, gpu_host, image_build, images, payloads, releases
 from tests.support import host as hosts
@@ -29,7 +31,9 @@ from tests.support.kubernetes.nodes import Node
 from tests.support.releases import Release, ReleaseError, Suite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from tests.support.kubernetes.kinds import Kind
 
 DATA = Path(__file__).parent / "data"
 
@@ -237,13 +241,8 @@ def site(request: pytest.FixtureRequest, cgroup: str, folder: Path, installer: I
 
 
 @pytest.fixture(scope="session")
-def real_cluster(
-    tmp_path_factory: pytest.TempPathFactory,
-    release: Callable[[Suite], Release],
-    go_tool: Callable[[Tool], Path],
-    built_image: BuiltImage,
-) -> Iterator[RealCluster]:
-    """Yield a real Kubernetes with a node of each kind, each with a driver and a workload: one for all its tests."""
+def kubernetes(go_tool: Callable[[Tool], Path]) -> Path:
+    """Return the folder of the programs of a real Kubernetes, on a machine that can be all its nodes."""
     if os.geteuid() != 0:
         pytest.skip("a cluster's nodes are started as root: run this as root")
     wanted = {
@@ -255,27 +254,57 @@ def real_cluster(
         missing.append(str(bridge))
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that CONTRIBUTING.md names)")
-    programs, folder = go_tool(go_tools.KUBERNETES).resolve(), tmp_path_factory.mktemp("k")
-    with contextlib.ExitStack() as stack:
-        plane = stack.enter_context(ControlPlane(folder / "control", programs))
+    return go_tool(go_tools.KUBERNETES).resolve()
+
+
+@pytest.fixture(scope="session")
+def join(
+    kubernetes: Path, release: Callable[[Suite], Release], go_tool: Callable[[Tool], Path], built_image: BuiltImage
+) -> Callable[[contextlib.ExitStack, ControlPlane, Iterable[Kind]], RealCluster]:
+    """Return what has a node of each of these kinds join a control plane, each with a driver and the images."""
+
+    def started(stack: contextlib.ExitStack, plane: ControlPlane, wanted: Iterable[Kind]) -> RealCluster:
         made = []
-        for number, kind in enumerate(kinds.KINDS, start=1):
+        for number, kind in enumerate(wanted, start=1):
             suite = release(kind.suite) if kind.suite is not None else None
             engine = go_tool(kind.tool) if kind.tool is not None else None
-            node = Node(number, kind, plane, programs, folder, release=suite, engine=engine)
+            node = Node(number, kind, plane, kubernetes, plane.folder.parent, release=suite, engine=engine)
             made.append(stack.enter_context(node))
+
+        names = built_image.reference, f"{image_build.NAME}:{SECOND}"
+        images.renamed(built_image.archive, both := plane.folder / "image.tar", *names)
+
+        def bring(node: Node) -> None:
             node.load(images.archive(), images.PAUSE, images.IMAGE)
-            node.load(built_image.archive, built_image.reference)
+            node.load(both, *names)
             node.install_driver()
-        cluster = RealCluster(plane, made)
-        cluster.apply([workload(BYSTANDER)])
+
+        with ThreadPoolExecutor(len(made)) as pool:
+            list(pool.map(bring, made))
+        return RealCluster(plane, made)
+
+    return started
+
+
+@pytest.fixture(scope="session")
+def real_cluster(
+    tmp_path_factory: pytest.TempPathFactory,
+    kubernetes: Path,
+    join: Callable[[contextlib.ExitStack, ControlPlane, Iterable[Kind]], RealCluster],
+) -> Iterator[RealCluster]:
+    """Yield a real Kubernetes with a node of each kind, each with a driver and a workload: one for all its tests."""
+    with contextlib.ExitStack() as stack:
+        plane = stack.enter_context(ControlPlane(tmp_path_factory.mktemp("k") / "control", kubernetes))
+        cluster = join(stack, plane, kinds.KINDS)
+        cluster.give(workload(BYSTANDER))
         cluster.wait_until_running(BYSTANDER)
         yield cluster
 
 
 @pytest.fixture
-def cluster(real_cluster: RealCluster) -> Iterator[RealCluster]:
-    """Yield it with nothing of ours on any node, and leave it so, whatever the test did."""
+def cluster(real_cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    """Yield it with nothing of ours on any node, whatever the test before did."""
+    cluster_tidying.tidy(real_cluster)
     real_cluster.note()
-    yield real_cluster
-    real_cluster.tidy()
+    with cluster_record.recorded(request.node, real_cluster):
+        yield real_cluster

@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import yaml
 
+from tests.e2e.cluster_objects import all_at_once, is_ready, workload
 from tests.e2e.gpu_nodes import LOOK
 from tests.e2e.machine import HANDLERS
-from tests.e2e.program import SCRIPTS
-from tests.support import images, manifests
+from tests.e2e.standings import PID_FILE, Standing, changes
 from tests.support.kubernetes.control_plane import ControlPlane
 from tests.support.kubernetes.nodes import KEPT, Node
-from tests.support.manifests import FOLDER, Object
+from tests.support.manifests import FOLDER
+from toolkit_installer import __version__
 
 NAMESPACE = NAME = "toolkit-installer"
 DAEMON_SET = f"daemonset/{NAME}"
-RELOADS = "run/nvidia/toolkit-installer.reloads"
-"""What a cleanup leaves by purpose: when the engine was reloaded."""
+SECOND = "second"
+SECOND_IMAGE = f"{NAME}:{SECOND}"
+"""The same image under another tag: to Kubernetes it is a changed one."""
 TAINT, LABEL = "toolkit-test/away", "toolkit-test/wanted"
 """What a test may put on a node; afterwards it is taken away."""
 BYSTANDER, GPU = "bystander", "gpu"
-_POLL = 0.5
+_POLL = 0.2
 _SECONDS = 240.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Standing:
-    """How a node stands: all its files, what its engine serves, and how often that was started."""
-
-    files: Mapping[str, tuple[object, ...]]
-    handlers: frozenset[str]
-    starts: int
+_RESTART_SECONDS = 60.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, within: float = _SECONDS) -> None:
@@ -54,11 +48,19 @@ class RealCluster:
         self.plane = plane
         self.nodes = {node.name: node for node in nodes}
         self.before: dict[str, Standing] = {}
+        self._engines: dict[str, str] = {}
+        self.untouched = {name: node.differences() for name, node in self.nodes.items()}
+        """The nodes' files before the first test."""
 
     # --- what is there ---
 
-    def standing(self, name: str) -> Standing:
-        """Return how a node stands."""
+    def standings(self, names: Iterable[str] | None = None) -> dict[str, Standing]:
+        """Return how these nodes, or all, stand; they are looked at side by side."""
+        wanted = list(self.nodes if names is None else names)
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            return dict(zip(wanted, pool.map(self._standing, wanted), strict=True))
+
+    def _standing(self, name: str) -> Standing:
         node = self.nodes[name]
         return Standing(node.differences(), node.handlers(), node.engine_starts())
 
@@ -68,6 +70,13 @@ class RealCluster:
         for pod in self.plane.get(f"/api/v1/pods?labelSelector=app.kubernetes.io%2Fname%3D{app}"):
             found.setdefault(pod["spec"].get("nodeName", ""), []).append(pod)
         return found
+
+    def engine(self, node: str) -> str:
+        """Return the name and version of a node's engine, as its kubelet had them: none while an engine restarts."""
+        if node not in self._engines:
+            (found,) = self.plane.get(f"/api/v1/nodes/{node}")
+            self._engines[node] = str(found["status"]["nodeInfo"]["containerRuntimeVersion"]).replace("://", " ")
+        return self._engines[node]
 
     def workloads(self, app: str = BYSTANDER) -> dict[str, list[tuple[str, int]]]:
         """Return what tells whether a pod was disturbed: the containers by node, and how often each was restarted."""
@@ -85,45 +94,57 @@ class RealCluster:
         statuses = [each for pod in self.pods().get(node, []) for each in pod["status"].get("containerStatuses", [])]
         return sum(each["restartCount"] for each in statuses)
 
+    def said(self, node: str) -> str:
+        """Return all that the installer's pods on a node said in this test, those that are gone too."""
+        return "".join(path.read_text(errors="replace") for path in self.nodes[node].host.path(KEPT).rglob("*.log"))
+
     def story(self) -> str:
-        """Return what the installer's pods said, for whoever reads why a test failed."""
+        """Return what became of the installer's pods, for whoever reads why a test failed."""
         parts = []
         for node, pods in sorted(self.pods().items()):
             for pod in pods:
                 states = pod["status"].get("initContainerStatuses", []) + pod["status"].get("containerStatuses", [])
                 told = {each["name"]: each["state"] for each in states}
                 parts.append(f"--- {node} {pod['metadata']['name']} {pod['status'].get('phase')} {json.dumps(told)}")
-        for name, node in self.nodes.items():
-            tail = f"find {KEPT} -name '*.log' -exec tail -n 60 {{}} +"
-            kept = node.host.run("sh", "-c", tail, check=False).stdout
-            parts.append(f"--- what its containers said, kept on {name}\n{kept}")
+        parts += [f"--- what its containers said on {name}\n{self.said(name)}" for name in self.nodes]
         return "\n".join(parts)
 
     # --- what is done ---
 
-    def apply(self, what: str | list[dict[str, Any]] = "base") -> None:
-        """Apply a kustomization of daemonset/, as a user does, or these objects."""
-        if isinstance(what, str):
-            self.plane.kubectl("apply", f"--kustomize={FOLDER / what}")
-        else:
-            self.plane.kubectl("apply", "--filename=-", given=yaml.safe_dump_all(what))
+    def apply(self, what: str = "base") -> None:
+        """Apply a kustomization of daemonset/ whose rollouts take all nodes at once: they are not what is looked at."""
+        self.give(*all_at_once(what))
+
+    def apply_as_it_is(self, what: str = "base") -> None:
+        """Apply a kustomization of daemonset/, as a user does."""
+        self.wait_until_no_namespace()
+        self.plane.kubectl("apply", f"--kustomize={FOLDER / what}")
+
+    def give(self, *objects: dict[str, Any]) -> None:
+        """Apply objects."""
+        self.wait_until_no_namespace()
+        self.plane.kubectl("apply", "--filename=-", given=yaml.safe_dump_all(objects))
 
     def delete(self, what: str = "base") -> None:
-        """Delete a kustomization, as a user does, and wait until nothing is left of it."""
+        """Delete a kustomization, as a user does, and wait until no pod is left of it."""
         self.plane.kubectl("delete", f"--kustomize={FOLDER / what}", "--ignore-not-found", "--wait=false")
         self.wait_until_no_pods()
-        self.wait_until_no_namespace()
+        self.hurry_namespace()
+
+    def hurry_namespace(self, name: str = NAMESPACE) -> bool:
+        """Have Kubernetes look now whether a namespace that is being deleted is empty; tell whether there is such.
+
+        By itself it looks again after half of the pods' grace period, which is minutes; a change has it look.
+        """
+        path = f"/api/v1/namespaces/{name}"
+        found = self.plane.find(path)
+        if found is None or "deletionTimestamp" not in found["metadata"]:
+            return False
+        return self.plane.patch(path, {"metadata": {"annotations": {"look": str(time.monotonic())}}}) is not None
 
     def wait_until_no_namespace(self, name: str = NAMESPACE) -> None:
-        """Wait until a namespace that is being deleted, and has no pods any more, is gone.
-
-        Kubernetes looks again after half of its pods' grace period, which is minutes; a change has it look at once.
-        """
-        found = self.plane.kubectl("annotate", f"namespace/{name}", "look=now", check=False)
-        if found.returncode == 0:
-            self.plane.kubectl("wait", "--for=delete", f"namespace/{name}", "--timeout=100s", check=False)
-        left = self.plane.kubectl("get", "namespace", name, check=False)
-        assert left.returncode, f"the namespace {name} is still there"
+        """Wait until a namespace that is being deleted, and has no pods any more, is gone."""
+        wait_until(lambda: not self.hurry_namespace(name), f"the namespace {name} is gone")
 
     def command(self, *words: str) -> None:
         """Run kubectl in the namespace of the installer."""
@@ -139,6 +160,17 @@ class RealCluster:
         wanted = sorted(self.nodes if nodes is None else nodes)
         wait_until(lambda: self._ready(wanted), f"{', '.join(wanted)} have a ready pod of the last state")
 
+    def wait_until_rolled_out_one_by_one(self) -> None:
+        """Wait until a rollout has ended, and assert that it never left more than one node without a ready pod."""
+
+        def ended() -> bool:
+            pods = self.pods()
+            without = [node for node in self.nodes if not any(map(is_ready, pods.get(node, [])))]
+            assert len(without) <= 1, f"{', '.join(without)} have no ready pod\n{self.story()}"
+            return not without and self._ready(list(self.nodes))
+
+        wait_until(ended, "the rollout has ended")
+
     def _ready(self, nodes: list[str]) -> bool:
         (daemon_set,) = self.plane.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{NAME}")
         if daemon_set["status"].get("observedGeneration") != daemon_set["metadata"]["generation"]:
@@ -152,29 +184,31 @@ class RealCluster:
         )
 
     @contextlib.contextmanager
-    def workload(self, app: str = GPU, runtime_class: str | None = "nvidia") -> Iterator[None]:
-        """Have a pod on each node until the block ends, which asks for the GPU."""
-        for node in self.nodes.values():
-            node.settle()
-        self.apply([workload(app, asks=True, runtime_class=runtime_class)])
-        try:
-            self.wait_until_running(app)
-            yield
-        finally:
-            self.remove(app)
+    def workload(
+        self, app: str = GPU, runtime_class: str | None = "nvidia", nodes: Collection[str] = ()
+    ) -> Iterator[None]:
+        """Have a pod on each of these nodes, or each at all, until the block ends well, which asks for the GPU."""
+        wanted = list(nodes or self.nodes)
+        for name in wanted:
+            self.nodes[name].settle()
+        self.give(workload(app, asks=True, runtime_class=runtime_class, nodes=wanted))
+        self.wait_until_running(app, wanted)
+        yield
+        self.remove(app)
 
-    def wait_until_running(self, app: str) -> None:
-        """Wait until every node has a ready pod of an application."""
+    def wait_until_running(self, app: str, nodes: Iterable[str] | None = None) -> None:
+        """Wait until each of these nodes, or each at all, has a ready pod of an application."""
+        wanted = list(self.nodes if nodes is None else nodes)
 
         def running() -> bool:
             pods = self.pods(app)
-            return all(len(pods.get(node, [])) == 1 and is_ready(pods[node][0]) for node in self.nodes)
+            return all(len(pods.get(node, [])) == 1 and is_ready(pods[node][0]) for node in wanted)
 
         wait_until(running, f"every node has a pod of {app}")
 
     def remove(self, app: str) -> None:
         """Delete a workload, and wait until its pods are gone."""
-        self.plane.kubectl("delete", f"daemonset/{app}", "--ignore-not-found", "--wait")
+        self.plane.kubectl("delete", f"daemonset/{app}", "--ignore-not-found", "--wait=false")
         wait_until(lambda: not self.pods(app), f"no pods of {app} are left")
 
     def seen(self, node: str, app: str = GPU) -> set[str]:
@@ -183,32 +217,71 @@ class RealCluster:
         look = self.plane.kubectl("exec", pod["metadata"]["name"], "--", "/bin/busybox", "sh", "-c", LOOK)
         return set(look.stdout.split())
 
+    def uninstall(self, nodes: Collection[str]) -> None:
+        """Take everything back on these nodes as the documentation says, on all of them at the same time."""
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            list(pool.map(self._uninstall, nodes))
+
+    def _uninstall(self, node: str) -> None:
+        """Take everything back on a node, and delete the pod that this leaves."""
+        program = ["toolkit-installer", "uninstall", "--node-root", "/host"]
+        image = f"--image={NAME}:{__version__}"
+        # the engine that it restarts is also what it is attached through
+        self.plane.kubectl(
+            "debug", f"node/{node}", "--attach", "--profile=sysadmin", image, "--", *program, check=False
+        )
+
+        def pods() -> list[dict[str, Any]]:
+            found = self.plane.get("/api/v1/namespaces/default/pods")
+            return [each for each in found if each["metadata"]["name"].startswith(f"node-debugger-{node}-")]
+
+        def ended() -> bool:
+            return all(each["status"]["phase"] in ("Succeeded", "Failed") for each in pods())
+
+        (pod,) = pods()
+        wait_until(ended, f"uninstall has ended on {node}")
+        (status,) = pods()[0]["status"]["containerStatuses"]
+        name = pod["metadata"]["name"]
+        said = self.plane.kubectl("logs", name, check=False).stdout
+        self.plane.kubectl("delete", "pod", name, "--wait=false")
+        assert status["state"]["terminated"]["exitCode"] == 0, said
+
     # --- what has to hold ---
 
     def note(self) -> None:
         """Note how every node, and every workload, stands before anything is done."""
-        self.before = {name: self.standing(name) for name in self.nodes}
+        self.before = self.standings()
         self._workloads = self.workloads()
 
     def assert_configured(self, *nodes: str, reloads: int | None = 1) -> None:
         """Assert that these nodes, or all, serve our handlers, after so many reloads since it was noted."""
-        for name in nodes or self.nodes:
-            before, now = self.before[name], self.standing(name)
-            assert now.handlers == before.handlers | HANDLERS, f"{name}:\n{self.story()}"
+        for name, now in self.standings(nodes or None).items():
+            assert now.handlers == self.before[name].handlers | HANDLERS, f"{name}:\n{self.story()}"
             self._assert_reloads(name, now, reloads)
+
+    def assert_untouched(self, *nodes: str) -> None:
+        """Assert that these nodes, or all, whose pods are at work, are as it was noted, but for a run's PID file."""
+        for name, now in self.standings(nodes or None).items():
+            changed = set(changes(self.before[name].files, now.files)) - {PID_FILE}
+            assert not changed, f"{name} is not as it was: {changed}\n{self.story()}"
+            assert (now.handlers, now.starts) == (self.before[name].handlers, self.before[name].starts), self.story()
 
     def assert_as_before(self, *nodes: str, reloads: int | None = None) -> None:
         """Assert that these nodes, or all, are byte for byte as it was noted, after so many reloads."""
-        for name in nodes or self.nodes:
-            before, node = self.before[name], self.nodes[name]
-            # CRI-O ends only after the pod that asks it to: systemd may be starting it just now
-            wait_until(lambda node=node, before=before: node.handlers() == before.handlers, f"{name} is given back", 60)
-            now = self.standing(name)
-            both = now.files.keys() | before.files.keys()
-            changed = {path for path in both if now.files.get(path) != before.files.get(path)} - {RELOADS}
-            assert not changed, f"{name} is not as it was: {sorted(changed)}\n{self.story()}"
-            assert now.handlers == before.handlers, f"{name}:\n{self.story()}"
-            self._assert_reloads(name, now, reloads)
+        # CRI-O ends only after the pod that asks it to: systemd may be starting it just now
+        deadline = time.monotonic() + _RESTART_SECONDS
+        left = list(nodes or self.nodes)
+        while left:
+            for name, now in self.standings(left).items():
+                before = self.before[name]
+                if now.handlers != before.handlers and time.monotonic() < deadline:
+                    continue
+                left.remove(name)
+                assert not (changed := changes(before.files, now.files)), (
+                    f"{name} is not as it was: {changed}\n{self.story()}"
+                )
+                assert now.handlers == before.handlers, f"{name}:\n{self.story()}"
+                self._assert_reloads(name, now, reloads)
 
     def _assert_reloads(self, name: str, now: Standing, reloads: int | None) -> None:
         """Assert that an engine was restarted as often as that many reloads take; None: that may be any."""
@@ -219,70 +292,3 @@ class RealCluster:
     def assert_undisturbed(self) -> None:
         """Assert that no workload's container was replaced or restarted since it was noted."""
         assert self.workloads() == self._workloads
-
-    # --- afterwards ---
-
-    def tidy(self) -> None:
-        """Take everything of a test away, whatever state it left: the next one begins as this one did."""
-        kubectl = self.plane.kubectl
-        kubectl("taint", "nodes", "--all", f"{TAINT}-", check=False)
-        kubectl("label", "nodes", "--all", f"{LABEL}-")
-        kubectl("uncordon", "--selector=kubernetes.io/os=linux")
-        if self.pods() or kubectl("get", "namespace", NAMESPACE, check=False).returncode == 0:
-            kubectl("delete", f"--kustomize={FOLDER / 'base'}", "--ignore-not-found", "--wait=false", check=False)
-            pods = [f"--selector=app.kubernetes.io/name={NAME}", "--all-namespaces"]
-            kubectl("delete", "pods", *pods, "--force", "--grace-period=0", check=False)
-            self.wait_until_no_pods()
-            self.wait_until_no_namespace()
-        for node in self.nodes.values():
-            if HANDLERS & node.handlers() or node.host.path("/usr/local/nvidia").exists():
-                node.host.run(SCRIPTS / "toolkit-installer", "uninstall", check=False, within=120)
-            node.host.path(f"/{RELOADS}").unlink(missing_ok=True)
-            node.host.run("sh", "-c", f"rm -rf {KEPT}/*")
-
-
-def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Tell whether a pod is ready, and is not ending."""
-    conditions = pod["status"].get("conditions", [])
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-    return ready and "deletionTimestamp" not in pod["metadata"]
-
-
-def workload(name: str, *, asks: bool = False, runtime_class: str | None = None) -> dict[str, Any]:
-    """Return a DaemonSet whose pods do nothing, on every node; `asks` says whether they ask for the GPU."""
-    labels = {"app.kubernetes.io/name": name}
-    container: dict[str, Any] = {"name": "main", "image": images.IMAGE, "command": images.COMMAND}
-    spec: dict[str, Any] = {
-        "containers": [container],
-        "tolerations": [{"operator": "Exists"}],
-        "terminationGracePeriodSeconds": 5,
-    }
-    if asks:
-        container["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "nvidia.com/gpu=0"}]
-    if runtime_class is not None:
-        spec["runtimeClassName"] = runtime_class
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}},
-    }
-
-
-def copy_of_base(namespace: str) -> list[Object]:
-    """Return daemonset/base as it is when somebody applies it a second time, in another namespace."""
-    found = []
-    for each in manifests.rendered("base"):
-        metadata = each["metadata"]
-        if each["kind"] == "RuntimeClass":
-            continue
-        if each["kind"] == "Namespace" or each["kind"].startswith("Cluster"):
-            metadata["name"] = namespace
-        else:
-            metadata["namespace"] = namespace
-        for subject in each.get("subjects", []):
-            subject["namespace"] = namespace
-        if each["kind"] == "ClusterRoleBinding":
-            each["roleRef"]["name"] = namespace
-        found.append(each)
-    return found

@@ -160,9 +160,15 @@ KUBERNETES = Tool(  # all of a cluster but etcd, in one program: they share near
     source=Path(__file__).with_name("kubernetes"),
     names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"),
 )
+KWOK = Tool(  # nodes that are only made up, for a cluster that is larger than the machine
+    name="kwok",
+    module="sigs.k8s.io/kwok",
+    version="v0.8.0",
+    commands=("cmd/kwok",),
+)
 
 ALL = (CONTAINERD, TOOLKIT, PEER, CRIO, KUSTOMIZE, CRI_DOCKERD)
-"""What `make e2e` wants; KUBERNETES takes longer than all of them, and is built by the tests that want it."""
+"""What `make e2e` wants; KUBERNETES takes longer than all of them, and like KWOK is built by the tests that want it."""
 
 
 def folder_of(tool: Tool, cache: Path = CACHE) -> Path:

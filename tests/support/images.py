@@ -66,6 +66,20 @@ def archive(more: Mapping[str, Path] = _NOTHING) -> bytes:
     return _tar(parts | {_blob(content): content for content in (layer, settings, manifest)}, mode=0o644)
 
 
+def renamed(archive: Path, into: Path, *names: str) -> None:
+    """Write an image that is in a file as `docker save` makes it into another, under these names."""
+    with tarfile.open(archive) as old, tarfile.open(into, "w") as new:
+        for entry in old:
+            if entry.name == "repositories":  # of docker before 1.10
+                continue
+            content = old.extractfile(entry) if entry.isreg() else None
+            if entry.name == "manifest.json" and content is not None:
+                (image,) = json.load(content)
+                changed = json.dumps([image | {"RepoTags": list(names)}]).encode()
+                entry.size, content = len(changed), io.BytesIO(changed)
+            new.addfile(entry, content)
+
+
 def _busybox() -> str:
     path = shutil.which("busybox", path=PATH)
     if path is None:

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +33,7 @@ _USERS = {
     "admin": "admin,admin,system:masters",
     "controller-manager": "system:kube-controller-manager,controller-manager",
     "scheduler": "system:kube-scheduler,scheduler",
+    "kwok": "kwok,kwok,system:masters",
 }
 _SECONDS = 120.0
 _POLL = 0.1
@@ -53,11 +54,15 @@ def pods_of(number: int) -> str:
 
 
 class ControlPlane:
-    """The control plane below `folder`; `programs` has those of Kubernetes. It answers once it is entered."""
+    """The control plane below `folder`; `programs` has those of Kubernetes. It answers once it is entered.
 
-    def __init__(self, folder: Path, programs: Path) -> None:
+    `flags` are given to a program, by its name, beside those that it always has.
+    """
+
+    def __init__(self, folder: Path, programs: Path, flags: Mapping[str, Sequence[str]] | None = None) -> None:
         self.folder = folder
         self._programs = programs
+        self._flags = flags or {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._arguments: dict[str, list[str | Path]] = {}
         self.hardware = Hardware(folder / "disk")
@@ -163,7 +168,8 @@ class ControlPlane:
     def start(self, name: str) -> None:
         """Start one of them, as it was started first, and wait until the API server answers if it is that one."""
         # it ends with the tests even where these are killed and no finalizer runs
-        command = ["setpriv", "--pdeathsig", "KILL", *self.hardware.enter, *self._arguments[name]]
+        given = [*self._arguments[name], *self._flags.get(name, ())]
+        command = ["setpriv", "--pdeathsig", "KILL", *self.hardware.enter, *given]
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command,
@@ -197,6 +203,8 @@ class ControlPlane:
         deadline = time.monotonic() + _SECONDS
         while self.kubectl("get", "--raw=/readyz", check=False).returncode:
             for name, process in self._processes.items():
+                if name not in ("etcd", "apiserver"):  # those that ask it may have ended because it was away
+                    continue
                 if process.poll() is not None or time.monotonic() > deadline:
                     said = (self.folder / f"{name}.log").read_text(errors="replace")[-4000:]
                     raise ControlPlaneError(f"no answer, and {name} ({process.returncode}) said:\n{said}")
@@ -211,6 +219,10 @@ class ControlPlane:
         finally:
             self.start(name)
             self._wait_until_ready()
+            for each in ("controller-manager", "scheduler"):
+                # by themselves they ask again after a minute; in a cluster with more of them, another takes over
+                self.stop(each)
+                self.start(each)
 
     # --- kubectl ---
 
@@ -234,23 +246,36 @@ class ControlPlane:
         return done
 
     def get(self, path: str) -> list[dict[str, Any]]:
-        """Return the objects at a path of the API: a list's, or the only one.
+        """Return the objects at a path of the API: a list's, or the only one. Raises ControlPlaneError."""
+        told = self.find(path)
+        if told is None:
+            raise ControlPlaneError(f"GET {path}: there is none")
+        return list(told.get("items", [told]))
 
-        It is asked through `kubectl proxy`: a kubectl each time that something is looked at would keep a processor
-        busy while it is waited for. Raises ControlPlaneError.
-        """
+    def find(self, path: str) -> dict[str, Any] | None:
+        """Return what is at a path of the API; None where nothing is. Raises ControlPlaneError."""
+        return self._ask("GET", path)
+
+    def patch(self, path: str, change: dict[str, Any]) -> dict[str, Any] | None:
+        """Change an object as a JSON merge patch says; return None where there is none. Raises ControlPlaneError."""
+        return self._ask("PATCH", path, json.dumps(change))
+
+    def _ask(self, method: str, path: str, content: str | None = None) -> dict[str, Any] | None:
+        """Ask through `kubectl proxy`: a kubectl each time that one looks would keep a processor busy."""
         connection = http.client.HTTPConnection("localhost", timeout=_SECONDS)
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(_SECONDS)
         with contextlib.closing(connection):
             connection.sock.connect(str(self._proxy))
-            connection.request("GET", path)
+            connection.request(method, path, content, {"Content-Type": "application/merge-patch+json"})
             answer = connection.getresponse()
-            content = answer.read()
+            said = answer.read()
+        if answer.status == http.HTTPStatus.NOT_FOUND:
+            return None
         if answer.status != http.HTTPStatus.OK:
-            raise ControlPlaneError(f"GET {path}: {answer.status} {content.decode(errors='replace')}")
-        told: dict[str, Any] = json.loads(content)
-        return list(told.get("items", [told]))
+            raise ControlPlaneError(f"{method} {path}: {answer.status} {said.decode(errors='replace')}")
+        told: dict[str, Any] = json.loads(said)
+        return told
 
 
 def kubeconfig(token: str, authority: str) -> str:

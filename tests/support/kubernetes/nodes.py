@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
-import stat
 import tempfile
 import uuid
 from pathlib import Path
@@ -16,6 +14,7 @@ from tests.support import gpu_host
 from tests.support.host import Host
 from tests.support.kubernetes import control_plane
 from tests.support.kubernetes.control_plane import BRIDGE, ControlPlane
+from tests.support.kubernetes.files import Files, State
 from tests.support.kubernetes.hardware import Hardware, connect
 from tests.support.kubernetes.kinds import CNI_CONFIGURATION
 
@@ -38,13 +37,13 @@ _SETTINGS = {
     "kernel/keys/root_maxkeys": 1000000,
     "kernel/keys/root_maxbytes": 25000000,
 }
-# A container's log goes with its pod, and a test that fails wants to know what it said.
-_KEEP = f"cp -rlf /var/log/pods/toolkit-* {KEPT}"
+# A container's log goes with its pod, and a test wants to know what it said. A log that the engine has somewhere else,
+# as docker has, can only be copied.
 _KEEP_LOGS = f"""\
 [Unit]
 DefaultDependencies=no
 [Service]
-ExecStart=/bin/sh -c 'mkdir -p {KEPT}; while sleep .5; do {_KEEP}; done'
+ExecStart=/bin/sh -c 'mkdir -p {KEPT}; while sleep .5; do cp @HOW@ /var/log/pods/toolkit-* {KEPT}; done'
 StandardError=null
 """
 _CHANGING = (
@@ -75,6 +74,7 @@ class Node:
         self._plane, self._programs, self._engine, self._folder = plane, programs, engine, folder / self.name
         self.hardware = Hardware(self._folder / "disk")
         self.host = Host(self.hardware.disk, release=release, shown=[programs], hardware=self.hardware)
+        self._files = Files()
         self._driver = False
 
     def __enter__(self) -> Self:
@@ -109,6 +109,7 @@ class Node:
         for path, text in {
             "/etc/hosts": f"127.0.0.1 localhost\n{address} {self.name}\n",
             "/etc/hostname": f"{self.name}\n",
+            "/etc/resolv.conf": "nameserver 127.0.0.1\n",  # which says at once that there is none, and others do not
             "/etc/machine-id": f"{uuid.uuid4().hex}\n",
             f"{CNI_CONFIGURATION}/10-pods.conflist": _cni(control_plane.pods_of(self.number)),
             "/etc/kubernetes/ca.crt": self._plane.authority.read_text(),
@@ -118,7 +119,7 @@ class Node:
             f"/etc/systemd/system/{self.kind.unit}.service.d/count.conf": (
                 f"[Service]\nExecStartPre=/bin/sh -c 'echo start >>{_STARTS}'\n"
             ),
-            "/etc/systemd/system/keep-logs.service": _KEEP_LOGS,
+            "/etc/systemd/system/keep-logs.service": _KEEP_LOGS.replace("@HOW@", "-rLf" if self.kind.below else "-rlf"),
             **self.kind.files,
         }.items():
             self.host.path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -171,10 +172,12 @@ KillMode=process
             gpu_host.install(self.host, Path(work) / "driver")
         self._driver = True
 
-    def remove_driver(self) -> None:
-        """Remove both."""
+    def remove_driver(self, *, gpu: bool = False) -> None:
+        """Remove the driver, and its GPU unless that stays."""
         gpu_host.remove(self.host)
         self._driver = False
+        if gpu:
+            gpu_host.plug_in(self.host)
 
     def load(self, archive: Path | bytes, *names: str) -> None:
         """Bring an image, with these names, to its engine."""
@@ -207,23 +210,15 @@ KillMode=process
         """Return the names of the handlers that the live engine serves."""
         return self.kind.handlers(self.host)
 
-    def differences(self) -> dict[str, tuple[object, ...]]:
+    def differences(self) -> dict[str, State]:
         """Return what tells its files from those of the machine that the tests run on, each with all that it is.
 
         Every file of the node's own file system counts, but for those that any node at work writes.
         """
         upper = Path(f"/proc/{self.hardware.pid}/root") / self.hardware.disk.relative_to("/") / "upper"
-        found: dict[str, tuple[object, ...]] = {}
-        for path in upper.rglob("*"):
-            name = path.relative_to(upper)
-            if any(name.is_relative_to(place) for place in _CHANGING):
-                continue
-            here, below = _state(path), _state(Path("/") / name)
-            if here != below:
-                found[str(name)] = here
-        for path in self.host.path("/run/nvidia").rglob("*"):
-            found[f"run/nvidia/{path.name}"] = ()
-        return found
+        found = self._files.differences(upper, Path("/"), _CHANGING)
+        own = self.host.path("/run/nvidia")
+        return found | {f"run/nvidia/{path.relative_to(own)}": () for path in own.rglob("*")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,22 +243,6 @@ class SmallDisk:
     def files(self) -> list[Path]:
         """Return all that is on it."""
         return list(self.host.path(self.place).rglob("*"))
-
-
-def _state(path: Path) -> tuple[object, ...]:
-    """Return what a file is: kind, mode, owner, and content; nothing of one that is not there, or removed above it."""
-    try:
-        about = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    if stat.S_ISCHR(about.st_mode) and about.st_rdev == 0:
-        return ()
-    content: object = about.st_rdev
-    if stat.S_ISREG(about.st_mode):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-    elif stat.S_ISLNK(about.st_mode):
-        content = str(path.readlink())
-    return oct(about.st_mode), about.st_uid, about.st_gid, content
 
 
 def _cni(network: str) -> str:

@@ -1,0 +1,43 @@
+"""Outages of a real cluster's control plane: when they begin, and how long they last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+from tests.e2e.rollout import RealCluster, wait_until
+
+SECONDS = float(os.environ.get("E2E_OUTAGE", "35"))
+"""How long one lasts: longer than a pod that is told to stop asks at most, which is 30 s. E2E_OUTAGE=120 makes it two
+minutes, which is more than Kubernetes' own patience with nodes that it does not hear of."""
+UNANSWERED = "does not say whether the DaemonSet still wants this node"
+
+
+def last() -> None:
+    """Let an outage last."""
+    time.sleep(SECONDS)
+
+
+@contextlib.contextmanager
+def outage(cluster: RealCluster, program: str = "apiserver") -> Iterator[None]:
+    """Have a program of the control plane away until the block ends.
+
+    Kubelets look for an API server that was away after longer and longer waits, up to a minute; new ones look at once.
+    """
+    with cluster.plane.without(program):
+        yield
+    if program == "apiserver":
+        for node in cluster.nodes.values():
+            node.host.run("systemctl", "restart", "kubelet")
+
+
+def wait_until_all_pods_end(cluster: RealCluster) -> None:
+    """Wait until every pod of the installer has been told to end: that is when an outage is met with."""
+
+    def told() -> bool:
+        pods = [pod for each in cluster.pods().values() for pod in each]
+        return all("deletionTimestamp" in pod["metadata"] for pod in pods)
+
+    wait_until(told, "every pod has been told to end")

@@ -1,0 +1,28 @@
+"""How a node of a real cluster stands, and what tells two such states apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from tests.support.kubernetes.files import State
+
+RELOADS = "run/nvidia/toolkit-installer.reloads"
+"""What a cleanup leaves by purpose: when the engine was reloaded."""
+PID_FILE = "run/nvidia/toolkit.pid"
+"""What a run at work has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """How a node stands: all its files, what its engine serves, and how often that was started."""
+
+    files: Mapping[str, State]
+    handlers: frozenset[str]
+    starts: int
+
+
+def changes(before: Mapping[str, State], now: Mapping[str, State]) -> list[str]:
+    """Return the files that are not as they were, but for what remembers the reloads."""
+    both = now.keys() | before.keys()
+    return sorted(path for path in both if now.get(path) != before.get(path) and path != RELOADS)
