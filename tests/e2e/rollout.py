@@ -131,6 +131,16 @@ class RealCluster:
         self.wait_until_no_pods()
         self.hurry_namespace()
 
+    def remove_installation(self) -> None:
+        """Delete all of it, the DaemonSet first, and wait until no pod is left: each pod learns at once that it may go.
+
+        For tests whose subject is another one: after `delete` the pods find their permissions gone, and have to wait
+        until the API server's answers are certain.
+        """
+        self.command("delete", DAEMON_SET, "--wait=false")
+        self.wait_until_no_pods()
+        self.delete()
+
     def hurry_namespace(self, name: str = NAMESPACE) -> bool:
         """Have Kubernetes look now whether a namespace that is being deleted is empty; tell whether there is such.
 
@@ -160,6 +170,18 @@ class RealCluster:
         wanted = sorted(self.nodes if nodes is None else nodes)
         wait_until(lambda: self._ready(wanted), f"{', '.join(wanted)} have a ready pod of the last state")
 
+    def wait_until_available(self) -> None:
+        """Wait until each pod has been ready for minReadySeconds.
+
+        Before that, a rollout replaces it at once, beside as many others as it likes: it counts as away already.
+        """
+
+        def available() -> bool:
+            status = self._daemon_set()["status"]
+            return status.get("numberAvailable") == status["desiredNumberScheduled"] == len(self.nodes)
+
+        wait_until(available, "every pod counts as available")
+
     def wait_until_rolled_out_one_by_one(self) -> None:
         """Wait until a rollout has ended, and assert that it never left more than one node without a ready pod."""
 
@@ -172,7 +194,7 @@ class RealCluster:
         wait_until(ended, "the rollout has ended")
 
     def _ready(self, nodes: list[str]) -> bool:
-        (daemon_set,) = self.plane.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{NAME}")
+        daemon_set = self._daemon_set()
         if daemon_set["status"].get("observedGeneration") != daemon_set["metadata"]["generation"]:
             return False
         generation = daemon_set["metadata"]["annotations"]["deprecated.daemonset.template.generation"]
@@ -182,6 +204,10 @@ class RealCluster:
             and is_ready(pods[node][0])
             for node in nodes
         )
+
+    def _daemon_set(self) -> dict[str, Any]:
+        (found,) = self.plane.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{NAME}")
+        return found
 
     @contextlib.contextmanager
     def workload(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import cluster_record, cluster_tidying, outages
+from tests.e2e import account_tokens, cluster_record, cluster_tidying, outages
 from tests.e2e.cluster_objects import copy_of_base
 from tests.e2e.rollout import DAEMON_SET, NAME, RealCluster, wait_until
 from tests.e2e.standings import changes
@@ -114,6 +114,15 @@ def test_all_pods_are_replaced_while_somebody_has_broken_their_permissions(confi
         configured.command("rollout", "restart", DAEMON_SET)
         configured.wait_until_ready()
     configured.give(manifests.one(manifests.rendered("base"), "RoleBinding"))
+
+
+def test_all_pods_are_replaced_after_their_tokens_have_expired(configured: RealCluster) -> None:
+    account_tokens.let_expire(configured)
+    account_tokens.wait_until_refused(configured)
+    configured.command("rollout", "restart", DAEMON_SET)
+    configured.wait_until_ready()
+    for name in configured.nodes:
+        assert outages.UNANSWERED in configured.said(name), name
 
 
 @pytest.mark.parametrize("program", ["apiserver", "etcd"])

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from tests.e2e.rollout import BYSTANDER, DAEMON_SET, LABEL, NAMESPACE, TAINT, RealCluster
+from tests.e2e import account_tokens
+from tests.e2e.rollout import BYSTANDER, DAEMON_SET, LABEL, NAME, NAMESPACE, TAINT, RealCluster
+from tests.support import manifests
 
 pytestmark = pytest.mark.cluster
 
@@ -53,4 +55,25 @@ def test_pods_that_are_deleted_by_force_are_replaced_and_the_namespace_takes_eve
     cluster.wait_until_no_pods()
     cluster.assert_as_before()
     cluster.delete()
+    cluster.assert_undisturbed()
+
+
+def test_the_service_account_is_deleted_alone_amid_a_rollout_and_every_node_is_configured_again_once_it_is_back(
+    cluster: RealCluster,
+) -> None:
+    cluster.apply()
+    cluster.wait_until_ready()
+    cluster.command("delete", "serviceaccount", NAME)
+    account_tokens.wait_until_refused(cluster)
+    cluster.command("rollout", "restart", DAEMON_SET)
+    cluster.wait_until_no_pods()
+    cluster.assert_as_before(reloads=2)
+
+    cluster.give(manifests.one(manifests.rendered("base"), "ServiceAccount"))
+    # by itself the controller tries again after longer and longer waits; a change of the DaemonSet has it try at once
+    cluster.command("rollout", "restart", DAEMON_SET)
+    cluster.wait_until_ready()
+    cluster.assert_configured(reloads=3)
+    cluster.remove_installation()
+    cluster.assert_as_before(reloads=4)
     cluster.assert_undisturbed()

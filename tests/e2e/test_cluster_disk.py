@@ -26,7 +26,7 @@ def test_a_full_disk_amid_a_rollout_stops_it_there_and_every_node_serves_as_befo
         disk.make_room()
         cluster.wait_until_ready()
         cluster.assert_configured(reloads=1)
-        cluster.delete()
+        cluster.remove_installation()
         cluster.assert_as_before(reloads=2)
         assert not list(disk.files())
     cluster.assert_undisturbed()

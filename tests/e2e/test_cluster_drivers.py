@@ -92,6 +92,6 @@ def test_pods_wait_for_the_driver_configure_without_an_api_server_and_reload_not
     for node in cluster.nodes.values():
         node.host.run("umount", drivers.CONTAINER)
         node.host.run("rmdir", drivers.CONTAINER)
-    cluster.delete()
+    cluster.remove_installation()
     cluster.assert_as_before(reloads=2)
     cluster.assert_undisturbed()

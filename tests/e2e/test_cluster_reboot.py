@@ -24,6 +24,6 @@ def test_a_node_that_was_rebooted_is_found_configured_and_given_back(cluster: Re
     assert node.handlers() >= HANDLERS
     with cluster.workload(nodes=[name]):
         assert cluster.seen(name) == THE_GPU
-    cluster.delete()
+    cluster.remove_installation()
     cluster.assert_as_before()
     assert node.engine_starts() == 2

@@ -21,6 +21,7 @@ def test_one_daemonset_configures_every_node_its_rollout_goes_from_node_to_node_
             assert cluster.seen(name) == THE_GPU
 
     cluster.apply_as_it_is()
+    cluster.wait_until_available()
     cluster.command("set", "image", DAEMON_SET, f"*={SECOND_IMAGE}")
     cluster.wait_until_rolled_out_one_by_one()
     cluster.assert_configured(reloads=1)
@@ -46,6 +47,6 @@ def test_the_gpu_becomes_and_ceases_to_be_for_pods_without_a_class(cluster: Real
     # the pods that did this were started through the default runtime, ours, and would keep the toolkit's files
     cluster.command("rollout", "restart", DAEMON_SET)
     cluster.wait_until_ready()
-    cluster.delete()
+    cluster.remove_installation()
     cluster.assert_as_before(reloads=3)
     cluster.assert_undisturbed()
