@@ -10,10 +10,11 @@ from toolkit_installer.driver import gpus
 from toolkit_installer.driver import waiting as driver_wait
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ExitCode, InstallerError
-from toolkit_installer.lifecycle import observe, uninstall_request, wait
 from toolkit_installer.lifecycle import plan as plan_of
+from toolkit_installer.lifecycle import uninstall_request, wait
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
 from toolkit_installer.lifecycle.instance import SIGNALLED, Instance
+from toolkit_installer.lifecycle.prepare import prepare
 from toolkit_installer.lifecycle.ready_file import Marker
 from toolkit_installer.lifecycle.record import Recorder
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
@@ -97,7 +98,7 @@ def plan(settings: Settings) -> int:
     if GpuWatch(settings, node).look(trust.load(node, store)):
         show_status.show_gpus(node, "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle).")
         return ExitCode.DONE
-    seen = observe.observe(settings, node, store)
+    seen = prepare(settings, node, store)
     if not plan_of.is_done(seen.receipt, seen.plan):
         pid_file = node.files.in_folder(settings.pid_file)
         folders = node.files.missing_folders(os.path.dirname(pid_file))

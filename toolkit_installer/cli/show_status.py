@@ -12,8 +12,9 @@ from toolkit_installer.documents import diff
 from toolkit_installer.driver import gpus
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.registry import room
-from toolkit_installer.lifecycle.observe import Observation, installed
+from toolkit_installer.lifecycle.observe import installed
 from toolkit_installer.lifecycle.plan import EngineWork, mismatches, moved, superseded
+from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.node import locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift
@@ -27,7 +28,7 @@ _ASK_SECONDS = 5.0
 # --- plan ----------------------------------------------------------------------------------------------------------
 
 
-def show_plan(node: Node, seen: Observation) -> None:
+def show_plan(node: Node, seen: Prepared) -> None:
     """Print what `run` would do, as unified diffs with secrets masked. Raises OutputError, NodeError."""
     output.show([*_plan_lines(seen), *_gpu_lines(node)])
 
@@ -41,7 +42,7 @@ def _gpu_lines(node: Node) -> list[str]:
     return [f"GPUs of the node: {gpus.look(node)}"]
 
 
-def _plan_lines(seen: Observation) -> list[str | DiffLine]:
+def _plan_lines(seen: Prepared) -> list[str | DiffLine]:
     work = seen.plan.toolkit
     recorded = seen.receipt.engines if seen.receipt is not None else ()
     others = superseded(recorded, seen.plan.engines)

@@ -9,9 +9,10 @@ from toolkit_installer.driver import cdi
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
-from toolkit_installer.lifecycle import cdi_files, observe, plan, record, toolkit_files
-from toolkit_installer.lifecycle.observe import Observation
-from toolkit_installer.lifecycle.plan import EngineWork, SpecificationWork
+from toolkit_installer.lifecycle import cdi_files, plan, record, toolkit_files
+from toolkit_installer.lifecycle.cdi_files import SpecificationWork
+from toolkit_installer.lifecycle.plan import EngineWork
+from toolkit_installer.lifecycle.prepare import Prepared, prepare_from
 from toolkit_installer.lifecycle.record import Recorder
 from toolkit_installer.lifecycle.reload import NotServedError, Step, Switch, Switcher
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
@@ -51,7 +52,7 @@ class Applier:
         self._reloaded: set[EngineName] = set()
         """The engines that were asked to read their new files."""
 
-    def apply(self, seen: Observation) -> None:
+    def apply(self, seen: Prepared) -> None:
         """Carry the plan out. When anything fails, the engine's files go back first, then the error goes on.
 
         Raises EngineRejectedError, EngineDownError, NodeError, ChangedMeanwhileError, ConfigurationError for what no
@@ -66,11 +67,11 @@ class Applier:
             raise ChangedMeanwhileError.of(self.store.folder)
         receipt = self.recorder.begun(seen, created)
         try:
-            self.store.save(receipt, record.originals(seen))
+            self.store.save(receipt, seen.originals)
             if seen.plan.device_nodes:
                 seen = self._with_nodes(seen)
                 receipt = self.recorder.begun(seen, created)
-                self.store.save(receipt, record.originals(seen))
+                self.store.save(receipt, seen.originals)
             self._change(seen, receipt)
         except (InstallerError, Stopped) as error:
             with signals.deferred():
@@ -84,14 +85,14 @@ class Applier:
         for name in seen.plan.toolkit.remove:
             toolkit_files.remove(self.node, seen.plan.toolkit.folder, name)
 
-    def _with_nodes(self, seen: Observation) -> Observation:
+    def _with_nodes(self, seen: Prepared) -> Prepared:
         """Create the driver's device nodes, which stay; return what is to be done once they are there.
 
         It is planned from what is there now, and what was recorded before this run.
         """
         self._safe_point()
-        cdi.Generator(seen.payload, seen.toolkit).create_nodes(self.node.calls)
-        again = observe.observe_from(seen.receipt, self.settings, self.node, self.store)
+        cdi.Generator(seen.target.payload, seen.target.toolkit).create_nodes(self.node.calls)
+        again = prepare_from(seen.receipt, self.settings, self.node, self.store)
         if again.plan.device_nodes:
             raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # somebody removed it just now
         for work in again.plan.specifications:
@@ -99,12 +100,12 @@ class Applier:
                 log.get().warning("A CDI specification", file=work.path, what=work.note)
         return again
 
-    def _change(self, seen: Observation, receipt: Receipt) -> None:
+    def _change(self, seen: Prepared, receipt: Receipt) -> None:
         work = seen.plan.toolkit
         self._make_folders(receipt)
         for file in work.write:
             self._safe_point()
-            toolkit_files.put(self.node, work.folder, seen.payload.root, file)
+            toolkit_files.put(self.node, work.folder, seen.target.payload.root, file)
         if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
             # a killed run may have renamed a file that is in its place, and not on the disk: before a power cut
             toolkit_files.flush(self.node, work)
@@ -148,7 +149,7 @@ class Applier:
                 "The engine was not reloaded: it serves the handlers after its next restart", engine=work.name
             )
 
-    def _put_back(self, seen: Observation, receipt: Receipt, error: InstallerError | Stopped) -> None:
+    def _put_back(self, seen: Prepared, receipt: Receipt, error: InstallerError | Stopped) -> None:
         """Give the engines' files their old bytes back, reload where they may have been read, and check.
 
         Raises EngineRejectedError or EngineDownError in place of an error that came from the engine.
@@ -175,7 +176,7 @@ class Applier:
                 hint="look at the engine's own log for its reason",
             ) from error
 
-    def _remove_what_is_new(self, seen: Observation, receipt: Receipt) -> None:
+    def _remove_what_is_new(self, seen: Prepared, receipt: Receipt) -> None:
         """Remove the toolkit's files that were not there before; all stay while anything runs with or names them."""
         folder = receipt.toolkit_folder
         named = named_in_files.naming(self.node, folder, known=named_in_files.known_files(receipt))

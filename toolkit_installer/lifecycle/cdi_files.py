@@ -10,14 +10,49 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
+from collections.abc import Callable, Iterable, Mapping
 
 from toolkit_installer.engines.api import EngineFile
-from toolkit_installer.lifecycle.plan import SpecificationWork
 from toolkit_installer.node.disk.reading import Found
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
-from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, FileRecord, Receipt
+from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
+
+
+@dataclasses.dataclass(frozen=True)
+class SpecificationWork:
+    """A CDI specification's part, at the canonical `path`.
+
+    `base`: what cleanup leaves (None: no file). `target`: what is to stand there now. `note`: what there is to say of
+    somebody else's version.
+    """
+
+    path: str
+    found: Found | None
+    base: bytes | None
+    target: bytes | None
+    note: str = ""
+
+    @property
+    def content(self) -> bytes | None:
+        """What stands there, None where there is no file."""
+        return None if self.found is None else self.found.content
+
+    @property
+    def changes(self) -> bool:
+        """Whether the file is to be changed."""
+        return self.target != self.content
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """The specifications that are wanted or recorded, as they were found."""
+
+    files: Mapping[str, tuple[str, Found | None]]
+    """By the path that was looked at: the canonical one, and what stands there."""
+    original: Callable[[Before], bytes]
+    """Returns a kept copy. Raises ConfigurationError."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,47 +67,44 @@ class Wanted:
     note: str = ""
 
 
-def works(
-    node: Node, store: ReceiptStore, receipt: Receipt | None, folder: str, wanted: Wanted | None
-) -> tuple[SpecificationWork, ...]:
+def look(node: Node, store: ReceiptStore, paths: Iterable[str]) -> Standing:
+    """Return what stands at these paths. Raises ConfigurationError, NodeError."""
+    return Standing({path: node.find(path) for path in paths}, store.original)
+
+
+def works(seen: Standing, receipt: Receipt | None, folder: str, wanted: Wanted | None) -> tuple[SpecificationWork, ...]:
     """Return what is to become of the specification that is wanted, and of those that are recorded and no longer are.
 
-    `folder` is the toolkit's. Raises ConfigurationError, NodeError.
+    `folder` is the toolkit's. Raises ConfigurationError.
     """
     recorded = {record.path: record for record in (receipt.specifications if receipt is not None else ())}
     made = []
     path = None
     if wanted is not None:
-        path, found = node.find(wanted.path)
+        path, found = seen.files[wanted.path]
         if wanted.content is not None:
-            base, note = _base(store, recorded.get(path), found, folder)
+            base, note = _base(seen, recorded.get(path), found, folder)
             made.append(SpecificationWork(path, found, base, wanted.content, note or wanted.note))
-    stale = (taken_back(node, store, record, folder) for name, record in recorded.items() if name != path)
+    stale = (taken_back(seen, record, folder) for name, record in recorded.items() if name != path)
     return (*made, *stale)
 
 
-def standing(node: Node, receipt: Receipt | None, path: str) -> bytes | None:
-    """Return what stands at `path` if it is recorded there, and as this installer wrote it; else None.
-
-    Raises ConfigurationError, NodeError.
-    """
-    path, found = node.find(path)
+def standing(seen: Standing, receipt: Receipt | None, path: str) -> bytes | None:
+    """Return what stands at `path` if it is recorded there, and as this installer wrote it; else None."""
+    path, found = seen.files[path]
     records = receipt.specifications if receipt is not None else ()
     ours_there = found is not None and any(file.path == path and _of_ours(file, found) for file in records)
     return found.content if found is not None and ours_there else None
 
 
-def taken_back(node: Node, store: ReceiptStore, record: FileRecord, folder: str) -> SpecificationWork:
-    """Return what is to become of a recorded specification that is not wanted any more.
-
-    Raises ConfigurationError, NodeError.
-    """
-    path, found = node.find(record.path)
+def taken_back(seen: Standing, record: FileRecord, folder: str) -> SpecificationWork:
+    """Return what is to become of a recorded specification that is not wanted any more. Raises ConfigurationError."""
+    path, found = seen.files[record.path]
     if found is not None and not _of_ours(record, found):
         changed = memory.digest(found.content) != (record.before.sha256 if record.before is not None else "")
         note = "it is theirs now, and stays" if changed else ""
         return SpecificationWork(path, found, found.content, found.content, note)
-    base, _ = _base(store, record, found, folder)
+    base, _ = _base(seen, record, found, folder)
     return SpecificationWork(path, found, base, base)
 
 
@@ -115,16 +147,16 @@ def ours(receipt: Receipt | None) -> dict[str, frozenset[str]]:
     return {file.path: frozenset(file.written) for file in (receipt.specifications if receipt is not None else ())}
 
 
-def _base(store: ReceiptStore, record: FileRecord | None, found: Found | None, folder: str) -> tuple[bytes | None, str]:
+def _base(seen: Standing, record: FileRecord | None, found: Found | None, folder: str) -> tuple[bytes | None, str]:
     """Return what cleanup is to leave, and what there is to say about it."""
     if found is None:
         return None, ""  # whatever stood there, somebody removed it since, or a boot did
     if record is not None and _of_ours(record, found):
-        return (None if record.before is None else store.original(record.before)), ""
+        return (None if record.before is None else seen.original(record.before)), ""
     if _names(found, folder):
         if record is not None and record.before is not None:
             note = "somebody edited ours: it is replaced, and what stood there before us comes back at cleanup"
-            return store.original(record.before), note
+            return seen.original(record.before), note
         return None, "somebody else wrote it, but it names the toolkit's folder: it is replaced, and does not come back"
     return found.content, "somebody else's version is replaced, and comes back at cleanup"
 

@@ -12,11 +12,11 @@ from toolkit_installer.driver import roots
 from toolkit_installer.engines.common.undisturbed import undisturbed
 from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.wanted import Question
-from toolkit_installer.lifecycle import gpu_watch, idle_process, notes, observe, ready_file, uninstall_request, wait
+from toolkit_installer.lifecycle import gpu_watch, idle_process, notes, ready_file, uninstall_request, wait
 from toolkit_installer.lifecycle import plan as plan_of
 from toolkit_installer.lifecycle.apply import Applier
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
-from toolkit_installer.lifecycle.observe import Observation
+from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.ready_file import Marker
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.revert import Reverter
@@ -213,7 +213,7 @@ class Instance:
 
     def _converge(self) -> None:
         """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
-        seen = self._observe()
+        seen = self._prepare()
         self._driver_away = seen.driver_away
         notes.say(seen)
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
@@ -242,7 +242,7 @@ class Instance:
             locked(self.store)
             raise
 
-    def _retire_others(self, seen: Observation) -> None:
+    def _retire_others(self, seen: Prepared) -> None:
         """Take the handlers back from engines that are not to have them any more, once the new one serves them."""
         receipt = self.store.load()
         for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan.engines):
@@ -252,16 +252,16 @@ class Instance:
     def _reverter(self) -> Reverter:
         return Reverter(self.node, self.store, self.attention, self.settings.reload_timeout)
 
-    def _observe(self) -> Observation:
+    def _prepare(self) -> Prepared:
         """Look at the node; first take the handlers back from a file of the same engine that is not to have them."""
-        seen = observe.observe(self.settings, self.node, self.store)
+        seen = prepare(self.settings, self.node, self.store)
         while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
             self.attention.check()
             if any(engine.reload_why for engine in seen.plan.engines):
                 ReloadBudget(self.node.files, self.pid_file.path, self.settings.reload_budget).check()
             again = {name for engine in seen.plan.engines if engine.name == record.name for name in engine.goals.served}
             self._reverter().retire(seen.receipt, record, staying=again)
-            seen = observe.observe(self.settings, self.node, self.store)
+            seen = prepare(self.settings, self.node, self.store)
         return seen
 
     def _drifted(self) -> None:

@@ -11,7 +11,8 @@ import posixpath
 from collections.abc import Sequence
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle.plan import EngineWork, SpecificationWork
+from toolkit_installer.lifecycle.cdi_files import SpecificationWork
+from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.node.disk import access
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from toolkit_installer import log
-from toolkit_installer.lifecycle.observe import Observation
+from toolkit_installer.lifecycle import versions
+from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.receipt.schema import State
+from toolkit_installer.toolkit import payload, security, wrappers
 
 
-def say(seen: Observation) -> None:
+def say(seen: Prepared) -> None:
     """Log what was noticed while planning."""
     if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
         log.get().warning("An earlier run was interrupted: finishing what it began", state=seen.receipt.state)
-    for warning in seen.warnings:
+    for warning in _security(seen):
         log.get().warning(warning)
     for specification in seen.plan.specifications:
         if specification.note:
@@ -24,3 +26,14 @@ def say(seen: Observation) -> None:
         for goal in engine.goals.files:
             for left in goal.left:
                 log.get().warning("Somebody changed what was ours", file=goal.path, engine=engine.name, what=left)
+
+
+def _security(seen: Prepared) -> tuple[str, ...]:
+    """Return what an engineer should know about the security of a toolkit that is about to change."""
+    work, found = seen.plan.toolkit, seen.target.payload
+    if not work.write:
+        return ()
+    config = next(file.content for file in work.files if file.name == wrappers.CONFIG_NAME)
+    assert config is not None  # noqa: S101  # it is always written, never copied
+    runtime = dict(found.programs)[payload.RUNTIMES[0]]
+    return security.notes(seen.target.toolkit, config, versions.said_by(found.root, runtime))

@@ -1,25 +1,24 @@
-"""What is to be changed on the node, and in which order. Pure: from what is and what should be."""
+"""What is to be changed on the node, and in which order. Pure: from the target and what was found."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit_installer.engines.api import Goals, Live, Reload, Survey
-from toolkit_installer.node.disk.reading import Found
+from toolkit_installer.engines.registry import room
+from toolkit_installer.lifecycle import cdi_files
+from toolkit_installer.lifecycle.cdi_files import SpecificationWork
+from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Installed, ToolkitFacts
+from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import EngineName, ReloadMode
+from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.layout import ToolkitFile
 
-
-@dataclasses.dataclass(frozen=True)
-class Installed:
-    """A file of the toolkit as it is on the node, or as it should be: SHA-256 or symlink target, and mode."""
-
-    digest: str | None = None
-    link: str | None = None
-    mode: int = 0
+_KEPT = "no driver is usable now, so it stays as it is; once one is, a run renews it, the one that waits too"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,31 +50,6 @@ class EngineWork:
 
 
 @dataclasses.dataclass(frozen=True)
-class SpecificationWork:
-    """A CDI specification's part, at the canonical `path`.
-
-    `base`: what cleanup leaves (None: no file). `target`: what is to stand there now. `note`: what there is to say of
-    somebody else's version.
-    """
-
-    path: str
-    found: Found | None
-    base: bytes | None
-    target: bytes | None
-    note: str = ""
-
-    @property
-    def content(self) -> bytes | None:
-        """What stands there, None where there is no file."""
-        return None if self.found is None else self.found.content
-
-    @property
-    def changes(self) -> bool:
-        """Whether the file is to be changed."""
-        return self.target != self.content
-
-
-@dataclasses.dataclass(frozen=True)
 class Plan:
     """All that a run would do."""
 
@@ -96,6 +70,74 @@ class Plan:
             and not any(specification.changes for specification in self.specifications)
             and not self.device_nodes
         )
+
+
+def plan(target: Target, facts: Facts) -> Plan:
+    """Return what is to be changed so that the node is as the target says; empty where it is so already.
+
+    Raises ConfigurationError where an engine's files cannot be edited, PayloadError, UsageError; DriverNotReadyError
+    where a CDI specification can be neither made nor kept.
+    """
+    engines = tuple(_engine(each) for each in facts.engines)
+    if target.settings.configure_engine:
+        low_level = tuple(runtime for engine in engines for runtime in engine.goals.low_level)
+    else:  # those that are configured stay so
+        recorded = facts.receipt.engines if facts.receipt is not None else ()
+        low_level = tuple(runtime for record in recorded for runtime in record.low_level)
+    missing = facts.generated.missing_nodes if facts.generated is not None else ()
+    return Plan(_toolkit(target, facts, low_level, engines), engines, _specifications(facts), missing)
+
+
+def _engine(seen: EngineFacts) -> EngineWork:
+    engine = room(seen.target.name)
+    goals = engine.goals(seen.survey, seen.target.request, seen.memories)
+    goals = dataclasses.replace(goals, dangers=seen.dangers, low_level=seen.base_runtimes(goals.low_level))
+    due = seen.recorded is not None and seen.recorded.reload_due and not seen.read_since
+    return engine_work(engine.name, seen.survey, goals, seen.reload, reload_due=due)
+
+
+def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
+    """Return what is to become of the CDI specification that is wanted, and of those that no longer are."""
+    made = facts.generated
+    wanted = None
+    if made is not None and made.failure is None:
+        wanted = cdi_files.Wanted(made.path, made.content)
+    elif made is not None and made.failure is not None:
+        # a driver that is being replaced is no reason to leave the rest undone; what is not there cannot be kept
+        ours = cdi_files.standing(facts.specifications, facts.receipt, made.path)
+        if ours is None:
+            raise made.failure
+        wanted = cdi_files.Wanted(made.path, ours, f"{_KEPT} ({made.failure.reason})")
+    return cdi_files.works(facts.specifications, facts.receipt, facts.toolkit.folder, wanted)
+
+
+def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:
+    seen = facts.toolkit
+    files = layout.desired(target.payload, target.toolkit, low_level, seen.folder)
+    wanted = {file.name: _wanted(file, seen.digests) for file in files}
+    work = toolkit_work(seen.folder, files, wanted, seen.present, seen.recorded)
+    if not engines and facts.receipt is not None and facts.receipt.engines:
+        return dataclasses.replace(work, remove=())
+    return dataclasses.replace(work, remove=_removable(work, seen, engines))
+
+
+def _wanted(file: ToolkitFile, digests: Mapping[str, str | None]) -> Installed:
+    if file.target is not None:
+        return Installed(link=file.target)
+    if file.content is not None:
+        return Installed(digest=hashlib.sha256(file.content).hexdigest(), mode=file.mode)
+    assert file.source is not None  # noqa: S101  # one of the three is set
+    return Installed(digest=digests[file.source], mode=file.mode)
+
+
+def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWork]) -> tuple[str, ...]:
+    """Return which of the files that no longer belong may go: none that an engine names, or a container runs with."""
+    if not work.remove or seen.in_use():
+        return ()
+    named = seen.named({goal.path for engine in engines for goal in engine.goals.files})
+    unreloaded = [engine.survey.live for engine in engines if engine.reload.mode is ReloadMode.NONE]
+    offered = named | {path for live in unreloaded if live is not None for path in live.handlers.values()}
+    return tuple(name for name in work.remove if posixpath.join(work.folder, name.removesuffix(".real")) not in offered)
 
 
 def folders(engines: Sequence[EngineWork]) -> list[str]:

@@ -9,8 +9,8 @@ from toolkit_installer import __version__
 from toolkit_installer.engines.api import Engine, Goal
 from toolkit_installer.engines.registry import room
 from toolkit_installer.lifecycle import cdi_files
-from toolkit_installer.lifecycle.observe import Observation, engine_record
 from toolkit_installer.lifecycle.plan import EngineWork
+from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
@@ -33,11 +33,11 @@ class Recorder:
         self._pid_path = pid_path
         self._pid_folders = pid_folders
 
-    def check(self, seen: Observation) -> None:
+    def check(self, seen: Prepared) -> None:
         """Raise ConfigurationError where the receipt of the change could not be written so that it is read again."""
         self._store.check_content(self.begun(seen, ()))
 
-    def begun(self, seen: Observation, created: tuple[str, ...]) -> Receipt:
+    def begun(self, seen: Prepared, created: tuple[str, ...]) -> Receipt:
         """Return the receipt that is to stand before the first change; `created` are folders made for it already."""
         previous = seen.receipt
         work = seen.plan.toolkit
@@ -73,9 +73,9 @@ class Recorder:
             return ()
         return (folder, *(f"{folder}/{place}" for place in layout.FOLDERS))
 
-    def _engine(self, seen: Observation, work: EngineWork) -> EngineRecord:
+    def _engine(self, seen: Prepared, work: EngineWork) -> EngineRecord:
         engine = room(work.name)
-        previous = engine_record(seen.receipt, work.name)
+        previous = seen.receipt.engine(work.name) if seen.receipt is not None else None
         old = {file.path: file for file in previous.files} if previous is not None else {}
         files = [_file(engine, work, goal, old.get(goal.path)) for goal in work.goals.files]
         return EngineRecord(
@@ -90,7 +90,7 @@ class Recorder:
         )
 
 
-def settled(seen: Observation, receipt: Receipt) -> Receipt:
+def settled(seen: Prepared, receipt: Receipt) -> Receipt:
     """Return the receipt of a change that is done: with only what stands there now."""
     works = {work.path: work for work in seen.plan.specifications}
     kept = (cdi_files.settled(works[file.path], file) for file in receipt.specifications)
@@ -102,17 +102,7 @@ def settled(seen: Observation, receipt: Receipt) -> Receipt:
     )
 
 
-def originals(seen: Observation) -> dict[str, bytes]:
-    """Return what is to be kept beside the receipt, by SHA-256."""
-    contents = dict(seen.originals)
-    for work in seen.plan.engines:
-        for goal in work.goals.files:
-            if goal.base is not None:
-                contents[memory.digest(goal.base)] = goal.base
-    return contents
-
-
-def _places(seen: Observation) -> list[str]:
+def _places(seen: Prepared) -> list[str]:
     """Return the paths of all that will be there."""
     work = seen.plan.toolkit
     paths = [f"{work.folder}/{file.name}" for file in work.files]
@@ -121,7 +111,7 @@ def _places(seen: Observation) -> list[str]:
     return paths
 
 
-def _specifications(seen: Observation) -> tuple[FileRecord, ...]:
+def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
     old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
     works = {work.path: work for work in seen.plan.specifications}
     records = [cdi_files.recorded(work, old.get(path)) for path, work in works.items()]
@@ -139,7 +129,7 @@ def _file(engine: Engine, work: EngineWork, goal: Goal, previous: FileRecord | N
     return memory.recorded(engine, goal, work.survey.file(goal.role).found, previous, contents)
 
 
-def _settled_engine(seen: Observation, record: EngineRecord) -> EngineRecord:
+def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
     """Return an engine's record with only what stands there now; as it is if the change was not about it."""
     work = next((work for work in seen.plan.engines if work.name == record.name), None)
     if work is None:

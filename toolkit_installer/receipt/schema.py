@@ -132,6 +132,10 @@ class Receipt:
     specifications: tuple[FileRecord, ...] = ()
     """CDI specifications, ours as a whole."""
 
+    def engine(self, name: EngineName) -> EngineRecord | None:
+        """Return the record of an engine, None if it has none."""
+        return next((engine for engine in self.engines if engine.name == name), None)
+
     def files(self) -> list[FileRecord]:
         """Return the managed files: the engines', and the specifications."""
         return [*(file for engine in self.engines for file in engine.files), *self.specifications]

@@ -10,7 +10,7 @@ from toolkit_installer.toolkit.low_level import choose
 from toolkit_installer.toolkit.payload import CDI_HOOK, CLI, CTK, HOOK, HOOK_2021, RUNTIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from toolkit_installer.settings import ToolkitSettings
     from toolkit_installer.toolkit.payload import Payload
@@ -57,32 +57,42 @@ def desired(
     Raises PayloadError for a broken config.toml, UsageError for a folder or runtimes that cannot be used.
     """
     runtimes = choose(settings, low_level, toolkit_folder)
-    sources = dict(payload.programs)
-    files = [file for library in payload.libraries for file in _library(library.name, library.soname, library.source)]
-    files.append(
-        ToolkitFile(wrappers.CONFIG_NAME, _PLAIN, content=config.text(payload, settings, toolkit_folder, runtimes))
-    )
-    if CDI_HOOK in sources:
-        files.append(ToolkitFile(CDI_HOOK, _EXECUTABLE, source=sources[CDI_HOOK]))
+
+    def generated(name: str) -> bytes:
+        if name == wrappers.CONFIG_NAME:
+            return config.text(payload, settings, toolkit_folder, runtimes)
+        return wrappers.text(name, folder=toolkit_folder, low_level=runtimes).encode()
+
+    return tuple(_files(payload, generated))
+
+
+def sources(payload: Payload) -> dict[str, str | None]:
+    """Return the names of the files that `desired` returns, each with the payload's file that it is a copy of."""
+    return {file.name: file.source for file in _files(payload, lambda _: b"")}
+
+
+def _files(payload: Payload, generated: Callable[[str], bytes]) -> Iterator[ToolkitFile]:
+    """Yield the files in their order; `generated` returns what a file has that is no copy."""
+    programs = dict(payload.programs)
+    for library in payload.libraries:
+        yield from _library(library.name, library.soname, library.source)
+    yield ToolkitFile(wrappers.CONFIG_NAME, _PLAIN, content=generated(wrappers.CONFIG_NAME))
+    if CDI_HOOK in programs:
+        yield ToolkitFile(CDI_HOOK, _EXECUTABLE, source=programs[CDI_HOOK])
     # What calls comes after what is called: the runtime runs the hook, the hook runs the CLI.
     for name in (CLI, CTK, payload.hook, *RUNTIMES):
-        if name in sources:
-            files.extend(_wrapped(name, sources[name], toolkit_folder, runtimes))
+        if name in programs:
+            yield ToolkitFile(f"{name}.real", _EXECUTABLE, source=programs[name])
+            yield ToolkitFile(name, _EXECUTABLE, content=generated(name))
         if name == payload.hook:
             other = HOOK if name == HOOK_2021 else HOOK_2021
-            files.append(ToolkitFile(other, _EXECUTABLE, target=name))
-    return tuple(files)
+            yield ToolkitFile(other, _EXECUTABLE, target=name)
 
 
 def _library(name: str, soname: str, source: str) -> Iterator[ToolkitFile]:
     yield ToolkitFile(name, _PLAIN, source=source)
     if name != soname:
         yield ToolkitFile(soname, _PLAIN, target=name)
-
-
-def _wrapped(name: str, source: str, folder: str, low_level: Sequence[str]) -> Iterator[ToolkitFile]:
-    yield ToolkitFile(f"{name}.real", _EXECUTABLE, source=source)
-    yield ToolkitFile(name, _EXECUTABLE, content=wrappers.text(name, folder=folder, low_level=low_level).encode())
 
 
 def known(names: Iterable[str]) -> tuple[str, ...]:

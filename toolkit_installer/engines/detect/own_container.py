@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.errors import UsageError
@@ -31,9 +31,10 @@ _REMOTE = ("nfs", "cifs", "smb", "fuse", "autofs", "ceph", "9p")
 _INIT = "/proc/1/root/"
 
 
-def refuse(node: Node, settings: Settings, folders: Iterable[str]) -> None:
+def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots: Collection[str] = ()) -> None:
     """Raise UsageError if one of the folders, which are to be written to, is this container's and not the node's.
 
+    `driver_roots` are where a driver was found: whole systems as well, and not the node's.
     Nothing is refused where that is not certain: on a machine of its own, in a container that runs an engine (it is
     the node, for that), where the folder is a mount, or where no other system is to be seen that the node could be.
     """
@@ -42,7 +43,7 @@ def refuse(node: Node, settings: Settings, folders: Iterable[str]) -> None:
     own = next((folder for folder in folders if _is_on_own_root(node, folder)), None)
     if own is None or _runs_an_engine(node):
         return
-    place = next(_systems(settings), None)
+    place = next(_systems(settings, driver_roots), None)
     if place is None and not _is_inits_root_elsewhere():
         return
     where = place or "/host"
@@ -103,10 +104,11 @@ def _runs_an_engine(node: Node) -> bool:
     return any(processes.lives_on(process, Root(node.root.folder)) for process in processes.named(names))
 
 
-def _systems(settings: Settings) -> Iterator[str]:
+def _systems(settings: Settings, driver_roots: Collection[str]) -> Iterator[str]:
     """Yield where another whole system is mounted, the likelier places for a node's first."""
     # a driver's root may be the node's own: then it is where the node is
-    spared = {*_DRIVERS, settings.toolkit.driver_root_ctr_path, settings.toolkit.driver_root} - {settings.host_root}
+    asked = (settings.toolkit.driver_root_ctr_path, settings.toolkit.driver_root)
+    spared = {*_DRIVERS, *asked, *driver_roots} - {settings.host_root}
     found = [place for place in _mounts() if place not in spared and _is_system(place)]
     yield from sorted(found, key=lambda place: (place != settings.host_root, place.count("/"), place))
 

@@ -1,0 +1,88 @@
+"""What was found on the node before anything is decided about it. Pure: values that `observe` fills in.
+
+A fact that is dear, and seldom needed, is a function: the node is looked at when the plan asks for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from toolkit_installer.engines.api import Memory, Reload, Survey
+from toolkit_installer.errors import DriverNotReadyError
+from toolkit_installer.lifecycle.cdi_files import Standing
+from toolkit_installer.lifecycle.target import EngineTarget
+from toolkit_installer.receipt.schema import EngineRecord, Receipt
+
+
+@dataclasses.dataclass(frozen=True)
+class Installed:
+    """A file of the toolkit as it is on the node, or as it should be: SHA-256 or symlink target, and mode."""
+
+    digest: str | None = None
+    link: str | None = None
+    mode: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineFacts:
+    """An engine that is to be configured, as it was found."""
+
+    target: EngineTarget
+    survey: Survey
+    recorded: EngineRecord | None
+    memories: Mapping[str, Memory]
+    """What the receipt remembers of its files, by path."""
+    reload: Reload
+    """How it is made to read its files."""
+    dangers: tuple[str, ...]
+    """What may go wrong when it is reloaded, in words."""
+    read_since: bool
+    """It was started after the last change of its files, and so has read them. Unknown counts as not read: a needless
+    reload is cheaper than an engine that never learned its handlers."""
+    base_runtimes: Callable[[Sequence[str]], tuple[str, ...]]
+    """Returns the paths of the low-level runtimes that its files name, as its process finds them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolkitFacts:
+    """The toolkit's folder as it was found, and what it is filled from."""
+
+    folder: str
+    recorded: tuple[str, ...]
+    """Names of files that this installer, or one of another time, put there."""
+    present: Mapping[str, Installed]
+    """What stands there, of those names and of those that are to come."""
+    digests: Mapping[str, str | None]
+    """SHA-256 of the payload's files, by their path in it; None for one that is not there."""
+    in_use: Callable[[], bool]
+    """Tells whether a container, or somebody else's CDI specification, needs a file of the folder."""
+    named: Callable[[Collection[str]], frozenset[str]]
+    """Returns the paths below the folder that engines' files name, but for files that are about to change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Generated:
+    """The CDI specification as the payload's nvidia-ctk makes it for the driver that is usable now."""
+
+    path: str
+    content: bytes | None = None
+    """None where it cannot be known before the missing device nodes are there."""
+    missing_nodes: tuple[str, ...] = ()
+    """The driver's control device nodes that are to be created, as the installer sees them."""
+    failure: DriverNotReadyError | None = None
+    """Why none could be made."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """The node as it was found."""
+
+    receipt: Receipt | None
+    originals: Mapping[str, bytes]
+    """The kept copies of the engines' files that the receipt names, by SHA-256."""
+    engines: tuple[EngineFacts, ...]
+    toolkit: ToolkitFacts
+    specifications: Standing
+    generated: Generated | None
+    """None where no specification was asked for."""

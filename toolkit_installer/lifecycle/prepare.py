@@ -1,0 +1,63 @@
+"""All that comes before the first write: resolve, observe, plan, preflight."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from toolkit_installer.lifecycle.facts import Facts
+from toolkit_installer.lifecycle.observe import observe
+from toolkit_installer.lifecycle.plan import Plan, plan
+from toolkit_installer.lifecycle.preflight import preflight, refuse_contradictions
+from toolkit_installer.lifecycle.target import Target, resolve
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What a run is about, what it found, and what it is to do."""
+
+    target: Target
+    facts: Facts
+    plan: Plan
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What was recorded before this run."""
+        return self.facts.receipt
+
+    @property
+    def driver_away(self) -> bool:
+        """No driver is usable: files generated for the previous driver are kept."""
+        return self.target.driver_away or (
+            self.facts.generated is not None and self.facts.generated.failure is not None
+        )
+
+    @property
+    def originals(self) -> Mapping[str, bytes]:
+        """What is to be kept beside the receipt: the contents to which cleanup goes back, by SHA-256."""
+        bases = [goal.base for work in self.plan.engines for goal in work.goals.files]
+        bases += [work.base for work in self.plan.specifications]
+        return {**self.facts.originals, **{memory.digest(base): base for base in bases if base is not None}}
+
+
+def prepare(settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
+    """Find out what is to be done. Nothing was changed when this raises.
+
+    Raises PayloadError, ConfigurationError, UsageError, DriverNotReadyError, EngineDownError.
+    """
+    return prepare_from(store.load(), settings, node, store)
+
+
+def prepare_from(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
+    """Find out what `prepare` does, with `receipt` as what was recorded before. Raises what that raises."""
+    target = resolve(settings, node)
+    facts = observe(node, target, receipt, store)
+    refuse_contradictions(node, facts)
+    made = plan(target, facts)
+    preflight(node, target, facts, made)
+    return Prepared(target, facts, made)
