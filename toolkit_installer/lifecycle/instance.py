@@ -9,24 +9,19 @@ from collections.abc import Collection, Iterable, Iterator
 
 from toolkit_installer import log
 from toolkit_installer.driver import roots
-from toolkit_installer.engines.common.undisturbed import undisturbed
-from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
+from toolkit_installer.errors import DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.wanted import Question
-from toolkit_installer.lifecycle import gpu_watch, idle_process, notes, ready_file, uninstall_request, wait
-from toolkit_installer.lifecycle import plan as plan_of
-from toolkit_installer.lifecycle.apply import Applier
+from toolkit_installer.lifecycle import gpu_watch, idle_process, ready_file, uninstall_request, wait
+from toolkit_installer.lifecycle.converge import Converger
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
-from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.ready_file import Marker
-from toolkit_installer.lifecycle.reload_budget import ReloadBudget
-from toolkit_installer.lifecycle.revert import Reverter
 from toolkit_installer.lifecycle.uninstall import forgive_reloads, locked, revert, say_done
 from toolkit_installer.lifecycle.wait import Remembered
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
-from toolkit_installer.receipt import drift, recover, trust
+from toolkit_installer.receipt import drift, trust
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
@@ -54,8 +49,8 @@ class Instance:
         """What changes when an engine that does not serve the handlers yet is restarted."""
         self._driver: tuple[tuple[str, str], ...] = ()
         """Where a driver shows, with the identities from before it was looked for."""
-        self._driver_away = False
         self._gpus = GpuWatch(settings, node)
+        self._converger = Converger(settings, node, self.store, pid_file, self.attention)
         self._tries = 0
         self._command: tuple[str, ...] = ()
         """What the program was started with at first; empty: this is the first time."""
@@ -86,7 +81,7 @@ class Instance:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of waiter."""
         if self._question is not None:
             self._question.recall(remembered.standing, remembered.answered)
-        self._driver, self._driver_away = remembered.driver, remembered.driver_away
+        self._driver, self._converger.driver_away = remembered.driver, remembered.driver_away
         self._command = remembered.command
         self._gpus.idle = remembered.without_gpu
         if self._gpus.idle:  # whatever it was woken for: it is known only once it was looked at again
@@ -98,7 +93,7 @@ class Instance:
         if idle_process.LATER in events:
             self._tries = remembered.tries + 1
             self._ask_again()
-            if self._driver_away:
+            if self._converger.driver_away:
                 self._look_for_driver("No driver was usable so far: looking again")
         for name in signal.Signals.__members__.keys() & events:
             if name == signal.SIGHUP.name:
@@ -197,72 +192,17 @@ class Instance:
         self._driver = _identified(roots.signs(self.node, self.settings.toolkit))
         receipt = trust.load(self.node, self.store)
         if self._gpus.look(receipt):
-            self._driver_away = False
+            self._converger.driver_away = False
             return
         if receipt is None:
             self._marker.clear()  # of a node that had no GPU
-        self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
-        recover.recover(self.node, receipt, self.store.folder)
         try:
-            undisturbed(self._converge)
+            self._converger.converge(receipt)
         except DriverNotReadyError as error:
             if not self._gpus.waits_for_driver(receipt):
                 raise
-            self._driver_away = True
+            self._converger.driver_away = True
             log.get().warning("There is a GPU and no driver yet: looking again", missing=error.reason)
-
-    def _converge(self) -> None:
-        """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
-        seen = self._prepare()
-        self._driver_away = seen.driver_away
-        notes.say(seen)
-        if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
-            if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
-                log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
-            self._retire_others(seen)
-            return
-        paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
-        self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
-        for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines):
-            assert seen.receipt is not None  # noqa: S101  # it has the record
-            self._reverter().refuse_stranding(seen.receipt, record)
-        interruptible = self.settings.cleanup is Cleanup.ALWAYS
-        applier = Applier(
-            self.node, self.store, self.pid_file, self.attention, self.settings, interruptible=interruptible
-        )
-        applier.apply(seen)
-        self._retire_others(seen)
-        log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
-
-    def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
-        """Raise ConfigurationError for what is in the way; AlreadyRunningError if it is another instance's, at work."""
-        try:
-            recover.refuse_strangers(self.node, receipt, paths)
-        except ConfigurationError:
-            locked(self.store)
-            raise
-
-    def _retire_others(self, seen: Prepared) -> None:
-        """Take the handlers back from engines that are not to have them any more, once the new one serves them."""
-        receipt = self.store.load()
-        for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan.engines):
-            assert receipt is not None  # noqa: S101  # it has the record
-            receipt = self._reverter().retire(receipt, record)
-
-    def _reverter(self) -> Reverter:
-        return Reverter(self.node, self.store, self.attention, self.settings.reload_timeout)
-
-    def _prepare(self) -> Prepared:
-        """Look at the node; first take the handlers back from a file of the same engine that is not to have them."""
-        seen = prepare(self.settings, self.node, self.store)
-        while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
-            self.attention.check()
-            if any(engine.reload_why for engine in seen.plan.engines):
-                ReloadBudget(self.node.files, self.pid_file.path, self.settings.reload_budget).check()
-            again = {name for engine in seen.plan.engines if engine.name == record.name for name in engine.goals.served}
-            self._reverter().retire(seen.receipt, record, staying=again)
-            seen = prepare(self.settings, self.node, self.store)
-        return seen
 
     def _drifted(self) -> None:
         self._told = True
@@ -311,10 +251,10 @@ class Instance:
         watched += [(idle_process.DRIVER, *each) for each in self._driver]
         watched += [(idle_process.GPU, *each) for each in self._gpus.watched]
         log.get().info("Waiting for signal")
-        unknown = self._driver_away or (self._question is not None and self._question.open)
+        unknown = self._converger.driver_away or (self._question is not None and self._question.open)
         tries = self._tries if unknown else 0
         idle = self._gpus.idle
-        remembered = Remembered((), self._driver, self._driver_away, tries, idle, self._command)
+        remembered = Remembered((), self._driver, self._converger.driver_away, tries, idle, self._command)
         if self._question is not None:
             remembered = dataclasses.replace(remembered, standing=self._question.standing)
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)

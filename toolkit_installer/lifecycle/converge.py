@@ -1,0 +1,100 @@
+"""Converging: prepare, apply, and take the handlers back from engines that are not to have them any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from toolkit_installer import log
+from toolkit_installer.engines.common.undisturbed import undisturbed
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle import notes
+from toolkit_installer.lifecycle import plan as plan_of
+from toolkit_installer.lifecycle.apply import Applier
+from toolkit_installer.lifecycle.prepare import Prepared, prepare
+from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+from toolkit_installer.lifecycle.revert import Reverter
+from toolkit_installer.lifecycle.uninstall import locked
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Attention
+from toolkit_installer.receipt import recover
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import Cleanup, Settings
+
+
+class Converger:
+    """Brings the node to where the settings want it."""
+
+    def __init__(
+        self, settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile, attention: Attention
+    ) -> None:
+        self._settings = settings
+        self._node = node
+        self._store = store
+        self._pid_file = pid_file
+        self._attention = attention
+        self.driver_away = False
+        """No driver is usable, as far as the last look went: files generated for the previous one are kept."""
+
+    def converge(self, receipt: Receipt | None) -> None:
+        """Bring the node to where the settings want it; `receipt` is what was recorded before.
+
+        Raises InstallerError, Stopped.
+        """
+        self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
+        recover.recover(self._node, receipt, self._store.folder)
+        undisturbed(self._converge)
+
+    def _converge(self) -> None:
+        """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
+        seen = self._prepare()
+        self.driver_away = seen.driver_away
+        notes.say(seen)
+        if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
+            if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
+                log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
+            self._retire_others(seen)
+            return
+        paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
+        self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
+        for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines):
+            assert seen.receipt is not None  # noqa: S101  # it has the record
+            self._reverter().refuse_stranding(seen.receipt, record)
+        interruptible = self._settings.cleanup is Cleanup.ALWAYS
+        applier = Applier(
+            self._node, self._store, self._pid_file, self._attention, self._settings, interruptible=interruptible
+        )
+        applier.apply(seen)
+        self._retire_others(seen)
+        log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
+
+    def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
+        """Raise ConfigurationError for what is in the way; AlreadyRunningError if it is another instance's, at work."""
+        try:
+            recover.refuse_strangers(self._node, receipt, paths)
+        except ConfigurationError:
+            locked(self._store)
+            raise
+
+    def _retire_others(self, seen: Prepared) -> None:
+        """Take the handlers back from engines that are not to have them any more, once the new one serves them."""
+        receipt = self._store.load()
+        for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan.engines):
+            assert receipt is not None  # noqa: S101  # it has the record
+            receipt = self._reverter().retire(receipt, record)
+
+    def _reverter(self) -> Reverter:
+        return Reverter(self._node, self._store, self._attention, self._settings.reload_timeout)
+
+    def _prepare(self) -> Prepared:
+        """Look at the node; first take the handlers back from a file of the same engine that is not to have them."""
+        seen = prepare(self._settings, self._node, self._store)
+        while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
+            self._attention.check()
+            if any(engine.reload_why for engine in seen.plan.engines):
+                ReloadBudget(self._node.files, self._pid_file.path, self._settings.reload_budget).check()
+            again = {name for engine in seen.plan.engines if engine.name == record.name for name in engine.goals.served}
+            self._reverter().retire(seen.receipt, record, staying=again)
+            seen = prepare(self._settings, self._node, self._store)
+        return seen
