@@ -14,9 +14,10 @@ from toolkit_installer.lifecycle.cdi_files import SpecificationWork
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared, prepare_from
 from toolkit_installer.lifecycle.record import Recorder
-from toolkit_installer.lifecycle.reload import NotServedError, Step, Switch, Switcher
+from toolkit_installer.lifecycle.reload import Switcher
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
+from toolkit_installer.lifecycle.verify import NotServedError, Step, Switch
 from toolkit_installer.node import signals
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.disk.root import NodeError
@@ -113,7 +114,7 @@ class Applier:
             log.get().info("Installed the toolkit", folder=work.folder, files=len(work.write))
         for specification in seen.plan.specifications:
             self._safe_point()
-            self.switcher.put(cdi_files.file_of(specification), specification.target)
+            self.switcher.writer.write(None, cdi_files.file_of(specification), specification.target)
         for engine in seen.plan.engines:
             self._safe_point()
             self._switch_engine(engine)
@@ -209,7 +210,7 @@ class Applier:
     def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
         """Give a CDI specification's old version back; return why that failed."""
         try:
-            self.switcher.put(cdi_files.file_of(work), work.content)
+            self.switcher.writer.write(None, cdi_files.file_of(work), work.content)
         except ChangedMeanwhileError:
             log.get().warning("Somebody else wrote the CDI specification meanwhile: it stays", file=work.path)
             return None

@@ -12,7 +12,7 @@ from toolkit_installer.lifecycle import plan as plan_of
 from toolkit_installer.lifecycle.apply import Applier
 from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
-from toolkit_installer.lifecycle.revert import Reverter
+from toolkit_installer.lifecycle.revert_engine import EngineReverter
 from toolkit_installer.lifecycle.uninstall import locked
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -84,8 +84,8 @@ class Converger:
             assert receipt is not None  # noqa: S101  # it has the record
             receipt = self._reverter().retire(receipt, record)
 
-    def _reverter(self) -> Reverter:
-        return Reverter(self._node, self._store, self._attention, self._settings.reload_timeout)
+    def _reverter(self) -> EngineReverter:
+        return EngineReverter(self._node, self._store, self._attention, self._settings.reload_timeout)
 
     def _prepare(self) -> Prepared:
         """Look at the node; first take the handlers back from a file of the same engine that is not to have them."""

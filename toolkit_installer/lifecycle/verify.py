@@ -1,0 +1,141 @@
+"""Verifying that a live engine serves what its files say, by its own answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+from toolkit_installer import log
+from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Live, Reload
+from toolkit_installer.engines.common.answering import EngineBrokenError
+from toolkit_installer.engines.common.steadiness import Steadiness
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.node.signals import Attention, Stopped
+
+_ASK_SECONDS = 5.0
+_FALLEN = ("failed", "inactive")
+"""States of a unit that systemd does not start by itself: where it will, it says "activating"."""
+
+
+class NotServedError(InstallerError):
+    """The engine does not serve what it should in time. `answers`: it lives, and answered last."""
+
+    def __init__(self, reason: str, *, answers: bool) -> None:
+        super().__init__(reason)
+        self.answers = answers
+
+
+class NotSignalledError(NotServedError):
+    """The engine would die of a signal on its files as they are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A file and what it is to hold (None: no file)."""
+
+    file: EngineFile
+    content: bytes | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Switch:
+    """One change of an engine: its files, how it is reloaded (NONE: not at all), what it should then say.
+
+    `wrong` returns in words what is wrong with the live engine's answer; nothing when all is well.
+    """
+
+    engine: Engine
+    socket: str
+    live: Live | None
+    steps: Sequence[Step]
+    reload: Reload
+    wrong: Callable[[Live], list[str]]
+    last_resort: bool = False
+    """The engine must come back with this: what fails is tried once more, and waited for in any case."""
+
+
+class Verifier:
+    """Waits until engines serve their files, for so many `seconds` each."""
+
+    def __init__(self, node: Node, attention: Attention, seconds: float) -> None:
+        self._node = node
+        self._attention = attention
+        self._seconds = seconds
+
+    def until_served(
+        self, switch: Switch, heard: str, signal: Callable[[Live], bool] | None, *, interruptible: bool
+    ) -> None:
+        """Wait until the engine serves its files.
+
+        `signal` signals one that has just answered and tells whether that could be done; None where that is not
+        wanted. `heard` is what is said first of an engine that does not come to serve. Raises NotServedError; Stopped
+        if it is `interruptible` and a signal came.
+        """
+        before = process_of_live(switch.live)
+        steady = Steadiness(time.monotonic() + self._seconds)
+        while True:
+            try:
+                live = switch.engine.ask(self._node, switch.socket, max(1.0, min(_ASK_SECONDS, steady.remaining)))
+            except EngineSilentError as error:
+                last, answers = error.reason, False
+                steady.ended()
+                # neither comes back by itself: the sooner the next is tried, the better
+                if isinstance(error, EngineBrokenError) or self.fallen(switch) is not None:
+                    raise NotServedError(f"{heard}{last}", answers=False) from error
+            else:
+                last, answers = _differs(switch, live, before), True
+                restarted = switch.reload.restarts and live.process != before and not last
+                if signal is not None and not restarted:
+                    # never one that does not answer: dockerd dies of a signal while it starts
+                    if signal(live):
+                        signal = None
+                        continue
+                    last = "it could not be signalled"
+                if steady.confirmed(None if last else live):
+                    _tell(switch, live, before)
+                    return
+            if steady.hopeless:
+                raise NotServedError(f"{heard}it answers, and ends again and again; last: {last}", answers=False)
+            self._rest(steady, f"{heard}{last}", answers=answers)
+            if interruptible and self._attention.stop is not None:
+                raise Stopped(self._attention.stop)
+
+    def _rest(self, steady: Steadiness, last: str, *, answers: bool) -> None:
+        """Wait until the engine is to be asked again. Raises NotServedError once its time is over."""
+        seconds = steady.pause()
+        if seconds is None:
+            raise NotServedError(f"{last} (waited {self._seconds:g} s)", answers=answers)
+        self._attention.look(seconds)
+
+    def fallen(self, switch: Switch) -> str | None:
+        """Return the unit of an engine that ended and that nothing starts again; None for all others."""
+        process = process_of_live(switch.live)
+        if process is None or process.unit is None or processes.look(process.pid) == process:
+            return None
+        state = self._node.services.property(process.unit, "ActiveState")
+        return process.unit if state in _FALLEN else None
+
+
+def _differs(switch: Switch, live: Live, before: Process | None) -> str:
+    """Return in words how the engine's answer is not yet what it should be."""
+    stale = switch.reload.restarts and before is not None and live.process == before
+    return "; ".join(["it was not restarted", *switch.wrong(live)] if stale else switch.wrong(live))
+
+
+def _tell(switch: Switch, live: Live, before: Process | None) -> None:
+    log.get().info("The engine serves its configuration", engine=switch.engine.name)
+    if not switch.reload.restarts and before is not None and live.process is not None and live.process != before:
+        log.get().warning(
+            "The engine was signalled, and another process serves now: it ended and was started again",
+            engine=switch.engine.name,
+            pid=live.process.pid,
+        )
+
+
+def process_of_live(live: Live | None) -> Process | None:
+    """Return the process that answered, None where none did or it is not known."""
+    return live.process if live is not None else None

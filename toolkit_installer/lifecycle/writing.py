@@ -1,0 +1,58 @@
+"""Writing an engine's files, and seeing somebody else's edit between two of our own."""
+
+from __future__ import annotations
+
+from toolkit_installer import log
+from toolkit_installer.engines.api import Engine, EngineFile, aside_of
+from toolkit_installer.node.disk.files import ChangedMeanwhileError
+from toolkit_installer.node.disk.reading import Found, Metadata
+from toolkit_installer.node.disk.writing import own_metadata
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import memory
+
+_NEW_FILE_MODE = 0o644
+
+
+class Writer:
+    """Writes files, and remembers what it wrote: a file that holds anything else is somebody else's by now."""
+
+    def __init__(self, node: Node, store: str) -> None:
+        """`store` is the receipt's folder."""
+        self._node = node
+        self._store = store
+        self._attempts: dict[str, list[bytes | None]] = {}
+
+    def write(self, engine: Engine | None, file: EngineFile, content: bytes | None) -> None:
+        """Make a file of an engine, or one that no engine has to be told of, hold `content`; None: no file.
+
+        Raises ChangedMeanwhileError if somebody else wrote it since it was read, NodeError.
+        """
+        expected = self._expected(engine, file)
+        if content == (None if expected is None else expected.content):
+            return
+        # before the attempt: one that fails late, at its last fsync, has changed the file all the same
+        self._attempts.setdefault(file.path, []).append(content)
+        if content is None:
+            assert expected is not None  # noqa: S101  # it differs from content
+            self._node.files.remove_expected(expected)
+            log.get().info("Removed the file", file=file.path)
+            return
+        self._node.files.replace(file.path, content, _metadata(file.found), expected)
+        log.get().info("Wrote the file", file=file.path)
+
+    def _expected(self, engine: Engine | None, file: EngineFile) -> Found | None:
+        """Return the file as it must still be: as it was read, or as one of our own attempts left it."""
+        attempts = self._attempts.get(file.path)
+        if attempts is None:
+            return file.found
+        known = (*attempts, file.content)
+        ours = {memory.digest(content) for content in known if content is not None}
+        self._node.files.recover(file.path, ours, aside_of(engine, self._store) if engine is not None else None)
+        now = self._node.files.find(file.path)
+        if (None if now is None else now.content) not in known:
+            raise ChangedMeanwhileError("somebody else changed it meanwhile", path=file.path, hint="it is read again")
+        return now
+
+
+def _metadata(found: Found | None) -> Metadata:
+    return found.metadata if found is not None else own_metadata(_NEW_FILE_MODE)
