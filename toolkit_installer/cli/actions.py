@@ -11,14 +11,15 @@ from toolkit_installer.driver import waiting as driver_wait
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.lifecycle import plan as plan_of
-from toolkit_installer.lifecycle import uninstall_request, wait
+from toolkit_installer.lifecycle import wait
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
 from toolkit_installer.lifecycle.instance import SIGNALLED, Instance
 from toolkit_installer.lifecycle.prepare import prepare
 from toolkit_installer.lifecycle.ready_file import Marker
 from toolkit_installer.lifecycle.record import Recorder
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
-from toolkit_installer.lifecycle.uninstall import take_back
+from toolkit_installer.lifecycle.revert import request as uninstall_request
+from toolkit_installer.lifecycle.revert.uninstall import take_back
 from toolkit_installer.node import programs, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node

@@ -9,8 +9,10 @@ from toolkit_installer.driver import cdi
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
-from toolkit_installer.lifecycle import cdi_files, plan, record, toolkit_files
-from toolkit_installer.lifecycle.cdi_files import SpecificationWork
+from toolkit_installer.lifecycle import plan, record
+from toolkit_installer.lifecycle.files import cdi as cdi_files
+from toolkit_installer.lifecycle.files import toolkit as toolkit_files
+from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared, prepare_from
 from toolkit_installer.lifecycle.record import Recorder

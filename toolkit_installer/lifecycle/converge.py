@@ -12,8 +12,8 @@ from toolkit_installer.lifecycle import plan as plan_of
 from toolkit_installer.lifecycle.apply import Applier
 from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
-from toolkit_installer.lifecycle.revert_engine import EngineReverter
-from toolkit_installer.lifecycle.uninstall import locked
+from toolkit_installer.lifecycle.revert.engine import EngineReverter
+from toolkit_installer.lifecycle.revert.uninstall import locked
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention

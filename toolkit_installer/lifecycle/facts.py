@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from toolkit_installer.engines.api import Memory, Reload, Survey
 from toolkit_installer.errors import DriverNotReadyError
-from toolkit_installer.lifecycle.cdi_files import Standing
+from toolkit_installer.lifecycle.files.cdi import Standing
 from toolkit_installer.lifecycle.target import EngineTarget
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 

@@ -11,11 +11,12 @@ from toolkit_installer import log
 from toolkit_installer.driver import roots
 from toolkit_installer.errors import DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.wanted import Question
-from toolkit_installer.lifecycle import gpu_watch, idle_process, ready_file, uninstall_request, wait
+from toolkit_installer.lifecycle import gpu_watch, idle_process, ready_file, wait
 from toolkit_installer.lifecycle.converge import Converger
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
 from toolkit_installer.lifecycle.ready_file import Marker
-from toolkit_installer.lifecycle.uninstall import forgive_reloads, locked, revert, say_done
+from toolkit_installer.lifecycle.revert import request as uninstall_request
+from toolkit_installer.lifecycle.revert.uninstall import forgive_reloads, locked, revert, say_done
 from toolkit_installer.lifecycle.wait import Remembered
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile

@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Sequence
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle.cdi_files import SpecificationWork
+from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.node.disk import access
 from toolkit_installer.node.disk.root import NodeError, Root

@@ -11,8 +11,8 @@ from toolkit_installer.engines.api import Engine, Memory, Survey
 from toolkit_installer.engines.common import runtime_paths
 from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import DriverNotReadyError
-from toolkit_installer.lifecycle import cdi_files
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Generated, Installed, ToolkitFacts
+from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
 from toolkit_installer.lifecycle.target import EngineTarget, Target
 from toolkit_installer.node.disk.tree import Tree

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit_installer.engines.api import Goals, Live, Reload, Survey
 from toolkit_installer.engines.registry import room
-from toolkit_installer.lifecycle import cdi_files
-from toolkit_installer.lifecycle.cdi_files import SpecificationWork
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Installed, ToolkitFacts
+from toolkit_installer.lifecycle.files import cdi as cdi_files
+from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import EngineName, ReloadMode

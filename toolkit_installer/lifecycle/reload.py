@@ -12,6 +12,7 @@ from toolkit_installer.documents import secrets
 from toolkit_installer.engines.api import Engine, Live
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle.files.writer import Writer
 from toolkit_installer.lifecycle.verify import (
     NotServedError,
     NotSignalledError,
@@ -20,7 +21,6 @@ from toolkit_installer.lifecycle.verify import (
     Verifier,
     process_of_live,
 )
-from toolkit_installer.lifecycle.writing import Writer
 from toolkit_installer.node import processes, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import ProcessGoneError

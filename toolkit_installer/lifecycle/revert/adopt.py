@@ -11,7 +11,7 @@ from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.registry import ROOMS
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle import cdi_files
+from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.still_needed import named_in_files
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory

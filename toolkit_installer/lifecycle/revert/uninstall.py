@@ -9,9 +9,9 @@ import os
 from toolkit_installer import log
 from toolkit_installer.engines.common.undisturbed import undisturbed
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
-from toolkit_installer.lifecycle import adopt
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
-from toolkit_installer.lifecycle.revert import Remainder, Reverter
+from toolkit_installer.lifecycle.revert import adopt
+from toolkit_installer.lifecycle.revert.node import Remainder, Reverter
 from toolkit_installer.lifecycle.still_needed import named_in_files
 from toolkit_installer.node import signals
 from toolkit_installer.node.disk.root import NodeError
