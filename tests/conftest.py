@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import cluster_table, compatibility
+from tests.support import cluster_table, compatibility, warm_start
 from tests.support.cluster_table import Scenario
 from tests.support.compatibility import Result
 
@@ -19,6 +20,14 @@ settings.register_profile("project", deadline=None, suppress_health_check=[Healt
 settings.load_profile("project")
 
 _INSTANTS = "instants"
+_E2E = Path(__file__).with_name("e2e")
+
+
+@pytest.fixture(autouse=True)
+def _real_start(request: pytest.FixtureRequest) -> Iterator[None]:
+    anew = request.node.get_closest_marker("real_start") is not None or request.path.is_relative_to(_E2E)
+    with warm_start.from_scratch() if anew else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture

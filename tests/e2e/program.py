@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 
+from tests.support import warm_start
 from tests.support.engines import PATH
-
-SCRIPTS = Path(sys.executable).parent
-"""Where the installed programs lie: beside the interpreter that runs the tests."""
+from tests.support.warm_start import SCRIPTS
 
 WAITING = "Waiting for signal"
 """What a run says once the node is configured."""
@@ -36,19 +34,22 @@ class Program:
         output: Path,
         environment: dict[str, str],
         enter: tuple[str, ...] = (),
+        *,
+        anew: bool = True,
     ) -> None:
         command = [*enter, str(SCRIPTS / name), *arguments]
         self._output = output
         self._entered = bool(enter)
         self._command = command
         with output.open("wb") as file:
-            self._process = subprocess.Popen(
+            self._process = warm_start.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={"PATH": PATH, "LANG": "C.UTF-8"} | environment,
                 start_new_session=True,
+                anew=anew,
             )
 
     @property
@@ -111,17 +112,23 @@ class Program:
 
 
 class Installer:
-    """Starts the installed programs, here or in the machine that `enter` leads into, and ends those that are left."""
+    """Starts the installed programs, here or in the machine that `enter` leads into, and ends those that are left.
 
-    def __init__(self, folder: Path, enter: tuple[str, ...] = ()) -> None:
+    Each is started from scratch, or, unless `anew`, warm where that can be.
+    """
+
+    def __init__(self, folder: Path, enter: tuple[str, ...] = (), *, anew: bool = True) -> None:
         self._folder = folder
+        self._anew = anew
         self._enter = enter
         self._runs: list[Program] = []
 
     def start(self, name: str, *arguments: object, environment: dict[str, str] | None = None) -> Program:
         """Start a program in the background. It gets PATH, LANG and `environment`, and nothing of this process's."""
         output = self._folder / f"{name}-{len(self._runs)}.log"
-        self._runs.append(Program(name, tuple(map(str, arguments)), output, environment or {}, self._enter))
+        self._runs.append(
+            Program(name, tuple(map(str, arguments)), output, environment or {}, self._enter, anew=self._anew)
+        )
         return self._runs[-1]
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ def stopping(
     It has stopped when the block is entered, unless `woken`; and has ended, by force if need be, when it is left.
     """
     words = [sys.executable, str(PROGRAM), "woken" if woken else "start", at]
-    run = Stopping([*words, *node.arguments(command, *more, engine=engine)])
+    run = Stopping([*words, *node.arguments(command, *more, engine=engine)], anew=True)
     try:
         if not woken:
             run.wait_until_stopped()

@@ -6,15 +6,14 @@ import dataclasses
 import os
 import re
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import SCRIPTS
-from tests.support import payloads
+from tests.support import payloads, warm_start
 from tests.support.corpus import Site, snapshot
+from tests.support.warm_start import SCRIPTS
 from toolkit_installer.errors import ExitCode
 
 CRI2 = 'plugins."io.containerd.grpc.v1.cri"'
@@ -202,7 +201,7 @@ def refused(site: Site, payload: Path, named: Path, line: int | None = None) -> 
     """Run on the site: it must exit 3, name the file (and line), and leave all as it is."""
     before = snapshot(site.root)
     command = [str(SCRIPTS / "nvidia-toolkit"), *site.flags(payload), "--no-daemon"]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=60, env={"LANG": "C.UTF-8"})
+    done = warm_start.run(command, capture_output=True, check=False, timeout=60, env={"LANG": "C.UTF-8"})
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == ExitCode.BAD_CONFIGURATION, said[-2000:]
     assert "Traceback" not in said

@@ -12,6 +12,8 @@ from tests.node.faults import run
 from tests.node.instants import Raced, Stopping, begin, first_to_end, race, stopping
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, PID_FILE, STORE, TOOLKIT, WAITING, FakeNode
 
+pytestmark = pytest.mark.real_start
+
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 OTHER = "/run/other/toolkit.pid"
 ROUNDS = int(os.environ.get("ROUNDS", "50")) // 2

@@ -77,7 +77,7 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installer(tmp_path: Path) -> Iterator[Installer]:
-    made = Installer(tmp_path)
+    made = Installer(tmp_path, anew=False)
     yield made
     made.close()
 

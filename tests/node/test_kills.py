@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import SCRIPTS
-from tests.support import payloads
+from tests.support import payloads, warm_start
 from tests.support.corpus import Entry, Site, containerd_table, snapshot
+from tests.support.warm_start import SCRIPTS
 
 KILLS = int(os.environ.get("KILLS", "25"))
 """How many of each kind."""
@@ -86,7 +86,7 @@ def start(site: Site, payload: Path) -> subprocess.Popen[bytes]:
     """Start an installation that does not wait."""
     command = [str(SCRIPTS / "nvidia-toolkit"), *site.flags(payload), "--no-daemon", "--debug"]
     with log_of(site).open("ab") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return warm_start.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def install(site: Site, payload: Path) -> int:
@@ -109,7 +109,7 @@ def logged(site: Site) -> int:
 def uninstall(site: Site) -> None:
     """Take everything back, as somebody does who has only the command line."""
     command = [str(SCRIPTS / "toolkit-installer"), "uninstall", str(site.install_dir), "--pid-file", str(site.pid_file)]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    done = warm_start.run(command, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
 
-from tests.support.fake_node import DAEMON_JSON, SCRIPTS, FakeNode
+from tests.support import warm_start
+from tests.support.fake_node import DAEMON_JSON, FakeNode
+from tests.support.warm_start import SCRIPTS
 
 CONTAINERD = "/etc/containerd/config.toml"
 ODD = "a\u202eb\x9b31m\u2028c\u2066"
@@ -26,7 +27,7 @@ FLAGS = {
 def said(node: FakeNode, command: str, *more: str, engine: str = "docker", log_format: str = "logfmt") -> str:
     """Return what a command says on both streams, having looked that a terminal may show it."""
     arguments = node.arguments(command, *more, engine=engine, log_format=log_format)
-    done = subprocess.run(
+    done = warm_start.run(
         [str(SCRIPTS / "toolkit-installer"), *arguments], capture_output=True, check=False, timeout=60
     )
     output, log = done.stdout.decode(), done.stderr.decode()

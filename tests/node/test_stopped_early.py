@@ -12,6 +12,8 @@ import pytest
 from tests.node.faults import Plan, run
 from tests.support.fake_node import DAEMON_JSON, TOOLKIT, FakeNode
 
+pytestmark = pytest.mark.real_start
+
 TERMINATED = 128 + signal.SIGTERM
 
 

@@ -19,6 +19,8 @@ import toolkit_installer
 from tests.support import fake_node
 from tests.support.fake_node import DAEMON_JSON, PID_FILE, SCRIPTS, STORE, TOOLKIT, WAITING, FakeNode, Run
 
+pytestmark = pytest.mark.real_start
+
 DOCKER = b'{\n  "debug": true\n}\n'
 GONE = 3
 NOT_AGAIN = "toolkit-installer cannot be started again"

@@ -9,14 +9,12 @@ import select
 import signal
 import stat
 import subprocess
-import sys
 import time
 import tomllib
 from pathlib import Path
 from typing import Any
 
-SCRIPTS = Path(sys.executable).parent
-"""Where the installed programs lie: beside the interpreter that runs the tests."""
+from tests.support.warm_start import SCRIPTS, Popen
 
 WAITING = "Waiting for signal"
 NOTHING_TO_DO = "Nothing to do"
@@ -51,19 +49,20 @@ class ToldError(AssertionError):
 
 
 class Run:
-    """The program in the background."""
+    """The program in the background, started warm where that can be; `anew`: from scratch."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], *, anew: bool = False) -> None:
         self.command = command
         self.output = ""
         self._read_to = 0
-        self.process = subprocess.Popen(
+        self.process = Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=_ENVIRONMENT,
             start_new_session=True,
+            anew=anew,
         )
 
     @property
