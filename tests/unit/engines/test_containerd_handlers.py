@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set, Table, lookup, same
 from toolkit_installer.engines.api import EngineFile, Goals, Request
-from toolkit_installer.engines.common import templates
+from toolkit_installer.engines.containerd import templates
+from toolkit_installer.engines.containerd.distributions.rancher import DETECTION
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.layouts import DETECTED, Layout, Way
+from toolkit_installer.engines.containerd.layouts import Layout, Way
 from toolkit_installer.engines.containerd.placed import DROP_IN_ROLE, FILE_ROLE, GENERATED_ROLE, TEMPLATE_ROLE
 from toolkit_installer.engines.containerd.placed import PlacedSurvey as Placed
 from toolkit_installer.engines.containerd.places import PlacedContainerd
@@ -274,28 +275,30 @@ def notes(asked: Mapping[str, Any], way: Way, *, template: bytes | None, folder:
     "way, template, folder, why",
     [
         (Way.TEMPLATE, BASE, FOLDER, None),
-        (Way.TEMPLATE, BASE, DETECTED, "k3s makes their tables itself if it finds them when it starts"),
-        (Way.TEMPLATE, b"version = 3\n", DETECTED, None),
+        (Way.TEMPLATE, BASE, DETECTION.folder, "k3s makes their tables itself if it finds them when it starts"),
+        (Way.TEMPLATE, b"version = 3\n", DETECTION.folder, None),
         (Way.TEMPLATE, THEIRS, FOLDER, "/c/config.toml.tmpl has their tables already"),
-        (Way.NONE, None, DETECTED, "k3s makes their tables itself"),
-        (Way.DROP_IN, None, DETECTED, None),
+        (Way.NONE, None, DETECTION.folder, "k3s makes their tables itself"),
+        (Way.DROP_IN, None, DETECTION.folder, None),
     ],
 )
 def test_what_cannot_be_put_into_a_table_that_is_somebody_elses_is_said(
     flag: str, asked: dict[str, Any], way: Way, template: bytes | None, folder: str, why: str | None
 ) -> None:
-    said = [note for note in notes(asked, way, template=template, folder=folder, detects=True) if "not used" in note]
+    said = [
+        note for note in notes(asked, way, template=template, folder=folder, detects=DETECTION) if "not used" in note
+    ]
     assert said == ([] if why is None else [f"{flag} is not used for nvidia: {why}"])
 
 
 @pytest.mark.parametrize("way", [Way.DROP_IN, Way.TEMPLATE])
 def test_a_table_that_nobody_asked_anything_of_is_not_spoken_of(way: Way) -> None:
-    assert notes({}, way, template=BASE, folder=DETECTED, detects=True) == []
+    assert notes({}, way, template=BASE, folder=DETECTION.folder, detects=DETECTION) == []
 
 
 @pytest.mark.parametrize("way", [Way.TEMPLATE, Way.NONE])
 def test_a_drop_in_that_was_named_where_none_is_read_is_said_to_be_unused(way: Way) -> None:
-    said = notes({"drop_in": "/c/d/mine.toml"}, way, template=BASE, folder=DETECTED, detects=True)
+    said = notes({"drop_in": "/c/d/mine.toml"}, way, template=BASE, folder=DETECTION.folder, detects=DETECTION)
     assert any(note.startswith("/c/d/mine.toml is not used") for note in said)
 
 

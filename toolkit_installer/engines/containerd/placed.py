@@ -12,8 +12,7 @@ from collections.abc import Collection, Mapping
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import Goal, Goals, Request, Survey
-from toolkit_installer.engines.common import templates
-from toolkit_installer.engines.containerd import additions
+from toolkit_installer.engines.containerd import additions, templates
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.layouts import Layout, Way

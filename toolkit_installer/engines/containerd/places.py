@@ -24,12 +24,12 @@ from toolkit_installer.engines.api import (
     Request,
     Survey,
 )
-from toolkit_installer.engines.common import answering, serving, templates, trial
-from toolkit_installer.engines.containerd import additions, back, copies, links, started
+from toolkit_installer.engines.common import answering, serving, trial
+from toolkit_installer.engines.containerd import additions, back, links, started, templates
 from toolkit_installer.engines.containerd import config as containerd_config
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.layouts import FOUND, Layout, behind, find
+from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.placed import (
     DROP_IN_ROLE,
     FILE_ROLE,
@@ -44,7 +44,7 @@ from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as
-from toolkit_installer.settings import EngineSettings, ReloadMode
+from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
 _OURS = frozenset({GENERATED_ROLE, DROP_IN_ROLE, TEMPLATE_ROLE, FILE_ROLE})
 
@@ -72,8 +72,8 @@ class PlacedContainerd(Containerd):
         if config is None:
             process = serving.process_of(node, self.name, socket)
             config = started.told_config(process) if process is not None else None
-        layout = find(node, config) if config is not None else None
-        if config is None or layout is None or copies.is_copy(node, layout, config, socket):
+        layout = started.find(node, config) if config is not None else None
+        if config is None or layout is None or _is_copied(node, layout, config, socket):
             return super().survey(node, settings)
         try:
             live = answering.wait(self, node, socket, settings.answer_timeout)
@@ -132,7 +132,7 @@ class PlacedContainerd(Containerd):
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
         """Restart the distribution's unit; k0s restarts its containerd by itself."""
         live = survey.live
-        if live is None or live.process is None or (layout := behind(live.process)) is None:
+        if live is None or live.process is None or (layout := started.behind(live.process)) is None:
             return super().reload(node, survey, settings)
         if layout.reloads_itself and settings.reload_mode in (None, ReloadMode.SIGNAL):
             return Reload(ReloadMode.SIGNAL, watched_by=layout.name)
@@ -152,11 +152,17 @@ class PlacedContainerd(Containerd):
 
     def signal(self, node: Node, process: Process) -> None:
         """Signal containerd, where the distribution does not do it itself. Raises ConfigurationError."""
-        layout = behind(process)
+        layout = started.behind(process)
         if layout is not None and layout.reloads_itself:
             log.get().info("Waiting for the distribution to restart its containerd", distribution=layout.name)
             return
         super().signal(node, process)
+
+
+def _is_copied(node: Node, layout: Layout, config: str, socket: str) -> bool:
+    """Tell whether `config` is a copy that a plain containerd reads: nobody makes it anew, and nobody serves there."""
+    copied = layout.may_be_copied(config, socket, lambda path: node.files.status(path) is not None)
+    return copied and serving.process_of(node, EngineName.CONTAINERD, socket) is None
 
 
 def _sources(node: Node, process: Process | None, layout: Layout, settings: EngineSettings) -> Sources:
@@ -231,7 +237,7 @@ def _found_by_itself(live: Live) -> frozenset[str]:
     One that runs something else than the distribution's file says is somebody else's by now.
     """
     process = live.process
-    layout = behind(process) if process is not None else None
+    layout = started.behind(process) if process is not None else None
     if process is None or layout is None or not layout.detects:
         return frozenset()
     try:
@@ -242,6 +248,6 @@ def _found_by_itself(live: Live) -> frozenset[str]:
     made = additions.runtimes(document, layout.plugin)
     return frozenset(
         name
-        for name in FOUND & made.keys() & live.handlers.keys()
+        for name in layout.detects.handlers & made.keys() & live.handlers.keys()
         if live.handlers[name] in (None, executable(made[name]))
     )

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from toolkit_installer import log
 from toolkit_installer.engines.common import told
+from toolkit_installer.engines.common.distribution import Distribution
 from toolkit_installer.engines.containerd import started as containerd_started
 from toolkit_installer.engines.detect import evidence
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
-from toolkit_installer.engines.detect.table import TABLE, USUAL, Distribution
+from toolkit_installer.engines.detect.table import TABLE, USUAL
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, Settings

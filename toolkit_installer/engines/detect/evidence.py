@@ -12,14 +12,13 @@ from toolkit_installer import log
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering, serving
+from toolkit_installer.engines.common.distribution import Distribution, plain
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.engines.detect.table import (
     TABLE,
     UNIT_FOLDERS,
     USUAL,
-    Distribution,
     engine_of_socket,
-    plain,
     with_marks,
     with_socket,
 )

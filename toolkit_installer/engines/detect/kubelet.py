@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 
 from toolkit_installer.engines.common import serving, told
-from toolkit_installer.engines.detect.table import TABLE, plain
+from toolkit_installer.engines.common.distribution import plain
+from toolkit_installer.engines.detect.table import TABLE
 from toolkit_installer.node import descriptors
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
@@ -18,16 +19,6 @@ from toolkit_installer.node.processes import Process, flag_value, named, read_as
 _KUBELET = "kubelet"
 _ENDPOINT_FLAG = "--container-runtime-endpoint"
 _CRI_DOCKERD = "/var/run/cri-dockerd.sock"
-_SNAP_FOLDERS = {
-    "${SNAP_COMMON}": "/var/snap/microk8s/common",
-    "${SNAP_DATA}": "/var/snap/microk8s/current",
-}
-"""What microk8s puts for these in the files that its kubelet's flags come from."""
-_K3S_CONFIG = "/etc/rancher/k3s/config.yaml"
-_K3S_DROP_INS = "/etc/rancher/k3s/config.yaml.d"
-_KUBELITE = "kubelite"
-_KUBELITE_FLAGS = "/var/snap/microk8s/current/args/kubelet"
-"""Where microk8s keeps the flags of its kubelet; its own wrapper names it so."""
 
 _EMBEDDED = {name: row for row in TABLE for name in row.kubelets}
 
@@ -97,16 +88,20 @@ def _told(process: Process) -> Iterator[tuple[str, str | None]]:
     yield _ENDPOINT_FLAG, endpoint_of(process.arguments)
     if flag_value(process.arguments, "--container-runtime") == "docker" or "--docker" in process.arguments:
         yield "--docker" if "--docker" in process.arguments else "--container-runtime=docker", _CRI_DOCKERD
+    row = _EMBEDDED.get(process.name)
     flags_file = flag_value(process.arguments, "--kubelet-args-file")
-    if flags_file is None and process.hidden and process.name == _KUBELITE:
-        flags_file = _KUBELITE_FLAGS
+    if flags_file is None and process.hidden and row is not None:
+        flags_file = row.kubelet_flags
     arguments = process.arguments
     if flags_file is not None:
-        arguments = tuple(_with_snap_folders(_text(process, flags_file)).split())
+        text = _text(process, flags_file)
+        for name, folder in row.kubelet_variables if row is not None else ():
+            text = text.replace(name, folder)
+        arguments = tuple(text.split())
         yield f"{_ENDPOINT_FLAG} in {flags_file}", endpoint_of(arguments)
-    if process.name in _EMBEDDED and _EMBEDDED[process.name].name == "k3s":
+    if row is not None and (options := row.kubelet_options) is not None:
         # the files of the folder are read after the other, in their order, and win
-        for file in (*reversed(_listed(process, _K3S_DROP_INS, ".yaml")), _K3S_CONFIG):
+        for file in (*reversed(_listed(process, f"{options}.d", ".yaml")), options):
             text = _text(process, file)
             yield f"container-runtime-endpoint in {file}", value_in(text, "container-runtime-endpoint")
             if value_in(text, "docker") == "true":
@@ -138,12 +133,6 @@ def value_in(text: str, key: str) -> str | None:
     pattern = rf"""^(?:[{{]|[^#\n]*?[{{,])?[ \t]*["']?{re.escape(key)}["']?\s*:\s*["']?([^"'\s#,}}]+)"""
     match = re.search(pattern, text, re.MULTILINE)
     return match[1] if match else None
-
-
-def _with_snap_folders(text: str) -> str:
-    for name, folder in _SNAP_FOLDERS.items():
-        text = text.replace(name, folder)
-    return text
 
 
 def _text(process: Process, path: str) -> str:

@@ -14,6 +14,7 @@ import os
 import posixpath
 from collections.abc import Iterator
 
+from toolkit_installer.engines.detect.table import TABLE
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.still_needed import container_names
@@ -25,13 +26,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import flag_value
 from toolkit_installer.node.trust import Standing
 
-STATE_FOLDERS = (
-    "/run/containerd",
-    "/run/docker/containerd/daemon",
-    "/run/k3s/containerd",
-    "/run/k0s/containerd",
-    "/var/snap/microk8s/common/run/containerd",
-)
+STATE_FOLDERS = tuple(dict.fromkeys(row.state for row in TABLE if row.state is not None))
 """containerd's `state`: its own, and those of docker and of the distributions that bring one along."""
 
 _TASKS = "io.containerd.runtime.v2.task"

@@ -20,8 +20,6 @@ from toolkit_installer.settings import EngineName
 
 _ROWS = [row for row in TABLE if row.refused is None]
 """Those of which an engine could run the toolkit; others' files are local users' own, some of them."""
-_BESIDE_AGENTS = ("config.toml.tmpl", "config-v3.toml.tmpl", "config.toml.d/*.toml", "config-v3.toml.d/*.toml")
-"""What k3s and RKE2 read in the folder of the file that they generate."""
 _OTHERS = (
     "/etc/containerd/conf.d/*.toml",
     "/etc/crio/crio.conf.d/*",
@@ -94,8 +92,7 @@ def usual() -> Iterator[str]:
         yield row.config
         if row.drop_in is not None:
             yield posixpath.join(posixpath.dirname(row.drop_in), "*")
-        if row.config.endswith("/agent/etc/containerd/config.toml"):
-            yield from (posixpath.join(posixpath.dirname(row.config), name) for name in _BESIDE_AGENTS)
+        yield from (posixpath.join(posixpath.dirname(row.config), pattern) for pattern in row.beside)
         for unit in (posixpath.join(folder, name) for folder in _UNIT_FOLDERS for name in row.units):
             yield from (unit, f"{unit}.d/*.conf")
     # what is said for services of all kinds

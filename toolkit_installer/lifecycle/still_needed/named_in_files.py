@@ -20,7 +20,7 @@ from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import additions as containerd_additions
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import layouts as containerd_layouts
+from toolkit_installer.engines.containerd import started as containerd_started
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import executable, shape
 from toolkit_installer.engines.ownership import beneath
@@ -223,7 +223,7 @@ def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
 def _making(node: Node, path: str) -> Layout | None:
     """Return whose file it is that a distribution makes anew at each start, with what it finds of the toolkit then."""
     try:
-        layout = containerd_layouts.find(node, path)
+        layout = containerd_started.find(node, path)
     except ConfigurationError:
         return None
     made = layout is not None and path in (layout.generated, layout.source) and path != layout.drop_in

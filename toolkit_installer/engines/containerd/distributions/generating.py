@@ -1,0 +1,49 @@
+"""What a distribution says of itself that makes its containerd's files."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+
+from toolkit_installer.engines.common.distribution import Distribution
+from toolkit_installer.engines.containerd.layouts import Layout
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.settings import EngineName
+
+Read = Callable[[str], bytes | None]
+"""Returns a file's content, None where there is none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generating(Distribution, abc.ABC):
+    """A distribution that makes its containerd's files, and has a place of its own for what is added. Pure."""
+
+    engine: EngineName = EngineName.CONTAINERD
+
+    @property
+    def started_with(self) -> str:
+        """The file that its containerd is started with where nobody moved it."""
+        return self.config
+
+    @abc.abstractmethod
+    def layout(self, read: Read, config: str) -> Layout | None:
+        """Return where its files are if its containerd is started with `config`, or somebody named that file of its.
+
+        None if that is not its own. Raises ConfigurationError where its files cannot be told yet.
+        """
+
+    @abc.abstractmethod
+    def started_by(self, executable: str) -> str | None:
+        """Return the file that a containerd with this executable is started with, None if that does not tell."""
+
+    @abc.abstractmethod
+    def started_in(self, folder: str) -> str | None:
+        """Return the file of the containerd whose `root` is this folder (containerd-config.toml(5)), None likewise."""
+
+
+def not_made(name: str, config: str) -> ConfigurationError:
+    """Return the error for a file that a distribution makes when it is first started."""
+    return ConfigurationError(
+        f"{name} has not made it yet, so its version is not known", path=config, hint=f"start {name} once, then again"
+    )

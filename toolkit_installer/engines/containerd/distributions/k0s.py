@@ -1,0 +1,67 @@
+"""k0s, which merges drop-ins into the file that it makes and restarts its containerd by itself.
+
+Source: k0sproject/k0s `pkg/constant`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.engines.containerd import additions
+from toolkit_installer.engines.containerd.distributions.generating import Generating, Read, not_made
+from toolkit_installer.engines.containerd.layouts import DROP_IN, Layout
+from toolkit_installer.errors import located
+
+_ROOT = "/etc/k0s/containerd.toml"
+_MADE = "/run/k0s/containerd-cri.toml"
+_PROGRAMS = "/var/lib/k0s/bin/"
+_MANAGED = b"# k0s_managed=true"
+"""How the file begins that k0s makes; without that line it is the operator's own, and nothing is merged."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _K0s(Generating):
+    def layout(self, read: Read, config: str) -> Layout | None:
+        """Return the layout of a file that k0s manages."""
+        root = _ROOT if config == _MADE else config
+        content = read(root)
+        if content is None and root == _ROOT:
+            raise not_made(self.name, root)
+        if content is None or not content.lstrip().startswith(_MANAGED):
+            return None
+        with located(root):
+            version = additions.version_of(toml_document.parse(content))
+        return Layout(
+            name=self.name,
+            units=self.units,
+            generated=root,
+            source=_MADE,
+            version=version,
+            drop_in=posixpath.join(posixpath.dirname(root), "containerd.d", DROP_IN),
+            reloads_itself=True,
+            runcs=(f"{_PROGRAMS}runc",),
+        )
+
+    def started_by(self, executable: str) -> str | None:
+        """Return the root file for a program that k0s unpacked."""
+        return _ROOT if executable.startswith(_PROGRAMS) else None
+
+    def started_in(self, folder: str) -> str | None:
+        """Return the root file for the root folder that k0s gives its containerd."""
+        return _ROOT if folder == "/var/lib/k0s/containerd" else None
+
+
+K0S = _K0s(
+    name="k0s",
+    sockets=("/run/k0s/containerd.sock",),
+    config=_ROOT,
+    drop_in="/etc/k0s/containerd.d/99-nvidia.toml",
+    state="/run/k0s/containerd",
+    units=("k0sworker.service", "k0scontroller.service"),
+    binaries=("/usr/local/bin/k0s", "/usr/bin/k0s"),
+    files=("/etc/k0s/k0s.yaml",),
+    marks=("/k0s/bin/", "/etc/k0s/", "/lib/k0s/"),
+    configured="a drop-in, which k0s merges, restarting containerd by itself",
+)
