@@ -2,116 +2,97 @@
 
 from __future__ import annotations
 
+import functools
+
 from toolkit_installer.cli.options.model import Group, Kind, Option, Step, turned_on
 
-_CDI = (
-    Option(
+_cdi = functools.partial(Option, group=Group.CDI, step=Step.INSTALL)
+_nri = functools.partial(Option, group=Group.NRI, step=Step.RUNTIME)
+
+ROWS = (
+    _cdi(
         name="cdi_enabled",
         flags=("--cdi-enabled", "--enable-cdi"),
         kind=Kind.FLAG,
-        group=Group.CDI,
-        step=Step.INSTALL,
         variables=("CDI_ENABLED", "ENABLE_CDI"),
         default="false",
         help="Write a CDI specification for management containers: all of the driver, all device nodes.",
     ),
-    Option(
+    _cdi(
         name="cdi_output_dir",
         flags=("--cdi-output-dir",),
         kind=Kind.PATH,
-        group=Group.CDI,
-        step=Step.INSTALL,
         variables=("CDI_OUTPUT_DIR",),
         default="/var/run/cdi",
         may_be_empty=True,
         empty_variable_counts=True,
         help="Where it is written; empty: nowhere.",
     ),
-    Option(
+    _cdi(
         name="cdi_kind",
         flags=("--cdi-kind",),
         kind=Kind.CDI_KIND,
-        group=Group.CDI,
-        step=Step.INSTALL,
         variables=("CDI_KIND",),
         default="management.nvidia.com/gpu",
         help="The kind of the devices in it.",
     ),
-    Option(
+    _cdi(
         name="create_device_nodes",
         flags=("--create-device-nodes",),
         kind=Kind.CHOICE,
         choices=("control", "none"),
-        group=Group.CDI,
-        step=Step.INSTALL,
         variables=("CREATE_DEVICE_NODES",),
         default="control",
         help="Which of the driver's device nodes to create where they are missing; only with CDI.",
     ),
-    Option(
+    _cdi(
         name="enable_cdi_in_runtime",
         flags=("--enable-cdi-in-runtime",),
         kind=Kind.FLAG,
-        group=Group.CDI,
         step=Step.RUNTIME,
         variables=("RUNTIME_ENABLE_CDI",),
         default_note="what --cdi-enabled says",
         help="Turn CDI on in the engine. docker takes it over when it is restarted, not by a signal.",
     ),
-)
-
-_NRI = (
-    Option(
+    _nri(
         name="enable_nri_plugin",
         flags=("--enable-nri-plugin", "-p"),
         kind=Kind.FLAG,
-        group=Group.NRI,
-        step=Step.RUNTIME,
         variables=("ENABLE_NRI_PLUGIN",),
         default="false",
         unbuilt=turned_on("the NRI plugin"),
         help="Run the NRI plugin while waiting.",
     ),
-    Option(
+    _nri(
         name="nri_plugin_index",
         flags=("--nri-plugin-index",),
         kind=Kind.INDEX,
-        group=Group.NRI,
-        step=Step.RUNTIME,
         variables=("NRI_PLUGIN_INDEX",),
         default="10",
         help="Its place among the engine's plugins.",
     ),
-    Option(
+    _nri(
         name="nri_socket",
         flags=("--nri-socket",),
         kind=Kind.PATH,
-        group=Group.NRI,
-        step=Step.RUNTIME,
         variables=("NRI_SOCKET",),
         default="/var/run/nri/nri.sock",
         help="The engine's NRI socket.",
     ),
-    Option(
+    _nri(
         name="nri_namespace",
         flags=("--nri-namespace",),
         kind=Kind.NAMESPACE,
-        group=Group.NRI,
-        step=Step.RUNTIME,
         variables=("NRI_NAMESPACE",),
         default_note="none",
         help="The Kubernetes namespace that the plugin serves.",
     ),
-    Option(
+    _nri(
         name="nri_management_cdi_device_namespaces",
         flags=("--nri-management-cdi-device-namespaces",),
         kind=Kind.NAMESPACES,
-        group=Group.NRI,
-        step=Step.RUNTIME,
         variables=("NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES",),
         default_note="none",
         help="More namespaces whose pods may ask for management devices.",
     ),
 )
-
-ROWS = (*_CDI, *_NRI)

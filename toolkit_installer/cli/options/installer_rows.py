@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+
 from toolkit_installer.cli.options.model import Group, Kind, Option, Step
 from toolkit_installer.settings import Program
 
-_JOB = (
-    Option(
+_job = functools.partial(Option, group=Group.JOB, step=Step.INSTALLER)
+_own = functools.partial(Option, group=Group.INSTALLER, step=Step.INSTALLER)
+
+ROWS = (
+    _job(
         name="runtime",
         flags=("--runtime", "-r"),
         kind=Kind.ENGINES,
         choices=("docker", "containerd", "crio", "auto"),
-        group=Group.JOB,
-        step=Step.INSTALLER,
         variables=("RUNTIME",),
         default="auto",
         default_of={Program.NVIDIA_TOOLKIT: "docker", Program.NVIDIA_CTK_INSTALLER: "docker"},
@@ -20,197 +23,160 @@ _JOB = (
         help="The container engine to configure: docker, containerd or crio; several as a comma list; auto finds the "
         "one that runs on the node.",
     ),
-    Option(
+    _job(
         name="no_daemon",
         flags=("--no-daemon", "-n"),
         kind=Kind.FLAG,
-        group=Group.JOB,
-        step=Step.INSTALLER,
         variables=("NO_DAEMON",),
         default="false",
         help="Install and leave: do not wait for a signal, do not clean up.",
     ),
-    Option(
+    _job(
         name="no_runtime_config",
         flags=("--no-runtime-config",),
         kind=Kind.FLAG,
-        group=Group.JOB,
-        step=Step.INSTALLER,
         variables=("NO_RUNTIME_CONFIG",),
         default="false",
         help="Install the toolkit only; leave the engine alone.",
     ),
-    Option(
+    _job(
         name="toolkit_args",
         flags=("--toolkit-args", "-t"),
         kind=Kind.ARGUMENTS,
-        group=Group.JOB,
-        step=Step.INSTALLER,
         variables=("TOOLKIT_ARGS",),
         may_be_empty=True,
         help="More flags of the install step, as one shell-quoted string. No shell ever sees it.",
     ),
-    Option(
+    _job(
         name="runtime_args",
         flags=("--runtime-args", "-u"),
         kind=Kind.ARGUMENTS,
-        group=Group.JOB,
-        step=Step.INSTALLER,
         variables=("RUNTIME_ARGS",),
         may_be_empty=True,
         help="More flags of the engine step, as one shell-quoted string. In it, docker and containerd have "
         "-c for --config, -s for --socket, -r for --runtime-name and -d for --set-as-default; crio has -d for "
         "--hooks-dir and -f for --hook-filename.",
     ),
-    Option(
+    _job(
         name="pid_file",
         flags=("--pid-file",),
         kind=Kind.PID_FILE,
-        group=Group.JOB,
-        step=Step.INSTALLER,
         variables=("TOOLKIT_PID_FILE", "PID_FILE"),
         default="/run/nvidia/toolkit.pid",
         default_of={Program.NVIDIA_CTK_INSTALLER: "/run/nvidia/toolkit/toolkit.pid"},
         in_short_help=True,
         help="The PID file, which is also the lock. Its base name must be toolkit.pid.",
     ),
-    Option(
+    _job(
         name="debug",
         flags=("--debug",),
         kind=Kind.FLAG,
-        group=Group.JOB,
-        step=Step.INSTALLER,
         variables=("TOOLKIT_DEBUG",),
         default="false",
         in_short_help=True,
         help="Log each step, and show a traceback if there is a bug.",
     ),
-)
-
-_OURS = (
-    Option(
+    _own(
         name="node_root",
         flags=("--node-root",),
         kind=Kind.PATH,
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         variables=("NODE_ROOT",),
         default_note="none, paths are those that are seen here",
         in_short_help=True,
         help="Where the node's / is mounted. All paths of the node, given or default, are then looked up below it as "
         "a chroot would.",
     ),
-    Option(
+    _own(
         name="log_format",
         flags=("--log-format",),
         kind=Kind.CHOICE,
         choices=("console", "logfmt", "json"),
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         variables=("LOG_FORMAT",),
         default_note="console on a terminal, logfmt otherwise",
         in_short_help=True,
         help="How log lines look.",
     ),
-    Option(
+    _own(
         name="cleanup",
         flags=("--cleanup",),
         kind=Kind.CHOICE,
         choices=("always", "never", "auto"),
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         variables=("CLEANUP",),
         default="always",
         help="Whether a waiting run takes its changes back when it is told to stop. auto, in a DaemonSet's pod: only "
         "if the DaemonSet is gone, or does not want this node any more; the Kubernetes API server is asked.",
     ),
-    Option(
+    _own(
         name="ready_file",
         flags=("--ready-file",),
         kind=Kind.PATH,
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         variables=("READY_FILE",),
         default_note="none",
         in_short_help=True,
         help="A file, not the node's but of this file system, that is there while the engines serve the handlers: "
         "for a pod's probes. It is removed at the start and before cleanup.",
     ),
-    Option(
+    _own(
         name="keep_toolkit",
         flags=("--keep-toolkit",),
         kind=Kind.FLAG,
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         variables=("KEEP_TOOLKIT",),
         default="false",
         default_of={Program.NVIDIA_TOOLKIT: "true", Program.NVIDIA_CTK_INSTALLER: "true"},
         in_short_help=True,
         help="Leave the toolkit's files on the node when the engine's configuration is taken back.",
     ),
-    Option(
+    _own(
         name="remove_toolkit",
         flags=("--remove-toolkit",),
         kind=Kind.FLAG,
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         default_note="the opposite of --keep-toolkit",
         in_short_help=True,
         help="Remove them as well, once nothing refers to them any more.",
     ),
-    Option(
+    _own(
         name="on_drift",
         flags=("--on-drift",),
         kind=Kind.CHOICE,
         choices=("report", "repair", "ignore"),
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         variables=("ON_DRIFT",),
         default="report",
         help="What a waiting run does when somebody else changes a file that it manages.",
     ),
-    Option(
+    _own(
         name="without_gpu",
         flags=("--without-gpu",),
         kind=Kind.CHOICE,
         choices=("install", "idle"),
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         variables=("WITHOUT_GPU",),
         default="install",
         in_short_help=True,
         help="What is done on a node that shows no NVIDIA GPU, neither on its PCI bus nor in /dev: install as "
         "anywhere, or change nothing, be ready, and look again when a device comes.",
     ),
-    Option(
+    _own(
         name="reload_timeout",
         flags=("--reload-timeout",),
         kind=Kind.SECONDS,
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         variables=("RELOAD_TIMEOUT",),
         default="60",
         in_short_help=True,
         help="How long the engine may take to serve a change before it is taken back.",
     ),
-    Option(
+    _own(
         name="reload_budget",
         flags=("--reload-budget",),
         kind=Kind.BUDGET,
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         variables=("RELOAD_BUDGET",),
         default="3/600",
         in_short_help=True,
         help="How many reloads for installing are made within how many seconds, so that a crash-looping pod does not "
         "take the engine down with it. Cleanup is never refused.",
     ),
-    Option(
+    _own(
         name="allow_restart",
         flags=("--allow-restart",),
         kind=Kind.FLAG,
-        group=Group.INSTALLER,
-        step=Step.INSTALLER,
         variables=("ALLOW_RESTART",),
         default="false",
         in_short_help=True,
@@ -218,14 +184,10 @@ _OURS = (
     ),
 )
 
-ROWS = (*_JOB, *_OURS)
-
-STATUS_JSON = Option(
+STATUS_JSON = _job(
     name="json",
     flags=("--json",),
     kind=Kind.FLAG,
-    group=Group.JOB,
-    step=Step.INSTALLER,
     default="false",
     in_short_help=True,
     help="Print one JSON object, for machines.",

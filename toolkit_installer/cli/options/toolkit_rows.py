@@ -2,196 +2,162 @@
 
 from __future__ import annotations
 
+import functools
+
 from toolkit_installer.cli.options.model import Group, Kind, Option, Step
+
+_file = functools.partial(Option, group=Group.TOOLKIT, step=Step.INSTALL)
+_setting = functools.partial(Option, group=Group.TOOLKIT_CONFIG, step=Step.INSTALL)
 
 _LOG_LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic")
 
-_FILES = (
-    Option(
+ROWS = (
+    _file(
         name="install_dir",
         flags=("--toolkit-install-dir", "--root"),
         kind=Kind.INSTALL_DIR,
-        group=Group.TOOLKIT,
-        step=Step.INSTALL,
         variables=("TOOLKIT_INSTALL_DIR", "ROOT"),
         default="/usr/local/nvidia",
         in_short_help=True,
         help="The folder of the node below which toolkit/ is installed; the same as the positional argument.",
     ),
-    Option(
+    _file(
         name="source_root",
         flags=("--toolkit-source-root",),
         kind=Kind.PATH,
-        group=Group.TOOLKIT,
-        step=Step.INSTALL,
         variables=("TOOLKIT_SOURCE_ROOT",),
         default_note="/artifacts/deb or /artifacts/rpm",
         help="Where the toolkit's files are in the image.",
     ),
-    Option(
+    _file(
         name="package_type",
         flags=("--toolkit-package-type",),
         kind=Kind.CHOICE,
         choices=("deb", "rpm", "auto"),
-        group=Group.TOOLKIT,
-        step=Step.INSTALL,
         variables=("TOOLKIT_PACKAGE_TYPE",),
         default="auto",
         help="Which of the two to install; auto takes rpm if the node has /usr/bin/rpm.",
     ),
-    Option(
+    _file(
         name="driver_root",
         flags=("--driver-root", "--nvidia-driver-root"),
         kind=Kind.ROOT,
-        group=Group.TOOLKIT,
-        step=Step.INSTALL,
         variables=("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"),
         default="/run/nvidia/driver",
         help="Where the driver is installed on the node. auto takes the first root in which nvidia-smi works: what the "
         "GPU Operator says, /run/nvidia/driver, /; and, unless they are given, the three paths below with it.",
     ),
-    Option(
+    _file(
         name="driver_root_ctr_path",
         flags=("--driver-root-ctr-path",),
         kind=Kind.PATH,
-        group=Group.TOOLKIT,
-        step=Step.INSTALL,
         variables=("DRIVER_ROOT_CTR_PATH",),
         default="/run/nvidia/driver",
         help="Where the driver root is mounted here.",
     ),
-    Option(
+    _file(
         name="dev_root",
         flags=("--dev-root",),
         kind=Kind.PATH,
-        group=Group.TOOLKIT,
-        step=Step.INSTALL,
         variables=("NVIDIA_DEV_ROOT", "DEV_ROOT"),
         default_note="the driver root",
         help="The folder of the node that holds the driver's dev/.",
     ),
-    Option(
+    _file(
         name="dev_root_ctr_path",
         flags=("--dev-root-ctr-path",),
         kind=Kind.PATH,
-        group=Group.TOOLKIT,
-        step=Step.INSTALL,
         variables=("DEV_ROOT_CTR_PATH",),
         default_note="where the driver root is mounted here",
         help="Where that folder is mounted here.",
     ),
-)
-
-_CONFIG = (
-    Option(
+    _setting(
         name="runtime_debug",
         flags=("--nvidia-container-runtime.debug", "--nvidia-container-runtime-debug"),
         kind=Kind.PATH,
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("NVIDIA_CONTAINER_RUNTIME_DEBUG",),
         default_note="unset",
         help="The log file of the NVIDIA runtimes.",
     ),
-    Option(
+    _setting(
         name="runtime_log_level",
         flags=("--nvidia-container-runtime.log-level", "--nvidia-container-runtime-debug-log-level"),
         kind=Kind.CHOICE,
         choices=_LOG_LEVELS,
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("NVIDIA_CONTAINER_RUNTIME_LOG_LEVEL",),
         default_note="unset",
         help="How much they log.",
     ),
-    Option(
+    _setting(
         name="runtime_mode",
         flags=("--nvidia-container-runtime.mode", "--nvidia-container-runtime-mode"),
         kind=Kind.CHOICE,
         choices=("auto", "cdi", "csv", "jit-cdi", "legacy"),
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("NVIDIA_CONTAINER_RUNTIME_MODE",),
         default_note="unset",
         help="How devices get into a container.",
     ),
-    Option(
+    _setting(
         name="cdi_default_kind",
         flags=("--nvidia-container-runtime.modes.cdi.default-kind",),
         kind=Kind.CDI_KIND,
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND",),
         default_note="unset",
         help="The CDI kind of a device that is named without one.",
     ),
-    Option(
+    _setting(
         name="cdi_annotation_prefixes",
         flags=("--nvidia-container-runtime.modes.cdi.annotation-prefixes",),
         kind=Kind.PREFIXES,
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",),
         default_note="unset",
         help="The annotations that may ask for CDI devices.",
     ),
-    Option(
+    _setting(
         name="low_level_runtimes",
         flags=("--nvidia-container-runtime.runtimes",),
         kind=Kind.RUNTIMES,
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("NVIDIA_CONTAINER_RUNTIME_RUNTIMES",),
         default_note="the engine's own by path, then runc, crun",
         help="The low-level runtimes that the NVIDIA runtimes may start, first match first.",
     ),
-    Option(
+    _setting(
         name="hook_skip_mode_detection",
         flags=("--nvidia-container-runtime-hook.skip-mode-detection",),
         kind=Kind.FLAG,
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("NVIDIA_CONTAINER_RUNTIME_HOOK_SKIP_MODE_DETECTION",),
         default="true",
         help="Let the hook do its work whatever the mode says.",
     ),
-    Option(
+    _setting(
         name="cli_debug",
         flags=("--nvidia-container-cli.debug", "--nvidia-container-cli-debug"),
         kind=Kind.PATH,
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("NVIDIA_CONTAINER_CLI_DEBUG",),
         default_note="unset",
         help="The log file of nvidia-container-cli.",
     ),
-    Option(
+    _setting(
         name="accept_envvar_when_unprivileged",
         flags=("--accept-nvidia-visible-devices-envvar-when-unprivileged",),
         kind=Kind.FLAG,
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED",),
         default="true",
         help="Let unprivileged containers choose devices by the variable NVIDIA_VISIBLE_DEVICES. If false, see also "
         "the next option.",
     ),
-    Option(
+    _setting(
         name="accept_volume_mounts",
         flags=("--accept-nvidia-visible-devices-as-volume-mounts",),
         kind=Kind.FLAG,
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS",),
         default="false",
         help="Let containers choose devices by volume mounts.",
     ),
-    Option(
+    _setting(
         name="opt_in_features",
         flags=("--opt-in-features",),
         kind=Kind.FEATURES,
-        group=Group.TOOLKIT_CONFIG,
-        step=Step.INSTALL,
         variables=("NVIDIA_CONTAINER_TOOLKIT_OPT_IN_FEATURES",),
         default_note="none",
         hidden=True,
@@ -199,13 +165,10 @@ _CONFIG = (
     ),
 )
 
-ROWS = (*_FILES, *_CONFIG)
-
-DRIVER_TIMEOUT = Option(
+DRIVER_TIMEOUT = _file(
     name="timeout",
     flags=("--timeout",),
     kind=Kind.SECONDS,
-    group=Group.TOOLKIT,
     step=Step.INSTALLER,
     variables=("DRIVER_TIMEOUT",),
     default_note="none, it waits as long as it takes",
@@ -214,11 +177,10 @@ DRIVER_TIMEOUT = Option(
 )
 """How long `wait-driver` waits. No other command has it."""
 
-UNLESS_INSTALLED = Option(
+UNLESS_INSTALLED = _file(
     name="unless_installed",
     flags=("--unless-installed",),
     kind=Kind.FLAG,
-    group=Group.TOOLKIT,
     step=Step.INSTALLER,
     variables=("UNLESS_INSTALLED",),
     default="false",
