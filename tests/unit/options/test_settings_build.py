@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import types
+import typing
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.cli.options.build import DESTINATION, build, log_format, wants_debug
+from toolkit_installer.cli.options.model import Kind
+from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.errors import ExitCode, UsageError
 from toolkit_installer.settings import (
     CdiSettings,
@@ -46,6 +52,22 @@ def refusal(values: dict[str, tuple[str, ...]], environment: dict[str, str], pro
 
 def test_with_nothing_given_the_settings_are_the_defaults_of_the_dataclass() -> None:
     assert build({}, {}, OURS) == Settings()
+
+
+def fits(value: object, hint: Any) -> bool:
+    if isinstance(hint, types.UnionType):
+        return any(fits(value, each) for each in typing.get_args(hint))
+    if dataclasses.is_dataclass(hint) and isinstance(value, hint):
+        return all(fits(getattr(value, name), each) for name, each in typing.get_type_hints(hint).items())
+    return type(value) is (typing.get_origin(hint) or hint)
+
+
+def test_what_options_say_is_of_the_types_that_the_settings_say() -> None:
+    samples = {Kind.ENGINES: "docker", Kind.SECONDS: "5", Kind.PREFIXES: "a/", Kind.SOURCES: "file"}
+    for option in OPTIONS:
+        text = option.choices[0] if option.kind is Kind.CHOICE else samples.get(option.kind, option.default or "/a")
+        with contextlib.suppress(UsageError):  # no path is meant
+            assert fits(build({option.name: (text,)}, {}, OURS, installing=False), Settings), option.name
 
 
 def test_nvidia_toolkit_has_its_generations_defaults() -> None:

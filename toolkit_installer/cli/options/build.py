@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from toolkit_installer.cli.options.model import engine_of
 from toolkit_installer.cli.options.resolve import Answers, Sources, answer_of
 from toolkit_installer.cli.options.table import BY_NAME
-from toolkit_installer.cli.options.values import budget
 from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import (
     AUTO,
@@ -19,12 +18,9 @@ from toolkit_installer.settings import (
     EngineName,
     EngineSettings,
     LogFormat,
-    OnDrift,
     Program,
-    ReloadMode,
     Settings,
     ToolkitSettings,
-    WithoutGpu,
 )
 
 DESTINATION = "destination"
@@ -58,27 +54,16 @@ def build(
     _refuse_what_names_one_engine({name: by_engine[name] for name in runtimes if name in by_engine})
     if installing:
         _refuse_what_is_not_built(answers)
-    log_format = answers.text_or_none("log_format")
-    return Settings(
+    return answers.settings(
+        Settings,
         program=program,
         runtimes=runtimes,
-        node_root=answers.text_or_none("node_root"),
-        host_root=answers.text("host_root"),
         toolkit=_toolkit(answers, looking=looking_for_driver),
         engine=engine,
         daemon=not answers.flag("no_daemon"),
         configure_engine=not answers.flag("no_runtime_config"),
-        pid_file=answers.text("pid_file"),
-        debug=answers.flag("debug"),
-        log_format=None if log_format is None else LogFormat(log_format),
-        cleanup=Cleanup(answers.text("cleanup")),
         cluster=_cluster(answers) if installing else None,
-        ready_file=answers.text_or_none("ready_file"),
         keep_toolkit=_keep_toolkit(answers, values),
-        on_drift=OnDrift(answers.text("on_drift")),
-        without_gpu=WithoutGpu(answers.text("without_gpu")),
-        reload_timeout=answers.seconds("reload_timeout"),
-        reload_budget=budget(answers.text("reload_budget")),
         engine_of=tuple((name, other) for name, other in each if other != engine),
     )
 
@@ -126,7 +111,7 @@ def _with_destination(values: Mapping[str, Sequence[str]], program: Program) -> 
 def _engine_names(sources: Sources) -> tuple[EngineName, ...]:
     words = sources.answer(BY_NAME["runtime"]).value
     assert isinstance(words, tuple)  # noqa: S101  # it has a default, and its reader makes tuples
-    return () if AUTO in words else tuple(EngineName(word) for word in words)
+    return () if AUTO in words else tuple(EngineName(str(word)) for word in words)
 
 
 _OF_ONE_ENGINE = ("config", "socket", "executable")
@@ -191,25 +176,13 @@ def _driver_paths(answers: Answers, *, looking: bool) -> tuple[str, str, str, st
 def _toolkit(answers: Answers, *, looking: bool) -> ToolkitSettings:
     driver_root, dev_root, driver_root_ctr_path, dev_root_ctr_path = _driver_paths(answers, looking=looking)
     prefixes = (*answers.words("cdi_annotation_prefixes"), *answers.words("engine_annotation_prefixes"))
-    return ToolkitSettings(
-        install_dir=answers.text("install_dir"),
-        source_root=answers.text_or_none("source_root"),
-        package_type=answers.text("package_type"),
+    return answers.settings(
+        ToolkitSettings,
         driver_root=driver_root,
         driver_root_ctr_path=driver_root_ctr_path,
         dev_root=dev_root,
         dev_root_ctr_path=dev_root_ctr_path,
-        runtime_debug=answers.text_or_none("runtime_debug"),
-        runtime_log_level=answers.text_or_none("runtime_log_level"),
-        runtime_mode=answers.text_or_none("runtime_mode"),
-        cdi_default_kind=answers.text_or_none("cdi_default_kind"),
         cdi_annotation_prefixes=tuple(dict.fromkeys(prefixes)),
-        low_level_runtimes=answers.words("low_level_runtimes"),
-        hook_skip_mode_detection=answers.flag("hook_skip_mode_detection"),
-        cli_debug=answers.text_or_none("cli_debug"),
-        accept_envvar_when_unprivileged=answers.flag("accept_envvar_when_unprivileged"),
-        accept_volume_mounts=answers.flag("accept_volume_mounts"),
-        opt_in_features=answers.words("opt_in_features"),
         cdi=_cdi(answers),
     )
 
@@ -228,31 +201,20 @@ def _cdi(answers: Answers) -> CdiSettings:
 def _engine(answers: Answers, name: EngineName | None, *, hooks: bool) -> EngineSettings:
     """Return the engine step's settings. `hooks`: the caller is of the time when CRI-O had hook mode only."""
     config_mode = "hook" if hooks and not answers.given("config_mode") else answers.text("config_mode")
-    reload_mode = answers.text_or_none("restart_mode")
-    executable = answers.text_or_none("executable")
-    has_drop_ins = name is not EngineName.DOCKER
-    return EngineSettings(
-        config=answers.text_or_none("config"),
-        drop_in=answers.text_or_none("drop_in") if has_drop_ins else None,
-        drop_in_host_path=answers.text_or_none("drop_in_host_path") if has_drop_ins else None,
-        socket=answers.text_or_none("socket"),
-        executable=executable if executable and posixpath.isabs(executable) else None,
-        reload_mode=None if reload_mode is None else ReloadMode(reload_mode),
-        runtime_name=answers.text("runtime_name"),
-        set_as_default=answers.flag("set_as_default"),
-        runtime_type=answers.text_or_none("runtime_type"),
-        runtime_config_override=answers.text("runtime_config_override"),
-        use_legacy_config=answers.flag("use_legacy_config"),
-        allow_restart=answers.flag("allow_restart"),
+    enable_cdi = (
+        answers.flag("enable_cdi_in_runtime") if answers.given("enable_cdi_in_runtime") else _cdi(answers).enabled
+    )
+    executable = answers.text_or_none("executable") or ""
+    none: dict[str, None] = {"drop_in": None, "drop_in_host_path": None} if name is EngineName.DOCKER else {}
+    return answers.settings(
+        EngineSettings,
+        executable=executable if posixpath.isabs(executable) else None,
+        reload_mode=answers.by_name["restart_mode"].value,
         container_annotations=tuple(f"{prefix}*" for prefix in answers.words("engine_annotation_prefixes")),
-        enable_cdi=answers.flag("enable_cdi_in_runtime")
-        if answers.given("enable_cdi_in_runtime")
-        else _cdi(answers).enabled,
-        config_sources=answers.words("config_sources"),
+        enable_cdi=enable_cdi,
         answer_timeout=answers.seconds("reload_timeout"),
         config_mode=ConfigMode(config_mode) if name is EngineName.CRIO else ConfigMode.CONFIG,
-        hooks_dir=answers.text("hooks_dir"),
-        hook_filename=answers.text("hook_filename"),
+        **none,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from toolkit_installer.cli.options.model import Group, Kind, Option, Step
+from toolkit_installer.settings import ReloadMode
 
 _engine = functools.partial(Option, group=Group.ENGINE, step=Step.RUNTIME)
 _crio = functools.partial(Option, group=Group.CRIO, step=Step.RUNTIME)
@@ -55,7 +56,7 @@ ROWS = (
         name="restart_mode",
         flags=("--restart-mode",),
         kind=Kind.CHOICE,
-        choices=("signal", "systemd", "none"),
+        choices=tuple(ReloadMode),
         variables=("RUNTIME_RESTART_MODE", "CONTAINERD_RESTART_MODE"),
         default_note="docker: signal; the others: systemd where the engine's unit is found",
         in_short_help=True,

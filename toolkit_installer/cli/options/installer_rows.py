@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from toolkit_installer.cli.options.model import Group, Kind, Option, Step
-from toolkit_installer.settings import Program
+from toolkit_installer.settings import Cleanup, LogFormat, OnDrift, Program, WithoutGpu
 
 _job = functools.partial(Option, group=Group.JOB, step=Step.INSTALLER)
 _own = functools.partial(Option, group=Group.INSTALLER, step=Step.INSTALLER)
@@ -90,7 +90,7 @@ ROWS = (
         name="log_format",
         flags=("--log-format",),
         kind=Kind.CHOICE,
-        choices=("console", "logfmt", "json"),
+        choices=tuple(LogFormat),
         variables=("LOG_FORMAT",),
         default_note="console on a terminal, logfmt otherwise",
         in_short_help=True,
@@ -100,7 +100,7 @@ ROWS = (
         name="cleanup",
         flags=("--cleanup",),
         kind=Kind.CHOICE,
-        choices=("always", "never", "auto"),
+        choices=tuple(Cleanup),
         variables=("CLEANUP",),
         default="always",
         help="Whether a waiting run takes its changes back when it is told to stop. auto, in a DaemonSet's pod: only "
@@ -138,7 +138,7 @@ ROWS = (
         name="on_drift",
         flags=("--on-drift",),
         kind=Kind.CHOICE,
-        choices=("report", "repair", "ignore"),
+        choices=tuple(OnDrift),
         variables=("ON_DRIFT",),
         default="report",
         help="What a waiting run does when somebody else changes a file that it manages.",
@@ -147,7 +147,7 @@ ROWS = (
         name="without_gpu",
         flags=("--without-gpu",),
         kind=Kind.CHOICE,
-        choices=("install", "idle"),
+        choices=tuple(WithoutGpu),
         variables=("WITHOUT_GPU",),
         default="install",
         in_short_help=True,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from toolkit_installer.settings import EngineName, Program
 
-Value: typing.TypeAlias = bool | int | float | str | tuple[str, ...]
+Value: typing.TypeAlias = bool | int | float | str | tuple[str, ...] | tuple[int, float]
 """An option's value, once its text was read and found to be allowed."""
 
 

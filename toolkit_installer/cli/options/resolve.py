@@ -11,10 +11,11 @@ from toolkit_installer.cli.options.argv import Grammar
 from toolkit_installer.cli.options.model import Option, Value
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.errors import UsageError
-from toolkit_installer.settings import EngineName, Program
+from toolkit_installer.settings import EngineName, EngineSettings, Program, Settings, ToolkitSettings
 
 _LONGEST_SHOWN = 120
 _T = typing.TypeVar("_T")
+_Settings = typing.TypeVar("_Settings", ToolkitSettings, EngineSettings, Settings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +110,12 @@ class Answers:
     def seconds(self, name: str) -> float:
         """Return a time in seconds."""
         return _typed(self.by_name[name].value, float, name)
+
+    def settings(self, kind: type[_Settings], **own: typing.Any) -> _Settings:
+        """Return settings whose fields are as `own` says, or else as the options say that are called like them."""
+        found = ((field.name, self.by_name.get(field.name)) for field in dataclasses.fields(kind))
+        given = {name: answer.value for name, answer in found if answer is not None and answer.value is not None}
+        return kind(**{**given, **own})
 
     def words(self, name: str) -> tuple[str, ...]:
         """Return a list's value; empty if it was not given."""

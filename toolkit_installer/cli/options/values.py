@@ -56,7 +56,7 @@ def read(option: Option, texts: tuple[str, ...]) -> Value:
     if option.kind.is_list:
         items = tuple(item.strip() for text in texts for item in text.split(","))
         for item in items:
-            _check_list_item(option.kind, item)
+            _READERS[option.kind](item)
         return tuple(dict.fromkeys(items))
     text = texts[-1]
     if not text and option.may_be_empty:
@@ -79,9 +79,11 @@ def boolean(text: str) -> bool:
 
 
 def _choice(choices: tuple[str, ...], text: str) -> str:
-    if text.lower() not in choices:
-        raise NotAllowedError(", ".join(choices))
-    return text.lower()
+    """Return the choice that is meant: a member of an enumeration, where the choices are such."""
+    for choice in choices:
+        if choice == text.lower():
+            return choice
+    raise NotAllowedError(", ".join(choices))
 
 
 def _engines(choices: tuple[str, ...], text: str) -> tuple[str, ...]:
@@ -92,33 +94,35 @@ def _engines(choices: tuple[str, ...], text: str) -> tuple[str, ...]:
     return words
 
 
-def _path(text: str) -> str:
-    if not text.startswith("/") or not _is_plain(text):
-        raise NotAllowedError("an absolute path, without control characters, in UTF-8")
-    return text
-
-
-def _root(text: str) -> str:
-    if text == AUTO:
-        return text
-    if not text.startswith("/") or not _is_plain(text):
-        raise NotAllowedError(f"an absolute path, without control characters, in UTF-8, or {AUTO}")
-    return text
-
-
 def _is_plain(text: str) -> bool:
-    """Fit to be written into JSON, TOML and a log line."""
+    """Tell whether a text is fit to be written into JSON, TOML and a log line."""
+    return _is_writable(text) and _CONTROL_CHARACTER.search(text) is None
+
+
+def _is_writable(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # bytes that were no UTF-8, which Python hands over as lone surrogates
+    except UnicodeEncodeError:  # a lone surrogate: Python hands over bytes that were no UTF-8 as such
         return False
-    return _CONTROL_CHARACTER.search(text) is None
+    return True
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith("/") and _is_plain(text)
+
+
+def _is_file_name(text: str) -> bool:
+    return text not in {"", ".", ".."} and "/" not in text and _is_plain(text)
+
+
+def _is_source(text: str) -> bool:
+    return text in {"command", "file"} or (text.startswith("file=") and _is_path(text.removeprefix("file=")))
 
 
 def _install_dir(text: str) -> str:
     parts = [part for part in text.split("/") if part not in {"", "."}]
-    bad = not text.startswith("/") or not parts or ".." in parts or parts[0] in _KERNEL_FOLDERS
-    if bad or ":" in text or not _is_plain(text):  # the wrappers put the folder into PATH, where a colon separates
+    bad = not _is_path(text) or not parts or ".." in parts or parts[0] in _KERNEL_FOLDERS
+    if bad or ":" in text:  # the wrappers put the folder into PATH, where a colon separates
         raise NotAllowedError(
             "an absolute path in UTF-8, other than /, not in /proc, /sys or /dev, without '..', ':' and control "
             "characters"
@@ -126,62 +130,12 @@ def _install_dir(text: str) -> str:
     return "/" + "/".join(parts)
 
 
-def _pid_file(text: str) -> str:
-    if not text.startswith("/") or posixpath.basename(text) != PID_FILE_NAME or not _is_plain(text):
-        raise NotAllowedError(f"an absolute path whose last part is {PID_FILE_NAME}")
-    return text
-
-
-def _executable(text: str) -> str:
-    if text in _DEFAULT_EXECUTABLES:
-        return text
-    if not text.startswith("/") or not _is_plain(text):
-        raise NotAllowedError("an absolute path, or containerd or crio for the engine's own")
-    return text
-
-
-def _file_name(text: str) -> str:
-    if text in {"", ".", ".."} or "/" in text or not _is_plain(text):
-        raise NotAllowedError("the name of a file, without a folder")
-    return text
-
-
-def _handler(text: str) -> str:
-    if not _HANDLER.fullmatch(text) or text in _RESERVED_HANDLERS:
-        raise NotAllowedError("letters, digits, '.', '_' and '-', and not runc, which is the engine's own")
-    return text
-
-
-def _index(text: str) -> int:
-    if not _INDEX.fullmatch(text):
-        raise NotAllowedError("a whole number from 0 to 99")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not _PORT.fullmatch(text) or not 0 < int(text) <= _HIGHEST_PORT:
-        raise NotAllowedError(f"a whole number from 1 to {_HIGHEST_PORT}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    if not _SECONDS.fullmatch(text) or not 0 < float(text) <= _LONGEST_RELOAD_SECONDS:
-        raise NotAllowedError(f"a number of seconds, more than 0 and at most {_LONGEST_RELOAD_SECONDS}")
-    return float(text)
-
-
-def _budget(text: str) -> str:
-    """Return the text as it was given; `budget` reads it."""
+def _budget(text: str) -> tuple[int, float]:
+    """Return how many reloads are allowed within how many seconds."""
     match = _BUDGET.fullmatch(text)
     if match is None or not int(match[1]) or not int(match[2]):
         raise NotAllowedError("a number of reloads and a number of seconds, such as 3/600")
-    return text
-
-
-def budget(text: str) -> tuple[int, float]:
-    """Return how many reloads are allowed within how many seconds; `text` was checked."""
-    count, _, seconds = text.partition("/")
-    return int(count), float(seconds)
+    return int(match[1]), float(match[2])
 
 
 def _json_object(text: str) -> str:
@@ -210,76 +164,66 @@ def _fits_toml(value: object) -> bool:
     return value is not None and (not isinstance(value, str) or _is_writable(value))
 
 
-def _is_writable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
+def _if(fits: Callable[[str], object], allowed: str, value: Callable[[str], Value] = str) -> Callable[[str], Value]:
+    """Return the reader that gives the `value` of a text that fits; `allowed` says which texts do."""
 
-
-def _matching(pattern: re.Pattern[str], allowed: str) -> Callable[[str], str]:
-    def reader(text: str) -> str:
-        if not pattern.fullmatch(text):
+    def reader(text: str) -> Value:
+        if not fits(text):
             raise NotAllowedError(allowed)
-        return text
+        return value(text)
 
     return reader
-
-
-def _arguments(text: str) -> str:
-    return text  # read by shlex rules, later
 
 
 _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
     {
         Kind.FLAG: boolean,
-        Kind.PATH: _path,
-        Kind.ROOT: _root,
-        Kind.EXECUTABLE: _executable,
+        Kind.PATH: _if(_is_path, "an absolute path, without control characters, in UTF-8"),
+        Kind.ROOT: _if(
+            lambda text: text == AUTO or _is_path(text),
+            f"an absolute path, without control characters, in UTF-8, or {AUTO}",
+        ),
+        Kind.EXECUTABLE: _if(
+            lambda text: text in _DEFAULT_EXECUTABLES or _is_path(text),
+            "an absolute path, or containerd or crio for the engine's own",
+        ),
         Kind.INSTALL_DIR: _install_dir,
-        Kind.PID_FILE: _pid_file,
-        Kind.FILE_NAME: _file_name,
-        Kind.HANDLER: _handler,
-        Kind.RUNTIME_TYPE: _matching(_RUNTIME_TYPE, "a runtime type such as io.containerd.runc.v2"),
-        Kind.CDI_KIND: _matching(_CDI_KIND, "vendor/class, each a letter, then letters, digits, '.', '_' and '-'"),
-        Kind.NAMESPACE: _matching(_NAMESPACE, "a Kubernetes namespace: small letters, digits and '-', 63 at most"),
-        Kind.OBJECT: _matching(_OBJECT, "the name of a Kubernetes object: small letters, digits, '-' and '.'"),
-        Kind.HOST: _matching(_HOST, "a host name or an address, an IPv6 one without brackets"),
-        Kind.PORT: _port,
-        Kind.INDEX: _index,
-        Kind.SECONDS: _seconds,
+        Kind.PID_FILE: _if(
+            lambda text: _is_path(text) and posixpath.basename(text) == PID_FILE_NAME,
+            f"an absolute path whose last part is {PID_FILE_NAME}",
+        ),
+        Kind.FILE_NAME: _if(_is_file_name, "the name of a file, without a folder"),
+        Kind.HANDLER: _if(
+            lambda text: _HANDLER.fullmatch(text) and text not in _RESERVED_HANDLERS,
+            "letters, digits, '.', '_' and '-', and not runc, which is the engine's own",
+        ),
+        Kind.RUNTIME_TYPE: _if(_RUNTIME_TYPE.fullmatch, "a runtime type such as io.containerd.runc.v2"),
+        Kind.CDI_KIND: _if(_CDI_KIND.fullmatch, "vendor/class, each a letter, then letters, digits, '.', '_' and '-'"),
+        Kind.NAMESPACE: _if(_NAMESPACE.fullmatch, "a Kubernetes namespace: small letters, digits and '-', 63 at most"),
+        Kind.OBJECT: _if(_OBJECT.fullmatch, "the name of a Kubernetes object: small letters, digits, '-' and '.'"),
+        Kind.HOST: _if(_HOST.fullmatch, "a host name or an address, an IPv6 one without brackets"),
+        Kind.PORT: _if(
+            lambda text: _PORT.fullmatch(text) and 0 < int(text) <= _HIGHEST_PORT,
+            f"a whole number from 1 to {_HIGHEST_PORT}",
+            int,
+        ),
+        Kind.INDEX: _if(_INDEX.fullmatch, "a whole number from 0 to 99", int),
+        Kind.SECONDS: _if(
+            lambda text: _SECONDS.fullmatch(text) and 0 < float(text) <= _LONGEST_RELOAD_SECONDS,
+            f"a number of seconds, more than 0 and at most {_LONGEST_RELOAD_SECONDS}",
+            float,
+        ),
         Kind.BUDGET: _budget,
         Kind.JSON_OBJECT: _json_object,
-        Kind.ARGUMENTS: _arguments,
+        Kind.ARGUMENTS: str,  # read by shlex rules, later
+        # of a list: one of its items
+        Kind.PREFIXES: _if(_PREFIX.fullmatch, "a comma list of annotation prefixes such as cdi.k8s.io/"),
+        Kind.FEATURES: _if(_FEATURE.fullmatch, "a comma list of feature names: letters, digits, '_' and '-'"),
+        Kind.RUNTIMES: _if(
+            lambda text: _BARE_NAME.fullmatch(text) or _is_path(text),
+            "a comma list of runtimes, each a name such as runc or an absolute path",
+        ),
+        Kind.SOURCES: _if(_is_source, "a comma list of command, file and file=/path"),
+        Kind.NAMESPACES: _if(_NAMESPACE.fullmatch, "a comma list of Kubernetes namespaces"),
     }
 )
-
-
-def _runtime(text: str) -> str:
-    if not _BARE_NAME.fullmatch(text) and not (text.startswith("/") and _is_plain(text)):
-        raise NotAllowedError("a comma list of runtimes, each a name such as runc or an absolute path")
-    return text
-
-
-def _source(text: str) -> str:
-    kind, equals, path = text.partition("=")
-    right = _is_plain(path) and path.startswith("/") if equals else True
-    if kind not in {"command", "file"} or (equals and kind == "command") or not right:
-        raise NotAllowedError("a comma list of command, file and file=/path")
-    return text
-
-
-_LIST_ITEM_READERS: Mapping[Kind, Callable[[str], str]] = types.MappingProxyType(
-    {
-        Kind.PREFIXES: _matching(_PREFIX, "a comma list of annotation prefixes such as cdi.k8s.io/"),
-        Kind.FEATURES: _matching(_FEATURE, "a comma list of feature names: letters, digits, '_' and '-'"),
-        Kind.RUNTIMES: _runtime,
-        Kind.SOURCES: _source,
-        Kind.NAMESPACES: _matching(_NAMESPACE, "a comma list of Kubernetes namespaces"),
-    }
-)
-
-
-def _check_list_item(kind: Kind, item: str) -> None:
-    _LIST_ITEM_READERS[kind](item)
