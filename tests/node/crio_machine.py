@@ -67,9 +67,7 @@ class Machine:
         with (self.folder / "starts").open("a") as starts:
             starts.write(f"{process.pid}\n")
         deadline = time.monotonic() + DEADLINE
-        while (
-            sockets.behind(Node(str(self.node.root)).root, crio_stand_in.LISTEN, b"GET /info HTTP/1.0\r\n\r\n") is None
-        ):
+        while sockets.peer(Node(str(self.node.root)).root, crio_stand_in.LISTEN, b"GET /info HTTP/1.0\r\n\r\n") is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise ProgramError(f"it does not start: {(self.folder / 'log').read_text()}")
             time.sleep(0.05)

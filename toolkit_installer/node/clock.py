@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 
-from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.disk.root import attempt
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def boot_id() -> str:
     """Return the id of this boot (random(4)). Raises NodeError."""
-    try:
-        with open(_BOOT_ID, encoding="ascii") as stream:
-            return stream.read().strip()
-    except OSError as error:
-        raise NodeError.of(error, _BOOT_ID, "read it") from error
+    with attempt("read it", _BOOT_ID), open(_BOOT_ID, encoding="ascii") as stream:
+        return stream.read().strip()
 
 
 def boot_seconds() -> float:

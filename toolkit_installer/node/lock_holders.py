@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 
 from toolkit_installer.node import trust
-from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.disk.root import attempt
 from toolkit_installer.node.trust import Standing
 
 _LOCKS = "/proc/locks"
@@ -55,11 +55,8 @@ def _takers(fd: int) -> dict[int, bool]:
     """Return who took a flock on a file of this number, and whether it is said to be on this very device."""
     status = os.fstat(fd)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    try:
-        with open(_LOCKS, encoding="ascii") as lines:
-            held = [words for words in map(str.split, lines) if "->" not in words and words[1] == _LOCKED]
-    except OSError as error:
-        raise NodeError.of(error, _LOCKS, "read it") from error
+    with attempt("read it", _LOCKS), open(_LOCKS, encoding="ascii") as lines:
+        held = [words for words in map(str.split, lines) if "->" not in words and words[1] == _LOCKED]
     return {int(words[4]): words[5] == place for words in held if words[5].endswith(f":{status.st_ino}")}
 
 

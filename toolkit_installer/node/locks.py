@@ -13,7 +13,7 @@ from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, In
 from toolkit_installer.node import lock_holders
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.folders import temporary_name
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.disk.root import NodeError, attempt
 from toolkit_installer.node.owners import refuse_if_others_write
 
 _PID_LIMIT = 64
@@ -73,8 +73,7 @@ class PidFile:
 
     def release(self) -> None:
         """Remove the file, the folders that were made for it, and the lock. A file of somebody else's stays."""
-        status = self.files.own_status(self.path)
-        if status is not None and (status.st_dev, status.st_ino) == _identity(self.fd):
+        if self.files.is_at(self.path, self.fd):
             self.files.remove(self.path)
         for folder in reversed(self.created_folders):
             if not self.files.made_by_others(folder):  # of another boot's folder, only the name is the same
@@ -92,7 +91,7 @@ def _acquired(files: Files, path: str) -> int:
         fd = _open(files, path)
         try:
             _lock(fd, path)
-            if _stands(files, path, fd):
+            if files.is_at(path, fd):  # else its last holder unlinked it when it left
                 _write_pid(files, fd, path)
                 return fd
         except _StrangersLockError:
@@ -109,12 +108,6 @@ def _acquired(files: Files, path: str) -> int:
     )
 
 
-def _stands(files: Files, path: str, fd: int) -> bool:
-    """Tell whether the open file is the one at the path: its last holder unlinks it when it leaves."""
-    status = files.own_status(path)
-    return status is not None and (status.st_dev, status.st_ino) == _identity(fd)
-
-
 def _replaced(files: Files, path: str, held: int) -> int | None:
     """Put a locked file of ours in the place of the one that a stranger holds; None if another one stands there by now.
 
@@ -122,18 +115,18 @@ def _replaced(files: Files, path: str, held: int) -> int | None:
     still there: so nobody else can have replaced it since, and one rename is enough. `held`, the stranger's, is closed.
     Raises NodeError, AlreadyRunningError.
     """
-    stranger = _identity(held)
+    stranger = os.fstat(held)
     os.close(held)
     temporary = os.path.join(os.path.dirname(path), temporary_name(os.path.basename(path)))
     try:
         fd = _open(files, temporary)
         try:
             _lock(fd, temporary)
-            if not _stands(files, temporary, fd):
+            if not files.is_at(temporary, fd):
                 os.close(fd)
                 return None  # it was renamed, or taken back: by now another one is at the path
             status = files.own_status(path)
-            if status is not None and (status.st_dev, status.st_ino) == stranger:
+            if status is not None and os.path.samestat(status, stranger):
                 _write_pid(files, fd, temporary)
                 with files.root.parent(path) as (folder, name):
                     files.calls.rename(os.path.basename(temporary), name, folder)
@@ -205,16 +198,13 @@ def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
     Raises AlreadyRunningError naming the holder, NodeError, also if the folder is removed meanwhile. A folder needs
     no file in it to be a lock, so nothing is left behind. One that others could open is closed to them.
     """
-    try:
-        fd = _opened_folder(files.root, path)
-    except OSError as error:
-        raise NodeError.of(error, path, "open the folder") from error
+    with attempt("open the folder", path), files.root.parent(path) as (folder, name):
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         if stat.S_IMODE(os.fstat(fd).st_mode) & 0o077 and private:
             files.calls.chmod(fd, _PRIVATE)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        status = files.own_status(path)
-        if status is None or (status.st_dev, status.st_ino) != _identity(fd):
+        if not files.is_at(path, fd):
             # its last holder removed it: this descriptor locks a folder that nobody else sees
             raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "lock the folder")
     except BlockingIOError as error:
@@ -232,11 +222,6 @@ def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _opened_folder(root: Root, path: str) -> int:
-    with root.parent(path) as (folder, name):
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
 
 
 def _open(files: Files, path: str) -> int:
@@ -307,8 +292,3 @@ def _pid(content: bytes) -> int | None:
         pid = int(content.decode("ascii", errors="replace").strip())
         return pid if pid > 0 else None
     return None
-
-
-def _identity(fd: int) -> tuple[int, int]:
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.reading import Found, Reader
-from toolkit_installer.node.disk.root import NodeError, Root, is_mounted
+from toolkit_installer.node.disk.root import Root, attempt, is_mounted
 from toolkit_installer.node.processes import Process, lives_on
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.node.services import Services
@@ -84,9 +85,6 @@ class Node:
         return canonical, self.files.find(path)
 
     def _mount(self, path: str) -> int | None:
-        try:
+        with attempt("find its mount", path), contextlib.suppress(FileNotFoundError):
             return self.root.mount_of(path)
-        except FileNotFoundError:
-            return None  # it leads nowhere from here
-        except OSError as error:
-            raise NodeError.of(error, path, "find its mount") from error
+        return None  # it leads nowhere from here

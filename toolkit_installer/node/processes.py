@@ -13,7 +13,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.disk.root import NodeError, Root, opened
 from toolkit_installer.node.trust import Standing
 
 _LONGEST_LINE = 4096
@@ -104,13 +104,10 @@ def _length_given(folder: int) -> int | None:
 
 def _said(folder: int, name: str, limit: int) -> bytes | None:
     """Return the content of a file in an open /proc/PID, None for more than `limit` bytes. Raises OSError."""
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        said = bytearray()
+    said = bytearray()
+    with opened(name, os.O_RDONLY, folder) as fd:
         while len(said) <= limit and (piece := os.read(fd, min(1 << 16, limit + 1))):
             said += piece
-    finally:
-        os.close(fd)
     return bytes(said) if len(said) <= limit else None
 
 

@@ -28,11 +28,6 @@ def block() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
-def stop_asked() -> bool:
-    """Tell whether a signal that stops the installer is pending. It stays so."""
-    return not signal.sigpending().isdisjoint(STOPPING)
-
-
 _deferrals: list[None] = []
 """One for each piece of work that is to come to its end first."""
 

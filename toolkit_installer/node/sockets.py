@@ -38,7 +38,7 @@ def refuse_strangers(root: Root, path: str) -> None:
     The kernel tells who called listen(2) (unix(7), SO_PEERCRED): no word of theirs has to be heard for that.
     """
     with contextlib.suppress(OSError), _connected(root, path) as connection:
-        pid, user, _ = _listener(connection)
+        pid, user = _listener(connection)
         if not _believes(pid, user):
             raise _stranger(pid, user, path)
 
@@ -48,39 +48,33 @@ def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
 
     Raises StrangerError if a stranger answers.
     """
-    peer = _peer(root, path, greeting)
-    if peer is None:
+    found = peer(root, path, greeting)
+    if found is None:
         return None
-    pid, user = peer
+    pid, user = found
     if not _believes(pid, user):
         raise _stranger(pid, user, path)
     return look(pid) if pid else None
 
 
-def behind(root: Root, path: str, greeting: bytes) -> int | None:
-    """Return the PID of the process that answers on the node's unix socket, or None if nothing answers.
+def peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:
+    """Return PID and user of the process that answers on the node's unix socket, or None if nothing answers.
 
     `greeting` is sent to make it talk: the credentials come with what the process itself sends. Those of the socket
     name whoever created it, which is systemd for a socket-activated engine. A process that stays silent is named by
-    the socket. 0 means that the process lives in another PID namespace.
+    the socket. The PID 0 means that the process lives in another PID namespace.
     """
-    peer = _peer(root, path, greeting)
-    return None if peer is None else peer[0]
-
-
-def _peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:
-    """Return PID and user of who answers, None if nobody does."""
     try:
         with _connected(root, path) as connection:
             if greeting:
                 connection.sendall(greeting)
             try:
-                peer = _sender(connection)
+                said_by = _sender(connection)
             except TimeoutError:
-                peer = None  # asked, and silent: it does not serve
-            if peer is None and not greeting:
-                return _listener(connection)[:2]
-            return peer  # None: it hung up without a word, and is on its way down
+                said_by = None  # asked, and silent: it does not serve
+            if said_by is None and not greeting:
+                return _listener(connection)
+            return said_by  # None: it hung up without a word, and is on its way down
     except OSError:
         return None
 
@@ -96,11 +90,10 @@ def _connected(root: Root, path: str) -> Iterator[socket.socket]:
         yield connection
 
 
-def _listener(connection: socket.socket) -> tuple[int, int, int]:
-    """Return PID, user and group of who made the socket that we are connected to."""
-    option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, group = _CREDENTIALS.unpack(option)
-    return pid, user, group
+def _listener(connection: socket.socket) -> tuple[int, int]:
+    """Return PID and user of who made the socket that we are connected to."""
+    pid, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, user
 
 
 def _believes(pid: int, user: int) -> bool:
@@ -120,8 +113,7 @@ def listens(root: Root, path: str) -> bool:
     """Tell whether some process that we believe listens on the node's unix socket, whether or not it answers."""
     try:
         with _connected(root, path) as connection:
-            pid, user, _ = _listener(connection)
-            return _believes(pid, user)
+            return _believes(*_listener(connection))
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         return False
     except OSError:

@@ -22,7 +22,7 @@ import struct
 from collections.abc import Iterator
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.disk.root import Root, attempt, opened
 from toolkit_installer.node.owners import groups, ourselves, refuse_if_others_write, written_by_others
 
 _GET_OWNER = 0xB704
@@ -47,11 +47,8 @@ def pinned(pid: int) -> Iterator[int]:
 
     Raises FileNotFoundError, ProcessLookupError.
     """
-    folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY) as folder:
         yield folder
-    finally:
-        os.close(folder)
 
 
 def standing(pid: int) -> Standing:
@@ -123,11 +120,8 @@ def _identity(folder: int) -> tuple[str, frozenset[int]]:
 
 def _status(folder: int) -> dict[str, str]:
     """Return the fields that the kernel tells of a process (proc_pid_status(5)). Raises OSError."""
-    fd = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    try:
+    with opened("status", os.O_RDONLY, folder) as fd:
         lines = os.read(fd, _STATUS_LIMIT).decode(errors="replace").splitlines()
-    finally:
-        os.close(fd)
     fields: dict[str, str] = {}
     for key, separator, value in (line.partition(":") for line in lines):
         if separator:
@@ -137,16 +131,11 @@ def _status(folder: int) -> dict[str, str]:
 
 def _owner_of_namespace(folder: int) -> int | None:
     """Return who made the user namespace of a process, None where it is our own. Raises OSError."""
-    fd = os.open("ns/user", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        own = os.stat(_OUR_NAMESPACE)
-        theirs = os.fstat(fd)
-        if (own.st_dev, own.st_ino) == (theirs.st_dev, theirs.st_ino):
+    with opened("ns/user", os.O_RDONLY, folder) as fd:
+        if os.path.samestat(os.stat(_OUR_NAMESPACE), os.fstat(fd)):
             return None
         user: int = _USER.unpack(fcntl.ioctl(fd, _GET_OWNER, bytes(_USER.size)))[0]
         return user
-    finally:
-        os.close(fd)
 
 
 @functools.lru_cache(maxsize=256)
@@ -163,23 +152,16 @@ def program(root: Root, path: str) -> Iterator[int]:
     to be writable by nobody else. Raises ConfigurationError, NodeError.
     """
     canonical = root.canonical(path)
-    try:
-        fd = _opened(root, canonical)
-    except OSError as error:
-        raise NodeError.of(error, path, "look at the program") from error
+    with attempt("look at the program", path):
+        _refuse_around(root)
+        with root.parent(canonical) as (folder, name):
+            refuse_if_others_write(folder, canonical, runs=True)
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         _refuse_program(fd, path)
         yield fd
     finally:
         os.close(fd)
-
-
-def _opened(root: Root, canonical: str) -> int:
-    """Open a program whose folders nobody else can write to. Raises ConfigurationError, OSError."""
-    _refuse_around(root)
-    with root.parent(canonical) as (folder, name):
-        refuse_if_others_write(folder, canonical, runs=True)
-        return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
 
 
 def is_program(root: Root, path: str) -> bool:

@@ -62,19 +62,13 @@ class ReceiptStore:
 
     def lock(self) -> None:
         """Lock the folder, which must exist. Raises AlreadyRunningError, ConfigurationError."""
-        if self._lock is not None and self._stands():
-            return
+        if self._lock is not None and self.files.is_at(self.folder, self._lock):
+            return  # somebody may have removed the folder that is locked, and made another one
         self.check()
         fd = lock_folder(self.files, self.folder, private=True)
         if self._lock is not None:
             os.close(self._lock)
         self._lock = fd
-
-    def _stands(self) -> bool:
-        """Tell whether the folder that is locked is still the one at its path: somebody may have removed it."""
-        status = self.files.own_status(self.folder)
-        held = os.fstat(self._lock) if self._lock is not None else None
-        return status is not None and held is not None and (status.st_dev, status.st_ino) == (held.st_dev, held.st_ino)
 
     def prepare(self) -> tuple[str, ...]:
         """Create the folder where it is missing, and lock it; return the folders around it that are of our making.

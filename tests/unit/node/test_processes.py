@@ -80,38 +80,38 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("served", ["greets"], indirect=True)
 def test_a_greeting_names_who_speaks_and_not_who_made_the_socket(root: Root, served: Served) -> None:
-    assert sockets.behind(root, SOCKET, b"") == served.speaker
+    assert sockets.peer(root, SOCKET, b"") == (served.speaker, os.geteuid())
 
 
 @pytest.mark.parametrize("served", ["answers"], indirect=True)
 def test_an_answer_names_who_speaks_and_not_who_made_the_socket(root: Root, served: Served) -> None:
-    assert sockets.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") == served.speaker
+    assert sockets.peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") == (served.speaker, os.geteuid())
 
 
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("served", ["is silent"], indirect=True)
 def test_who_is_silent_by_nature_is_named_by_the_socket(root: Root, served: Served) -> None:
-    assert sockets.behind(root, SOCKET, b"") == served.creator
+    assert sockets.peer(root, SOCKET, b"") == (served.creator, os.geteuid())
 
 
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("served", ["is silent"], indirect=True)
 def test_who_was_asked_and_is_silent_does_not_serve(root: Root, served: Served) -> None:
     assert served.creator > 0
-    assert sockets.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
+    assert sockets.peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
 
 
 def test_nobody_is_behind_a_socket_that_is_not_there_or_stale(root: Root) -> None:
-    assert sockets.behind(root, SOCKET, b"") is None
+    assert sockets.peer(root, SOCKET, b"") is None
     Path(root.outside(SOCKET)).write_text("no socket at all")
-    assert sockets.behind(root, SOCKET, b"") is None
+    assert sockets.peer(root, SOCKET, b"") is None
 
 
 @pytest.mark.parametrize("served", ["closes"], indirect=True)
 def test_who_hangs_up_without_an_answer_does_not_serve(root: Root, served: Served) -> None:
     # the socket would name its creator, which is systemd for a socket-activated engine
     assert served.creator > 0
-    assert sockets.behind(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
+    assert sockets.peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
 
 
 @pytest.fixture

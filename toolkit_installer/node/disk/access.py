@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
 
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.disk.root import NodeError, Root, attempt, opened
 
 _GETFLAGS = 0x80086601
 """ioctl request FS_IOC_GETFLAGS of linux/fs.h, on 64-bit machines."""
@@ -27,10 +25,8 @@ def obstacle(root: Root, path: str) -> NodeError | None:
     folder = os.path.dirname(path)
     while folder != "/" and not os.path.lexists(root.outside(folder)):
         folder = os.path.dirname(folder)
-    try:
+    with attempt("look at it", path):
         number = _refusal(root, folder, path)
-    except OSError as error:
-        raise NodeError.of(error, path, "look at it") from error
     return NodeError.of(OSError(number, ""), path, "replace it") if number else None
 
 
@@ -54,7 +50,7 @@ def _refusal(root: Root, folder: str, path: str) -> int:
 def _attributes(place: str) -> int:
     """Return the attributes that keep a file or folder as it is, 0 where the file system has none."""
     try:
-        with _opened(place, os.O_RDONLY | os.O_NONBLOCK) as fd:
+        with opened(place, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as fd:
             answer = fcntl.ioctl(fd, _GETFLAGS, bytes(_LONG.size))
     except OSError as error:
         if error.errno in _NO_FLAGS:
@@ -66,14 +62,5 @@ def _attributes(place: str) -> int:
 
 def _mount(place: str) -> str:
     """Return the id of the mount that a file or folder is on (proc_pid_fdinfo(5)): a bind mount has its own."""
-    with _opened(place, os.O_PATH) as fd, open(f"/proc/self/fdinfo/{fd}", encoding="utf-8") as lines:
+    with opened(place, os.O_PATH | os.O_NOFOLLOW) as fd, open(f"/proc/self/fdinfo/{fd}", encoding="utf-8") as lines:
         return next((line for line in lines if line.startswith("mnt_id:")), "")
-
-
-@contextlib.contextmanager
-def _opened(place: str, flags: int) -> Iterator[int]:
-    fd = os.open(place, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

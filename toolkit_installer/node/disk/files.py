@@ -8,6 +8,7 @@ file, whole, and `recover` gives it back.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import os
@@ -17,7 +18,7 @@ from collections.abc import Callable, Container
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node.disk.folders import NO_RENAMEAT2, entry_exists
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
-from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.disk.root import attempt
 from toolkit_installer.node.disk.writing import Writer, own_metadata
 
 SWAP_SUFFIX = ".toolkit-installer.swap"
@@ -78,26 +79,25 @@ class Files(Writer):
         Raises ChangedMeanwhileError when something else is there, which stays; NodeError.
         """
         path = expected.path
-        try:
-            with self.root.parent(path) as (folder, name):
-                if not entry_exists(folder, name):
-                    return
-                _require(folder, name, expected, path)
-                swap = swap_name(name)
-                try:
-                    self.calls.rename_new(name, swap, folder)
-                except OSError as error:
-                    if error.errno not in NO_RENAMEAT2:
-                        raise
-                    self.calls.unlink(name, folder)
-                else:
-                    self._require_displaced(folder, swap, expected, back=lambda: self._rename_new(swap, name, folder))
-                    self.calls.unlink(swap, folder)
-                self.calls.fsync(folder)
-        except FileNotFoundError:
-            return  # it, or its folder, went meanwhile
-        except OSError as error:
-            raise NodeError.of(error, path, "remove it") from error
+        with (
+            attempt("remove it", path),
+            contextlib.suppress(FileNotFoundError),  # it, or its folder, went meanwhile
+            self.root.parent(path) as (folder, name),
+        ):
+            if not entry_exists(folder, name):
+                return
+            _require(folder, name, expected, path)
+            swap = swap_name(name)
+            try:
+                self.calls.rename_new(name, swap, folder)
+            except OSError as error:
+                if error.errno not in NO_RENAMEAT2:
+                    raise
+                self.calls.unlink(name, folder)
+            else:
+                self._require_displaced(folder, swap, expected, back=lambda: self._rename_new(swap, name, folder))
+                self.calls.unlink(swap, folder)
+            self.calls.fsync(folder)
 
     def recover(self, path: str, ours: Container[str], aside: str | None = None) -> Recovered:
         """Tidy up after a run that was killed while it replaced or removed the canonical `path`.
@@ -117,11 +117,8 @@ class Files(Writer):
         if aside is not None and present is not None and _digest(present) not in ours:
             self._lay_aside(swap, name, aside)
             return Recovered.ASIDE
-        try:
-            with self.root.parent(path) as (open_folder, name):
-                return self._give_back(open_folder, name, present, ours)
-        except OSError as error:
-            raise NodeError.of(error, path, "give somebody else's version back") from error
+        with attempt("give somebody else's version back", path), self.root.parent(path) as (open_folder, name):
+            return self._give_back(open_folder, name, present, ours)
 
     def _lay_aside(self, swap: str, name: str, folder: str) -> None:
         """Move somebody else's version to another folder, maybe on another file system, under a name of its own."""

@@ -9,7 +9,7 @@ import stat
 
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.disk.root import NodeError, Root, attempt, opened
 from toolkit_installer.node.owners import refuse_if_others_write
 
 TEMPORARY_SUFFIX = ".toolkit-installer.tmp"
@@ -57,11 +57,8 @@ class Folders(Reader):
 
     def flush_folder(self, path: str) -> None:
         """Make the entries of the folder at the canonical `path` durable. Raises NodeError."""
-        try:
-            with self.root.parent(f"{path.rstrip('/')}/.") as (folder, _):
-                self.calls.fsync(folder)
-        except OSError as error:
-            raise NodeError.of(error, path, "flush the folder") from error
+        with attempt("flush the folder", path), self.root.parent(f"{path.rstrip('/')}/.") as (folder, _):
+            self.calls.fsync(folder)
 
     def sweep_folder(self, path: str) -> None:
         """Remove what killed runs left half made in a folder that is ours alone. Raises NodeError."""
@@ -69,13 +66,10 @@ class Folders(Reader):
         leftovers = [name for name in self.list(canonical) if name.endswith(TEMPORARY_SUFFIX) and name.startswith(".")]
         if not leftovers:
             return
-        try:
-            with self.root.parent(f"{canonical}/.") as (folder, _):
-                for name in leftovers:
-                    self._clear(name, folder)
-                self.calls.fsync(folder)
-        except OSError as error:
-            raise NodeError.of(error, path, "tidy up in the folder") from error
+        with attempt("tidy up in the folder", path), self.root.parent(f"{canonical}/.") as (folder, _):
+            for name in leftovers:
+                self._clear(name, folder)
+            self.calls.fsync(folder)
 
     def remove_folder(self, path: str) -> bool:
         """Remove the folder at the canonical `path` if it is empty; tell whether it is gone. Raises NodeError."""
@@ -97,38 +91,32 @@ class Folders(Reader):
 
         Return False if somebody else made it meanwhile.
         """
-        try:
-            with self.root.parent(path) as (folder, name):
-                refuse_if_others_write(folder, path)
-                temporary = temporary_name(name)
-                self._clear(temporary, folder)
-                self.calls.mkdir(temporary, mode, folder)
-                made = temporary
-                try:
-                    self._dress_folder(temporary, mode, folder)
-                    self._rename_new(temporary, name, folder)
-                    made = name
-                    self.calls.fsync(folder)
-                except OSError as error:
-                    with contextlib.suppress(OSError):  # the error that led here matters more: the next run sweeps it
-                        self.calls.rmdir(made, folder)
-                    if error.errno == errno.EEXIST:
-                        return False
-                    raise
-        except OSError as error:
-            raise NodeError.of(error, path, "create the folder") from error
+        with attempt("create the folder", path), self.root.parent(path) as (folder, name):
+            refuse_if_others_write(folder, path)
+            temporary = temporary_name(name)
+            self._clear(temporary, folder)
+            self.calls.mkdir(temporary, mode, folder)
+            made = temporary
+            try:
+                self._dress_folder(temporary, mode, folder)
+                self._rename_new(temporary, name, folder)
+                made = name
+                self.calls.fsync(folder)
+            except OSError as error:
+                with contextlib.suppress(OSError):  # the error that led here matters more: the next run sweeps it
+                    self.calls.rmdir(made, folder)
+                if error.errno == errno.EEXIST:
+                    return False
+                raise
         return True
 
     def _dress_folder(self, name: str, mode: int, folder: int) -> None:
         """Give a new folder the bits that the umask took from it, and our mark."""
-        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
+        with opened(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, folder) as fd:
             if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
                 self.calls.chmod(fd, mode)
             self._mark(fd)
             self.calls.fsync(fd)
-        finally:
-            os.close(fd)
 
     def _mark(self, fd: int) -> None:
         """Set the mark; without one, only the receipt knows that the folder is ours."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import signals
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.disk.root import NodeError, Root, attempt
 
 CONFIG_LIMIT = 4 * 1024 * 1024
 """Bytes. A configuration file larger than this is not one, whoever names it."""
@@ -21,6 +21,7 @@ CONFIG_LIMIT = 4 * 1024 * 1024
 _LARGEST = 1024 * 1024 * 1024
 """Bytes. The largest library of a toolkit has a hundredth of it."""
 
+_ABSENT = (FileNotFoundError, NotADirectoryError)
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
@@ -79,12 +80,9 @@ class Reader:
 
     def status(self, path: str) -> os.stat_result | None:
         """Return the stat of what is at `path`, symlinks followed beneath the root, or None. Raises NodeError."""
-        try:
+        with attempt("look at it", path), contextlib.suppress(*_ABSENT):
             return os.lstat(self.root.outside(self.canonical(path)))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise NodeError.of(error, path, "look at it") from error
+        return None
 
     def is_file(self, path: str) -> bool:
         """Tell whether a regular file is at `path`."""
@@ -102,12 +100,9 @@ class Reader:
 
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a folder; none if it is absent."""
-        try:
+        with attempt("list it", path), contextlib.suppress(*_ABSENT):
             return sorted(os.listdir(self.root.outside(self.canonical(path))))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise NodeError.of(error, path, "list it") from error
+        return []
 
     def matching(self, pattern: str) -> Sequence[str]:
         """Return the paths that a pattern matches and that are there, sorted; a wildcard stands in one name alone.
@@ -166,10 +161,8 @@ class Reader:
         canonical = self.canonical(path)
         while canonical != "/" and self.own_status(canonical) is None:
             canonical = os.path.dirname(canonical)
-        try:
+        with attempt("look at its file system", path):
             return os.statvfs(self.root.outside(canonical)).f_flag
-        except OSError as error:
-            raise NodeError.of(error, path, "look at its file system") from error
 
     @contextlib.contextmanager
     def _opened(self, canonical: str) -> Iterator[int]:
@@ -188,15 +181,12 @@ class Reader:
         if not self.is_file(path):
             return None
         digest, left = hashlib.sha256(), _LARGEST
-        try:
-            with self._opened(self.canonical(path)) as fd:
-                while left >= 0 and (piece := os.read(fd, 1 << 20)):
-                    digest.update(piece)
-                    left -= len(piece)
-                    signals.heed()
-                return digest.hexdigest() if left >= 0 else None
-        except OSError as error:
-            raise NodeError.of(error, path, "read it") from error
+        with attempt("read it", path), self._opened(self.canonical(path)) as fd:
+            while left >= 0 and (piece := os.read(fd, 1 << 20)):
+                digest.update(piece)
+                left -= len(piece)
+                signals.heed()
+        return digest.hexdigest() if left >= 0 else None
 
     def link_target(self, path: str) -> str | None:
         """Return the target of the symlink at `path` itself, or None. Its folder is resolved. Raises NodeError."""
@@ -210,12 +200,14 @@ class Reader:
 
     def own_status(self, path: str) -> os.stat_result | None:
         """Return the stat of `path` itself (not of what a symlink there leads to), or None. Raises NodeError."""
-        try:
+        with attempt("look at it", path), contextlib.suppress(*_ABSENT):
             return os.lstat(self.root.outside(self.in_folder(path)))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise NodeError.of(error, path, "look at it") from error
+        return None
+
+    def is_at(self, path: str, fd: int) -> bool:
+        """Tell whether what is open is what is at `path` itself, and not another's by now. Raises NodeError."""
+        status = self.own_status(path)
+        return status is not None and os.path.samestat(status, os.fstat(fd))
 
     def in_folder(self, path: str) -> str:
         """Return `path` with the symlinks of its folder resolved, and the last component as it is."""

@@ -41,6 +41,25 @@ class NodeError(ConfigurationError):
         return made
 
 
+@contextlib.contextmanager
+def attempt(doing: str, path: str) -> Iterator[None]:
+    """Raise NodeError for what the kernel refuses within: it says that this could not be done to the file at `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise NodeError.of(error, path, doing) from error
+
+
+@contextlib.contextmanager
+def opened(name: str, flags: int, folder: int | None = None) -> Iterator[int]:
+    """Open a file or folder, which no program that is started inherits; yield its descriptor. Raises OSError."""
+    fd = os.open(name, flags | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 class Root:
     """A folder that is the node's `/`. Paths given to it, and symlinks in them, are the node's own."""
 
@@ -102,10 +121,8 @@ class Root:
         The kernel's own rule (proc_sys_fs(5), protected_symlinks) speaks of sticky folders alone, and can be off.
         """
         folder = os.path.dirname(path)
-        try:
+        with attempt("look at it", path):
             who = self._who_could_plant(folder, os.lstat(self.outside(path)).st_uid)
-        except OSError as error:
-            raise NodeError.of(error, path, "look at it") from error
         if who is not None:
             raise NodeError(
                 f"is a symlink in a folder that is writable by {who}: it is not followed",
@@ -117,14 +134,11 @@ class Root:
         """Return who else could have put a symlink of this owner into the folder; None: nobody. Raises OSError."""
         home = os.stat(self.folder)
         trusted = ourselves() | {home.st_uid}
-        fd = os.open(self.outside(folder), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with opened(self.outside(folder), os.O_PATH | os.O_DIRECTORY) as fd:
             around = os.fstat(fd)
             if around.st_uid not in trusted:
                 return f"user {around.st_uid}"
             who = written_by_others(fd, groups(home))
-        finally:
-            os.close(fd)
         return None if around.st_mode & stat.S_ISVTX and owner in trusted else who
 
     @contextlib.contextmanager

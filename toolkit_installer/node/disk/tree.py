@@ -6,7 +6,7 @@ import os
 
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.disk.root import NodeError, Root, attempt
 
 
 class Tree:
@@ -33,11 +33,8 @@ class Tree:
     def read(self, path: str, limit: int = -1) -> bytes:
         """Return the first `limit` bytes of a file, all of them if negative. Raises NodeError."""
         place = self.outside(path)
-        try:
-            with open(place, "rb") as stream:
-                return stream.read(limit)
-        except OSError as error:
-            raise NodeError.of(error, place, "read it") from error
+        with attempt("read it", place), open(place, "rb") as stream:
+            return stream.read(limit)
 
     def list(self, path: str) -> list[str]:
         """Return the names in a folder, none if it is absent."""

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.disk.folders import Folders, temporary_name
 from toolkit_installer.node.disk.reading import Metadata, xattrs
-from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.disk.root import attempt
 from toolkit_installer.node.owners import refuse_if_others_write
 
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
@@ -44,10 +44,8 @@ class Writer(Folders):
 
         What was there is replaced atomically. Raises NodeError, ConfigurationError.
         """
-        try:
+        with attempt("read it", source):
             origin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise NodeError.of(error, source, "read it") from error
         try:
 
             def fill(fd: int) -> None:
@@ -61,31 +59,27 @@ class Writer(Folders):
 
     def symlink(self, target: str, path: str) -> None:
         """Make the canonical `path` a symlink to `target`, atomically. Raises NodeError."""
-        try:
-            with self.root.parent(path) as (folder, name):
-                refuse_if_others_write(folder, path)
-                temporary = temporary_name(name)
-                self._clear(temporary, folder)
-                self.calls.symlink(target, temporary, folder)
-                try:
-                    self.calls.rename(temporary, name, folder)
-                except OSError:
-                    self._discard(temporary, folder)
-                    raise
-                self.calls.fsync(folder)
-        except OSError as error:
-            raise NodeError.of(error, path, "create the symlink") from error
+        with attempt("create the symlink", path), self.root.parent(path) as (folder, name):
+            refuse_if_others_write(folder, path)
+            temporary = temporary_name(name)
+            self._clear(temporary, folder)
+            self.calls.symlink(target, temporary, folder)
+            try:
+                self.calls.rename(temporary, name, folder)
+            except OSError:
+                self._discard(temporary, folder)
+                raise
+            self.calls.fsync(folder)
 
     def remove(self, path: str) -> None:
         """Remove the file or symlink at the canonical `path`, durably; nothing there is fine. Raises NodeError."""
-        try:
-            with self.root.parent(path) as (folder, name), contextlib.suppress(FileNotFoundError):
-                self.calls.unlink(name, folder)
-                self.calls.fsync(folder)
-        except FileNotFoundError:
-            return  # its folder is gone as well
-        except OSError as error:
-            raise NodeError.of(error, path, "remove it") from error
+        with (
+            attempt("remove it", path),
+            contextlib.suppress(FileNotFoundError),  # its folder may be gone as well
+            self.root.parent(path) as (folder, name),
+        ):
+            self.calls.unlink(name, folder)
+            self.calls.fsync(folder)
 
     def sweep(self, path: str) -> None:
         """Remove the temporary file that a killed run may have left beside the canonical `path`. Raises NodeError."""
@@ -99,22 +93,19 @@ class Writer(Folders):
 
     def _put(self, path: str, fill: Callable[[int], None], place: Placing) -> None:
         """Create a temporary file beside `path`, fill it, and let `place` bring it there. Raises NodeError."""
-        try:
-            with self.root.parent(path) as (folder, name):
-                refuse_if_others_write(folder, path)
-                temporary = temporary_name(name)
-                self._clear(temporary, folder)
-                fd = self._filled(temporary, folder, fill)
-                try:
-                    place(folder, temporary, name, fd)
-                except (OSError, InstallerError):
-                    self._discard(temporary, folder)
-                    raise
-                finally:
-                    os.close(fd)
-                self.calls.fsync(folder)
-        except OSError as error:
-            raise NodeError.of(error, path, "write it") from error
+        with attempt("write it", path), self.root.parent(path) as (folder, name):
+            refuse_if_others_write(folder, path)
+            temporary = temporary_name(name)
+            self._clear(temporary, folder)
+            fd = self._filled(temporary, folder, fill)
+            try:
+                place(folder, temporary, name, fd)
+            except (OSError, InstallerError):
+                self._discard(temporary, folder)
+                raise
+            finally:
+                os.close(fd)
+            self.calls.fsync(folder)
 
     def _filled(self, temporary: str, folder: int, fill: Callable[[int], None]) -> int:
         """Return a new file, open, under its temporary name, with all that is in it on the disk.
