@@ -1,27 +1,25 @@
-"""Log lines: for people on a terminal, logfmt or JSON for machines. One event is one line, always."""
+"""Log lines: for people on a terminal, logfmt or JSON for machines. One event is one line, always.
+
+structlog brings asyncio and logging along, and takes longer to import than all else that a command needs: it comes with
+the first line that is written. Most commands that only look at the node write none.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import sys
-import traceback
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
-import structlog
-from structlog.typing import FilteringBoundLogger
-
 from toolkit_installer.documents import visible
-from toolkit_installer.documents.secrets import mask
 from toolkit_installer.node import streams
 from toolkit_installer.settings import LogFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from structlog.typing import EventDict, WrappedLogger
+    from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_./@^+-]+")
 _QUOTED: Final = frozenset({"time", "msg"})
@@ -32,9 +30,43 @@ _BOLD: Final = "\x1b[1m"
 _RESET: Final = "\x1b[0m"
 
 
+_DEBUG: Final = 10
+_INFO: Final = 20
+_WARNING: Final = 30
+"""The levels of the standard library's logging, which may not be imported yet."""
+_LISTENER: Final = "toolkit-installer"
+"""The name of our handler among those of the standard library's logging."""
+
+
+class _Later:
+    """Holds what `configure` said until structlog is there."""
+
+    set_up: Callable[[], None] | None = None
+    listen: Callable[[], None] | None = None
+
+
+class _Lines:
+    """A logger that gets structlog's own methods once one of them is called."""
+
+    def __getattr__(self, level: str) -> Callable[..., Any]:
+        if level == "debug" and _Later.set_up is not None:
+            return _unheard
+        set_up()
+        import structlog  # noqa: PLC0415  # see the module's own words
+
+        return cast("Callable[..., Any]", getattr(structlog.get_logger(), level))
+
+
+def _unheard(*_: Any, **__: Any) -> None:
+    """Take a debug event that nobody wants to hear: with `debug`, structlog is there from the start."""
+
+
+_LINES: Final = _Lines()
+
+
 def get() -> FilteringBoundLogger:
     """Return a logger; what `configure` says holds for those made before it, too."""
-    return cast("FilteringBoundLogger", structlog.get_logger())
+    return cast("FilteringBoundLogger", _LINES)
 
 
 def configure(
@@ -54,6 +86,36 @@ def configure(
         log_format = LogFormat.CONSOLE if is_terminal else LogFormat.LOGFMT
     variables = os.environ if environment is None else environment
     color = is_terminal and not variables.get("NO_COLOR") and variables.get("TERM") != "dumb"
+    renderer = _Renderer(log_format, color=color)
+    _Later.set_up = lambda: _configure_structlog(renderer, stream, debug=debug)
+    _Later.listen = lambda: _listen_to_libraries(debug=debug)
+    if debug or "structlog" in sys.modules:
+        set_up()
+    elif "logging" in sys.modules:
+        listen()
+
+
+def set_up() -> None:
+    """Import structlog and what else a line may need, if that is still to be done.
+
+    Who is about to change the node does this before: what is imported half-way through may be gone by then.
+    """
+    if _Later.set_up is not None:
+        _Later.set_up()
+        _Later.set_up = None  # not before: a signal may end an import, and the next line tries again
+    listen()
+
+
+def listen() -> None:
+    """Take what libraries log from now on. Who imports one that uses the standard library's logging does this first."""
+    if _Later.listen is not None:
+        _Later.listen()
+        _Later.listen = None
+
+
+def _configure_structlog(renderer: _Renderer, stream: TextIO, *, debug: bool) -> None:
+    import structlog  # noqa: PLC0415  # see the module's own words
+
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -61,13 +123,12 @@ def configure(
             structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%SZ", utc=True, key="time"),
             _with_error_text,
             _ordered,
-            _Renderer(log_format, color=color),
+            renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if debug else logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(_DEBUG if debug else _INFO),
         logger_factory=lambda *_: _Writer(stream),
         cache_logger_on_first_use=False,
     )
-    _listen_to_libraries(debug=debug)
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -97,39 +158,47 @@ class _Writer:
     log = debug = info = warn = warning = error = err = exception = critical = fatal = failure = msg
 
 
-class _FromLibraries(logging.Handler):
-    """Takes what libraries log: passed on as our own debug events, or dropped (and so kept from stderr)."""
-
-    def __init__(self, *, heard: bool) -> None:
-        super().__init__()
-        self._heard = heard
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._heard:
-            get().debug(mask(record.getMessage()), logger=record.name)
-
-
 def _listen_to_libraries(*, debug: bool) -> None:
+    """Pass what libraries log on as our own debug events, or drop it, which keeps it from stderr."""
+    import logging  # noqa: PLC0415  # see the module's own words
+
+    class FromLibraries(logging.Handler):
+        """Takes what libraries log."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if debug:
+                get().debug(_masked(record.getMessage()), logger=record.name)
+
     root = logging.getLogger()
     for handler in root.handlers[:]:
-        if isinstance(handler, _FromLibraries):
+        if handler.name == _LISTENER:
             root.removeHandler(handler)
-    root.addHandler(_FromLibraries(heard=debug))
-    root.setLevel(logging.DEBUG if debug else logging.WARNING)
+    listener = FromLibraries()
+    listener.name = _LISTENER
+    root.addHandler(listener)
+    root.setLevel(_DEBUG if debug else _WARNING)
+
+
+def _masked(text: str) -> str:
+    from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # only errors and libraries' words need it
+
+    return mask(text)
 
 
 def _with_error_text(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Replace exceptions by their text, in which secrets are masked: it may quote a configuration file."""
     for key, value in event.items():
         if isinstance(value, BaseException) and key != "exc_info":
-            event[key] = mask(str(value))
+            event[key] = _masked(str(value))
     info = event.pop("exc_info", None)
     if info is True:
         info = sys.exc_info()[1]
     elif isinstance(info, tuple):
         info = info[1]
     if isinstance(info, BaseException):
-        event["exception"] = mask("".join(traceback.format_exception(info)).rstrip())
+        import traceback  # noqa: PLC0415  # of bugs, and of nothing else
+
+        event["exception"] = _masked("".join(traceback.format_exception(info)).rstrip())
     return event
 
 

@@ -204,3 +204,47 @@ def test_lines_go_to_the_file_itself_in_order(tmp_path: pathlib.Path) -> None:
         log.get().info("\ud800")
         lines = path.read_text().splitlines()
     assert [len(lines), "x" * 200_000 in lines[0], r'msg="\ud800"' in lines[1]] == [2, True, True]
+
+
+QUIET = """
+import sys
+from toolkit_installer import log
+log.configure(None, debug=False, stream=sys.stderr)
+log.get().debug("Nobody wants to know")
+print({"structlog", "logging", "asyncio"} & set(sys.modules) or "none")
+import logging
+log.listen()
+logging.getLogger("docker").error("noise")
+log.get().warning("Now")
+print({"structlog"} & set(sys.modules))
+"""
+
+
+def test_structlog_comes_with_the_first_line() -> None:
+    done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, check=True, text=True)
+    assert done.stdout.splitlines() == ["none", "{'structlog'}"]
+    assert re.fullmatch(r'time="[^"]+" level=warning msg="Now"\n', done.stderr)
+
+
+BROKEN_OFF = """
+import builtins, sys
+from toolkit_installer import log
+log.configure(None, debug=False, stream=sys.stderr)
+usual = builtins.__import__
+def stopped(name, *rest):
+    if name == "structlog":
+        raise KeyboardInterrupt
+    return usual(name, *rest)
+builtins.__import__ = stopped
+try:
+    log.get().info("Stopped")
+except KeyboardInterrupt:
+    builtins.__import__ = usual
+log.get().info("Again")
+"""
+
+
+def test_a_signal_while_structlog_is_imported_costs_one_line_and_no_other() -> None:
+    done = subprocess.run([sys.executable, "-c", BROKEN_OFF], capture_output=True, check=True, text=True)
+    assert done.stdout == ""
+    assert re.fullmatch(r'time="[^"]+" level=info msg="Again"\n', done.stderr)

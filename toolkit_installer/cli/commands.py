@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -163,6 +161,8 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _help_width() -> int:
+    import shutil  # noqa: PLC0415  # --help alone needs it, and it brings the compressors along
+
     columns = shutil.get_terminal_size((cli_help.NARROWEST, 24)).columns
     return min(max(columns, cli_help.NARROWEST), cli_help.WIDEST)
 
@@ -271,6 +271,8 @@ def _explain(error: Exception, arguments: Sequence[str], environment: Mapping[st
     hint = "please report it" if debug else "please report it, with what --debug shows"
     log.get().error(f"this is a bug: {type(error).__name__}: {mask(str(error))}", hint=hint)
     if debug:
+        import traceback  # noqa: PLC0415  # of bugs, and of nothing else
+
         output.show_aside(mask("".join(traceback.format_exception(error)).rstrip()))
     return ExitCode.BUG
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from toolkit_installer import log
 from toolkit_installer.kubernetes import tokens
 from toolkit_installer.kubernetes.tokens import Bearer
 from toolkit_installer.node.signals import interruptible, limited
@@ -92,6 +93,7 @@ class ApiServer:
         its API server directly, and knows it by the cluster's own certificate authority.
         """
         # it takes a tenth of a second to import, and is wanted twice in the life of a pod
+        log.listen()
         import requests  # noqa: PLC0415
 
         deadline = time.monotonic() + seconds

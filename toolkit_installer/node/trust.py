@@ -15,7 +15,6 @@ import contextlib
 import enum
 import fcntl
 import functools
-import logging
 import os
 import stat
 import struct
@@ -141,6 +140,8 @@ def _owner_of_namespace(folder: int) -> int | None:
 @functools.lru_cache(maxsize=256)
 def _tell(pid: int, name: str, user: int, why: str) -> None:
     """Say once what is ignored. The standard library's logging is taken up by ours."""
+    import logging  # noqa: PLC0415  # most nodes have nothing to ignore
+
     logging.getLogger(__name__).debug("Ignored the process %r (PID %d, user %d): %s", name, pid, user, why)
 
 

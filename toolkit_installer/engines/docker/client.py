@@ -6,6 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from toolkit_installer import log
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.signals import interruptible, limited
@@ -31,6 +32,7 @@ def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
     except (NodeError, StrangerError) as error:
         raise DockerApiError(error.reason, path=path, hint=error.hint) from error
     # the SDK and what it brings take longer to import than all the rest: only where there is something to ask
+    log.listen()
     import docker.constants  # noqa: PLC0415
     import docker.errors  # noqa: PLC0415
     import requests.exceptions  # noqa: PLC0415
