@@ -21,6 +21,10 @@ class ExitCode(enum.IntEnum):
     DRIVER_NOT_READY = 8
 
 
+SIGNALLED = 128
+"""What a shell adds to the number of the signal that ended a program (POSIX, "Exit Status for Commands")."""
+
+
 class InstallerError(Exception):
     """Root of all expected failures.
 

@@ -1,34 +1,24 @@
-"""The commands: run, plan, uninstall, status, detect, wait-driver."""
+"""The commands: run, plan, uninstall, status, detect, wait-driver.
+
+Each imports what it alone needs where it needs it: that is most of what a start costs.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.cli import show_detect, show_status
-from toolkit_installer.driver import gpus
-from toolkit_installer.driver import waiting as driver_wait
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.errors import ExitCode, InstallerError
-from toolkit_installer.lifecycle import plan as plan_of
-from toolkit_installer.lifecycle import wait
-from toolkit_installer.lifecycle.gpu_watch import GpuWatch
-from toolkit_installer.lifecycle.instance import SIGNALLED, Instance
-from toolkit_installer.lifecycle.prepare import prepare
-from toolkit_installer.lifecycle.ready_file import Marker
-from toolkit_installer.lifecycle.record import Recorder
-from toolkit_installer.lifecycle.reload_budget import ReloadBudget
-from toolkit_installer.lifecycle.revert import request as uninstall_request
-from toolkit_installer.lifecycle.revert.uninstall import take_back
-from toolkit_installer.node import programs, signals
+from toolkit_installer.errors import SIGNALLED, ExitCode, InstallerError
+from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
-from toolkit_installer.receipt import schema as receipts
-from toolkit_installer.receipt import trust
-from toolkit_installer.receipt.schema import State
-from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Settings
+
+if TYPE_CHECKING:
+    from toolkit_installer.lifecycle import wait
 
 _GRACE_SECONDS = 30.0
 """How much longer than its reload another instance may take to leave."""
@@ -36,6 +26,10 @@ _GRACE_SECONDS = 30.0
 
 def run(settings: Settings) -> int:
     """Install, wait, clean up; return the exit code. Raises InstallerError."""
+    from toolkit_installer.lifecycle import wait
+    from toolkit_installer.lifecycle.instance import Instance
+    from toolkit_installer.node import programs
+
     woken = wait.resumed()
     programs.reap()
     node = _opened(settings)
@@ -72,6 +66,8 @@ def _opened(settings: Settings) -> Node:
 
 def _acquired(settings: Settings, node: Node) -> PidFile:
     """Lock the PID file, and tidy up what a killed run left half written beside it. Raises InstallerError."""
+    from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+
     pid_file = PidFile.acquire(node.files, settings.pid_file)
     try:
         ReloadBudget(node.files, pid_file.path, settings.reload_budget).tidy()
@@ -83,6 +79,8 @@ def _acquired(settings: Settings, node: Node) -> PidFile:
 
 def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
     """Return the PID file that this program held when it fell asleep. Raises InstallerError."""
+    from toolkit_installer.lifecycle import wait
+
     if woken.pid_fd is not None:
         return PidFile(node.files, woken.pid_path, woken.pid_fd, woken.pid_folders)
     path = node.files.in_folder(settings.pid_file)
@@ -92,6 +90,13 @@ def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
 
 def plan(settings: Settings) -> int:
     """Show what `run` would do; write nothing. Raises InstallerError."""
+    from toolkit_installer.cli import show_status
+    from toolkit_installer.lifecycle import plan as plan_of
+    from toolkit_installer.lifecycle.gpu_watch import GpuWatch
+    from toolkit_installer.lifecycle.prepare import prepare
+    from toolkit_installer.receipt import trust
+    from toolkit_installer.receipt.store import ReceiptStore
+
     signals.unblock()
     node = _opened(settings)
     own_container.refuse(node, settings, own_container.asked_for(settings))
@@ -101,6 +106,8 @@ def plan(settings: Settings) -> int:
         return ExitCode.DONE
     seen = prepare(settings, node, store)
     if not plan_of.is_done(seen.receipt, seen.plan):
+        from toolkit_installer.lifecycle.record import Recorder
+
         pid_file = node.files.in_folder(settings.pid_file)
         folders = node.files.missing_folders(os.path.dirname(pid_file))
         Recorder(node, settings, store, pid_file, tuple(folders)).check(seen)
@@ -110,6 +117,10 @@ def plan(settings: Settings) -> int:
 
 def status(settings: Settings, *, as_json: bool) -> int:
     """Show whether and how the node is configured. Raises InstallerError."""
+    from toolkit_installer.cli import show_status
+    from toolkit_installer.receipt import trust
+    from toolkit_installer.receipt.store import ReceiptStore
+
     signals.unblock()
     node = _opened(settings)
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
@@ -123,6 +134,9 @@ def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: 
     `unless_installed`: not on a node that has the toolkit. Raises DriverNotReadyError, and ConfigurationError for a
     receipt that cannot be read.
     """
+    from toolkit_installer.driver import gpus
+    from toolkit_installer.driver import waiting as driver_wait
+
     node = _opened(settings)
     if unless_installed and _is_installed(settings, node):
         log.get().info("The toolkit is installed: the driver is not waited for", folder=settings.toolkit.folder)
@@ -145,15 +159,21 @@ def _is_installed(settings: Settings, node: Node) -> bool:
     Nothing that the receipt names is looked at or touched, so it is not held to what it may name: for that the flags
     of the run that wrote it are needed (`--config`), which who waits for the driver is not given.
     """
+    from toolkit_installer.receipt import schema as receipts
+    from toolkit_installer.receipt import trust
+    from toolkit_installer.receipt.store import ReceiptStore
+
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
     store.check()
     trust.check_file(node, f"{store.folder}/{receipts.FILE}")
     receipt = store.load()
-    return receipt is not None and receipt.state is State.INSTALLED
+    return receipt is not None and receipt.state is receipts.State.INSTALLED
 
 
 def detect(settings: Settings, *, as_json: bool) -> int:
     """Show which engine and distribution the node has, and why. Raises InstallerError."""
+    from toolkit_installer.cli import show_detect
+
     signals.unblock()
     return show_detect.show(_opened(settings), settings, as_json=as_json)
 
@@ -171,10 +191,18 @@ def uninstall(settings: Settings) -> int:
 
 
 def _uninstall(settings: Settings) -> int:
+    from toolkit_installer.lifecycle import beforehand
+    from toolkit_installer.lifecycle.ready_file import Marker
+    from toolkit_installer.lifecycle.revert import request as uninstall_request
+    from toolkit_installer.lifecycle.revert.uninstall import take_back
+    from toolkit_installer.receipt import trust
+    from toolkit_installer.receipt.store import ReceiptStore
+
     node = _opened(settings)
     own_container.refuse(node, settings, own_container.asked_for(settings))
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
     receipt = trust.load(node, store)
+    beforehand.everything()
     # a run under another of the program's names has another PID file
     for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
         seconds = settings.reload_timeout + _GRACE_SECONDS

@@ -12,7 +12,7 @@ from toolkit_installer.documents import diff
 from toolkit_installer.driver import gpus
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.registry import room
-from toolkit_installer.lifecycle.observe import installed
+from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.plan import EngineWork, mismatches, moved, superseded
 from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.node import locks

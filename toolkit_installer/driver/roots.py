@@ -8,7 +8,6 @@ import os
 import posixpath
 
 from toolkit_installer import log
-from toolkit_installer.documents import toml_document
 from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, InstallerError
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import NodeError, Root
@@ -258,6 +257,8 @@ def _said_by_operator(node: Node) -> tuple[_Place, ...]:
 
 def _installed_root(node: Node, folder: str) -> str | None:
     """Return the driver root that the installed toolkit has, None where there is none."""
+    from toolkit_installer.documents import toml_document  # noqa: PLC0415  # a driver that is usable asks for nothing
+
     found = node.files.find(posixpath.join(folder, CONFIG_NAME))
     try:
         document = toml_document.parse(found.content) if found is not None else {}

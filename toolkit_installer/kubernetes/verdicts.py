@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 
 from toolkit_installer.kubernetes import scheduling
 from toolkit_installer.kubernetes.client import Answer
+from toolkit_installer.kubernetes.standing import Standing
 
 _REFUSALS = (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN)
 DEFINITE = (*_REFUSALS, http.HTTPStatus.OK, http.HTTPStatus.NOT_FOUND)
@@ -44,22 +45,6 @@ class Finding:
 
     verdict: Verdict
     why: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Standing:
-    """What a run knows of itself and the DaemonSet, from its start to its end."""
-
-    bare: bool = False
-    """Nothing was installed on the node when the run started: what is there since, this run installed."""
-    held: bool = False
-    """Nothing may be changed before the API server says that the DaemonSet wants the node."""
-    wanted: bool = False
-    """The API server has said so once, to this run."""
-    namespace: bool = False
-    """The API server has shown the namespace to this run: a 403 for it is a change."""
-    accepted: tuple[str, ...] = ()
-    """The identities (`Bearer.identity`) that the API server has accepted from this run."""
 
 
 # --- what the answers come to ---

@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterable, Mapping
 from toolkit_installer import log
 from toolkit_installer.kubernetes import verdicts
 from toolkit_installer.kubernetes.client import Answer, ApiServer, UnreadableError
-from toolkit_installer.kubernetes.verdicts import Asked, Finding, Standing, Verdict
+from toolkit_installer.kubernetes.standing import Standing
+from toolkit_installer.kubernetes.verdicts import Asked, Finding, Verdict
 from toolkit_installer.node import signals
 from toolkit_installer.settings import ClusterSettings
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from toolkit_installer import log
 from toolkit_installer.engines.common.undisturbed import undisturbed
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle import notes
+from toolkit_installer.lifecycle import beforehand, notes
 from toolkit_installer.lifecycle import plan as plan_of
-from toolkit_installer.lifecycle.apply import Applier
 from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
-from toolkit_installer.lifecycle.revert.engine import EngineReverter
-from toolkit_installer.lifecycle.revert.uninstall import locked
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import recover
 from toolkit_installer.receipt.schema import Receipt
-from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.receipt.store import ReceiptStore, locked
 from toolkit_installer.settings import Cleanup, Settings
+
+if TYPE_CHECKING:
+    from toolkit_installer.lifecycle.revert.engine import EngineReverter
 
 
 class Converger:
@@ -56,6 +57,9 @@ class Converger:
                 log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
             self._retire_others(seen)
             return
+        beforehand.everything()
+        from toolkit_installer.lifecycle.apply import Applier
+
         paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
         self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
         for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines):
@@ -85,6 +89,9 @@ class Converger:
             receipt = self._reverter().retire(receipt, record)
 
     def _reverter(self) -> EngineReverter:
+        beforehand.everything()
+        from toolkit_installer.lifecycle.revert.engine import EngineReverter
+
         return EngineReverter(self._node, self._store, self._attention, self._settings.reload_timeout)
 
     def _prepare(self) -> Prepared:

@@ -6,17 +6,15 @@ import contextlib
 import dataclasses
 import signal
 from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from toolkit_installer import log
 from toolkit_installer.driver import roots
-from toolkit_installer.errors import DriverNotReadyError, ExitCode, InstallerError
-from toolkit_installer.kubernetes.wanted import Question
-from toolkit_installer.lifecycle import gpu_watch, idle_process, ready_file, wait
+from toolkit_installer.errors import SIGNALLED, DriverNotReadyError, ExitCode, InstallerError
+from toolkit_installer.lifecycle import beforehand, gpu_watch, idle_process, ready_file, wait
 from toolkit_installer.lifecycle.converge import Converger
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
 from toolkit_installer.lifecycle.ready_file import Marker
-from toolkit_installer.lifecycle.revert import request as uninstall_request
-from toolkit_installer.lifecycle.revert.uninstall import forgive_reloads, locked, revert, say_done
 from toolkit_installer.lifecycle.wait import Remembered
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
@@ -24,11 +22,11 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.receipt import drift, trust
 from toolkit_installer.receipt.schema import Receipt, State
-from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import Cleanup, OnDrift, Settings
+from toolkit_installer.receipt.store import ReceiptStore, locked
+from toolkit_installer.settings import Cleanup, ClusterSettings, OnDrift, Settings
 
-SIGNALLED = 128
-"""What a shell adds to the number of the signal that ended a program (POSIX, "Exit Status for Commands")."""
+if TYPE_CHECKING:
+    from toolkit_installer.kubernetes.wanted import Question
 
 
 class Instance:
@@ -44,7 +42,7 @@ class Instance:
         """A signal stopped the work before it was done."""
         self._told = False
         """That a managed file was changed: said once in each process, as nothing else may come of it."""
-        self._question = Question(settings.cluster) if settings.cluster is not None else None
+        self._question = _question(settings.cluster) if settings.cluster is not None else None
         self._marker = Marker(settings.ready_file, node.calls)
         self._awaited: tuple[tuple[str, str], ...] = ()
         """What changes when an engine that does not serve the handlers yet is restarted."""
@@ -280,13 +278,18 @@ class Instance:
         elif receipt is None:
             log.get().info("Nothing to clean up")
         else:
+            beforehand.everything()
+            from toolkit_installer.lifecycle.revert import request, uninstall
+
             log.get().info("Cleaning up", signal=self.attention.stop.name if self.attention.stop else None)
-            keep = self.settings.keep_toolkit if order is None else order == uninstall_request.KEEP
-            remainder = revert(self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep)
+            keep = self.settings.keep_toolkit if order is None else order == request.KEEP
+            remainder = uninstall.revert(
+                self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep
+            )
             self.pid_file.adopt_folders(receipt.pid_folders)
             if order is not None or self._question is not None:  # somebody wants the node to be given back
-                forgive_reloads(self.settings, self.node, receipt)
-            say_done(receipt, remainder)
+                uninstall.forgive_reloads(self.settings, self.node, receipt)
+            uninstall.say_done(receipt, remainder)
         return self._exit_code()
 
     def _exit_code(self) -> int:
@@ -294,6 +297,12 @@ class Instance:
         if self._unfinished is not None and not self.settings.daemon:
             return SIGNALLED + self._unfinished.number
         return ExitCode.DONE
+
+
+def _question(cluster: ClusterSettings) -> Question:
+    from toolkit_installer.kubernetes.wanted import Question
+
+    return Question(cluster)
 
 
 def _identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:

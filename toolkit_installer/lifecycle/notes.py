@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from toolkit_installer import log
-from toolkit_installer.lifecycle import versions
 from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.receipt.schema import State
-from toolkit_installer.toolkit import payload, security, wrappers
+from toolkit_installer.toolkit import payload, wrappers
 
 
 def say(seen: Prepared) -> None:
@@ -33,6 +32,9 @@ def _security(seen: Prepared) -> tuple[str, ...]:
     work, found = seen.plan.toolkit, seen.target.payload
     if not work.write:
         return ()
+    from toolkit_installer.lifecycle import versions
+    from toolkit_installer.toolkit import security
+
     config = next(file.content for file in work.files if file.name == wrappers.CONFIG_NAME)
     assert config is not None  # noqa: S101  # it is always written, never copied
     runtime = dict(found.programs)[payload.RUNTIMES[0]]

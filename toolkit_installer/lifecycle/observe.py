@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import posixpath
 import time
 from collections.abc import Collection, Sequence
 
-from toolkit_installer.driver import cdi
 from toolkit_installer.engines.api import Engine, Memory, Survey
 from toolkit_installer.engines.common import runtime_paths
 from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import DriverNotReadyError
-from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Generated, Installed, ToolkitFacts
+from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Generated, ToolkitFacts
 from toolkit_installer.lifecycle.files import cdi as cdi_files
-from toolkit_installer.lifecycle.still_needed import holders, named_in_files
+from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.target import EngineTarget, Target
 from toolkit_installer.node.disk.tree import Tree
 from toolkit_installer.node.node import Node
@@ -84,6 +82,8 @@ def _generated(target: Target) -> Generated | None:
     asked = target.toolkit.cdi
     if not asked.enabled:
         return None
+    from toolkit_installer.driver import cdi
+
     generator = cdi.Generator(target.payload, target.toolkit)
     try:
         missing = generator.missing_nodes()
@@ -102,23 +102,15 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
     present = {name: state for name in names if (state := installed(node, folder, name)) is not None}
 
     def in_use() -> bool:
+        from toolkit_installer.lifecycle.still_needed import holders
+
         return bool(holders.holders(node, folder, cdi_files.ours(receipt)))
 
     def named(changing: Collection[str]) -> frozenset[str]:
+        from toolkit_installer.lifecycle.still_needed import named_in_files
+
         naming = named_in_files.naming(node, folder, instead=changing)
         return frozenset(path for each in naming for path in (each.path, node.files.canonical(each.path)))
 
     digests = {path: source.digest(path) for path in wanted.values() if path is not None}
     return ToolkitFacts(folder, tuple(recorded), present, digests, in_use, named)
-
-
-def installed(node: Node, folder: str, name: str) -> Installed | None:
-    """Return one of the toolkit's files as it is on the node, None where there is nothing."""
-    path = posixpath.join(folder, name)
-    link = node.files.link_target(path)
-    if link is not None:
-        return Installed(link=link)
-    status = node.files.own_status(path)
-    if status is None:
-        return None
-    return Installed(digest=node.files.digest(path), mode=status.st_mode & 0o7777)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 from toolkit_installer import log
-from toolkit_installer.kubernetes.verdicts import Standing
+from toolkit_installer.kubernetes.standing import Standing
 from toolkit_installer.lifecycle import idle_process
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.locks import PidFile

@@ -188,3 +188,14 @@ class ReceiptStore:
 
     def _write(self, path: str, content: bytes) -> None:
         self.files.overwrite(path, content, own_metadata(_PRIVATE_FILE))
+
+
+def locked(store: ReceiptStore) -> bool:
+    """Lock the receipt's folder; return False where there is none. Raises AlreadyRunningError, ConfigurationError."""
+    try:
+        store.lock()
+    except NodeError as error:
+        if error.number != errno.ENOENT:
+            raise
+        return False
+    return True

@@ -7,13 +7,9 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
-import tomlkit
-import tomlkit.exceptions
-
 from toolkit_installer.documents.changes import ABSENT, EditMismatchError, Set, Table, apply, lookup, same
 from toolkit_installer.errors import PayloadError, UsageError
 from toolkit_installer.toolkit.payload import CLI, CTK, HOOK, RUNTIMES
-from toolkit_installer.toolkit.toml_put import put
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,6 +58,11 @@ def text(payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_l
     changes = _changes(payload, settings, toolkit_folder, low_level, _ldconfig_name(before))
     _check_tables(before, changes, payload.config_path)
     wanted = apply(before, changes)
+    # tomlkit is for writing alone: whoever only names the file does without
+    import tomlkit.exceptions  # noqa: PLC0415
+
+    from toolkit_installer.toolkit.toml_put import put  # noqa: PLC0415
+
     try:
         after = put(source, [change for change in changes if not _is_so(before, change)])
     except tomlkit.exceptions.TOMLKitError as error:

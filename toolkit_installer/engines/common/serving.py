@@ -7,8 +7,6 @@ import posixpath
 import signal
 from collections.abc import Iterator, Sequence
 
-from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.containerd.started import told_config
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.descriptors import bound
 from toolkit_installer.node.disk.root import NodeError, Root
@@ -124,6 +122,10 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
 
 def _configured(process: Process) -> list[str] | None:
     """Return the socket that a containerd's configuration names, else the usual one."""
+    # of containerd's processes alone
+    from toolkit_installer.documents import toml_document  # noqa: PLC0415
+    from toolkit_installer.engines.containerd.started import told_config  # noqa: PLC0415
+
     try:
         path = told_config(process) or _CONTAINERD_CONFIG
         grpc = toml_document.parse(read_as(process, path) or b"").get("grpc")

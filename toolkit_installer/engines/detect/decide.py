@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from toolkit_installer import log
 from toolkit_installer.engines.common import told
 from toolkit_installer.engines.common.distribution import Distribution
-from toolkit_installer.engines.containerd import started as containerd_started
 from toolkit_installer.engines.detect import evidence
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
 from toolkit_installer.engines.detect.table import TABLE, USUAL
@@ -159,6 +158,10 @@ def _decided(settings: Settings, found: Evidence, seen: tuple[Evidence, ...]) ->
 def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
     """Tell whether a process of this row names its own file: its data may lie elsewhere than usual."""
     processes = [each.process for each in seen if each.row is row and each.process is not None]
+    if not processes:
+        return False
+    from toolkit_installer.engines.containerd import started as containerd_started  # noqa: PLC0415  # see above
+
     try:
         return any(containerd_started.told_config(process) is not None for process in processes)
     except told.HiddenError:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering, serving
 from toolkit_installer.engines.common.distribution import Distribution, plain
@@ -94,7 +93,8 @@ def of_sockets(
 
 def of_installations(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[Evidence, ...]:
     """Return what of these engines lies on the node: units, programs, files."""
-    lesser = _leaves_kubernetes_out(node, settings.for_engine(EngineName.CONTAINERD).engine)
+    asked = EngineName.CONTAINERD in engines
+    lesser = asked and _leaves_kubernetes_out(node, settings.for_engine(EngineName.CONTAINERD).engine)
     found = []
     for row in TABLE:
         if row.engine not in engines:
@@ -177,6 +177,8 @@ def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
 
     docker's packages bring containerd along, without a file, or with one that switches its CRI off.
     """
+    from toolkit_installer.documents import toml_document  # noqa: PLC0415  # a node without containerd has none
+
     try:
         found = node.files.find(own.config or USUAL[EngineName.CONTAINERD].config)
         disabled = toml_document.parse(found.content).get("disabled_plugins") if found is not None else ["cri"]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit_installer.documents import json_document, secrets
+from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import Set, same
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.api import (
@@ -20,7 +20,7 @@ from toolkit_installer.engines.api import (
     Request,
     Survey,
 )
-from toolkit_installer.engines.common import answering, reloading, serving, told, trial
+from toolkit_installer.engines.common import answering, reloading, serving, told
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.docker import cdi as docker_cdi
 from toolkit_installer.engines.docker import client, kinds, rules
@@ -129,6 +129,10 @@ class Docker:
 
     def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
         """Compare the file with dockerd's flags; let dockerd validate it, from 23.0 on. Raises ConfigurationError."""
+        # for what is about to be changed alone
+        from toolkit_installer.documents import secrets  # noqa: PLC0415
+        from toolkit_installer.engines.common import trial  # noqa: PLC0415
+
         (goal,) = goals.files
         live = survey.live
         process = live.process if live is not None else None
@@ -148,6 +152,8 @@ class Docker:
 
     def refusal(self, node: Node, process: Process) -> str | None:
         """Compare daemon.json as it is with dockerd's flags; let dockerd validate it, from 23.0 on."""
+        from toolkit_installer.engines.common import trial  # noqa: PLC0415  # as above
+
         if process.hidden:
             return None  # which file it would read cannot be seen
         content = processes.read_as(process, told.path(process, _CONFIG_FLAG) or CONFIG)

@@ -5,12 +5,25 @@ from __future__ import annotations
 import posixpath
 
 from toolkit_installer import log
+from toolkit_installer.lifecycle.facts import Installed
 from toolkit_installer.lifecycle.plan import ToolkitWork
 from toolkit_installer.node.disk.tree import Tree
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.toolkit.layout import ToolkitFile
+
+
+def installed(node: Node, folder: str, name: str) -> Installed | None:
+    """Return one of the toolkit's files as it is on the node, None where there is nothing."""
+    path = posixpath.join(folder, name)
+    link = node.files.link_target(path)
+    if link is not None:
+        return Installed(link=link)
+    status = node.files.own_status(path)
+    if status is None:
+        return None
+    return Installed(digest=node.files.digest(path), mode=status.st_mode & 0o7777)
 
 
 def put(node: Node, folder: str, source_root: str, file: ToolkitFile) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 
 from toolkit_installer import log
@@ -14,13 +13,12 @@ from toolkit_installer.lifecycle.revert import adopt
 from toolkit_installer.lifecycle.revert.node import Remainder, Reverter
 from toolkit_installer.lifecycle.still_needed import named_in_files
 from toolkit_installer.node import signals
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import Receipt, State
-from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.receipt.store import ReceiptStore, locked
 from toolkit_installer.settings import EngineName, Settings
 
 
@@ -94,17 +92,6 @@ def _remove_pid_file(node: Node, path: str) -> None:
         log.get().warning("Left the PID file that the receipt names", file=path, reason=error.reason)
     except AlreadyRunningError as error:
         log.get().warning("Another run has started meanwhile", file=path, reason=error.reason)
-
-
-def locked(store: ReceiptStore) -> bool:
-    """Lock the receipt's folder; return False where there is none. Raises AlreadyRunningError, ConfigurationError."""
-    try:
-        store.lock()
-    except NodeError as error:
-        if error.number != errno.ENOENT:
-            raise
-        return False
-    return True
 
 
 def revert(  # what a cleanup depends on
