@@ -41,9 +41,16 @@ check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no
 	$(SETUP)/no-registry-hosts
 	$(BIN)/python -m tests.support.manifests
 
+PYTEST := $(BIN)/pytest --dist loadgroup \
+	--tx "$$(nproc)*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python"
+
 .PHONY: test
-test: .venv/installed ## the tests that need no engine and no root
-	@$(BIN)/pytest --dist loadgroup --tx "$$(nproc)*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python" $(ARGS)
+test: .venv/installed ## the tests that need no engine and no root, in two minutes; of each sweep a part
+	@$(PYTEST) --quick $(ARGS)
+
+.PHONY: test-all
+test-all: .venv/installed ## the same tests whole: each sweep at every instant, error and edit
+	@$(PYTEST) $(ARGS)
 
 .PHONY: e2e
 e2e: .venv/installed ## the tests against real engines: root, Go, and the packages that .ci/run names

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import cluster_table, compatibility, warm_start
+from tests.support import cluster_table, compatibility, quick, warm_start
 from tests.support.cluster_table import Scenario
 from tests.support.compatibility import Result
 
@@ -39,8 +39,25 @@ def count_instants(request: pytest.FixtureRequest) -> Callable[[int, Sequence[st
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take the file that is to hold the table of engines."""
+    """Take whether the sweeps are tried in part, and the file that is to hold the table of engines."""
+    parser.addoption(
+        "--quick", action="store_true", help="of the sweeps, and of rules for all inputs, a part: quick.py"
+    )
     parser.addoption("--compatibility", type=Path, metavar="FILE", help="write what was seen on which engine, a page")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out with --quick what only `make test-all` runs, unless the command line names files."""
+    if not config.getoption("quick") or config.args_source is pytest.Config.ArgsSource.ARGS:
+        return
+    left_out = quick.exhaustive(items)
+    if wrong := quick.wrong_with(items):
+        raise pytest.UsageError("tests/support/quick.py: " + "; ".join(wrong))
+    chosen = set(left_out)
+    items[:] = [item for item in items if item not in chosen]
+    config.hook.pytest_deselected(items=left_out)
+    for item in items:
+        quick.limit(item)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -1,0 +1,102 @@
+"""What `make test` tries, in two minutes, of what takes long; `make test-all` tries all of it.
+
+All of tests/unit is tried. Of tests/node, which starts the whole program, a sample is: of the sweeps, which try the
+same for many nodes, commands, errors or instants, the cells that are named here, and of the other files every so many
+tests. What is new in a file is tried by naming the file: then all that is in it is run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import is_hypothesis_test, settings
+
+_SETTINGS = "_hypothesis_internal_use_settings"
+EXAMPLES = 25
+"""How many examples hypothesis tries of a rule; all are as many as the rule asks for, 100 where it asks for none."""
+
+SWEEPS: Mapping[str, Sequence[str]] = {
+    "tests/node/test_every_instant.py": ("docker-first install", "docker", "docker-amid the toolkit-run"),
+    "tests/node/test_every_instant_named.py": ("uninstall-containerd", "error-uninstall-containerd"),
+    "tests/node/test_every_error.py": ("EIO-first install-containerd", "full-uninstall-containerd"),
+    "tests/node/test_order.py": ("docker-*", "docker", "containerd-first install", "crio-down-first install"),
+    "tests/node/test_meddling.py": ("containerd-amends", "containerd-makes_a_folder-run", "docker", "containerd"),
+    "tests/node/test_kills.py": ("docker", "containerd-True"),
+    "tests/node/test_random_drift.py": ("cleanup",),
+}
+"""The sweeps' files, and the cells of each that are tried, by their IDs, which pytest prints in brackets.
+
+Every test of a sweep has at least one. Those that have no IDs are tried.
+"""
+
+WHOLE = frozenset({"tests/node/test_commands.py", "tests/node/test_install_and_cleanup.py"})
+"""Files of tests/node of which every test is tried."""
+
+STEP = 4
+"""Of all others the first test is tried, and every so many after it."""
+STEPS: Mapping[str, int] = {"tests/node/test_corpus.py": 16, "tests/node/test_hanging.py": 8}
+"""But of these, where one test takes longer or there are more of a kind."""
+_SAMPLED = "tests/node/"
+
+
+def exhaustive(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that only `make test-all` runs; `items` are all that there are, in their order."""
+    numbers: Counter[str] = Counter()
+    left_out = []
+    for item in items:
+        file = _file(item)
+        if file in SWEEPS:
+            quick = _is_named(item)
+        else:
+            quick = not file.startswith(_SAMPLED) or file in WHOLE or numbers[file] % STEPS.get(file, STEP) == 0
+            numbers[file] += 1
+        if not quick:
+            left_out.append(item)
+    return left_out
+
+
+def limit(item: pytest.Item) -> None:
+    """Let hypothesis try few examples of a test, if it is such a one."""
+    function = getattr(item, "obj", None)
+    if is_hypothesis_test(function):
+        # where hypothesis itself keeps them; a test that has none is held to those of its profile
+        asked = getattr(function, _SETTINGS, None) or settings.default
+        setattr(function, _SETTINGS, settings(asked, max_examples=min(asked.max_examples, EXAMPLES)))
+
+
+def wrong_with(items: Sequence[pytest.Item]) -> list[str]:
+    """Return in words what is wrong with the tables above, in the light of all tests."""
+    files = {_file(item) for item in items}
+    wrong = [f"there is no {file}" for file in (*SWEEPS, *WHOLE, *STEPS) if file not in files]
+    for file, patterns in SWEEPS.items():
+        within = [item for item in items if _file(item) == file]
+        ids = [cell for item in within if (cell := _cell(item)) is not None]
+        wrong += [f"{file} has no {pattern!r}" for pattern in patterns if not _matching(ids, pattern)]
+        functions = {_function(item) for item in within} - {_function(item) for item in within if _is_named(item)}
+        wrong += [f"no cell of {function} is named" for function in sorted(functions)]
+    return wrong
+
+
+def _is_named(item: pytest.Item) -> bool:
+    cell = _cell(item)
+    return cell is None or any(_matching([cell], pattern) for pattern in SWEEPS[_file(item)])
+
+
+def _matching(ids: Iterable[str], pattern: str) -> list[str]:
+    return [cell for cell in ids if fnmatchcase(cell, pattern)]
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _cell(item: pytest.Item) -> str | None:
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else str(callspec.id)

@@ -1,0 +1,89 @@
+"""What `make test` leaves to `make test-all`: the same tests each time, and of each sweep not all."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import quick
+
+SWEEP = "tests/node/test_sweep.py"
+
+
+def item(nodeid: str, obj: Any = None) -> Any:
+    cell = nodeid.partition("[")[2].removesuffix("]")
+    found = SimpleNamespace(nodeid=nodeid, obj=obj)
+    if cell:
+        found.callspec = SimpleNamespace(id=cell)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "SWEEPS", {SWEEP: ("docker-*",)})
+    monkeypatch.setattr(quick, "WHOLE", frozenset({"tests/node/test_whole.py"}))
+    monkeypatch.setattr(quick, "STEPS", {"tests/node/test_long.py": 3})
+    monkeypatch.setattr(quick, "STEP", 2)
+
+
+def tried(*names: str) -> list[str]:
+    items = [item(name) for name in names]
+    left_out = [each.nodeid for each in quick.exhaustive(items)]
+    return [name for name in names if name not in left_out]
+
+
+def test_of_a_sweep_the_named_cells_are_tried_and_what_has_no_cells() -> None:
+    names = [f"{SWEEP}::test_it[docker-run]", f"{SWEEP}::test_it[containerd-run]", f"{SWEEP}::test_the_sweep_itself"]
+    assert tried(*names) == [names[0], names[2]]
+
+
+@pytest.mark.parametrize("file, every", [("node/test_long.py", 3), ("node/test_any.py", 2), ("node/test_whole.py", 1)])
+def test_of_other_files_every_so_many_tests_are_tried_from_the_first_on(file: str, every: int) -> None:
+    names = [f"tests/{file}::test_number_{number}" for number in range(7)]
+    # between those of another file, as xdist sorts them
+    mixed = [
+        name for pair in zip(names, [f"tests/unit/test_x.py::test_{n}" for n in range(7)], strict=True) for name in pair
+    ]
+    assert [name for name in tried(*mixed) if name in names] == names[::every]
+
+
+def test_of_the_unit_tests_all_are_tried() -> None:
+    names = [f"tests/unit/test_it.py::test_it[{number}]" for number in range(5)]
+    assert tried(*names) == names
+
+
+def test_a_table_that_does_not_fit_the_tests_is_found() -> None:
+    fitting = [
+        item(f"{SWEEP}::test_it[docker-run]"),
+        item("tests/node/test_whole.py::test_it"),
+        item("tests/node/test_long.py::test_it"),
+    ]
+    assert quick.wrong_with(fitting) == []
+    assert quick.wrong_with(fitting[:2]) == ["there is no tests/node/test_long.py"]
+    other = item(f"{SWEEP}::test_it[crio-run]")
+    assert quick.wrong_with([other, *fitting[1:]]) == [
+        f"{SWEEP} has no 'docker-*'",
+        f"no cell of {SWEEP}::test_it is named",
+    ]
+
+
+@pytest.mark.parametrize("asked, expected", [(None, quick.EXAMPLES), (400, quick.EXAMPLES), (7, 7)])
+def test_few_examples_are_tried_of_what_holds_for_all_inputs(asked: int | None, expected: int) -> None:
+    seen = []
+
+    @given(st.integers())
+    def rule(number: int) -> None:
+        seen.append(number)
+
+    function = rule if asked is None else settings(max_examples=asked)(rule)
+    quick.limit(item("tests/unit/test_it.py::test_it", function))
+    function()
+    assert len(seen) == expected
+
+
+def test_what_is_no_rule_for_all_inputs_is_left_as_it_is() -> None:
+    quick.limit(item("tests/unit/test_it.py::test_it", len))
