@@ -231,12 +231,12 @@ class Tree:
         self.root = root
 
     def is_file(self, path: str) -> bool:
-        return (self.root / self.resolve(path)[1:]).is_file()
+        return (self.root / self.canonical(path)[1:]).is_file()
 
     def is_executable(self, path: str) -> bool:
-        return self.is_file(path) and bool((self.root / self.resolve(path)[1:]).stat().st_mode & 0o111)
+        return self.is_file(path) and bool((self.root / self.canonical(path)[1:]).stat().st_mode & 0o111)
 
-    def resolve(self, path: str) -> str:
+    def canonical(self, path: str) -> str:
         done: list[str] = []
         rest = [part for part in reversed(path.split("/")) if part]
         for _ in range(256):  # more steps are a loop of symlinks
@@ -254,9 +254,9 @@ class Tree:
         return "/" + "/".join(done if not rest else [*done, *reversed(rest)])
 
     def read(self, path: str, limit: int = -1) -> bytes:
-        with (self.root / self.resolve(path)[1:]).open("rb") as file:
+        with (self.root / self.canonical(path)[1:]).open("rb") as file:
             return file.read(limit)
 
     def list(self, path: str) -> list[str]:
-        folder = self.root / self.resolve(path)[1:]
+        folder = self.root / self.canonical(path)[1:]
         return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []

@@ -6,6 +6,7 @@ may be somebody else's by now: so a holder is who has the file open, with the lo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ def believed(fd: int, said: int | None) -> int | None:
     places = {pid for pid, exact in takers.items() if exact}
     candidates = [said] if said in takers else sorted(places)
     for pid in candidates:
-        if trust.standing(pid) is Standing.UNSEEN or (trust.standing(pid) is Standing.BELIEVED and _has_open(pid, fd)):
+        standing = trust.standing(pid)
+        if standing is Standing.UNSEEN or (standing is Standing.BELIEVED and any(_descriptors(pid, fd))):
             return pid
     if not places:
         return None
@@ -60,10 +62,6 @@ def _takers(fd: int) -> dict[int, bool]:
     return {int(words[4]): words[5] == place for words in held if words[5].endswith(f":{status.st_ino}")}
 
 
-def _has_open(pid: int, fd: int) -> bool:
-    return any(True for _ in _descriptors(pid, fd))
-
-
 def _with_lock(fd: int) -> Iterator[int]:
     """Yield the processes that have the file open with a flock on it, as far as they can be looked at."""
     for name in os.listdir("/proc"):
@@ -83,13 +81,8 @@ def _with_lock(fd: int) -> Iterator[int]:
 def _descriptors(pid: int, fd: int) -> Iterator[str]:
     """Yield the numbers under which a process has the file open."""
     ours = os.fstat(fd)
-    try:
-        numbers = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return
-    for number in numbers:
-        try:
-            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), ours):
-                yield number
-        except OSError:
-            continue
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), ours):
+                    yield number

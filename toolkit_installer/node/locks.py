@@ -161,7 +161,7 @@ def holder(files: Files, path: str) -> int | None:
     that starts just now believe in another.
     """
     with _looked_at(files, path) as fd:
-        return None if fd is None else _locker(fd, written(fd))
+        return None if fd is None else lock_holders.believed(fd, written(fd))
 
 
 def named(files: Files, path: str) -> int | None:
@@ -187,11 +187,6 @@ def _looked_at(files: Files, path: str) -> Iterator[int | None]:
         os.close(fd)
 
 
-def _locker(fd: int, said: int | None) -> int | None:
-    """Return the PID of the process that holds a flock on the open file and counts, or None. Raises NodeError."""
-    return lock_holders.believed(fd, said)
-
-
 def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
     """Lock the folder at the canonical `path`; return the descriptor that holds the lock.
 
@@ -208,7 +203,7 @@ def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
             # its last holder removed it: this descriptor locks a folder that nobody else sees
             raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "lock the folder")
     except BlockingIOError as error:
-        pid = _locker(fd, None)
+        pid = lock_holders.believed(fd, None)
         if pid is None and lock_holders.stranger(fd) is not None:
             return fd  # whose lock is no instance: from now on nobody else can open the folder
         who = f" (PID {pid})" if pid else ""
@@ -264,7 +259,7 @@ def _lock(fd: int, path: str) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        pid = _locker(fd, None)
+        pid = lock_holders.believed(fd, None)
         stranger = lock_holders.stranger(fd) if pid is None else None
         if stranger is not None:
             raise _StrangersLockError(
@@ -284,11 +279,7 @@ class _StrangersLockError(InstallerError):
 
 def written(fd: int) -> int | None:
     """Return the PID that an open PID file names, None if it names none."""
-    return _pid(os.pread(fd, _PID_LIMIT, 0))
-
-
-def _pid(content: bytes) -> int | None:
     with contextlib.suppress(ValueError):
-        pid = int(content.decode("ascii", errors="replace").strip())
+        pid = int(os.pread(fd, _PID_LIMIT, 0).decode("ascii", errors="replace").strip())
         return pid if pid > 0 else None
     return None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import copy
 import dataclasses
 import enum
+import functools
 import json
 import re
+import types
+import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.settings import EngineName, ReloadMode
@@ -52,6 +54,55 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value or _SURROGATE.search(value):
+        raise TypeError(f"{str(value)[:_SHOWN]!r} is no text")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _NO_ID:
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def _mode(value: Any) -> int:
+    return _number(value) & 0o7777
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list) or len(value) > _LONGEST_LIST:
+        raise TypeError(f"{str(value)[:_SHOWN]!r} is no list of a receipt")
+    return value
+
+
+def _sha256(value: Any) -> str:
+    if not _SHA256.match(_text(value)):
+        raise ValueError(f"{value[:_SHOWN]!r} is no SHA-256")
+    return str(value)
+
+
+def _absolute(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith("/") or ".." in text.split("/") or len(text) >= _PATH_LIMIT:
+        raise ValueError(f"{text[:_SHOWN]!r} is no absolute path")
+    return text
+
+
+def _relative(value: Any) -> str:
+    text = _text(value)
+    if not text or text.startswith("/") or ".." in text.split("/"):
+        raise ValueError(f"{text[:_SHOWN]!r} is no name beneath the toolkit folder")
+    return text
+
+
+_Absolute = Annotated[str, _absolute]
+_Relative = Annotated[str, _relative]
+_Sha256 = Annotated[str, _sha256]
+_Number = Annotated[int, _number]
+"""What a field holds, and how it is read: the classes below are the receipt's schema."""
+
+
 class State(enum.StrEnum):
     """How far a change has come. APPLYING and REVERTING outlive only a run that was killed."""
 
@@ -64,10 +115,10 @@ class State(enum.StrEnum):
 class Before:
     """A file as it was before us. Its content is kept beside the receipt under `sha256`."""
 
-    sha256: str
-    mode: int
-    uid: int
-    gid: int
+    sha256: _Sha256
+    mode: Annotated[int, _mode]
+    uid: _Number
+    gid: _Number
     xattrs: tuple[tuple[str, bytes], ...] = ()
 
 
@@ -89,9 +140,9 @@ class FileRecord:
     """
 
     role: str
-    path: str
+    path: _Absolute
     before: Before | None
-    written: tuple[str, ...]
+    written: tuple[_Sha256, ...]
     keys: tuple[OwnedKey, ...] = ()
     created: tuple[OwnedKey, ...] = ()
 
@@ -101,10 +152,10 @@ class EngineRecord:
     """An engine that was configured."""
 
     name: EngineName
-    socket: str
+    socket: _Absolute
     reload: ReloadMode | None
     """As it was asked for; None: as is usual for the engine, decided each time."""
-    handlers: tuple[tuple[str, str], ...]
+    handlers: tuple[tuple[str, _Absolute], ...]
     default: str | None
     files: tuple[FileRecord, ...]
     low_level: tuple[str, ...] = ()
@@ -119,14 +170,14 @@ class Receipt:
 
     state: State
     installer: str
-    toolkit_folder: str
-    toolkit_files: tuple[str, ...]
+    toolkit_folder: _Absolute
+    toolkit_files: tuple[_Relative, ...]
     """Names relative to the toolkit folder."""
-    folders: tuple[str, ...]
+    folders: tuple[_Absolute, ...]
     """Folders that were created, outermost first."""
-    pid_file: str
+    pid_file: _Absolute
     """The PID file of the run that wrote this: whoever holds it is to be asked to leave."""
-    pid_folders: tuple[str, ...]
+    pid_folders: tuple[_Absolute, ...]
     """Folders that were created for the PID file, outermost first: they go when it goes."""
     engines: tuple[EngineRecord, ...]
     specifications: tuple[FileRecord, ...] = ()
@@ -174,9 +225,10 @@ def decode(content: bytes) -> Receipt:
             hint="use that installer, or a newer one; nothing was touched",
         )
     try:
-        return _receipt(migrated(body, MIGRATIONS, SCHEMA))
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        receipt: Receipt = _reader(Receipt)(migrated(body, MIGRATIONS, SCHEMA))
+    except (KeyError, TypeError, ValueError) as error:
         raise damaged(f"has a field that is missing or wrong: {error}") from error
+    return receipt
 
 
 def check(content: bytes, receipt: Receipt) -> None:
@@ -206,96 +258,29 @@ def damaged(what: str) -> ConfigurationError:
     )
 
 
-def _receipt(body: dict[str, Any]) -> Receipt:
-    return Receipt(
-        state=State(body["state"]),
-        installer=_text(body["installer"]),
-        toolkit_folder=_absolute(body["toolkit_folder"]),
-        toolkit_files=tuple(_relative(name) for name in _list(body["toolkit_files"])),
-        folders=tuple(_absolute(path) for path in _list(body["folders"])),
-        pid_file=_absolute(body["pid_file"]),
-        pid_folders=tuple(_absolute(path) for path in _list(body["pid_folders"])),
-        engines=tuple(_engine(engine) for engine in _list(body["engines"])),
-        specifications=tuple(_file(file) for file in _list(body["specifications"])),
-    )
+@functools.cache
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """Return what reads a field of this type from a value of JSON. It raises KeyError, TypeError, ValueError."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        read: Callable[[Any], Any] = inner[1]
+        return read
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        fields = {name: _reader(hint) for name, hint in typing.get_type_hints(kind, include_extras=True).items()}
+        return lambda value: kind(**{name: read(value[name]) for name, read in fields.items()})
+    readers = [_reader(each) for each in inner if each is not ...]
+    if origin is types.UnionType:
+        return lambda value: None if value is None else readers[0](value)
+    if origin is tuple and inner[-1] is ...:
+        return lambda value: tuple(map(readers[0], _list(value)))
+    if origin is tuple:
+        return lambda value: tuple(read(each) for read, each in zip(readers, value, strict=True))
+    return _SIMPLE.get(kind, kind)
 
 
-def _engine(body: dict[str, Any]) -> EngineRecord:
-    return EngineRecord(
-        name=EngineName(body["name"]),
-        socket=_absolute(body["socket"]),
-        reload=None if body["reload"] is None else ReloadMode(body["reload"]),
-        handlers=tuple((_text(name), _absolute(path)) for name, path in _list(body["handlers"])),
-        default=None if body["default"] is None else _text(body["default"]),
-        files=tuple(_file(file) for file in _list(body["files"])),
-        low_level=tuple(_text(program) for program in _list(body["low_level"])),
-        reload_due=body["reload_due"] is True,
-    )
-
-
-def _file(body: dict[str, Any]) -> FileRecord:
-    return FileRecord(
-        role=_text(body["role"]),
-        path=_absolute(body["path"]),
-        before=None if body["before"] is None else _before(body["before"]),
-        written=tuple(_sha256(value) for value in _list(body["written"])),
-        keys=tuple(_key(key) for key in _list(body["keys"])),
-        created=tuple(_key(key) for key in _list(body["created"])),
-    )
-
-
-def _before(body: dict[str, Any]) -> Before:
-    return Before(
-        sha256=_sha256(body["sha256"]),
-        mode=_number(body["mode"]) & 0o7777,
-        uid=_number(body["uid"]),
-        gid=_number(body["gid"]),
-        xattrs=tuple((_text(name), base64.b64decode(_text(value), validate=True)) for name, value in body["xattrs"]),
-    )
-
-
-def _key(body: dict[str, Any]) -> OwnedKey:
-    return OwnedKey(
-        path=tuple(_text(part) for part in _list(body["path"])),
-        ours=_text(body["ours"]),
-        prior=None if body["prior"] is None else _text(body["prior"]),
-        item=body["item"] is True,
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or "\0" in value or _SURROGATE.search(value):
-        raise TypeError(f"{str(value)[:_SHOWN]!r} is no text")
-    return value
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _NO_ID:
-        raise TypeError(f"{value!r} is no number")
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list) or len(value) > _LONGEST_LIST:
-        raise TypeError(f"{str(value)[:_SHOWN]!r} is no list of a receipt")
-    return value
-
-
-def _sha256(value: Any) -> str:
-    if not _SHA256.match(_text(value)):
-        raise ValueError(f"{value[:_SHOWN]!r} is no SHA-256")
-    return str(value)
-
-
-def _absolute(value: Any) -> str:
-    text = _text(value)
-    if not text.startswith("/") or ".." in text.split("/") or len(text) >= _PATH_LIMIT:
-        raise ValueError(f"{text[:_SHOWN]!r} is no absolute path")
-    return text
-
-
-def _relative(value: Any) -> str:
-    text = _text(value)
-    if not text or text.startswith("/") or ".." in text.split("/"):
-        raise ValueError(f"{text[:_SHOWN]!r} is no name beneath the toolkit folder")
-    return text
+_SIMPLE: Mapping[type, Callable[[Any], Any]] = {
+    str: _text,
+    bool: lambda value: value is True,
+    bytes: lambda value: base64.b64decode(_text(value), validate=True),
+}
+"""The readers of what any field may hold; an enumeration reads its own."""

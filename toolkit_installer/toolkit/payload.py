@@ -168,7 +168,7 @@ class _Search:
         for path in present:
             fault = self._fault(path, program=program)
             if fault is None:
-                return self.tree.resolve(path)
+                return self.tree.canonical(path)
             faults.append(f"{path} {fault}")
         if faults:
             self.problems.append(faults[0])

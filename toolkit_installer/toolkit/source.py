@@ -20,7 +20,7 @@ class SourceTree(Protocol):
         """Tell whether `path` leads to a regular file with an execute bit."""
         ...
 
-    def resolve(self, path: str) -> str:
+    def canonical(self, path: str) -> str:
         """Return the path of the file that `path` leads to, free of symlinks. Asked only of what is a file."""
         ...
 

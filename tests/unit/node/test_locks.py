@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
-from toolkit_installer.node import locks
+from toolkit_installer.node import lock_holders
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import NodeError, Root
@@ -82,7 +82,7 @@ def test_a_holder_that_the_kernel_does_not_show_here_is_named_by_the_file(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(files, "4711\n")
-    monkeypatch.setattr(locks, "_locker", lambda _fd, _said: None)  # as in another PID namespace
+    monkeypatch.setattr(lock_holders, "believed", lambda _fd, _said: None)  # as in another PID namespace
     with place(files).open() as winner:
         fcntl.flock(winner, fcntl.LOCK_EX)
         with pytest.raises(AlreadyRunningError, match="PID 4711"):

@@ -94,10 +94,6 @@ class Reader:
         status = self.status(path)
         return status is not None and stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)
 
-    def resolve(self, path: str) -> str:
-        """Return the canonical path (the payload's name for it)."""
-        return self.canonical(path)
-
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a folder; none if it is absent."""
         with attempt("list it", path), contextlib.suppress(*_ABSENT):
@@ -136,7 +132,8 @@ class Reader:
                 status = os.fstat(fd)
                 _require_regular(status, canonical)
                 content = _whole(fd, limit, path)
-                return Found(canonical, content, _metadata(fd, status), Identity.of(os.fstat(fd)))
+                metadata = Metadata(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs(fd))
+                return Found(canonical, content, metadata, Identity.of(os.fstat(fd)))
         except FileNotFoundError:
             return None
         except NotADirectoryError as error:
@@ -251,25 +248,12 @@ def _require_regular(status: os.stat_result, path: str) -> None:
 
 def _whole(fd: int, limit: int, path: str) -> bytes:
     """Return all of an open file. Raises ConfigurationError for more than `limit` bytes, OSError."""
-    content = _read_all(fd, limit)
-    if len(content) > limit:
-        raise ConfigurationError(f"is larger than {limit} bytes", path=path)
-    return content
-
-
-def _read_all(fd: int, limit: int) -> bytes:
-    chunks = []
-    size = 0
-    while chunk := os.read(fd, 1 << 20):
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > limit:  # it grows while it is read
-            break
-    return b"".join(chunks)
-
-
-def _metadata(fd: int, status: os.stat_result) -> Metadata:
-    return Metadata(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs(fd))
+    content = bytearray()
+    while piece := os.read(fd, 1 << 20):
+        content += piece
+        if len(content) > limit:  # it may grow while it is read
+            raise ConfigurationError(f"is larger than {limit} bytes", path=path)
+    return bytes(content)
 
 
 def xattrs(fd: int) -> tuple[tuple[str, bytes], ...]:
