@@ -10,17 +10,12 @@ import codecs
 import decimal
 import functools
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from toolkit_installer.documents import json_edit
-from toolkit_installer.documents.changes import DocumentError, EditMismatchError, Path, Set, Table, apply, same
+from toolkit_installer.documents.changes import Change, DocumentError, EditMismatchError, Path, Set, Table, apply, same
 from toolkit_installer.documents.json_scan import Document, Member, Object, scan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from toolkit_installer.documents.changes import Change
-
 
 _REMEMBERED = 8
 """Documents: those of one engine, before and after."""
@@ -61,7 +56,9 @@ def edit(content: bytes, changes: Sequence[Change]) -> bytes:
     if same(before, wanted):
         return content
     style = json_edit.style_of(text, document)
-    edited = _whole(wanted, style) if document is None else _edited(document, exact, style)
+    edited = (
+        json_edit.render(wanted, style, "") + style.line_end if document is None else _edited(document, exact, style)
+    )
     mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
     result = mark + edited.encode()
     try:
@@ -94,10 +91,6 @@ def _edited(document: Document, changes: tuple[Change, ...], style: json_edit.St
         else:
             json_edit.remove(document, change.path)
     return document.text()
-
-
-def _whole(table: Table, style: json_edit.Style) -> str:
-    return json_edit.render(table, style, "") + style.line_end
 
 
 def _is_blank(text: str) -> bool:

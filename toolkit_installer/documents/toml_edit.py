@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from toolkit_installer.documents import toml_blocks, toml_scan
-from toolkit_installer.documents.changes import same
+from toolkit_installer.documents.changes import Path, Table, same
 from toolkit_installer.documents.toml_inline import Splice, edit_value, spliced
+from toolkit_installer.documents.toml_scan import Statement
 from toolkit_installer.documents.toml_tree import Form, Node, build, dotted_prefix
 from toolkit_installer.documents.toml_values import write, write_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from toolkit_installer.documents.changes import Path, Table
-    from toolkit_installer.documents.toml_scan import Statement
 
 
 def edit_text(text: str, old: Table, new: Table, marker: str) -> str:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from toolkit_installer.documents import toml_scan
+from toolkit_installer.documents.changes import Path
 from toolkit_installer.documents.toml_scan import Kind, Statement
 from toolkit_installer.documents.toml_values import write_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from toolkit_installer.documents.changes import Path
 
 
 class Form(enum.StrEnum):

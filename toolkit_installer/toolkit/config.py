@@ -64,7 +64,7 @@ def text(payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_l
     from toolkit_installer.toolkit.toml_put import put  # noqa: PLC0415
 
     try:
-        after = put(source, [change for change in changes if not _is_so(before, change)])
+        after = put(source, [change for change in changes if not same(lookup(before, change.path), change.value)])
     except tomlkit.exceptions.TOMLKitError as error:
         raise PayloadError(f"cannot be edited: {error}", path=payload.config_path) from error
     if not same(tomllib.loads(after), wanted):
@@ -115,10 +115,6 @@ def _ldconfig_name(before: Table) -> str:
     """Return the template's name for ldconfig: Ubuntu's /sbin/ldconfig is a script around ldconfig.real."""
     value = lookup(before, (CLI, "ldconfig"))
     return "ldconfig.real" if isinstance(value, str) and posixpath.basename(value) == "ldconfig.real" else "ldconfig"
-
-
-def _is_so(before: Table, change: Set) -> bool:
-    return same(lookup(before, change.path), change.value)
 
 
 def _decoded(template: bytes, path: str) -> str:

@@ -97,8 +97,8 @@ def _library(name: str, soname: str, source: str) -> Iterator[ToolkitFile]:
 
 def known(names: Iterable[str]) -> tuple[str, ...]:
     """Return those of the names in a toolkit's folder that an installer put there, any installer since 2019."""
-    return tuple(name for name in names if name.removesuffix(".real") in _PROGRAMS or _is_library(name))
-
-
-def _is_library(name: str) -> bool:
-    return name.startswith("libnvidia-container") and ".so" in name
+    return tuple(
+        name
+        for name in names
+        if name.removesuffix(".real") in _PROGRAMS or (name.startswith("libnvidia-container") and ".so" in name)
+    )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from toolkit_installer.errors import UsageError
+from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.payload import RUNTIMES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from toolkit_installer.settings import ToolkitSettings
 
 BUILT_IN: Final = "runc"
 """What docker and containerd run where their files say nothing."""

@@ -6,16 +6,14 @@ goes behind the table's last key.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import tomlkit
 import tomlkit.container
 import tomlkit.items
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from toolkit_installer.documents.changes import Set
+from toolkit_installer.documents.changes import Set
 
 _Body = list[tuple[tomlkit.items.Key | None, tomlkit.items.Item]]
 
@@ -76,14 +74,11 @@ def _body(table: Any) -> _Body | None:
 
 def _insert(body: _Body, name: str, value: Any, *, apart: bool) -> None:
     """Put a key behind the last one, or first of all where there is none: then `apart` from what follows."""
-    keys = [index for index, (key, item) in enumerate(body) if key is not None and not _is_table(item)]
+    tables = (tomlkit.items.Table, tomlkit.items.AoT)
+    keys = [index for index, (key, item) in enumerate(body) if key is not None and not isinstance(item, tables)]
     item = tomlkit.item(value)
     if keys:
         item.trivia.indent = body[keys[-1]][1].trivia.indent
     elif apart and body:
         body.insert(0, (None, tomlkit.ws("\n")))
     body.insert(keys[-1] + 1 if keys else 0, (tomlkit.key(name), item))
-
-
-def _is_table(item: tomlkit.items.Item) -> bool:
-    return isinstance(item, tomlkit.items.Table | tomlkit.items.AoT)

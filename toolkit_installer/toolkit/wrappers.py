@@ -8,13 +8,10 @@ and exit code alone. Their own variables begin with `tki_`: a variable that the 
 from __future__ import annotations
 
 import posixpath
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from toolkit_installer.errors import UsageError
 from toolkit_installer.toolkit.payload import CLI, CTK, HOOK, HOOK_2021, RUNTIMES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WRAPPED = (CLI, HOOK, HOOK_2021, CTK, *RUNTIMES)
 """The programs that get a wrapper; of the hook's two names one is a symlink (Payload.hook tells which is not)."""

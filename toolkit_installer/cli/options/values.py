@@ -175,6 +175,10 @@ def _if(fits: Callable[[str], object], allowed: str, value: Callable[[str], Valu
     return reader
 
 
+def _like(pattern: re.Pattern[str], allowed: str, value: Callable[[str], Value] = str) -> Callable[[str], Value]:
+    return _if(lambda text: pattern.fullmatch(text), allowed, value)  # noqa: PLW0108  # not compiled before it is used
+
+
 _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
     {
         Kind.FLAG: boolean,
@@ -197,17 +201,17 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
             lambda text: _HANDLER.fullmatch(text) and text not in _RESERVED_HANDLERS,
             "letters, digits, '.', '_' and '-', and not runc, which is the engine's own",
         ),
-        Kind.RUNTIME_TYPE: _if(_RUNTIME_TYPE.fullmatch, "a runtime type such as io.containerd.runc.v2"),
-        Kind.CDI_KIND: _if(_CDI_KIND.fullmatch, "vendor/class, each a letter, then letters, digits, '.', '_' and '-'"),
-        Kind.NAMESPACE: _if(_NAMESPACE.fullmatch, "a Kubernetes namespace: small letters, digits and '-', 63 at most"),
-        Kind.OBJECT: _if(_OBJECT.fullmatch, "the name of a Kubernetes object: small letters, digits, '-' and '.'"),
-        Kind.HOST: _if(_HOST.fullmatch, "a host name or an address, an IPv6 one without brackets"),
+        Kind.RUNTIME_TYPE: _like(_RUNTIME_TYPE, "a runtime type such as io.containerd.runc.v2"),
+        Kind.CDI_KIND: _like(_CDI_KIND, "vendor/class, each a letter, then letters, digits, '.', '_' and '-'"),
+        Kind.NAMESPACE: _like(_NAMESPACE, "a Kubernetes namespace: small letters, digits and '-', 63 at most"),
+        Kind.OBJECT: _like(_OBJECT, "the name of a Kubernetes object: small letters, digits, '-' and '.'"),
+        Kind.HOST: _like(_HOST, "a host name or an address, an IPv6 one without brackets"),
         Kind.PORT: _if(
             lambda text: _PORT.fullmatch(text) and 0 < int(text) <= _HIGHEST_PORT,
             f"a whole number from 1 to {_HIGHEST_PORT}",
             int,
         ),
-        Kind.INDEX: _if(_INDEX.fullmatch, "a whole number from 0 to 99", int),
+        Kind.INDEX: _like(_INDEX, "a whole number from 0 to 99", int),
         Kind.SECONDS: _if(
             lambda text: _SECONDS.fullmatch(text) and 0 < float(text) <= _LONGEST_RELOAD_SECONDS,
             f"a number of seconds, more than 0 and at most {_LONGEST_RELOAD_SECONDS}",
@@ -217,13 +221,13 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
         Kind.JSON_OBJECT: _json_object,
         Kind.ARGUMENTS: str,  # read by shlex rules, later
         # of a list: one of its items
-        Kind.PREFIXES: _if(_PREFIX.fullmatch, "a comma list of annotation prefixes such as cdi.k8s.io/"),
-        Kind.FEATURES: _if(_FEATURE.fullmatch, "a comma list of feature names: letters, digits, '_' and '-'"),
+        Kind.PREFIXES: _like(_PREFIX, "a comma list of annotation prefixes such as cdi.k8s.io/"),
+        Kind.FEATURES: _like(_FEATURE, "a comma list of feature names: letters, digits, '_' and '-'"),
         Kind.RUNTIMES: _if(
             lambda text: _BARE_NAME.fullmatch(text) or _is_path(text),
             "a comma list of runtimes, each a name such as runc or an absolute path",
         ),
         Kind.SOURCES: _if(_is_source, "a comma list of command, file and file=/path"),
-        Kind.NAMESPACES: _if(_NAMESPACE.fullmatch, "a comma list of Kubernetes namespaces"),
+        Kind.NAMESPACES: _like(_NAMESPACE, "a comma list of Kubernetes namespaces"),
     }
 )

@@ -7,7 +7,7 @@ import fcntl
 import os
 import struct
 
-from toolkit_installer.node.disk.root import NodeError, Root, attempt, opened
+from toolkit_installer.node.disk.root import NodeError, Root, attempt, mount_id, opened
 
 _GETFLAGS = 0x80086601
 """ioctl request FS_IOC_GETFLAGS of linux/fs.h, on 64-bit machines."""
@@ -60,7 +60,6 @@ def _attributes(place: str) -> int:
     return flags & (_IMMUTABLE | _APPEND_ONLY)
 
 
-def _mount(place: str) -> str:
-    """Return the id of the mount that a file or folder is on (proc_pid_fdinfo(5)): a bind mount has its own."""
-    with opened(place, os.O_PATH | os.O_NOFOLLOW) as fd, open(f"/proc/self/fdinfo/{fd}", encoding="utf-8") as lines:
-        return next((line for line in lines if line.startswith("mnt_id:")), "")
+def _mount(place: str) -> int:
+    with opened(place, os.O_PATH | os.O_NOFOLLOW) as fd:
+        return mount_id(fd)

@@ -171,7 +171,7 @@ class Root:
     def mount_of(self, path: str) -> int:
         """Return the id of the mount that the folder of the canonical `path` lies on. Raises OSError."""
         with self.parent(path) as (folder, _):
-            return _mount_id(folder)
+            return mount_id(folder)
 
 
 def is_mounted(path: str) -> bool:
@@ -186,15 +186,18 @@ def is_mounted(path: str) -> bool:
         except OSError:
             return False
         try:
-            mounts.append(_mount_id(folder))
+            mounts.append(mount_id(folder))
         finally:
             os.close(folder)
     return mounts[0] != mounts[1]
 
 
-def _mount_id(folder: int) -> int:
-    """Return the id of the mount that an open folder is on, -1 where the kernel does not tell (proc(5), fdinfo)."""
-    with open(f"/proc/self/fdinfo/{folder}", encoding="ascii") as lines:
+def mount_id(fd: int) -> int:
+    """Return the id of the mount that an open file or folder is on; a bind mount has its own.
+
+    It is -1 where the kernel does not tell (proc_pid_fdinfo(5)).
+    """
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
         for line in lines:
             key, _, value = line.partition(":")
             if key == "mnt_id":
