@@ -1,55 +1,32 @@
 """The node's own programs: by absolute path, with a time limit, a clean environment, and no shell.
 
 A program of the node is run only if nobody else could have written it (trust.py), by the descriptor that was looked at.
-Whatever it does, nobody waits for it beyond its time, and it costs no more memory than its output may.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import errno
 import os
-import select
-import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
-from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
-from toolkit_installer.node import signals, trust
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import trust
 from toolkit_installer.node.disk.root import NodeError, Root
-from toolkit_installer.node.signals import unblock_all
+from toolkit_installer.node.running import (
+    PATH,
+    Completed,
+    ProgramError,
+    ProgramTimeoutError,
+    Start,
+    completed,
+    reap,
+    run,
+)
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-OUTPUT_LIMIT = 16 * 1024 * 1024
-"""Bytes of each stream. What a program prints beyond is not read: the program is killed."""
-_LOOK_SECONDS = 0.2
-_KILL_SECONDS = 2.0
-"""What a killed program gets to end. One that hangs in the kernel (state D, proc_pid_stat(5)) does not."""
-_PIECE = 1 << 16
+__all__ = ["PATH", "Completed", "ProgramError", "ProgramTimeoutError", "Programs", "reap", "run"]
+
 _SCRIPT = b"#!"
 _LONGEST_LINE = 4096
-_ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
-
-
-class ProgramError(InstallerError):
-    """A program could not be started, printed too much, or did not end in time."""
-
-    exit_code = ExitCode.BAD_CONFIGURATION
-
-
-class ProgramTimeoutError(ProgramError):
-    """A program did not end in time, and was killed."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Completed:
-    """What a program left: its exit status (negative: the signal it died of) and its output."""
-
-    status: int
-    output: bytes
-    errors: str
 
 
 class Programs:
@@ -99,10 +76,10 @@ class Programs:
         try:
             with trust.program(self.root, command[0]) as program:
                 image = self._image(program, command[0])
-                start = _Start(
+                start = Start(
                     tuple(command), program, image, "/", tuple(keep), enter=self._enter, folders=self._folders()
                 )
-                return _completed(start, given, seconds)
+                return completed(start, given, seconds)
         except ProgramError:
             raise
         except ConfigurationError as error:
@@ -139,194 +116,3 @@ class Programs:
         if self.root.folder != "/":
             os.chroot(self.root.folder)
             os.chdir("/")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Start:
-    """How a program is started: its words, its image's descriptor and name, its folder, what it inherits."""
-
-    command: tuple[str, ...]
-    program: int | None
-    image: str
-    folder: str
-    keep: tuple[int, ...]
-    enter: Callable[[], None] | None = None
-    folders: tuple[str, ...] = tuple(PATH.split(":"))
-
-
-def reap() -> None:
-    """Take leave of programs that were given up in the kernel and have ended since, also before we slept."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def run(
-    command: Sequence[str],
-    *,
-    seconds: float,
-    folder: str = "/",
-    given: bytes = b"",
-) -> Completed:
-    """Run a program of the installer's own: of its image or its payload. Raises ProgramError, Stopped."""
-    return _completed(_Start(tuple(command), None, command[0], folder, ()), given, seconds)
-
-
-def _completed(start: _Start, given: bytes, seconds: float) -> Completed:
-    signals.heed()
-    with _started(start) as child:
-        return _Watch(child, start.command, given, seconds).completed()
-
-
-@contextlib.contextmanager
-def _started(start: _Start) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the program in a session of its own, without a buffer on its streams. Raises ProgramError."""
-
-    def prepare() -> None:
-        unblock_all()
-        if start.enter is not None:
-            start.enter()
-
-    kept = start.keep if start.program is None else (*start.keep, start.program)
-    try:
-        # prepare runs between fork and exec: this process has no threads
-        child = subprocess.Popen(  # noqa: S603  # an argument list, by absolute path
-            list(start.command),
-            executable=start.image,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            pass_fds=kept,
-            cwd=start.folder,
-            env={**_ENVIRONMENT, "PATH": ":".join(start.folders)},
-            start_new_session=True,
-            preexec_fn=prepare,  # noqa: PLW1509  # see above
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        path = start.command[0]
-        raise ProgramError(f"cannot start {path}: {error}", path=path) from error
-    try:
-        yield child
-    finally:
-        for stream in (child.stdin, child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
-
-
-class _Watch:
-    """One program at work: fed, read from, and ended when its time is over, or nobody waits for it any more."""
-
-    def __init__(
-        self,
-        child: subprocess.Popen[bytes],
-        command: Sequence[str],
-        given: bytes,
-        seconds: float,
-    ) -> None:
-        assert child.stdin is not None  # noqa: S101  # all three are pipes
-        assert child.stdout is not None  # noqa: S101
-        assert child.stderr is not None  # noqa: S101
-        self._child = child
-        self._command = command
-        self._given = memoryview(given)
-        self._seconds = seconds
-        self._input = child.stdin
-        self._streams = {child.stdout.fileno(): bytearray(), child.stderr.fileno(): bytearray()}
-        self._poll = select.poll()
-        for fd in self._streams:
-            os.set_blocking(fd, False)
-            self._poll.register(fd, select.POLLIN)
-        os.set_blocking(child.stdin.fileno(), False)
-        self._poll.register(child.stdin.fileno(), select.POLLOUT)
-        self._hangs = False
-        """It was killed, and has not ended."""
-        self._end = os.pidfd_open(child.pid)
-        self._poll.register(self._end, select.POLLIN)
-
-    def completed(self) -> Completed:
-        """Return what it left once it has ended, whatever it leaves running. Raises ProgramError, Stopped."""
-        output, errors = self._streams.values()
-        try:
-            self._attend(time.monotonic() + self._seconds)
-        finally:
-            # before it is waited for: until then its PID is the group's, and nobody else's
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            gone = self._ends_in(0.0 if self._hangs else _KILL_SECONDS)
-            os.close(self._end)
-            if gone:
-                self._child.wait()
-            else:
-                # neither waited for nor asked about again, when this object goes
-                self._child.returncode = -signal.SIGKILL
-        return Completed(self._child.returncode, bytes(output), errors.decode(errors="replace").strip())
-
-    def _attend(self, deadline: float) -> None:
-        """Feed it and read from it until it ends. Raises ProgramError, Stopped."""
-        look = time.monotonic() + _LOOK_SECONDS
-        while True:
-            events = dict(self._poll.poll(max(0.0, min(deadline, look) - time.monotonic()) * 1000))
-            if not self._input.closed and self._input.fileno() in events:
-                self._feed()
-            for fd in self._streams.keys() & events.keys():
-                self._read(fd)
-            if self._end in events:
-                for fd in list(self._streams):
-                    self._read(fd)  # what it had still in the pipe
-                return
-            now = time.monotonic()
-            if now >= min(deadline, look):
-                look = now + _LOOK_SECONDS
-                signals.heed()
-                if now >= deadline:
-                    raise self._timeout()
-
-    def _feed(self) -> None:
-        """Write what it takes of its input; close that once it has all, or wants no more."""
-        try:
-            self._given = (
-                self._given[os.write(self._input.fileno(), self._given[:_PIECE]) :] if self._given else self._given
-            )
-        except BlockingIOError:
-            return
-        except BrokenPipeError:
-            self._given = memoryview(b"")
-        if not self._given:
-            self._poll.unregister(self._input.fileno())
-            self._input.close()
-
-    def _read(self, fd: int) -> None:
-        """Read what is there. Raises ProgramError once that is more than a program may print."""
-        kept = self._streams[fd]
-        while True:
-            try:
-                piece = os.read(fd, _PIECE)
-            except BlockingIOError:
-                return
-            if not piece:
-                with contextlib.suppress(KeyError):
-                    self._poll.unregister(fd)
-                return
-            kept += piece
-            if len(kept) > OUTPUT_LIMIT:
-                raise ProgramError(
-                    f"{self._command[0]} printed more than {OUTPUT_LIMIT >> 20} MiB, and was killed",
-                    path=self._command[0],
-                    hint="look at what it prints",
-                )
-
-    def _timeout(self) -> ProgramTimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        late = ""
-        self._hangs = not self._ends_in(_KILL_SECONDS)
-        if self._hangs:
-            late = f"; nor when it was killed: it hangs in the kernel, as PID {self._child.pid}"
-        words = f"{' '.join(self._command)} did not end within {self._seconds:g} s{late}"
-        return ProgramTimeoutError(words, path=self._command[0])
-
-    def _ends_in(self, seconds: float) -> bool:
-        ended = select.poll()
-        ended.register(self._end, select.POLLIN)
-        return bool(ended.poll(seconds * 1000))
