@@ -49,6 +49,8 @@ _LATE = (
 """Modules of others that the program imports when it needs them."""
 _HIGH = 200
 """Descriptors from here on are nobody's target: those that came are put there first."""
+_INTERRUPT = signal.getsignal(signal.SIGINT)
+"""What SIGINT does in a Python that is started here: where it was ignored before, it stays so."""
 _SET_MM, _SET_MM_MAP = 35, 14
 _NO_FILE = 0xFFFFFFFF
 _UNCHANGED = 0
@@ -180,7 +182,7 @@ def _prepared(fields: dict[str, Any], descriptors: list[int], telling: int) -> m
     sys.orig_argv[:] = map(os.fsdecode, words)
     sys.argv = list(map(os.fsdecode, words[words.index(fields["script"]) :]))
     _open_streams()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _INTERRUPT)
     signal.pthread_sigmask(signal.SIG_SETMASK, fields["mask"])
     return kept
 
