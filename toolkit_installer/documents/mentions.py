@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -32,10 +33,10 @@ def of(content: bytes, wanted: Callable[[str], bool]) -> tuple[Mention, ...]:
     What JSON or TOML has in comments names nothing; of any other text only whole lines of comment are left out.
     """
     text = content.decode(errors="surrogateescape")
-    values = _values(text)
+    texts = _texts(text)
     lines = text.splitlines()
-    if values is not None:
-        found = [Mention(path, _line_of(path, lines)) for value in values for path in _paths(value) if wanted(path)]
+    if texts is not None:
+        found = [Mention(path, _line_of(path, lines)) for _, said in texts for path in _paths(said) if wanted(path)]
     else:
         found = _in_lines(enumerate(lines, 1), wanted)
         seen = {mention.path for mention in found}
@@ -88,24 +89,8 @@ def _members(value: Any) -> Iterable[tuple[str, Any]] | None:
 
 def pairs(content: bytes) -> Iterator[tuple[str, str]]:
     """Yield the texts that a JSON or TOML document has, alone or in lists, each with its key. Never raises."""
-    for parse in (_json, tomllib.loads):
-        try:
-            yield from _pairs("", parse(content.decode(errors="surrogateescape")))
-        except (ValueError, RecursionError):
-            continue
-        else:
-            return
-
-
-def _pairs(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield key, value
-    elif (members := _members(value)) is not None:
-        for name, each in members:
-            yield from _pairs(name, each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _pairs(key, each)
+    texts = _texts(content.decode(errors="surrogateescape")) or []
+    yield from ((key, text) for key, text in texts if key is not None)
 
 
 def _paths(text: str) -> Iterator[str]:
@@ -115,26 +100,24 @@ def _paths(text: str) -> Iterator[str]:
     yield from (match[0] for match in _PATH.finditer(text) if match[0] != text)
 
 
-def _values(text: str) -> list[str] | None:
-    """Return the strings that a JSON or TOML document has as keys and values, None where the text is neither."""
+def _texts(text: str) -> list[tuple[str | None, str]] | None:
+    """Return the strings of a JSON or TOML document, values with their key and keys with none; None: it is neither."""
     for parse in (_json, tomllib.loads):
-        try:
-            return list(_strings(parse(text)))
-        except (ValueError, RecursionError):
-            continue
+        with contextlib.suppress(ValueError, RecursionError):
+            return list(_strings("", parse(text)))
     return None
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _strings(key: str, value: Any) -> Iterator[tuple[str | None, str]]:
     if isinstance(value, str):
-        yield value
+        yield key, value
     elif (members := _members(value)) is not None:
-        for key, each in members:
-            yield key
-            yield from _strings(each)
+        for name, each in members:
+            yield None, name
+            yield from _strings(name, each)
     elif isinstance(value, list):
         for each in value:
-            yield from _strings(each)
+            yield from _strings(key, each)
 
 
 def _line_of(path: str, lines: list[str]) -> int:
