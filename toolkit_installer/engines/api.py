@@ -6,7 +6,7 @@ import dataclasses
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from toolkit_installer.engines.ownership import OurHandlers, Ownership
 from toolkit_installer.errors import InstallerError
@@ -158,8 +158,11 @@ class Goals:
     """What may go wrong when the engine is reloaded, in words."""
 
 
-class Engine(Protocol):
-    """An engine's room."""
+_Found = TypeVar("_Found", bound=Survey)
+
+
+class Room(Protocol[_Found]):
+    """An engine's room. `_Found` is what it finds of its engine, and works with."""
 
     @property
     def name(self) -> EngineName:
@@ -176,6 +179,7 @@ class Engine(Protocol):
     @property
     def folders(self) -> tuple[str, ...]:
         """The usual folders of which the engine reads every file, whatever its name; none for most."""
+        return ()
 
     def has_role(self, role: str) -> bool:
         """Tell whether a file of this engine's may have that role. Pure."""
@@ -183,13 +187,13 @@ class Engine(Protocol):
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role, wherever it lies, may be called `name`. Pure."""
 
-    def survey(self, node: Node, settings: EngineSettings) -> Survey:
+    def survey(self, node: Node, settings: EngineSettings) -> _Found:
         """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
 
-    def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    def goals(self, survey: _Found, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what the files should be; pure. Raises ConfigurationError for what it cannot work with."""
 
-    def recognised(self, survey: Survey, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
+    def recognised(self, survey: _Found, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
         """Return what is ours by path though no receipt says so, beside the runtimes in our toolkit folder.
 
         Pure. Raises ConfigurationError.
@@ -201,7 +205,7 @@ class Engine(Protocol):
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
         """Decide how the engine is reloaded. Raises ConfigurationError where it cannot be as asked."""
 
-    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+    def try_out(self, node: Node, survey: _Found, goals: Goals) -> None:
         """Let the live daemon's own binary read the new configuration. Writes nothing.
 
         Raises ConfigurationError if it refuses it, or would lose something by it; says nothing if it cannot be asked.
@@ -213,23 +217,32 @@ class Engine(Protocol):
         None where nothing is known against it. Writes nothing.
         """
 
-    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
+    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # most have none
         """Return warnings about this way of reloading, one sentence each."""
+        return ()
 
-    def transitional(self, content: bytes | None) -> bytes | None:
+    def transitional(self, content: bytes | None) -> bytes | None:  # noqa: ARG002  # what docker needs
         """Return the text on which the engine may be signalled instead of `content`; None: on `content` itself."""
+        return None
 
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
         """Ask the live engine. Raises EngineSilentError."""
 
     def stranded(
-        self, node: Node, socket: str, live: Live | None, goals: Sequence[Goal], ours: OurHandlers
+        self,
+        node: Node,  # noqa: ARG002  # what CRI-O needs
+        socket: str,  # noqa: ARG002
+        live: Live | None,  # noqa: ARG002
+        goals: Sequence[Goal],  # noqa: ARG002
+        ours: OurHandlers,  # noqa: ARG002
     ) -> tuple[str, ...]:
         """Return in words the pods that the engine could neither stop nor delete once its files are `goals`.
 
+        None for most: dockerd remembers how each container was started, and containerd's shims know their runtimes.
         Only pods of handlers of ours count. `live` is None where the engine was not asked yet, or does not run.
         Raises EngineSilentError.
         """
+        return ()
 
     def signal(self, node: Node, process: Process) -> None:
         """Signal the live engine's process to reload. Raises ConfigurationError."""
@@ -241,9 +254,13 @@ class Engine(Protocol):
         """Return the value that `write_value` wrote. Raises DocumentError."""
 
 
-def aside_of(engine: Engine, store: str) -> str | None:
-    """Return the folder for what must not stay beside this engine's files, as it would be read there; None: it may.
+Engine: TypeAlias = Room[Any]
+"""Any engine's room, with what itself has found."""
 
-    `store`: the receipt's folder, which goes with the receipt. Pure.
+
+def quarantine(engine: Engine, store: str) -> str | None:
+    """Return the quarantine folder for displaced files, or None if a leftover beside the original is harmless.
+
+    CRI-O reads every file in its folder. `store`: the receipt's folder, which goes with the receipt. Pure.
     """
     return posixpath.dirname(store) if engine.folders else None

@@ -8,7 +8,8 @@ without us: prior values return, what others changed meanwhile stays.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
@@ -93,6 +94,29 @@ class OurHandlers:
         ours = {name for name, path in handlers.items() if beneath(path, self.folder) and name not in own}
         unknown = {name for name, path in handlers.items() if path is None and name in self.recorded}
         return (ours | unknown) - self.staying
+
+
+Base = tuple[bytes | None, tuple[str, ...]]
+"""A file without us, None if nothing else is left, and what there is to say of it."""
+
+
+def given_back(
+    content: bytes | None, before: bytes | None, written: Collection[str], taken_out: Callable[[bytes], Base]
+) -> Base:
+    """Return a file without us: the very bytes from `before` if nobody touched ours, else ours `taken_out`.
+
+    `written` has the SHA-256 of all that we wrote.
+    """
+    if content is None or content == before:
+        return content, ()
+    if hashlib.sha256(content).hexdigest() in written:
+        return before, ()
+    return taken_out(content)
+
+
+def settled(present: bytes | None, text: bytes, parse: Callable[[bytes], Table]) -> bytes:
+    """Return `text`, or what stands there if that says the same, in somebody's own order."""
+    return present if present is not None and same(parse(present), parse(text)) else text
 
 
 def ours(document: Table, shape: Shape, toolkit_folder: str) -> bool:

@@ -18,9 +18,9 @@ def _docker() -> Engine:
 
 
 def _containerd() -> Engine:
-    from toolkit_installer.engines.containerd.places import PlacedContainerd  # noqa: PLC0415  # see above
+    from toolkit_installer.engines.containerd.engine import Containerd  # noqa: PLC0415  # see above
 
-    return PlacedContainerd()
+    return Containerd()
 
 
 def _crio() -> Engine:

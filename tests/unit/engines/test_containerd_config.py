@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, lookup, same
-from toolkit_installer.engines.api import EngineFile, Goals, Live, Memory, Request, Survey
+from toolkit_installer.engines.api import EngineFile, Goals, Live, Memory, Request
 from toolkit_installer.engines.containerd import config as containerd_config
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE
+from toolkit_installer.engines.containerd.survey import ContainerdSurvey as Survey
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata

@@ -16,13 +16,17 @@ from toolkit_installer.engines.api import EngineFile, Goals, Request
 from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd.distributions.rancher import DETECTION
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.layouts import Layout, Way
-from toolkit_installer.engines.containerd.placed import DROP_IN_ROLE, FILE_ROLE, GENERATED_ROLE, TEMPLATE_ROLE
-from toolkit_installer.engines.containerd.placed import PlacedSurvey as Placed
-from toolkit_installer.engines.containerd.places import PlacedContainerd
+from toolkit_installer.engines.containerd.layouts import (
+    DROP_IN_ROLE,
+    FILE_ROLE,
+    GENERATED_ROLE,
+    TEMPLATE_ROLE,
+    Layout,
+    Way,
+)
 from toolkit_installer.engines.containerd.sources import Sources
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
-from toolkit_installer.engines.containerd.survey import ROOT_ROLE, ContainerdSurvey
+from toolkit_installer.engines.containerd.survey import ROOT_ROLE, ContainerdSurvey, Placed
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
@@ -76,7 +80,7 @@ def file(role: str, path: str, content: bytes | None) -> EngineFile:
 def plainly(content: bytes, request: Request, sources: Sources) -> Goals:
     """Return what is made of a config.toml."""
     files = (file(ROOT_ROLE, "/c/config.toml", content), file(PLAIN_DROP_IN_ROLE, "/c/conf.d/99-nvidia.toml", None))
-    survey = ContainerdSurvey("/s", files, None, dump=sources.printed, sources=tuple(sources.files.items()))
+    survey = ContainerdSurvey("/s", files, None, sources=sources)
     return Containerd().goals(survey, request, {})
 
 
@@ -92,8 +96,8 @@ def placed(  # one distribution, as it was found
         file(FILE_ROLE if layout.in_place else DROP_IN_ROLE, layout.drop_in, content if layout.in_place else None),
         file(TEMPLATE_ROLE, layout.template or "", template),
     )
-    survey = Placed("/s", files, None, layout=layout, way=way, content=content, sources=sources)
-    return PlacedContainerd().goals(survey, request, {})
+    survey = ContainerdSurvey("/s", files, None, placed=Placed(layout, way, content), sources=sources)
+    return Containerd().goals(survey, request, {})
 
 
 def target(goals: Goals, role: str) -> bytes:

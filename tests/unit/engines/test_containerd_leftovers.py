@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, Table, lookup, same
-from toolkit_installer.engines.api import EngineFile, Goal, Live, Memory, Request, Survey
+from toolkit_installer.engines.api import EngineFile, Goal, Live, Memory, Request
 from toolkit_installer.engines.containerd.config import built_in, recognised
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.layouts import Layout, Way
-from toolkit_installer.engines.containerd.placed import DROP_IN_ROLE as PLACED_ROLE
-from toolkit_installer.engines.containerd.placed import GENERATED_ROLE, PlacedSurvey
-from toolkit_installer.engines.containerd.places import PlacedContainerd
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE
+from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_ROLE
+from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout, Way
+from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, Placed
+from toolkit_installer.engines.containerd.survey import ContainerdSurvey as Survey
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, MARKER, PLUGINS, shape
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
@@ -53,8 +52,7 @@ class Story:
     memory: Memory
 
     def without_us(self, edited: bytes) -> Goal:
-        room = PlacedContainerd() if self.role == PLACED_ROLE else Containerd()
-        return room.without_us(file(self.role, f"/etc/{self.role}", edited), self.memory, FOLDER)
+        return Containerd().without_us(file(self.role, f"/etc/{self.role}", edited), self.memory, FOLDER)
 
 
 def file(role: str, path: str, content: bytes | None) -> EngineFile:
@@ -75,8 +73,8 @@ def beside(content: bytes, drop_in: bytes | None) -> Story:
     version = toml_document.parse(content)["version"]
     layout = Layout("k3s", "/c/config.toml", version, drop_in="/c/d/99-nvidia.toml", source="/c/config.toml")
     files = (file(GENERATED_ROLE, layout.generated, content), file(PLACED_ROLE, layout.drop_in, drop_in))
-    survey = PlacedSurvey("/s", files, None, layout=layout, way=Way.DROP_IN, content=content)
-    (goal,) = PlacedContainerd().goals(survey, REQUEST, {}).files
+    survey = Survey("/s", files, None, placed=Placed(layout, Way.DROP_IN, content))
+    (goal,) = Containerd().goals(survey, REQUEST, {}).files
     return made(goal)
 
 

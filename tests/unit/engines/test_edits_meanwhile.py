@@ -23,7 +23,7 @@ from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, Set, same
 from toolkit_installer.engines.api import EngineFile, Memory, Request, Survey
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE
+from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
 from toolkit_installer.engines.containerd.tables import containerd_table
 from toolkit_installer.engines.docker import rules as docker_rules
 from toolkit_installer.engines.docker.engine import ROLE, Docker
@@ -124,7 +124,7 @@ def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *,
 
     def goal_of(content: bytes, memories: dict[str, Memory]) -> tuple[bytes, Memory]:
         files = (file(ROOT_ROLE, content), file(DROP_IN_ROLE, None))
-        (goal, _) = containerd.goals(Survey("/s", files, None), request, memories).files
+        (goal, _) = containerd.goals(ContainerdSurvey("/s", files, None), request, memories).files
         assert goal.target is not None
         return goal.target, Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
 
@@ -149,7 +149,7 @@ def test_containerd_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
     containerd = Containerd()
     request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
     files = (file(ROOT_ROLE, base), file(DROP_IN_ROLE, None))
-    (goal, _) = containerd.goals(Survey("/s", files, None), request, {}).files
+    (goal, _) = containerd.goals(ContainerdSurvey("/s", files, None), request, {}).files
     assert goal.target is not None
     memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
     for path in (("debug", "level"), ("plugins", "io.other", "a")):

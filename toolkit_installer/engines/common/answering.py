@@ -31,6 +31,14 @@ class Asked(Protocol):
         """Ask the live engine. Raises EngineSilentError."""
 
 
+def heard(engine: Asked, node: Node, socket: str, seconds: float) -> tuple[Live | None, str]:
+    """Return what the engine says once it has had that long to answer, else None and what was heard. Raises Stopped."""
+    try:
+        return wait(engine, node, socket, seconds), ""
+    except EngineSilentError as error:
+        return None, error.reason
+
+
 def wait(engine: Asked, node: Node, socket: str, seconds: float) -> Live:
     """Ask the engine; while a process runs that should answer there, ask again for `seconds`.
 

@@ -1,116 +1,106 @@
-"""containerd: config.toml and a drop-in, reloaded by a restart through systemd."""
+"""containerd: config.toml and a drop-in, or what a distribution makes and its place for additions; it is restarted."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from toolkit_installer import log
-from toolkit_installer.documents import toml_document, toml_values
-from toolkit_installer.engines.api import (
-    EngineFile,
-    EngineSilentError,
-    Goal,
-    Goals,
-    Live,
-    Memory,
-    Reload,
-    Request,
-    Survey,
-)
-from toolkit_installer.engines.common import answering, reloading, serving
-from toolkit_installer.engines.common.cri import client
-from toolkit_installer.engines.containerd import back, links, trial
-from toolkit_installer.engines.containerd import config as containerd_config
+from toolkit_installer.engines.api import EngineFile, Goal, Goals, Live, Memory, Reload, Request, Room, Survey
+from toolkit_installer.engines.common import answering, in_toml, reloading, serving
+from toolkit_installer.engines.containerd import back, links, started, trial
 from toolkit_installer.engines.containerd import goals as containerd_goals
+from toolkit_installer.engines.containerd import live as containerd_live
 from toolkit_installer.engines.containerd import survey as containerd_survey
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE
-from toolkit_installer.engines.containerd.tables import executable
+from toolkit_installer.engines.containerd.layouts import Layout
+from toolkit_installer.engines.containerd.placed import Placing
+from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ENDING, ContainerdSurvey
 from toolkit_installer.engines.containerd.work import Work
-from toolkit_installer.engines.ownership import OurHandlers, Ownership
-from toolkit_installer.errors import located
-from toolkit_installer.node import sockets
+from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
 SOCKET = "/run/containerd/containerd.sock"
-_NO_CRI = "UNIMPLEMENTED"
-"""What gRPC says of a service that a server does not have."""
-_VALUE = "value"
 
 
-class Containerd:
+class Containerd(Room[ContainerdSurvey]):
     """containerd's room."""
 
     name = EngineName.CONTAINERD
     config = containerd_survey.CONFIG
     socket = SOCKET
-    folders = ()
 
     def has_role(self, role: str) -> bool:
-        """Tell whether containerd has a file of that role."""
+        """Tell whether containerd, or that of a distribution, has a file of that role."""
         return containerd_survey.has_role(role)
 
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`."""
-        return containerd_survey.may_be(role, name)
+        return self.has_role(role) and ENDING in name
 
-    def survey(self, node: Node, settings: EngineSettings) -> Survey:
-        """Read config.toml, the drop-in and what they import, and ask the CRI. Raises ConfigurationError."""
+    def survey(self, node: Node, settings: EngineSettings) -> ContainerdSurvey:
+        """Read its own files and what they import, or a distribution's, and ask the CRI. Raises ConfigurationError."""
         socket = settings.socket or SOCKET
-        try:
-            live = answering.wait(self, node, socket, settings.answer_timeout)
-            silence = ""
-        except EngineSilentError as error:
-            live, silence = None, error.reason
+        layout = self._layout(node, settings, socket)
+        live, silence = answering.heard(self, node, socket, settings.answer_timeout)
+        if layout is not None:
+            return containerd_survey.look_at_distribution(node, settings, layout, socket, live, silence)
         return containerd_survey.look(node, settings, socket, live, silence)
 
-    def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
-        """Return what config.toml, the drop-in and the imported files should be. Raises ConfigurationError."""
-        found = containerd_survey.of(survey)
+    def _layout(self, node: Node, settings: EngineSettings, socket: str) -> Layout | None:
+        """Return the layout of the distribution that has this containerd, None if its files are its own."""
+        config = settings.config
+        if config is None:
+            process = serving.process_of(node, self.name, socket)
+            config = started.told_config(process) if process is not None else None
+        layout = started.find(node, config) if config is not None else None
+        if config is None or layout is None:
+            return None
+        # nobody makes a copy anew, and nobody serves there
+        copied = layout.may_be_copied(config, socket, lambda path: node.files.status(path) is not None)
+        return None if copied and serving.process_of(node, self.name, socket) is None else layout
+
+    def goals(self, survey: ContainerdSurvey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+        """Return what all files should be. Raises ConfigurationError."""
         links.refuse_one_for_two(survey.files)
-        drop_in = survey.file(DROP_IN_ROLE)
-        unknown: Mapping[str, Ownership] = {}
-        if drop_in.path not in memories:
-            unknown = self.recognised(survey, request.settings, request.toolkit_folder)
+        drop_in = next((memories.get(file.path) for file in survey.files if file.role == DROP_IN_ROLE), None)
+        unknown = self.recognised(survey, request.settings, request.toolkit_folder) if drop_in is None else {}
         without = {}
         for file in survey.files:
             memory = memories.get(file.path, Memory(ownership=unknown.get(file.path, Ownership())))
             without[file.role] = self.without_us(file, memory, request.toolkit_folder)
+        if survey.placed is not None:
+            return Placing(survey, survey.placed, request, without).goals()
         # an engine that is down for a moment is no reason to move what is there
-        kept = survey.live is None and bool(memories.get(drop_in.path, Memory()).written)
-        work = Work(found, request, without, deep=kept)
+        kept = survey.live is None and drop_in is not None and bool(drop_in.written)
+        work = Work(survey, request, without, deep=kept)
         return containerd_goals.by_drop_in(work) or containerd_goals.in_place(work)
 
-    def recognised(self, survey: Survey, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
-        """Return what stands in our blocks, and the import of a drop-in that goes with us.
+    def recognised(
+        self, survey: ContainerdSurvey, settings: EngineSettings, toolkit_folder: str
+    ) -> Mapping[str, Ownership]:
+        """Return what is ours though no receipt says so: nothing in a distribution's place.
 
-        containerd refuses to start with a literal import that leads nowhere. Raises ConfigurationError.
+        There it is marked, or lies in our toolkit folder. Raises ConfigurationError.
         """
-        root, drop_in = survey.file(ROOT_ROLE), survey.file(DROP_IN_ROLE)
-        found = {}
-        for file in survey.files:
-            with located(file.path):
-                content = file.content or b""
-                found[file.path] = containerd_config.recognised(content, whole=file is drop_in)
-        goes = self.without_us(drop_in, Memory(ownership=found[drop_in.path]), toolkit_folder).base is None
-        if goes and drop_in.content is not None:
-            paths = [path for path in (settings.drop_in_host_path, settings.drop_in, drop_in.path) if path]
-            imports = containerd_config.imports_of(root.content or b"", paths)
-            known = found[root.path]
-            found[root.path] = Ownership((*known.keys, *imports.keys), known.created)
-        return found
+        return {} if survey.placed is not None else back.recognised(survey, settings, toolkit_folder)
 
     def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
         """Return a file without us. Raises ConfigurationError."""
-        with located(file.path):
-            base, left = _base(file, memory, toolkit_folder)
-        return Goal(file.role, file.path, base, base, left=left)
+        return back.without_us(file, memory, toolkit_folder)
 
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
-        """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP."""
+        """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP.
+
+        The unit may be a distribution's; k0s restarts its containerd by itself.
+        """
+        live = survey.live
+        if live is not None and live.process is not None and (layout := started.behind(live.process)) is not None:
+            if layout.reloads_itself and settings.reload_mode in (None, ReloadMode.SIGNAL):
+                return Reload(ReloadMode.SIGNAL, watched_by=layout.name)
+            process = dataclasses.replace(live.process, unit=layout.unit(node, live.process))
+            survey = dataclasses.replace(survey, live=dataclasses.replace(live, process=process))
         if (switch := containerd_survey.disabled_in(survey)) is not None:
             log.get().warning(
                 "The file disables the CRI plugin: Kubernetes cannot use this containerd, and it is not reloaded",
@@ -119,23 +109,11 @@ class Containerd:
             )
             return Reload(ReloadMode.NONE)  # whatever it reads, it serves no handler
         reload = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
-        if reload.mode is ReloadMode.SIGNAL:
-            return dataclasses.replace(reload, restarts=True)
-        return reload
+        return dataclasses.replace(reload, restarts=True) if reload.mode is ReloadMode.SIGNAL else reload
 
-    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+    def try_out(self, node: Node, survey: ContainerdSurvey, goals: Goals) -> None:
         """Let containerd print what it makes of the files, and compare. Raises ConfigurationError."""
-        process = survey.live.process if survey.live is not None else None
-        if process is None:
-            return
-        by_role = {goal.role: goal for goal in goals.files}
-        imported = []
-        for each in containerd_survey.of(survey).graph:
-            role = links.role_of(survey, each)
-            goal = by_role.get(role)
-            texts = (goal.base or b"", goal.target or b"") if goal is not None else (each.content,) * 2
-            imported.append((texts[1],) * 2 if role == ROOT_ROLE else texts)
-        trial.try_out(node, process, by_role[ROOT_ROLE], by_role[DROP_IN_ROLE], goals, imported)
+        trial.try_out(node, survey, goals)
 
     def refusal(self, node: Node, process: Process) -> str | None:
         """Let containerd print what it makes of its files as they are."""
@@ -155,53 +133,21 @@ class Containerd:
         )
         return (warning,)
 
-    def transitional(self, content: bytes | None) -> bytes | None:  # noqa: ARG002  # what docker needs, not containerd
-        """Return None: a restart reads whatever is there."""
-        return None
-
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
-        """Ask the CRI for its handlers. Raises EngineSilentError."""
-        try:
-            status = client.status(node.root, socket, seconds)
-            process = sockets.speaker(node.root, socket, b"")
-        except (client.CriError, sockets.StrangerError) as error:
-            # containerd serves once its plugins are loaded: one that is missing then failed, or is switched off
-            kind = answering.EngineBrokenError if error.reason.startswith(_NO_CRI) else EngineSilentError
-            raise kind(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
-        table = status.config.get("containerd") or {}
-        handlers = {name: executable(entry) for name, entry in (table.get("runtimes") or {}).items()}
-        for name in status.handlers - handlers.keys() - {""}:
-            handlers[name] = None
-        return Live(status.version, handlers, table.get("defaultRuntimeName"), process)
-
-    def stranded(
-        self,
-        node: Node,  # noqa: ARG002  # for CRI-O
-        socket: str,  # noqa: ARG002
-        live: Live | None,  # noqa: ARG002
-        goals: Sequence[Goal],  # noqa: ARG002
-        ours: OurHandlers,  # noqa: ARG002
-    ) -> tuple[str, ...]:
-        """Return nothing: each container has a shim, which knows its runtime."""
-        return ()
+        """Ask the CRI for its handlers, and tell a distribution's own from others. Raises EngineSilentError."""
+        live = containerd_live.ask(node, socket, seconds)
+        return dataclasses.replace(live, own=containerd_live.registered_by_itself(live))
 
     def signal(self, node: Node, process: Process) -> None:
-        """Send SIGHUP, of which containerd dies; its unit starts it again. Raises ConfigurationError."""
+        """Send SIGHUP, of which containerd dies; its unit starts it again. Raises ConfigurationError.
+
+        Where the distribution restarts it by itself, nothing is sent.
+        """
+        layout = started.behind(process)
+        if layout is not None and layout.reloads_itself:
+            log.get().info("Waiting for the distribution to restart its containerd", distribution=layout.name)
+            return
         serving.hang_up(node, self.name, process)
 
-    def write_value(self, value: Any) -> str:
-        """Return a value as TOML."""
-        return f"{_VALUE} = {toml_values.write(value)}"
-
-    def read_value(self, text: str) -> Any:
-        """Return the value that was written. Raises DocumentError."""
-        return toml_document.parse(text.encode())[_VALUE]
-
-
-def _base(file: EngineFile, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
-    """Return the file without us, and what there is to say of it."""
-    dropped = file.role == DROP_IN_ROLE
-    base, left = back.without_us(file.content, memory, toolkit_folder, whole=dropped)
-    if dropped and memory.before is None and base is not None and base != file.content:
-        left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
-    return base, left
+    write_value = staticmethod(in_toml.write_value)
+    read_value = staticmethod(in_toml.read_value)

@@ -19,6 +19,12 @@ from toolkit_installer.settings import EngineSettings
 
 DROP_IN = "99-nvidia.toml"
 RUNC = "runc"
+GENERATED_ROLE = "generated"
+DROP_IN_ROLE = "distribution's drop-in"
+TEMPLATE_ROLE = "distribution's template"
+FILE_ROLE = "distribution's file"
+"""A file of the distribution's own that has the additions in it: microk8s'."""
+ROLES = frozenset({GENERATED_ROLE, DROP_IN_ROLE, TEMPLATE_ROLE, FILE_ROLE})
 
 
 class Way(enum.StrEnum):
@@ -90,6 +96,11 @@ class Layout:
             if not toolkit_folder:
                 return document
             return additions.without_ours(document, self.plugin, toolkit_folder)
+
+    @property
+    def drop_in_role(self) -> str:
+        """The role of the file that `drop_in` is."""
+        return FILE_ROLE if self.in_place else DROP_IN_ROLE
 
     @property
     def plugin(self) -> str:

@@ -11,71 +11,54 @@ from collections.abc import Collection, Mapping
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
-from toolkit_installer.engines.api import Goal, Goals, Request, Survey
+from toolkit_installer.engines.api import Goal, Goals, Request
 from toolkit_installer.engines.containerd import additions, templates
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd.config import Part
-from toolkit_installer.engines.containerd.layouts import Layout, Way
-from toolkit_installer.engines.containerd.sources import Sources
+from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLE, Layout, Way
+from toolkit_installer.engines.containerd.survey import ContainerdSurvey, Placed
 from toolkit_installer.engines.containerd.tables import BUILT_IN_RUNTIME, CRI_PLUGIN, SHORT, enable_cdi
-from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.ownership import settled
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.settings import EngineSettings
 
-GENERATED_ROLE = "generated"
-DROP_IN_ROLE = "distribution's drop-in"
-TEMPLATE_ROLE = "distribution's template"
-FILE_ROLE = "distribution's file"
-"""A file of the distribution's own that has the additions in it: microk8s'."""
 _ON_BY_DEFAULT = 3
 """The first version of containerd's files whose daemons have CDI on unless they are told otherwise."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PlacedSurvey(Survey):
-    """A containerd of a distribution as it was found."""
-
-    layout: Layout | None = None
-    way: Way = Way.NONE
-    content: bytes | None = None
-    """What the distribution made, with the runtimes in it."""
-    low_level: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    sources: Sources = Sources()
 
 
 class Placing:
     """One distribution's containerd, its files without us by role, and what is asked for."""
 
-    def __init__(self, survey: PlacedSurvey, layout: Layout, request: Request, without: Mapping[str, Goal]) -> None:
+    def __init__(self, survey: ContainerdSurvey, placed: Placed, request: Request, without: Mapping[str, Goal]) -> None:
         """Raise ConfigurationError for what cannot be worked with."""
         self.survey = survey
-        self.layout = layout
+        self.placed = placed
+        self.layout = layout = placed.layout
         self.request = request
-        self.without = dict(without)
+        self.without = {role: goal for role, goal in without.items() if role != GENERATED_ROLE}
         self.default = request.default
         self.served = {handler.name: handler.executable for handler in request.handlers}
-        self.notes = list(survey.notes)
+        self.notes = list(placed.notes)
         if (template := self.without.get(TEMPLATE_ROLE)) is not None:
             with located(template.path):
                 templates.refuse_twice(template.base or b"", layout.finding(request.toolkit_folder))
-        self.document = layout.document(survey.content, request.toolkit_folder)
+        self.document = layout.document(placed.content, request.toolkit_folder)
         sources, folder = survey.sources, request.toolkit_folder
         self.offered = containerd_sources.offers(sources, self.document, layout.plugin, folder)
 
     def goals(self) -> Goals:
         """Return what the files should be. Raises ConfigurationError."""
-        if self.survey.way is Way.DROP_IN:
+        if self.placed.way is Way.DROP_IN:
             self._into_drop_in()
         else:
             self._keep_default()
             self._note_unread_drop_in()
-            if self.survey.way is Way.TEMPLATE:
+            if self.placed.way is Way.TEMPLATE:
                 self._into_template()
             else:
                 self._found_by_itself()
         self._note_own()
-        built_in = next(iter(self.survey.low_level), BUILT_IN_RUNTIME)
+        built_in = next(iter(self.placed.low_level), BUILT_IN_RUNTIME)
         own = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
         return Goals(tuple(self.without.values()), self.served, self.default, own, tuple(self.notes))
 
@@ -119,10 +102,12 @@ class Placing:
             self.default = None  # such a default has no name
         elif self.request.settings.use_legacy_config:
             self.notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
-        goal = self.without[FILE_ROLE if self.layout.in_place else DROP_IN_ROLE]
+        goal = self.without[self.layout.drop_in_role]
         with located(goal.path):
             text, owned = additions.with_us(goal.base or b"", version, part)
-        self.without[goal.role] = _goal(self.survey, goal, text, owned)
+        present = self.survey.file(goal.role).content
+        target = settled(present, text, toml_document.parse)
+        self.without[goal.role] = dataclasses.replace(goal, target=target, ownership=owned)
 
     def _into_template(self) -> None:
         goal = self.without[TEMPLATE_ROLE]
@@ -174,7 +159,7 @@ class Placing:
 
     def _note_unread_drop_in(self) -> None:
         asked = self.request.settings.drop_in
-        if asked is not None and not any(asked in note for note in self.survey.notes):
+        if asked is not None and not any(asked in note for note in self.placed.notes):
             self.notes.append(f"{asked} is not used: this {self.layout.name} imports no drop-in")
 
 
@@ -193,11 +178,3 @@ def _wants_cdi(document: Table, layout: Layout) -> bool:
     """Tell whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off unless told."""
     said = lookup(document, enable_cdi(layout.plugin))
     return said is not True and (said is False or layout.version < _ON_BY_DEFAULT)
-
-
-def _goal(survey: Survey, without: Goal, text: bytes, owned: Ownership) -> Goal:
-    """Return the goal for a drop-in; one that says all this already, in somebody's own order, stays as it is."""
-    present = survey.file(without.role).content
-    if present is not None and toml_document.parse(present) == toml_document.parse(text):
-        text = present
-    return dataclasses.replace(without, target=text, ownership=owned)

@@ -1,4 +1,4 @@
-"""What is found of a containerd: its files and those that they import, what its own binary prints, the kubelet."""
+"""What is found of a containerd: its files, what they import or a distribution made, and what its binary prints."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import posixpath
 
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Table
 from toolkit_installer.engines.api import EngineFile, Live, Survey
 from toolkit_installer.engines.common import told, trial
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import started
-from toolkit_installer.engines.containerd import trial as containerd_trial
+from toolkit_installer.engines.containerd import layouts, started
 from toolkit_installer.engines.containerd.files import Imported, Missing
+from toolkit_installer.engines.containerd.layouts import Layout, Way
+from toolkit_installer.engines.containerd.sources import COMMAND, Sources
 from toolkit_installer.engines.containerd.tables import switched_off
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
@@ -23,37 +23,42 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings
 
-CONFIG = containerd_trial.DEFAULT_CONFIG
+CONFIG = "/etc/containerd/config.toml"
+"""What a containerd without --config reads."""
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 ROOT_ROLE = "config.toml"
 DROP_IN_ROLE = "drop-in"
 ENDING = ".toml"
 """What the names of containerd's files have in them: what a receipt may name, and nothing else, is edited."""
-_FILE = "file="
 _IMPORT = "import"
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """What is found of a distribution that makes its containerd's files."""
+
+    layout: Layout
+    way: Way = Way.NONE
+    content: bytes | None = None
+    """What it made, with the runtimes in it."""
+    low_level: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class ContainerdSurvey(Survey):
     """A containerd as it was found. Imported files that could be edited are among `files`, under their paths' names."""
 
+    placed: Placed | None = None
+    """Its files are a distribution's; None: its own."""
+
     graph: tuple[Imported, ...] = ()
     """All that is imported, the drop-in included where it is there."""
     missing: tuple[Missing, ...] = ()
-    dump: Table | None = None
-    """What the live daemon's own binary prints of its configuration; None if it was not asked, or does not say."""
-    sources: tuple[tuple[str, bytes | None], ...] = ()
-    """The files that `--config-source file=PATH` names, None for one that is not there."""
+    sources: Sources = Sources()
+    """What the handlers' settings may come from, beside these files."""
     kubelet: int | None = None
     """The PID of a kubelet of this node."""
-
-
-def of(survey: Survey) -> ContainerdSurvey:
-    """Return a survey as one of containerd's."""
-    if isinstance(survey, ContainerdSurvey):
-        return survey
-    graph = tuple(Imported(path, path, content) for path, content in survey.imported)
-    return ContainerdSurvey(survey.socket, survey.files, survey.live, survey.silence, survey.imported, graph)
 
 
 def role_of(imported: Imported) -> str:
@@ -62,13 +67,8 @@ def role_of(imported: Imported) -> str:
 
 
 def has_role(role: str) -> bool:
-    """Tell whether a role is config.toml's, the drop-in's or an import's."""
-    return role in (ROOT_ROLE, DROP_IN_ROLE) or role.startswith(f"{_IMPORT} ")
-
-
-def may_be(role: str, name: str) -> bool:
-    """Tell whether a file of that role may be called `name`."""
-    return has_role(role) and ENDING in name
+    """Tell whether a role is config.toml's, the drop-in's or an import's, or that of a distribution's file."""
+    return role in (ROOT_ROLE, DROP_IN_ROLE) or role in layouts.ROLES or role.startswith(f"{_IMPORT} ")
 
 
 def disabled_in(survey: Survey) -> tuple[str, str] | None:
@@ -81,8 +81,29 @@ def disabled_in(survey: Survey) -> tuple[str, str] | None:
     return None
 
 
+def look_at_distribution(
+    node: Node, settings: EngineSettings, layout: Layout, socket: str, live: Live | None, silence: str
+) -> ContainerdSurvey:
+    """Read what a distribution made, and what is added to it. Raises ConfigurationError, NodeError."""
+    process = live.process if live is not None else None
+    way, notes = layout.way(node, live.version if live is not None else None)
+    drop_in, ignored = layout.drop_in_for(settings)
+    files = [
+        EngineFile(layouts.GENERATED_ROLE, *node.find(layout.generated)),
+        EngineFile(layout.drop_in_role, *node.find(drop_in)),
+    ]
+    if layout.template is not None:
+        files.append(EngineFile(layouts.TEMPLATE_ROLE, *node.find(layout.template)))
+    own = layout.low_level(node, process)
+    source = node.files.find(layout.source)
+    placed = Placed(layout, way, source.content if source is not None else None, own, (*notes, *ignored))
+    place = started.config_or(process, layout.generated) if process is not None else None
+    sources = _sources(node, process, settings, place)
+    return ContainerdSurvey(socket, tuple(files), live, silence, placed=placed, sources=sources)
+
+
 def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, silence: str) -> ContainerdSurvey:
-    """Read everything. Raises ConfigurationError, NodeError."""
+    """Read everything of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
     process = live.process if live is not None else None
     given = _given(process, settings)
     config = settings.config or given or CONFIG
@@ -97,10 +118,7 @@ def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, s
     different = {there: here for there, here in elsewhere.items() if there != here}
     graph = containerd_files.read(node.files, config, root.content or b"", names, different)
     files = (root, drop_in, *_editable(node, graph.imported, {root.path, drop_in.path}))
-    sources = tuple(
-        (path, found.content if (found := node.files.find(path)) is not None else None)
-        for path in (word.removeprefix(_FILE) for word in settings.config_sources if word.startswith(_FILE))
-    )
+    place = started.config_or(process, CONFIG) if process is not None and started.is_known(process) else None
     return ContainerdSurvey(
         socket,
         files,
@@ -109,8 +127,7 @@ def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, s
         tuple((each.path, each.content) for each in graph.imported if not each.drop_in),
         graph=graph.imported,
         missing=graph.missing,
-        dump=_dump(node, process, settings),
-        sources=sources,
+        sources=_sources(node, process, settings, place),
         kubelet=_kubelet(node),
         elsewhere=_elsewhere(node, process, settings),
     )
@@ -164,14 +181,17 @@ def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> li
     return result
 
 
-def _dump(node: Node, process: Process | None, settings: EngineSettings) -> Table | None:
-    """Return what the live daemon's binary prints of the daemon's own file, if that is a source of settings."""
-    if process is None or (settings.config_sources and "command" not in settings.config_sources):
-        return None
-    if not started.is_known(process):
-        return None
-    place = started.config_or(process, CONFIG)
-    return trial.containerd_dump_of(node.programs, process.executable, place)[0]
+def _sources(node: Node, process: Process | None, settings: EngineSettings, place: str | None) -> Sources:
+    """Look into what the handlers' settings may come from, beside the engine's files. Raises NodeError.
+
+    `place`: where its file is for the live containerd; None where that cannot be told.
+    """
+    asked = settings.config_sources
+    printed = None
+    if process is not None and place is not None and (not asked or COMMAND in asked):
+        printed, _ = trial.containerd_dump_of(node.programs, process.executable, place)
+    found = {path: node.files.find(path) for word, _, path in (each.partition("=") for each in asked) if path}
+    return Sources(asked, printed, {path: each.content if each is not None else None for path, each in found.items()})
 
 
 def _kubelet(node: Node) -> int | None:

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Remove, Set
+from toolkit_installer.documents.changes import Remove, Set, Table, lookup
 from toolkit_installer.engines.api import Goal, Goals
 from toolkit_installer.engines.common import trial
-from toolkit_installer.engines.containerd import files, started
-from toolkit_installer.engines.containerd.tables import IMPORTS, MARKER
+from toolkit_installer.engines.containerd import additions, config, files, links, started, templates
+from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.files import Imported
+from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLE, Layout
+from toolkit_installer.engines.containerd.survey import CONFIG, DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey, Placed
+from toolkit_installer.engines.containerd.tables import IMPORTS, MARKER, shape
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as, root_of
 
-DEFAULT_CONFIG = "/etc/containerd/config.toml"
-"""What a containerd without --config reads."""
+
+def try_out(node: Node, survey: ContainerdSurvey, goals: Goals) -> None:
+    """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError."""
+    process = survey.live.process if survey.live is not None else None
+    if process is not None and survey.placed is None:
+        _try_own(node, process, survey, goals)
+    elif process is not None and survey.placed is not None:
+        _try_placed(node, process, survey.placed, goals)
 
 
-def try_out(  # the files, what they import, and who is asked
-    node: Node,
-    process: Process,
-    root: Goal,
-    drop_in: Goal,
-    goals: Goals,
-    imported: Sequence[tuple[bytes, bytes]],
-) -> None:
-    """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError.
-
-    `imported`: what the root imports, without us and with us, in the order in which it is read.
-    """
+def _try_own(node: Node, process: Process, survey: ContainerdSurvey, goals: Goals) -> None:
     programs, binary = node.programs, process.executable
+    by_role = {goal.role: goal for goal in goals.files}
+    root, drop_in = by_role[ROOT_ROLE], by_role[DROP_IN_ROLE]
+    imported = [_without_and_with_us(survey, each, by_role) for each in survey.graph]
     # the file that was named, where its own command line is wiped
-    place = started.config_or(process, root.path if process.hidden else DEFAULT_CONFIG)
+    place = started.config_or(process, root.path if process.hidden else CONFIG)
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
     before, words = trial.containerd_dump(programs, binary, old)
     if before is None:
@@ -45,20 +47,68 @@ def try_out(  # the files, what they import, and who is asked
     given = None
     if any(base != target for base, target in imported):
         texts = [root.target or b"", *(target for _, target in imported)]
-        after, words = trial.containerd_dump_of_all(programs, binary, list(map(_without_imports, texts)))
+        after = trial.containerd_dump_of_all(programs, binary, list(map(_without_imports, texts)))
     elif drop_in.target is None or drop_in.target == drop_in.base:
         given = new
-        after, words = trial.containerd_dump(programs, binary, new)
+        after = trial.containerd_dump(programs, binary, new)
     else:
-        after, words = trial.containerd_dump_of_all(programs, binary, [old, drop_in.target])
-    losses = trial.containerd_losses(before, after, dict(goals.served), goals.default) if after is not None else []
-    if after is None or losses:
-        wrong = trial.shown(words, given) if after is None else trial.shown("; ".join(losses))
+        after = trial.containerd_dump_of_all(programs, binary, [old, drop_in.target])
+    if (wrong := _wrong(before, after, goals, given)) is not None:
         raise ConfigurationError(
             f"containerd's own binary ({binary}) would not serve the new configuration: {wrong}",
             path=root.path,
             hint="nothing was changed; look at what `containerd config dump` says to this file",
         )
+
+
+def _without_and_with_us(survey: ContainerdSurvey, each: Imported, goals: Mapping[str, Goal]) -> tuple[bytes, bytes]:
+    """Return what an imported file says without us and with us."""
+    role = links.role_of(survey, each)
+    goal = goals.get(role)
+    without, with_us = (goal.base or b"", goal.target or b"") if goal is not None else (each.content,) * 2
+    return (with_us, with_us) if role == ROOT_ROLE else (without, with_us)
+
+
+def _try_placed(node: Node, process: Process, placed: Placed, goals: Goals) -> None:
+    """Compare what the binary makes of the generated file with what it would make of it with the additions."""
+    target = next((goal for goal in goals.files if goal.target != goal.base), None)
+    if target is None or placed.content is None:
+        return
+    changed = _with_additions(placed.content, placed.layout, target)
+    before, _ = trial.containerd_dump(node.programs, process.executable, placed.content)
+    if before is None:
+        return  # it cannot be asked, or fails on what it runs with, which it makes anew
+    after = trial.containerd_dump(node.programs, process.executable, changed)
+    if (wrong := _wrong(before, after, goals, changed)) is not None:
+        made = placed.layout.generated
+        raise ConfigurationError(
+            f"containerd's own binary ({process.executable}) would not serve the additions: {wrong}",
+            path=target.path,
+            hint=f"nothing was changed; look at what `containerd config dump` says to {made} with them",
+        )
+
+
+def _wrong(before: Table, after: tuple[Table | None, str], goals: Goals, given: bytes | None) -> str | None:
+    """Return for people what speaks against the goals, None if nothing does. `given`: what the binary was given."""
+    table, words = after
+    if table is None:
+        return trial.shown(words, given)
+    losses = trial.containerd_losses(before, table, dict(goals.served), goals.default)
+    return trial.shown("; ".join(losses)) if losses else None
+
+
+def _with_additions(content: bytes, layout: Layout, target: Goal) -> bytes:
+    """Return the generated file with what the target adds, as the engine will read both together."""
+    plugin = layout.plugin
+    if target.role != TEMPLATE_ROLE:
+        added = toml_document.parse(target.target or b"")
+    else:
+        present = frozenset(additions.runtimes(layout.document(content, ""), plugin))
+        added = templates.meaning(target.target or b"", present)
+    default = lookup(added, shape(plugin).default)
+    made = tuple(additions.runtimes(added, plugin).items())
+    part = Part(plugin, made, default if isinstance(default, str) else None)
+    return config.with_us(content, [part])[0]
 
 
 def refusal(node: Node, process: Process) -> str | None:
@@ -68,7 +118,7 @@ def refusal(node: Node, process: Process) -> str | None:
         if not started.is_known(process):
             return None
         given = started.told_config(process)
-        place = given or DEFAULT_CONFIG
+        place = given or CONFIG
         content = read_as(process, place)
         if content is None and given is None:
             return None  # the daemon does without its usual file; `config dump` does not

@@ -6,19 +6,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Table, lookup, same
+from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import Goal, Goals, Request
 from toolkit_installer.engines.containerd import config, links, sources
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
-from toolkit_installer.engines.containerd.sources import Offer, Sources
+from toolkit_installer.engines.containerd.sources import Offer
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
 from toolkit_installer.engines.containerd.tables import BUILT_IN_RUNTIME, RUNTIME, SHORT, check, enable_cdi, plugins_in
 from toolkit_installer.engines.containerd.versions import disabled, names_no_plugin, refuse_unread, version_of
 from toolkit_installer.engines.containerd.views import READS_VERSION_3, Read, Release, View
-from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.ownership import Ownership, settled
 from toolkit_installer.errors import ConfigurationError, located
 
 _KNOWS_ENABLE_CDI: Release = (2, 1)
@@ -34,7 +34,7 @@ class Work:
         self.request = request
         self.without = without
         self.release = survey.live.release if survey.live is not None else None
-        self.sources = Sources(request.settings.config_sources, survey.dump, dict(survey.sources))
+        self.sources = survey.sources
         self.roles: dict[str, str] = {}
         contents: list[bytes] = []
         self.files: list[Read] = []
@@ -199,11 +199,8 @@ class Work:
 
     def settled(self, without: Goal, text: bytes, ownership: Ownership) -> Goal:
         """Return the goal for a file; one that says all this already, in somebody's own order, stays as it is."""
-        role = without.role
-        present = next((file.content for file in self.survey.files if file.role == role), None)
-        if present is not None and same(toml_document.parse(present), toml_document.parse(text)):
-            text = present
-        return dataclasses.replace(without, target=text, ownership=ownership)
+        target = settled(self.survey.file(without.role).content, text, toml_document.parse)
+        return dataclasses.replace(without, target=target, ownership=ownership)
 
     def goals(self, files: Sequence[Goal], notes: Sequence[str]) -> Goals:
         """Return the goals, and what is to be served then."""

@@ -6,10 +6,9 @@ import dataclasses
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from toolkit_installer import log
-from toolkit_installer.documents import secrets, toml_document, toml_values
+from toolkit_installer.documents import secrets
 from toolkit_installer.engines.api import (
     EngineFile,
     EngineSilentError,
@@ -19,9 +18,10 @@ from toolkit_installer.engines.api import (
     Memory,
     Reload,
     Request,
+    Room,
     Survey,
 )
-from toolkit_installer.engines.common import answering, reloading, told
+from toolkit_installer.engines.common import answering, in_toml, reloading, told
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.crio import files as crio_files
 from toolkit_installer.engines.crio import goals as crio_goals
@@ -29,6 +29,7 @@ from toolkit_installer.engines.crio import live as crio_live
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio import pods, trial
 from toolkit_installer.engines.crio import sources as crio_sources
+from toolkit_installer.engines.crio.goals import CrioSurvey
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
 from toolkit_installer.engines.ownership import OurHandlers, Ownership
@@ -39,11 +40,10 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
 
 SOCKET = "/var/run/crio/crio.sock"
-_VALUE = "value"
 _ASK_SECONDS = 5.0
 
 
-class Crio:
+class Crio(Room[CrioSurvey]):
     """CRI-O's room."""
 
     name = EngineName.CRIO
@@ -60,14 +60,10 @@ class Crio:
         """Tell whether a file of that role may be called `name`: a hook elsewhere than in a `.json` is never read."""
         return name.endswith(".json") if role == crio_goals.HOOK_ROLE else ".conf" in name or ".toml" in name
 
-    def survey(self, node: Node, settings: EngineSettings) -> Survey:
+    def survey(self, node: Node, settings: EngineSettings) -> CrioSurvey:
         """Read all that CRI-O reads, and the hook's file, and ask CRI-O. Raises ConfigurationError."""
         socket = settings.socket or usual_socket(node)
-        try:
-            live: Live | None = answering.wait(self, node, socket, settings.answer_timeout)
-            silence = ""
-        except EngineSilentError as error:
-            live, silence = None, error.reason
+        live, silence = answering.heard(self, node, socket, settings.answer_timeout)
         told.refuse_hidden(live.process if live is not None else None, settings)
         places = crio_places.find(node, settings, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
@@ -77,17 +73,17 @@ class Crio:
             EngineFile(crio_goals.HOOK_ROLE, *node.find(hook)),
         )
         sources = crio_sources.find(node, settings, live, *_own_flags(places, settings.socket or SOCKET))
-        return crio_goals.CrioSurvey(
+        return CrioSurvey(
             socket, files, live, silence, sources=sources, unread=places.unread, elsewhere=places.elsewhere
         )
 
-    def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    def goals(self, survey: CrioSurvey, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what the drop-in, the hook's file and the others should be. Raises ConfigurationError, UsageError."""
         return crio_goals.goals_of(survey, request, memories)
 
     def recognised(
         self,
-        survey: Survey,
+        survey: CrioSurvey,
         settings: EngineSettings,  # noqa: ARG002  # containerd's room needs it
         toolkit_folder: str,
     ) -> Mapping[str, Ownership]:
@@ -121,7 +117,7 @@ class Crio:
             return dataclasses.replace(decided, by_itself=settings.hooks_dir == crio_config.DEFAULT_HOOKS_DIR)
         return decided
 
-    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+    def try_out(self, node: Node, survey: CrioSurvey, goals: Goals) -> None:
         """Let CRI-O print what it makes of the files, and compare. Raises ConfigurationError."""
         process = survey.live.process if survey.live is not None else None
         if process is None or not goals.served:
@@ -172,10 +168,6 @@ class Crio:
         )
         return (warning,)
 
-    def transitional(self, content: bytes | None) -> bytes | None:  # noqa: ARG002  # what docker needs, not CRI-O
-        """Return None: a restart reads whatever is there."""
-        return None
-
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
         """Ask CRI-O what it offers and what it runs with. Raises EngineSilentError."""
         return crio_live.ask(node, socket, seconds)
@@ -204,13 +196,8 @@ class Crio:
         """Refuse: see `reload`. Raises ConfigurationError."""
         raise ConfigurationError("CRI-O is not signalled", hint="use --restart-mode systemd or none")
 
-    def write_value(self, value: Any) -> str:
-        """Return a value as TOML."""
-        return f"{_VALUE} = {toml_values.write(value)}"
-
-    def read_value(self, text: str) -> Any:
-        """Return the value that was written. Raises DocumentError."""
-        return toml_document.parse(text.encode())[_VALUE]
+    write_value = staticmethod(in_toml.write_value)
+    read_value = staticmethod(in_toml.read_value)
 
 
 def usual_socket(node: Node) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import posixpath
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +13,7 @@ from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
 from toolkit_installer.engines.crio.live import told as told_of
 from toolkit_installer.engines.crio.sources import Sources
-from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.ownership import Base, Ownership, given_back, settled
 from toolkit_installer.errors import ConfigurationError, UsageError, located
 from toolkit_installer.settings import ConfigMode
 
@@ -38,7 +37,7 @@ class CrioSurvey(Survey):
     unread: str = ""
 
 
-def goals_of(survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+def goals_of(survey: CrioSurvey, request: Request, memories: Mapping[str, Memory]) -> Goals:
     """Return what all files should be. `survey.files` are in CRI-O's order, the hook's file last.
 
     Raises ConfigurationError, UsageError.
@@ -82,11 +81,20 @@ def recognised(survey: Survey, toolkit_folder: str) -> dict[str, Ownership]:
 
 def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
     """Return a file without us: its target is its base. Raises ConfigurationError."""
+
+    def taken_out(content: bytes) -> Base:
+        text, left = config.without_us(content, memory.ownership, toolkit_folder, memory.before)
+        own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
+        made = memory.before is None and (memory.written or (own and text != content))
+        if made and config.says_nothing(text):
+            return None, left  # it was made for us, or by an older installer, and nobody else put anything in
+        return text, left
+
     with located(file.path):
         if file.role == HOOK_ROLE:
             base, left = crio_hook.without_us(file.content, memory.before, memory.written, toolkit_folder)
         else:
-            base, left = _base(file, memory, toolkit_folder)
+            base, left = given_back(file.content, memory.before, memory.written, taken_out)
     return Goal(file.role, file.path, base, base, left=left)
 
 
@@ -110,39 +118,22 @@ def by_role(goals: Sequence[Goal], role: str) -> Goal:
     return next(goal for goal in goals if goal.role == role)
 
 
-def _base(file: EngineFile, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
-    """Return the file without us: the very bytes from before if nobody touched ours, else ours taken out."""
-    content = file.content
-    if content is None or content == memory.before:
-        return content, ()
-    if hashlib.sha256(content).hexdigest() in memory.written:
-        return memory.before, ()
-    base, left = config.without_us(content, memory.ownership, toolkit_folder, memory.before)
-    own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
-    made = memory.before is None and (memory.written or (own and base != content))
-    if made and config.says_nothing(base):
-        return None, left  # it was made for us, or by an older installer, and nobody else put anything in
-    return base, left
-
-
 def _replaced(goals: Sequence[Goal], new: Goal) -> list[Goal]:
     return [new if goal.role == new.role else goal for goal in goals]
 
 
-def _drop_in_goal(survey: Survey, without: Goal, text: bytes, ownership: Ownership) -> Goal:
+def _drop_in_goal(survey: CrioSurvey, without: Goal, text: bytes, ownership: Ownership) -> Goal:
     """Return the goal for the drop-in; one that says all this already, in somebody's own order, stays as it is."""
-    present = survey.file(without.role).content
-    if present is not None and same(toml_document.parse(present), toml_document.parse(text)):
-        text = present
-    return dataclasses.replace(without, target=text, ownership=ownership)
+    target = settled(survey.file(without.role).content, text, toml_document.parse)
+    return dataclasses.replace(without, target=target, ownership=ownership)
 
 
-def _lender(survey: Survey, request: Request, known: Table) -> Table:
+def _lender(survey: CrioSurvey, request: Request, known: Table) -> Table:
     """Return what has the settings for our handlers: the source that was asked for, else `known`, all the files.
 
     Raises ConfigurationError.
     """
-    sources = survey.sources if isinstance(survey, CrioSurvey) else Sources()
+    sources = survey.sources
     if sources.failed:
         raise ConfigurationError(
             f"none of the sources of CRI-O's settings can be read: {'; '.join(sources.heard)}",
@@ -156,9 +147,9 @@ def _lender(survey: Survey, request: Request, known: Table) -> Table:
     return config.lent(document, built_in, known, request.toolkit_folder)
 
 
-def _refuse_unread(survey: Survey, drop_in: Goal) -> None:
+def _refuse_unread(survey: CrioSurvey, drop_in: Goal) -> None:
     """Raise ConfigurationError where CRI-O would never read our file."""
-    if isinstance(survey, CrioSurvey) and survey.unread:
+    if survey.unread:
         raise ConfigurationError(
             survey.unread,
             path=drop_in.path,
@@ -167,7 +158,7 @@ def _refuse_unread(survey: Survey, drop_in: Goal) -> None:
         )
 
 
-def _with_handlers(survey: Survey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
+def _with_handlers(survey: CrioSurvey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
     taken = [handler.name for handler in request.handlers if handler.name in _BUILT_IN_NAMES]
     if taken:
         raise UsageError(
@@ -182,7 +173,7 @@ def _with_handlers(survey: Survey, request: Request, goals: Sequence[Goal], know
     return _replaced(goals, _drop_in_goal(survey, drop_in, text, ownership))
 
 
-def _with_hook(survey: Survey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
+def _with_hook(survey: CrioSurvey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
     """Put the hook's file in place; the drop-in only names its folder, if CRI-O does not know it."""
     if not request.settings.hook_filename.endswith(_HOOK_ENDING):
         raise UsageError(
@@ -255,13 +246,13 @@ def _refuse_overrides(read: Table, goals: Sequence[Goal], served: Mapping[str, s
                 )
 
 
-def _notes(survey: Survey, known: Table, served: Mapping[str, str], default: str | None) -> tuple[str, ...]:
+def _notes(survey: CrioSurvey, known: Table, served: Mapping[str, str], default: str | None) -> tuple[str, ...]:
     notes = [
         f"{file.path} cannot be read from here: what it says is not known"
         for file in survey.files
         if file.role.startswith(OTHER_ROLE) and file.found is None
     ]
-    source = survey.sources.source if isinstance(survey, CrioSurvey) else None
+    source = survey.sources.source
     if source is not None and served:
         notes.append(f"the handlers have the settings of the default runtime in {source.name}")
     if default is not None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import posixpath
 from collections.abc import Collection
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import DocumentError, lookup
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.ownership import Base, beneath, given_back
 from toolkit_installer.toolkit.payload import HOOK
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -26,22 +25,20 @@ def content(toolkit_folder: str) -> bytes:
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
-def without_us(
-    present: bytes | None, before: bytes | None, written: Collection[str], toolkit_folder: str
-) -> tuple[bytes | None, tuple[str, ...]]:
+def without_us(present: bytes | None, before: bytes | None, written: Collection[str], toolkit_folder: str) -> Base:
     """Return the file without us (None: no file), and what happens to somebody's edit, in words.
 
     `before` is what stood there before us, `written` the SHA-256 of all that we wrote.
     """
-    if present is None or present == before:
-        return present, ()
-    if hashlib.sha256(present).hexdigest() in written:
-        return before, ()
-    if not _runs_ours(present, toolkit_folder):
-        return present, ()
-    # whatever else they changed in it: it runs a program that goes, and every container would fail on it
-    left = ("somebody changed the hook since; it goes all the same, as it runs the toolkit's",) if written else ()
-    return before, left
+
+    def taken_out(content: bytes) -> Base:
+        if not _runs_ours(content, toolkit_folder):
+            return content, ()
+        # whatever else they changed in it: it runs a program that goes, and every container would fail on it
+        left = ("somebody changed the hook since; it goes all the same, as it runs the toolkit's",) if written else ()
+        return before, left
+
+    return given_back(present, before, written, taken_out)
 
 
 def _runs_ours(present: bytes, toolkit_folder: str) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from toolkit_installer.documents import json_document
-from toolkit_installer.documents.changes import Set, same
+from toolkit_installer.documents.changes import Set
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.api import (
     EngineFile,
@@ -18,6 +17,7 @@ from toolkit_installer.engines.api import (
     Memory,
     Reload,
     Request,
+    Room,
     Survey,
 )
 from toolkit_installer.engines.common import answering, reloading, serving, told
@@ -26,6 +26,7 @@ from toolkit_installer.engines.docker import cdi as docker_cdi
 from toolkit_installer.engines.docker import client, kinds, rules
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.cdi import DockerLive
+from toolkit_installer.engines.ownership import Base
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes, sockets
 from toolkit_installer.node.node import Node
@@ -40,13 +41,12 @@ _VALUE = "value"
 _CONFIG_FLAG = "--config-file"
 
 
-class Docker:
+class Docker(Room[Survey]):
     """docker's room."""
 
     name = EngineName.DOCKER
     config = CONFIG
     socket = SOCKET
-    folders = ()
 
     def has_role(self, role: str) -> bool:
         """Tell whether docker has a file of that role."""
@@ -59,11 +59,7 @@ class Docker:
     def survey(self, node: Node, settings: EngineSettings) -> Survey:
         """Read daemon.json and ask dockerd. Raises ConfigurationError."""
         socket = settings.socket or SOCKET
-        try:
-            live = answering.wait(self, node, socket, settings.answer_timeout)
-            silence = ""
-        except EngineSilentError as error:
-            live, silence = None, error.reason
+        live, silence = answering.heard(self, node, socket, settings.answer_timeout)
         process = live.process if live is not None else None
         told.refuse_hidden(process, settings)
         config = settings.config or _told(live) or CONFIG
@@ -87,8 +83,7 @@ class Docker:
             cdi = docker_cdi.wanted(survey.live, asked=settings.enable_cdi, restarts=restarts)
             base = without.base or b""
             target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
-            if file.content is not None and same(json_document.parse(file.content), json_document.parse(target)):
-                target = file.content  # it says all this already, in somebody's own order
+            target = ownership_of.settled(file.content, target, json_document.parse)
             for content in (base, target):  # what cleanup leaves is to be taken, too
                 rules.refuse(content, file.content)
         goal = Goal(ROLE, file.path, without.base, target, ownership, without.left)
@@ -112,8 +107,15 @@ class Docker:
 
     def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
         """Return daemon.json without us. Raises ConfigurationError."""
+
+        def taken_out(content: bytes) -> Base:
+            text, left = docker_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
+            if memory.before is None and memory.written and docker_config.is_empty(text):
+                return None, left  # it was created for us, and nobody else put anything in
+            return text, left
+
         with located(file.path):
-            base, left = _base(file.content, memory, toolkit_folder)
+            base, left = ownership_of.given_back(file.content, memory.before, memory.written, taken_out)
             notes = docker_config.told_when_gone(file.content or b"", base or b"")
         return Goal(ROLE, file.path, base, base, left=left, notes=notes)
 
@@ -167,10 +169,6 @@ class Docker:
         flags = rules.flags(process.arguments)
         return trial.docker_refusal(node.programs, process.executable, flags, content)
 
-    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # containerd has some
-        """Return nothing: a signal reloads dockerd in place, and a restart is only ever explicitly allowed."""
-        return ()
-
     def transitional(self, content: bytes | None) -> bytes | None:
         """Return daemon.json with both keys named, for the instant of a signal."""
         if content is not None and docker_config.is_explicit(content):
@@ -196,17 +194,6 @@ class Docker:
             system=str(info.get("OperatingSystem", "")),
         )
 
-    def stranded(
-        self,
-        node: Node,  # noqa: ARG002  # for CRI-O
-        socket: str,  # noqa: ARG002
-        live: Live | None,  # noqa: ARG002
-        goals: Sequence[Goal],  # noqa: ARG002
-        ours: ownership_of.OurHandlers,  # noqa: ARG002
-    ) -> tuple[str, ...]:
-        """Return nothing: dockerd remembers how each container was started."""
-        return ()
-
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, which makes dockerd read daemon.json in place. Raises ConfigurationError."""
         serving.hang_up(node, self.name, process)
@@ -218,18 +205,6 @@ class Docker:
     def read_value(self, text: str) -> Any:
         """Return the value that was written. Raises DocumentError."""
         return json_document.parse(text.encode())[_VALUE]
-
-
-def _base(content: bytes | None, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
-    """Return the file without us: the very bytes from before if nobody touched ours, else ours taken out."""
-    if content is None or content == memory.before:
-        return content, ()
-    if hashlib.sha256(content).hexdigest() in memory.written:
-        return memory.before, ()
-    base, left = docker_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
-    if memory.before is None and memory.written and docker_config.is_empty(base):
-        return None, left  # it was created for us, and nobody else put anything in
-    return base, left
 
 
 def _told(live: Live | None) -> str | None:

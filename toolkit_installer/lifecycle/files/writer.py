@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import Engine, EngineFile, aside_of
+from toolkit_installer.engines.api import Engine, EngineFile, quarantine
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.disk.reading import Found, Metadata
 from toolkit_installer.node.disk.writing import own_metadata
@@ -47,7 +47,7 @@ class Writer:
             return file.found
         known = (*attempts, file.content)
         ours = {memory.digest(content) for content in known if content is not None}
-        self._node.files.recover(file.path, ours, aside_of(engine, self._store) if engine is not None else None)
+        self._node.files.recover(file.path, ours, quarantine(engine, self._store) if engine is not None else None)
         now = self._node.files.find(file.path)
         if (None if now is None else now.content) not in known:
             raise ChangedMeanwhileError("somebody else changed it meanwhile", path=file.path, hint="it is read again")
