@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import posixpath
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from toolkit_installer.engines.common import told
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.descriptors import bound
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value, named, parent_of, read_as, root_of, send
+from toolkit_installer.node.processes import Process, named, parent_of, read_as, root_of, send
 from toolkit_installer.settings import EngineName
 
 PROCESS_NAMES = {
@@ -54,17 +55,15 @@ def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
 
 def served(node: Node) -> Iterator[tuple[EngineName, str]]:
     """Yield the sockets that the node's running engines were told to serve; they may have others of their own."""
-    for engine, names in PROCESS_NAMES.items():
-        for process in named(names):
-            if not node.is_home_of(process):
-                continue
-            if process.hidden:
-                told_so = [path for path in bound(process.pid) or () if _is_usual(engine, path)]
-            else:
-                told_so = [each.removeprefix(_UNIX) for each in _flag_values(process.arguments, _ADDRESS_FLAGS[engine])]
-                if engine is EngineName.CONTAINERD and not told_so:
-                    told_so = _configured(process) or []
-            yield from ((engine, path) for path in told_so if path.startswith("/"))
+    for engine, process in _running(node):
+        if process.hidden:
+            told_so = _usual(engine, process)
+        else:
+            given = told.values(process.arguments[1:], *_ADDRESS_FLAGS[engine])
+            told_so = [each.removeprefix(_UNIX) for each in given]
+            if engine is EngineName.CONTAINERD and not told_so:
+                told_so = _configured(process) or []
+        yield from ((engine, path) for path in told_so if path.startswith("/"))
 
 
 def unnamed(node: Node) -> Iterator[tuple[EngineName, Process, list[str]]]:
@@ -72,26 +71,27 @@ def unnamed(node: Node) -> Iterator[tuple[EngineName, Process, list[str]]]:
 
     An engine has several, and not each of them is the one that it answers on.
     """
-    for engine, names in PROCESS_NAMES.items():
-        for process in named(names):
-            if process.hidden and node.is_home_of(process):
-                paths = bound(process.pid) or []
-                if not any(_is_usual(engine, path) for path in paths):
-                    yield engine, process, paths
+    for engine, process in _running(node):
+        if process.hidden and not _usual(engine, process):
+            yield engine, process, bound(process.pid) or []
 
 
 def beside(node: Node, kubelet: Process) -> Iterator[tuple[str, Process]]:
     """Yield the usual sockets of the engines that a kubelet started, or that run in the same unit; and who serves."""
+    for engine, process in _running(node):
+        if parent_of(process) == kubelet.pid or (process.unit is not None and process.unit == kubelet.unit):
+            yield from ((path, process) for path in _usual(engine, process))
+
+
+def _running(node: Node) -> Iterator[tuple[EngineName, Process]]:
+    """Yield the node's running engines; a container's own, or another node's, is left out."""
     for engine, names in PROCESS_NAMES.items():
-        for process in named(names):
-            started = parent_of(process) == kubelet.pid or (process.unit is not None and process.unit == kubelet.unit)
-            if started and node.is_home_of(process):
-                yield from ((path, process) for path in bound(process.pid) or () if _is_usual(engine, path))
+        yield from ((engine, process) for process in named(names) if node.is_home_of(process))
 
 
-def _is_usual(engine: EngineName, path: str) -> bool:
-    """Tell whether a socket is called as this engine's is, wherever it lies: an engine has others beside it."""
-    return posixpath.basename(path) == _FILE_NAMES[engine]
+def _usual(engine: EngineName, process: Process) -> list[str]:
+    """Return which of a process's sockets are called as this engine's is: an engine has others beside it."""
+    return [path for path in bound(process.pid) or () if posixpath.basename(path) == _FILE_NAMES[engine]]
 
 
 def hang_up(node: Node, engine: EngineName, process: Process) -> None:
@@ -108,7 +108,7 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
     """Return the unix sockets that a process was told to serve, or serves; None where that cannot be told."""
     if process.hidden:
         return bound(process.pid) or None  # one that is starting has none yet
-    given = list(_flag_values(process.arguments, _ADDRESS_FLAGS[engine]))
+    given = told.values(process.arguments[1:], *_ADDRESS_FLAGS[engine])
     if engine is EngineName.CONTAINERD and not given:
         return _configured(process)
     if any(address.startswith("fd:") for address in given):
@@ -133,14 +133,6 @@ def _configured(process: Process) -> list[str] | None:
         return None
     address = grpc.get("address") if isinstance(grpc, dict) else None
     return [address if isinstance(address, str) and address else _CONTAINERD_SOCKET]
-
-
-def _flag_values(arguments: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
-    """Return every value that a command line gives one of the flags."""
-    for index in range(1, len(arguments)):
-        value = flag_value(arguments[index : index + 2], *flags)
-        if value is not None and arguments[index].partition("=")[0] in flags:
-            yield value
 
 
 def _same(one: Root, path: str, other: Root, socket: str) -> bool:

@@ -28,12 +28,17 @@ def hidden(process: Process, what: str) -> HiddenError:
 
 def last(arguments: Sequence[str], *flags: str) -> str | None:
     """Return what a command line gives one of the flags; of several times the last one counts. Pure."""
+    return next(reversed(values(arguments, *flags)), None)
+
+
+def values(arguments: Sequence[str], *flags: str) -> list[str]:
+    """Return every value that a command line gives one of the flags, in its order. Pure."""
     given = (
         flag_value(arguments[index : index + 2], *flags)
         for index in range(len(arguments))
         if arguments[index].partition("=")[0] in flags
     )
-    return next((value for value in reversed(list(given)) if value is not None), None)
+    return [value for value in given if value is not None]
 
 
 def path(process: Process, *flags: str) -> str | None:

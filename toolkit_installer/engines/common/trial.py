@@ -104,7 +104,7 @@ def _with_imports(programs: Programs, binary: str, contents: Sequence[bytes]) ->
     versions = (toml_document.parse(content).get("version") for content in contents)
     version = next((f"version = {version}\n" for version in versions if version is not None), "")
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(_memory(content)) for content in contents]
+        files = [stack.enter_context(memory(content)) for content in contents]
         paths = ", ".join(f'"/proc/self/fd/{file}"' for file in files)
         command = [binary, "--config", _INPUT, "config", "dump"]
         text = f"{version}imports = [{paths}]\n"
@@ -112,7 +112,8 @@ def _with_imports(programs: Programs, binary: str, contents: Sequence[bytes]) ->
 
 
 @contextlib.contextmanager
-def _memory(content: bytes) -> Iterator[int]:
+def memory(content: bytes) -> Iterator[int]:
+    """Yield the descriptor of a memory file with that content."""
     fd = os.memfd_create("toolkit-installer-candidate")
     try:
         os.write(fd, content)

@@ -12,7 +12,10 @@ from toolkit_installer.errors import located
 from toolkit_installer.node.disk.reading import Reader
 
 _WILDCARD = "*"
-"""containerd takes a path for a pattern only if it has this; then `?` and `[...]` count too, as in Go's path.Match."""
+"""containerd takes a path for a pattern, which may match nothing, only if it has this.
+
+Then `?` and `[...]` count too, as in Go's path.Match.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,7 @@ def read(
             for place in matching(files, _here(pattern, elsewhere or {})):
                 name = _named(place, pattern, elsewhere or {})
                 if files.status(place) is None:
-                    if is_pattern(pattern) or name not in drop_in:
+                    if _WILDCARD in pattern or name not in drop_in:
                         missing.append(Missing(path, name))
                     continue
                 found = files.find(place) if seen.isdisjoint({name, place}) else None
@@ -121,11 +124,6 @@ def _covers(pattern: str, path: str) -> bool:
     return len(parts) == len(names) and all(
         matcher(part).fullmatch(name) is not None for part, name in zip(parts, names, strict=True)
     )
-
-
-def is_pattern(path: str) -> bool:
-    """Tell whether containerd takes an import for a pattern, which may match nothing."""
-    return _WILDCARD in path
 
 
 def matching(files: Reader, pattern: str) -> list[str]:

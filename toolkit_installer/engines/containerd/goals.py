@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import lookup, same
 from toolkit_installer.engines.api import Goal, Goals, Request
-from toolkit_installer.engines.containerd import config, links, sources
+from toolkit_installer.engines.containerd import additions, config, links, sources
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.survey import DROP_IN, DROP_IN_ROLE, ROOT_ROLE
@@ -54,7 +54,7 @@ def by_drop_in(work: Work) -> Goals | None:
 def _contradicts(file: Read, plugin: str, request: Request) -> bool:
     """Tell whether an imported file names a default, or a handler of ours."""
     place = shape(plugin)
-    known = views_of.runtimes(file.document, plugin)
+    known = additions.runtimes(file.document, plugin)
     named = any(handler.name in known for handler in request.handlers)
     return named or (request.default is not None and bool(lookup(file.document, place.default)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common.answering import EngineBrokenError
+from toolkit_installer.engines.common.asking import NoAnswerError
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.containerd import additions, started, templates
 from toolkit_installer.engines.containerd.tables import executable
@@ -21,7 +22,7 @@ def ask(node: Node, socket: str, seconds: float) -> Live:
     try:
         status = client.status(node.root, socket, seconds)
         process = sockets.speaker(node.root, socket, b"")
-    except (client.CriError, sockets.StrangerError) as error:
+    except (NoAnswerError, sockets.StrangerError) as error:
         # containerd serves once its plugins are loaded: one that is missing then failed, or is switched off
         kind = EngineBrokenError if error.reason.startswith(_NO_CRI) else EngineSilentError
         raise kind(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error

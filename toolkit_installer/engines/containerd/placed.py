@@ -82,14 +82,8 @@ class Placing:
         """Return what is registered in a file of this version."""
         settings = self.request.settings
         plugin = CRI_PLUGIN[version]
-        made = containerd_sources.entries(
-            containerd_sources.lent(self.offered, self.document, self.layout.plugin),
-            plugin,
-            self.request.handlers,
-            runtime_type=settings.runtime_type,
-            annotations=settings.container_annotations,
-            override=settings.runtime_config_override,
-        )
+        lender = containerd_sources.lent(self.offered, self.document, self.layout.plugin)
+        made = containerd_sources.entries(lender, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
         cdi = settings.enable_cdi and _wants_cdi(self.document, self.layout)
         return Part(plugin, made, self.default, legacy=legacy, cdi=cdi)

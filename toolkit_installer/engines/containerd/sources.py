@@ -27,6 +27,7 @@ from toolkit_installer.engines.containerd.tables import (
 from toolkit_installer.engines.containerd.views import merged
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import located
+from toolkit_installer.settings import EngineSettings
 from toolkit_installer.toolkit.handlers import Handler
 
 _GONE_FROM_2 = "io.containerd.runc.v1"
@@ -36,6 +37,7 @@ _FILLED_IN = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
 COMMAND, FILE = "command", "file"
 """The words of `--config-source`; the third is FILE, `=` and a path."""
 _USUAL = (COMMAND, FILE)
+_NOTHING_ASKED = EngineSettings()
 _NOTHING = "no runtime of runc's kind that is not ours"
 
 
@@ -155,26 +157,17 @@ def chosen(candidates: Sequence[Table], file: Table) -> Table:
     return file if same(said(first), said(file)) else first
 
 
-def entries(  # all that makes a handler's table
-    source: Table,
-    plugin: str,
-    handlers: Sequence[Handler],
-    *,
-    runtime_type: str | None = None,
-    annotations: Sequence[str] = (),
-    override: str = "{}",
+def entries(
+    source: Table, plugin: str, handlers: Sequence[Handler], settings: EngineSettings = _NOTHING_ASKED
 ) -> tuple[tuple[str, Table], ...]:
-    """Return each handler's runtime table: a copy of `source` with our executable.
-
-    `annotations` are patterns of container annotations that the runtime is to see as well. `override` is a JSON object
-    that is merged into the options, or into the whole table if it has an object `options` itself.
-    """
+    """Return each handler's runtime table: a copy of `source` with our executable, and what the settings ask for."""
+    annotations = settings.container_annotations
     made = []
     for handler in handlers:
         entry = copy.deepcopy(source)
-        entry["runtime_type"] = runtime_type or _readable(entry.get("runtime_type"), plugin)
+        entry["runtime_type"] = settings.runtime_type or _readable(entry.get("runtime_type"), plugin)
         options = dict(entry.get("options", {}))
-        asked = json.loads(override)
+        asked = json.loads(settings.runtime_config_override)
         if isinstance(asked.get("options"), dict):
             entry = merged(entry, {key: value for key, value in asked.items() if key != "options"})
             asked = asked["options"]

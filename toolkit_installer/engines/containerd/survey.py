@@ -15,7 +15,7 @@ from toolkit_installer.engines.containerd import layouts, started
 from toolkit_installer.engines.containerd.files import Imported, Missing
 from toolkit_installer.engines.containerd.layouts import Layout, Way
 from toolkit_installer.engines.containerd.sources import COMMAND, Sources
-from toolkit_installer.engines.containerd.tables import switched_off
+from toolkit_installer.engines.containerd.tables import disabled
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.disk.reading import Reader
@@ -74,11 +74,7 @@ def has_role(role: str) -> bool:
 def disabled_in(survey: Survey) -> tuple[str, str] | None:
     """Return which file switches the CRI plugin off, and by which name; None if none does. Raises DocumentError."""
     contents = [(file.path, file.content or b"") for file in survey.files if file.role == ROOT_ROLE]
-    for path, content in (*contents, *survey.imported):
-        name = switched_off(toml_document.parse(content))
-        if name is not None:
-            return path, name
-    return None
+    return disabled((path, toml_document.parse(content)) for path, content in (*contents, *survey.imported))
 
 
 def look_at_distribution(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 from typing import Any, Final
 
 from toolkit_installer.documents import toml_document
@@ -109,10 +110,14 @@ def plugins_in(document: Table) -> frozenset[str]:
     return frozenset(PLUGINS).intersection(found) if isinstance(found, dict) else frozenset()
 
 
-def switched_off(document: Table) -> str | None:
-    """Return the name by which `disabled_plugins` has the CRI plugin, None if it is not among them."""
-    names = document.get("disabled_plugins")
-    return next((name for name in names if name in PLUGINS), None) if isinstance(names, list) else None
+def disabled(documents: Iterable[tuple[str, Table]]) -> tuple[str, str] | None:
+    """Return which of these files, by path, switches the CRI plugin off, and by which name; None if none does."""
+    for path, document in documents:
+        names = document.get("disabled_plugins")
+        for name in names if isinstance(names, list) else ():
+            if name in PLUGINS:
+                return path, name
+    return None
 
 
 def check(content: bytes) -> tuple[Table, int | None]:

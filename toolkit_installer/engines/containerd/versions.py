@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.containerd.tables import GRPC, SHORT, VERSION, plugins_in, switched_off
+from toolkit_installer.engines.containerd.tables import GRPC, SHORT, VERSION, plugins_in
 from toolkit_installer.engines.containerd.views import (
     MIGRATES_EACH_FILE,
     READS_VERSION_3,
@@ -81,8 +81,3 @@ def _newest(release: Release) -> int:
 def names_no_plugin(files: Sequence[Read]) -> bool:
     """Tell whether no file names any plugin: such files mean the same in version 1 and in version 2."""
     return not any(file.document.get(key) for file in files for key in _IDENTIFIERS)
-
-
-def disabled(files: Sequence[Read]) -> tuple[str, str] | None:
-    """Return path and name where the CRI plugin, or what it is made of, is switched off; None if it is not."""
-    return next(((file.path, name) for file in files if (name := switched_off(file.document)) is not None), None)

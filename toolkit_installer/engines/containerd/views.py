@@ -146,12 +146,6 @@ def served(view: View, files: Sequence[Read], version: int | None, release: Rele
     return known if known is not None else own, found.get("default_runtime_name")
 
 
-def runtimes(document: Table, plugin: str) -> Table:
-    """Return the runtimes of a plugin's table; the engine's own runc is among them only if it is named."""
-    found = lookup(document, shape(plugin).runtimes)
-    return found if isinstance(found, dict) else {}
-
-
 def has_runtimes(document: Table, plugin: str) -> bool:
     """Tell whether the plugin's table has a map of runtimes: if not, containerd 1.x takes its own runc."""
     return lookup(document, shape(plugin).runtimes) is not ABSENT

@@ -8,15 +8,23 @@ from collections.abc import Mapping, Sequence
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import Goal, Goals, Request
-from toolkit_installer.engines.containerd import config, links, sources
+from toolkit_installer.engines.containerd import additions, config, links, sources
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.sources import Offer
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
-from toolkit_installer.engines.containerd.tables import BUILT_IN_RUNTIME, RUNTIME, SHORT, check, enable_cdi, plugins_in
-from toolkit_installer.engines.containerd.versions import disabled, names_no_plugin, refuse_unread, version_of
+from toolkit_installer.engines.containerd.tables import (
+    BUILT_IN_RUNTIME,
+    RUNTIME,
+    SHORT,
+    check,
+    disabled,
+    enable_cdi,
+    plugins_in,
+)
+from toolkit_installer.engines.containerd.versions import names_no_plugin, refuse_unread, version_of
 from toolkit_installer.engines.containerd.views import READS_VERSION_3, Read, Release, View
 from toolkit_installer.engines.ownership import Ownership, settled
 from toolkit_installer.errors import ConfigurationError, located
@@ -53,7 +61,7 @@ class Work:
         root = self.files[0]
         self.version = version_of(self.files, contents, self.release)
         refuse_unread(root, contents[0], self.version, self.release)
-        self.disabled = disabled(self.files)
+        self.disabled = disabled((file.path, file.document) for file in self.files)
         self._refuse_disabled(contents)
         self.new_version = self._new_version()
         self.views = views_of.views(self.release, self.new_version or self.version)
@@ -136,14 +144,8 @@ class Work:
         """Return what goes into one plugin's table of a file, for daemons with these views."""
         settings = self.request.settings
         effective = views_of.plugin_table(views[-1], self.files, plugin)
-        made = sources.entries(
-            self._lender(effective, plugin) or self._lender_of_version_1(plugin),
-            plugin,
-            self.request.handlers,
-            runtime_type=settings.runtime_type,
-            annotations=settings.container_annotations,
-            override=settings.runtime_config_override,
-        )
+        lender = self._lender(effective, plugin) or self._lender_of_version_1(plugin)
+        made = sources.entries(lender, plugin, self.request.handlers, settings)
         tables = [views_of.plugin_table(view, self.files, plugin) for view in views]
         built_in = any(not views_of.has_runtimes(table, plugin) for table in tables)
         legacy = settings.use_legacy_config and plugin == SHORT
@@ -159,7 +161,7 @@ class Work:
         """
         if not self._replaces_version_1(plugin):
             return ()
-        older = views_of.runtimes(views_of.plugin_table(self.views[-1], self.files, SHORT), SHORT)
+        older = additions.runtimes(views_of.plugin_table(self.views[-1], self.files, SHORT), SHORT)
         ours = {handler.name for handler in self.request.handlers}
         return tuple((name, entry) for name, entry in older.items() if name not in ours)
 
@@ -173,7 +175,7 @@ class Work:
         """Tell whether the plugin's table gets runtimes that hide those of version 1."""
         if plugin != RUNTIME or self.effective_version not in (None, 1) or self.release is not None:
             return False
-        return not views_of.runtimes(views_of.plugin_table(self.views[-1], self.files, RUNTIME), RUNTIME)
+        return not additions.runtimes(views_of.plugin_table(self.views[-1], self.files, RUNTIME), RUNTIME)
 
     def _lender(self, effective: Table, plugin: str) -> Table:
         """Return the settings that the handlers get, from the first source that has any."""

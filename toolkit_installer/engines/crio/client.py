@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import http.client
-import os
 import socket
 
-from toolkit_installer.errors import InstallerError
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.engines.common import asking
+from toolkit_installer.engines.common.asking import NoAnswerError
+from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.signals import interruptible, limited
-from toolkit_installer.node.sockets import StrangerError, reachable, refuse_strangers
+from toolkit_installer.node.sockets import reachable
 
 _LIMIT = 16 << 20
 """Bytes of an answer."""
 
 
-class CrioApiError(InstallerError):
-    """CRI-O did not answer. The text is its own, or the connection's."""
-
-
 def config(root: Root, path: str, seconds: float) -> bytes:
-    """Return the answer of `GET /config` on the node's socket: TOML. Raises CrioApiError, Stopped."""
-    try:
-        if not os.path.lexists(root.outside(root.canonical(path))):
-            raise CrioApiError("there is no such socket", path=path)
-        refuse_strangers(root, path)
-    except (NodeError, StrangerError) as error:
-        raise CrioApiError(error.reason, path=path, hint=error.hint) from error
+    """Return the answer of `GET /config` on the node's socket: TOML. Raises NoAnswerError, Stopped."""
+    asking.place_of(root, path)
     try:
         with reachable(root, path) as name, interruptible(), limited(seconds):
             connection = _Connection(name, seconds)
@@ -37,11 +28,11 @@ def config(root: Root, path: str, seconds: float) -> bytes:
             finally:
                 connection.close()
     except (OSError, http.client.HTTPException) as error:
-        raise CrioApiError(f"no configuration: {str(error) or type(error).__name__}", path=path) from error
+        raise NoAnswerError(f"no configuration: {str(error) or type(error).__name__}", path=path) from error
     if len(body) > _LIMIT:  # a part of it would be taken for the whole
-        raise CrioApiError(f"its configuration is larger than {_LIMIT >> 20} MiB", path=path)
+        raise NoAnswerError(f"its configuration is larger than {_LIMIT >> 20} MiB", path=path)
     if answer.status != http.HTTPStatus.OK:
-        raise CrioApiError(f"no configuration: {answer.status} {answer.reason}", path=path)
+        raise NoAnswerError(f"no configuration: {answer.status} {answer.reason}", path=path)
     return body
 
 

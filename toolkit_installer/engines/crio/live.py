@@ -10,6 +10,8 @@ from typing import Any
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, lookup
 from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.common import told as told_of
+from toolkit_installer.engines.common.asking import NoAnswerError
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.crio import client as crio_api
 from toolkit_installer.engines.crio import config as crio_config
@@ -55,7 +57,7 @@ def ask(node: Node, socket: str, seconds: float) -> CrioLive:
     try:
         status = client.status(node.root, socket, seconds)
         process = sockets.speaker(node.root, socket, _GREETING)
-    except (client.CriError, sockets.StrangerError) as error:
+    except (NoAnswerError, sockets.StrangerError) as error:
         raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
     if status.name != _RUNTIME_NAME:
         raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
@@ -63,7 +65,7 @@ def ask(node: Node, socket: str, seconds: float) -> CrioLive:
     try:
         config = crio_api.config(node.root, socket, seconds)
         runtime = _runtime(config)
-    except crio_api.CrioApiError as error:
+    except NoAnswerError as error:
         if not status.handlers:
             raise EngineSilentError(f"CRI-O does not say its handlers: {error.reason}", path=socket) from error
         config, runtime = None, {"runtimes": {name: {} for name in status.handlers - {""}}}
@@ -102,12 +104,7 @@ def told_to(process: Process, given: Mapping[str, str], flag: str) -> str | None
     """Return what a CRI-O was told by a flag, or the variable in its place. Pure."""
     names = (flag, _SHORT[flag]) if flag in _SHORT else (flag,)
     # a list may be given in several flags; of all others the last one counts
-    values = [
-        value
-        for index in range(1, len(process.arguments))
-        if process.arguments[index].partition("=")[0] in names
-        and (value := processes.flag_value(process.arguments[index : index + 2], *names)) is not None
-    ]
+    values = told_of.values(process.arguments[1:], *names)
     if flag in _LISTS and values:
         return ",".join(values)
     return values[-1] if values else given.get(_VARIABLES[flag])
@@ -119,11 +116,11 @@ def serves_ours(live: Live) -> bool:
 
 
 def _runtime(content: bytes) -> dict[str, Any]:
-    """Return the `crio.runtime` table of what CRI-O says that it runs with. Raises CrioApiError."""
+    """Return the `crio.runtime` table of what CRI-O says that it runs with. Raises NoAnswerError."""
     try:
         runtime = lookup(toml_document.parse(content), crio_config.RUNTIME)
     except DocumentError as error:
-        raise crio_api.CrioApiError(f"no TOML: {error}") from error
+        raise NoAnswerError(f"no TOML: {error}") from error
     if not isinstance(runtime, dict) or not isinstance(runtime.get("runtimes"), dict):
-        raise crio_api.CrioApiError("it names no runtimes")
+        raise NoAnswerError("it names no runtimes")
     return runtime

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from toolkit_installer import log
 from toolkit_installer.documents import visible
 from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.engines.common.asking import NoAnswerError
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.common.cri.client import Pod
 from toolkit_installer.node.node import Node
@@ -28,7 +29,7 @@ def needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[str, ..
         return ()
     try:
         pods = client.pods(node.root, socket, _SECONDS)
-    except client.CriError as error:
+    except NoAnswerError as error:
         raise EngineSilentError(f"CRI-O does not say which pods it has: {error.reason}", path=socket) from error
     if silent := [pod for pod in pods if pod.annotations is None]:
         log.get().warning(

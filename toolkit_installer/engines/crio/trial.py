@@ -7,11 +7,11 @@ What it makes of the configuration without us, given the same way, tells whether
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, Table
+from toolkit_installer.engines.common import trial
 from toolkit_installer.engines.crio import config
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
 
@@ -59,15 +59,10 @@ def _last_words(done: Completed) -> str:
 
 def _read(programs: Programs, binary: str, root: bytes, drop_in: bytes) -> tuple[Table | None, str]:
     """Return what CRI-O makes of a root file and a drop-in; None, and its last words, if it refuses them."""
-    fd = os.memfd_create("toolkit-installer-candidate")
     try:
-        os.write(fd, drop_in)
-        command = [binary, "--config", "/dev/stdin", "--config-dir", f"/proc/self/fd/{fd}", "config"]
-        done = programs.run(command, seconds=_SECONDS, given=root, keep=(fd,))
-        if done.status == 0:
-            return toml_document.parse(done.output), ""
-        return None, _last_words(done)
+        with trial.memory(drop_in) as fd:
+            command = [binary, "--config", "/dev/stdin", "--config-dir", f"/proc/self/fd/{fd}", "config"]
+            done = programs.run(command, seconds=_SECONDS, given=root, keep=(fd,))
+        return (toml_document.parse(done.output), "") if done.status == 0 else (None, _last_words(done))
     except (ProgramError, DocumentError) as error:
         return None, str(error)
-    finally:
-        os.close(fd)

@@ -118,11 +118,7 @@ def _told(process: Process) -> Iterator[tuple[str, str | None]]:
 
 def endpoint_of(arguments: tuple[str, ...]) -> str | None:
     """Return the last --container-runtime-endpoint of a kubelet's flags, as the kubelet takes it. Pure."""
-    found = None
-    for index in range(len(arguments)):
-        if arguments[index].partition("=")[0] == _ENDPOINT_FLAG:
-            found = flag_value(arguments[index : index + 2], _ENDPOINT_FLAG) or found
-    return found
+    return next(filter(None, reversed(told.values(arguments, _ENDPOINT_FLAG))), None)
 
 
 def value_in(text: str, key: str) -> str | None:

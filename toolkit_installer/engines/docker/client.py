@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from toolkit_installer import log
-from toolkit_installer.errors import InstallerError
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.engines.common import asking
+from toolkit_installer.engines.common.asking import NoAnswerError
+from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.signals import interruptible, limited
-from toolkit_installer.node.sockets import StrangerError, reachable, refuse_strangers
+from toolkit_installer.node.sockets import reachable
 
 if TYPE_CHECKING:
     import requests
@@ -19,18 +19,9 @@ _LIMIT = 16 << 20
 """Bytes of an answer."""
 
 
-class DockerApiError(InstallerError):
-    """dockerd did not answer. The text is its own, or the connection's."""
-
-
 def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
-    """Return the answer of `GET /info` on the node's socket. Raises DockerApiError, Stopped."""
-    try:
-        if not os.path.lexists(root.outside(root.canonical(path))):
-            raise DockerApiError("there is no such socket", path=path)
-        refuse_strangers(root, path)
-    except (NodeError, StrangerError) as error:
-        raise DockerApiError(error.reason, path=path, hint=error.hint) from error
+    """Return the answer of `GET /info` on the node's socket. Raises NoAnswerError, Stopped."""
+    asking.place_of(root, path)
     # the SDK and what it brings take longer to import than all the rest: only where there is something to ask
     log.listen()
     import docker.constants  # noqa: PLC0415
@@ -50,7 +41,7 @@ def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
             finally:
                 client.close()
     except (OSError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        raise DockerApiError(str(error), path=path) from error
+        raise NoAnswerError(str(error), path=path) from error
     return answer
 
 

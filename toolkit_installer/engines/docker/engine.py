@@ -21,6 +21,7 @@ from toolkit_installer.engines.api import (
     Survey,
 )
 from toolkit_installer.engines.common import answering, reloading, serving, told
+from toolkit_installer.engines.common.asking import NoAnswerError
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.docker import cdi as docker_cdi
 from toolkit_installer.engines.docker import client, kinds, rules
@@ -180,7 +181,7 @@ class Docker(Room[Survey]):
         try:
             info = client.info(node.root, socket, seconds)
             process = sockets.speaker(node.root, socket, _GREETING)
-        except (client.DockerApiError, sockets.StrangerError) as error:
+        except (NoAnswerError, sockets.StrangerError) as error:
             raise EngineSilentError(f"dockerd does not answer: {error.reason}", path=socket) from error
         runtimes = info.get("Runtimes") or {}
         handlers = {name: entry.get("path") for name, entry in runtimes.items() if isinstance(entry, dict)}

@@ -7,18 +7,14 @@ import json
 import os
 from typing import Any
 
-from toolkit_installer.errors import InstallerError
+from toolkit_installer.engines.common import asking
+from toolkit_installer.engines.common.asking import NoAnswerError
 from toolkit_installer.node import interpreter
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError, run
-from toolkit_installer.node.sockets import StrangerError, refuse_strangers
 
 _START_SECONDS = 20.0
 """What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""
-
-
-class CriError(InstallerError):
-    """The CRI did not answer, or refused. The text is the engine's own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +43,7 @@ class Pod:
 
 
 def status(root: Root, path: str, seconds: float) -> CriStatus:
-    """Ask the CRI on the node's socket `path`. Raises CriError, Stopped."""
+    """Ask the CRI on the node's socket `path`. Raises NoAnswerError, Stopped."""
     answer = _asked(root, path, seconds, "main", allowed=seconds * 2)
     return CriStatus(
         name=answer["name"],
@@ -59,31 +55,25 @@ def status(root: Root, path: str, seconds: float) -> CriStatus:
 
 
 def pods(root: Root, path: str, seconds: float) -> list[Pod]:
-    """Ask the CRI on the node's socket `path` for all its pods, in `seconds` at most. Raises CriError, Stopped."""
+    """Ask the CRI on the node's socket `path` for all its pods, in `seconds` at most. Raises NoAnswerError, Stopped."""
     answer = _asked(root, path, seconds, "main_of_pods", allowed=seconds)
     return [Pod(pod["id"], pod["namespace"], pod["name"], pod["annotations"]) for pod in answer["pods"]]
 
 
 def _asked(root: Root, path: str, seconds: float, function: str, *, allowed: float) -> dict[str, Any]:
     """Return what one of the child's functions prints, which gets `allowed` seconds for its answer."""
+    folder, name = os.path.split(asking.place_of(root, path))
+    command = interpreter.calling(f"toolkit_installer.engines.common.cri.ask:{function}", "ask", name, f"{seconds:g}")
     try:
-        place = root.outside(root.canonical(path))
-        folder, name = os.path.split(place)
-        if not os.path.lexists(place):
-            raise CriError("there is no such socket", path=path)
-        refuse_strangers(root, path)
-        command = interpreter.calling(
-            f"toolkit_installer.engines.common.cri.ask:{function}", "ask", name, f"{seconds:g}"
-        )
         done = run(command, seconds=allowed + _START_SECONDS, folder=folder)
-    except (NodeError, StrangerError, ProgramError) as error:
-        raise CriError(error.reason, path=path, hint=error.hint) from error
+    except ProgramError as error:
+        raise NoAnswerError(error.reason, path=path, hint=error.hint) from error
     if done.status != 0:
-        raise CriError(done.errors.splitlines()[-1] if done.errors else f"no answer ({done.status})", path=path)
+        raise NoAnswerError(done.errors.splitlines()[-1] if done.errors else f"no answer ({done.status})", path=path)
     try:
         answer: dict[str, Any] = json.loads(done.output)
     except ValueError as error:
-        raise CriError("its answer is not whole", path=path) from error
+        raise NoAnswerError("its answer is not whole", path=path) from error
     return answer
 
 

@@ -17,7 +17,7 @@ Read = Callable[[str], bytes | None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generating(Distribution, abc.ABC):
-    """A distribution that makes its containerd's files, and has a place of its own for what is added. Pure."""
+    """A distribution that makes its containerd's files, and has a place of its own for what is added."""
 
     engine: EngineName = EngineName.CONTAINERD
 
