@@ -17,6 +17,7 @@ _MODULES = (
     "toolkit_installer.documents.secrets",
     "toolkit_installer.driver.cdi",
     "toolkit_installer.engines.common.trial",
+    "toolkit_installer.engines.containerd.distributions.rancher_layout",
     "toolkit_installer.engines.containerd.started",
     "toolkit_installer.lifecycle.apply",
     "toolkit_installer.lifecycle.revert.request",

@@ -14,7 +14,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set, Table, lookup, same
 from toolkit_installer.engines.api import EngineFile, Goals, Request
 from toolkit_installer.engines.containerd import templates
-from toolkit_installer.engines.containerd.distributions.rancher import DETECTION
+from toolkit_installer.engines.containerd.distributions.rancher_layout import DETECTION
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.layouts import (
     DROP_IN_ROLE,

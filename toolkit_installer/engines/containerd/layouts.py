@@ -8,6 +8,7 @@ import os
 import posixpath
 from collections.abc import Callable
 
+from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table
 from toolkit_installer.engines.api import Request
 from toolkit_installer.engines.containerd import additions, tables
@@ -33,6 +34,12 @@ class Way(enum.StrEnum):
     DROP_IN = "drop-in"
     TEMPLATE = "template"
     NONE = "none"
+
+
+def version_of(path: str, content: bytes) -> int:
+    """Return the version of the file at `path`. Raises ConfigurationError naming it."""
+    with located(path):
+        return additions.version_of(toml_document.parse(content))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from toolkit_installer.engines.containerd.distributions.generating import Generating, Read
 from toolkit_installer.engines.containerd.distributions.k0s import K0S
 from toolkit_installer.engines.containerd.distributions.k3s import K3S
 from toolkit_installer.engines.containerd.distributions.microk8s import MICROK8S
 from toolkit_installer.engines.containerd.distributions.rke2 import RKE2
-from toolkit_installer.engines.containerd.layouts import Layout
+
+if TYPE_CHECKING:
+    from toolkit_installer.engines.containerd.layouts import Layout
 
 DISTRIBUTIONS: tuple[Generating, ...] = (K3S, RKE2, K0S, MICROK8S)
 """One stands before those that it could be taken for."""

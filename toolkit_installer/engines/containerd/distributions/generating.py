@@ -1,15 +1,22 @@
-"""What a distribution says of itself that makes its containerd's files."""
+"""What a distribution says of itself that makes its containerd's files.
+
+Every start reads the table of all distributions: what a layout is made with, TOML's parser among it, is imported only
+where there is one.
+"""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from toolkit_installer.engines.common.distribution import Distribution
-from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.settings import EngineName
+
+if TYPE_CHECKING:
+    from toolkit_installer.engines.containerd.layouts import Layout
 
 Read = Callable[[str], bytes | None]
 """Returns a file's content, None where there is none."""

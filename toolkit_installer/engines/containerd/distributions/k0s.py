@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
+from typing import TYPE_CHECKING
 
-from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.containerd import additions
 from toolkit_installer.engines.containerd.distributions.generating import Generating, Read, not_made
-from toolkit_installer.engines.containerd.layouts import DROP_IN, Layout
-from toolkit_installer.errors import located
+
+if TYPE_CHECKING:
+    from toolkit_installer.engines.containerd.layouts import Layout
 
 _ROOT = "/etc/k0s/containerd.toml"
 _MADE = "/run/k0s/containerd-cri.toml"
@@ -25,21 +25,21 @@ _MANAGED = b"# k0s_managed=true"
 class _K0s(Generating):
     def layout(self, read: Read, config: str) -> Layout | None:
         """Return the layout of a file that k0s manages."""
+        from toolkit_installer.engines.containerd import layouts  # noqa: PLC0415  # see generating
+
         root = _ROOT if config == _MADE else config
         content = read(root)
         if content is None and root == _ROOT:
             raise not_made(self.name, root)
         if content is None or not content.lstrip().startswith(_MANAGED):
             return None
-        with located(root):
-            version = additions.version_of(toml_document.parse(content))
-        return Layout(
+        return layouts.Layout(
             name=self.name,
             units=self.units,
             generated=root,
             source=_MADE,
-            version=version,
-            drop_in=posixpath.join(posixpath.dirname(root), "containerd.d", DROP_IN),
+            version=layouts.version_of(root, content),
+            drop_in=posixpath.join(posixpath.dirname(root), "containerd.d", layouts.DROP_IN),
             reloads_itself=True,
             runcs=(f"{_PROGRAMS}runc",),
         )

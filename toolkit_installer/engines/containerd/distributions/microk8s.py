@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
+from typing import TYPE_CHECKING
 
-from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.containerd import additions
 from toolkit_installer.engines.containerd.distributions.generating import Generating, Read
-from toolkit_installer.engines.containerd.layouts import Layout
-from toolkit_installer.errors import located
+
+if TYPE_CHECKING:
+    from toolkit_installer.engines.containerd.layouts import Layout
 
 _ARGS = "/var/snap/microk8s/{}/args"
 _MADE = "containerd.toml"
@@ -29,19 +29,19 @@ class _Microk8s(Generating):
 
     def layout(self, read: Read, config: str) -> Layout | None:
         """Return the layout of a template that is there."""
+        from toolkit_installer.engines.containerd import layouts  # noqa: PLC0415  # see generating
+
         if _STARTED_WITH.search(config):
             config = posixpath.join(posixpath.dirname(config), _TEMPLATE)
         content = read(config) if posixpath.basename(config) == _TEMPLATE else None
         if content is None:
             return None
-        with located(config):  # it is TOML: what the wrapper fills in stands in strings
-            version = additions.version_of(toml_document.parse(content))
-        return Layout(
+        return layouts.Layout(
             name=self.name,
             units=self.units,
             generated=posixpath.join(posixpath.dirname(config), _MADE),
             source=config,
-            version=version,
+            version=layouts.version_of(config, content),  # it is TOML: what is filled in stands in strings
             drop_in=config,
             in_place=True,
             runcs=("/snap/microk8s/current/bin/runc",),
