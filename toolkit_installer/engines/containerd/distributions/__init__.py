@@ -1,1 +1,1 @@
-"""The distributions that bring a containerd whose files they make: one module each, and the list of them. Pure."""
+"""The distributions that bring a containerd whose files they make: one module each, and the list of them."""
