@@ -67,25 +67,28 @@ class _Command(click.Command):
     def __init__(
         self, name: str, page: cli_help.Page, job: _Job, program: Program, environment: Mapping[str, str]
     ) -> None:
-        rows = (*OPTIONS, *(row for row in page.options if row.name not in BY_NAME))
-        destination = build.destination_name(program)
         super().__init__(
             name,
             callback=lambda **given: job({key: texts for key, value in given.items() if (texts := _texts(value))}),
-            params=[
-                click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]"),
-                *(_click_option(row) for row in rows),
-                _version_option(),
-            ],
             context_settings={"help_option_names": list(_HELP_FLAGS)},
         )
         self._page = page
         self._program = program
-        self._grammar = argv.grammar_of(rows)
+        self._rows = (*OPTIONS, *(row for row in page.options if row.name not in BY_NAME))
         self._emphasise = _emphasis(environment)
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if not self.params:  # six commands have eighty options each, and one of them is asked for
+            destination = build.destination_name(self._program)
+            self.params = [
+                click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]"),
+                *(_click_option(row) for row in self._rows),
+                _version_option(),
+            ]
+        return super().get_params(ctx)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, argv.canonical(args, self._grammar))
+        return super().parse_args(ctx, argv.canonical(args, argv.grammar_of(self._rows)))
 
     def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002  # click's
         return _help_option()
