@@ -13,6 +13,7 @@ from toolkit_installer import log
 from toolkit_installer.engines.registry import ROOMS
 
 _MODULES = (
+    "encodings.ascii",  # of what the kernel tells of open files; Python loads it when it is named
     "traceback",  # what log.py says of an exception
     "toolkit_installer.documents.secrets",
     "toolkit_installer.driver.cdi",
