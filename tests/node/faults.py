@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import dataclasses
 import enum
 import errno
+import importlib
 import inspect
 import os
+import pkgutil
 import signal
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +17,24 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import toolkit_installer
 from tests.support.fake_node import FakeNode
-from toolkit_installer.cli import actions, commands
+from toolkit_installer.cli import commands
 from toolkit_installer.node import calls, signals
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.settings import Program
 
 NEVER = 1 << 30
 ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
-PRELOADED = (actions, codecs.lookup("utf-8-sig"))
+_OF_OTHER_PROGRAMS = ("__main__", "cri.ask", "runtime_pb2")
+PRELOADED = (
+    *(
+        importlib.import_module(module.name)
+        for module in pkgutil.walk_packages(toolkit_installer.__path__, f"{toolkit_installer.__name__}.")
+        if not module.name.endswith(_OF_OTHER_PROGRAMS)
+    ),
+    *(importlib.import_module(name) for name in ("encodings.ascii", "encodings.utf_8_sig", "structlog", "tomlkit")),
+)
 """What the program imports late is imported here: each fork would do it again, and another
 user might not be able to."""
 
