@@ -37,8 +37,13 @@ WHOLE = frozenset({"tests/node/test_commands.py", "tests/node/test_install_and_c
 
 STEP = 4
 """Of all others the first test is tried, and every so many after it."""
-STEPS: Mapping[str, int] = {"tests/node/test_corpus.py": 16, "tests/node/test_hanging.py": 8}
-"""But of these, where one test takes longer or there are more of a kind."""
+STEPS: Mapping[str, int] = {
+    **{f"tests/node/test_{name}.py": 8 for name in ("cdi", "concurrency", "crio_live", "deleted_while_starting")},
+    **{f"tests/node/test_{name}.py": 8 for name in ("distributions", "hanging", "standard_streams", "still_named")},
+    **{f"tests/node/test_{name}.py": 8 for name in ("crio_kills", "crio_pods", "waking", "warm_start", "without_gpu")},
+    **{f"tests/node/test_{name}.py": 16 for name in ("cleanup_auto", "corpus", "drift")},
+}
+"""But of these, where one test takes long, or there are many of a kind."""
 _SAMPLED = "tests/node/"
 
 
