@@ -19,9 +19,9 @@ EXAMPLES = 25
 """How many examples hypothesis tries of a rule; all are as many as the rule asks for, 100 where it asks for none."""
 
 SWEEPS: Mapping[str, Sequence[str]] = {
-    "tests/node/test_every_instant.py": ("docker-first install", "docker", "docker-amid the toolkit-run"),
+    "tests/node/test_every_instant.py": ("crio-down-first install", "crio-down", "crio-down-amid the toolkit-run"),
     "tests/node/test_every_instant_named.py": ("uninstall-containerd", "error-uninstall-containerd"),
-    "tests/node/test_every_error.py": ("EIO-first install-containerd", "full-uninstall-containerd"),
+    "tests/node/test_every_error.py": ("EIO-uninstall-containerd", "full-uninstall-containerd"),
     "tests/node/test_order.py": ("docker-*", "docker", "containerd-first install", "crio-down-first install"),
     "tests/node/test_meddling.py": ("containerd-amends", "containerd-makes_a_folder-run", "docker", "containerd"),
     "tests/node/test_kills.py": ("docker", "containerd-True"),
@@ -35,13 +35,13 @@ Every test of a sweep has at least one. Those that have no IDs are tried.
 WHOLE = frozenset({"tests/node/test_commands.py", "tests/node/test_install_and_cleanup.py"})
 """Files of tests/node of which every test is tried."""
 
-STEP = 4
+STEP = 6
 """Of all others the first test is tried, and every so many after it."""
 STEPS: Mapping[str, int] = {
     **{f"tests/node/test_{name}.py": 8 for name in ("cdi", "concurrency", "crio_live", "deleted_while_starting")},
     **{f"tests/node/test_{name}.py": 8 for name in ("distributions", "hanging", "standard_streams", "still_named")},
     **{f"tests/node/test_{name}.py": 8 for name in ("crio_kills", "crio_pods", "waking", "warm_start", "without_gpu")},
-    **{f"tests/node/test_{name}.py": 16 for name in ("cleanup_auto", "corpus", "drift")},
+    **{f"tests/node/test_{name}.py": 16 for name in ("cleanup_auto", "corpus", "drift", "hostile_node")},
 }
 """But of these, where one test takes long, or there are many of a kind."""
 _SAMPLED = "tests/node/"
