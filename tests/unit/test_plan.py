@@ -6,7 +6,7 @@ import pytest
 
 from toolkit_installer.engines.api import EngineFile, Goal, Goals, Live, Reload, Survey
 from toolkit_installer.lifecycle import plan
-from toolkit_installer.lifecycle.facts import Installed
+from toolkit_installer.lifecycle.files.toolkit import Installed
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit.layout import ToolkitFile

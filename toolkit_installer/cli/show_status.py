@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolkit_installer import __version__
 from toolkit_installer.cli import output
 from toolkit_installer.cli.output import DiffLine
-from toolkit_installer.documents import diff
 from toolkit_installer.driver import gpus
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.registry import room
 from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.plan import EngineWork, mismatches, moved, superseded
-from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.node import locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.toolkit.layout import ToolkitFile
+
+if TYPE_CHECKING:
+    from toolkit_installer.lifecycle.prepare import Prepared
 
 _ASK_SECONDS = 5.0
 
@@ -81,6 +82,8 @@ def _described(file: ToolkitFile) -> str:
 
 
 def _diff_lines(path: str, before: bytes | None, after: bytes | None) -> list[DiffLine]:
+    from toolkit_installer.documents import diff  # noqa: PLC0415  # `status` needs none
+
     return [DiffLine(line, diff.painted) for line in diff.unified(path, before, after).removesuffix("\n").split("\n")]
 
 

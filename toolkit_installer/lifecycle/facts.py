@@ -11,17 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from toolkit_installer.engines.api import Memory, Reload, Survey
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle.files.cdi import Standing
+from toolkit_installer.lifecycle.files.toolkit import Installed
 from toolkit_installer.lifecycle.target import EngineTarget
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
-
-
-@dataclasses.dataclass(frozen=True)
-class Installed:
-    """A file of the toolkit as it is on the node, or as it should be: SHA-256 or symlink target, and mode."""
-
-    digest: str | None = None
-    link: str | None = None
-    mode: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,17 +6,21 @@ import dataclasses
 import hashlib
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from toolkit_installer.engines.api import Goals, Live, Reload, Survey
 from toolkit_installer.engines.registry import room
-from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Installed, ToolkitFacts
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
-from toolkit_installer.lifecycle.target import Target
+from toolkit_installer.lifecycle.files.toolkit import Installed
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.layout import ToolkitFile
+
+if TYPE_CHECKING:
+    from toolkit_installer.lifecycle.facts import EngineFacts, Facts, ToolkitFacts
+    from toolkit_installer.lifecycle.target import Target
 
 _KEPT = "no driver is usable now, so it stays as it is; once one is, a run renews it, the one that waits too"
 

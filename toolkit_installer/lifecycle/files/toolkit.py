@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import posixpath
+from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.lifecycle.facts import Installed
-from toolkit_installer.lifecycle.plan import ToolkitWork
 from toolkit_installer.node.disk.tree import Tree
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.toolkit.layout import ToolkitFile
+
+if TYPE_CHECKING:
+    from toolkit_installer.lifecycle.plan import ToolkitWork
+
+
+@dataclasses.dataclass(frozen=True)
+class Installed:
+    """A file of the toolkit as it is on the node, or as it should be: SHA-256 or symlink target, and mode."""
+
+    digest: str | None = None
+    link: str | None = None
+    mode: int = 0
 
 
 def installed(node: Node, folder: str, name: str) -> Installed | None:
