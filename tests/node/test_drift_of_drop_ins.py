@@ -63,7 +63,7 @@ class Bench:
 def bench(node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     # an engine that is too busy to answer in time counts as one that is down: not on a busy test machine
     monkeypatch.setattr("toolkit_installer.engines.common.answering._ASK_SECONDS", 120.0)
-    monkeypatch.setattr("toolkit_installer.lifecycle.revert.node._ASK_SECONDS", 120.0)
+    monkeypatch.setattr("toolkit_installer.lifecycle.revert.engine._ASK_SECONDS", 120.0)
     with fake_cri.answering(node.place(SOCKET), "v2.1.4"):
         yield Bench(node, tmp_path)
 
