@@ -54,11 +54,11 @@ test-all: .venv/installed ## the same tests whole: each sweep at every instant, 
 
 .PHONY: e2e
 e2e: .venv/installed ## the tests against real engines: root, Go, and the packages that .ci/run names
-	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python $(ARGS)
+	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python 'beside alone' $(ARGS)
 
 .PHONY: e2e-cluster
 e2e-cluster: .venv/installed ## a real Kubernetes with a node of each engine: root, Go, and the packages that CONTRIBUTING.md names
-	@$(BIN)/pytest tests/e2e -m cluster $(ARGS)
+	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python cluster $(ARGS)
 
 .PHONY: e2e-gpu
 e2e-gpu: .venv/installed ## nvidia-smi in a container, on a machine with a GPU and its driver: root; Go and gcc the first time

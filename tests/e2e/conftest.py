@@ -43,6 +43,14 @@ def skips_are_failures() -> bool:
     return os.environ.get("CI") == "true" or os.environ.get("E2E_NO_SKIP") == "1"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the tests with a cluster of their own come first: beside the one that others share it would be one too many.
+
+    Each systemd and kubelet of a node takes some of the inotify instances that the kernel gives a user, which are 128.
+    """
+    items.sort(key=lambda item: "audited" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a skipped test into a failed one where nothing may be skipped: a green CI would say more than it knows."""

@@ -23,7 +23,7 @@ from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.receipt import drift, trust
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
-from toolkit_installer.settings import Cleanup, ClusterSettings, OnDrift, Settings
+from toolkit_installer.settings import Cleanup, OnDrift, Settings
 
 if TYPE_CHECKING:
     from toolkit_installer.kubernetes.wanted import Question
@@ -42,7 +42,11 @@ class Instance:
         """A signal stopped the work before it was done."""
         self._told = False
         """That a managed file was changed: said once in each process, as nothing else may come of it."""
-        self._question = _question(settings.cluster) if settings.cluster is not None else None
+        self._question: Question | None = None
+        if settings.cluster is not None:
+            from toolkit_installer.kubernetes.wanted import Question
+
+            self._question = Question(settings.cluster)
         self._marker = Marker(settings.ready_file, node.calls)
         self._awaited: tuple[tuple[str, str], ...] = ()
         """What changes when an engine that does not serve the handlers yet is restarted."""
@@ -101,13 +105,10 @@ class Instance:
             else:
                 self.attention.stop = signal.Signals[name]
         if not remembered.known and self.attention.stop is None:
-            self._look_at_everything()
+            log.get().info("Another version of this program fell asleep: looking again")
+            self.attention.again = True
+            self._ask_again()
         return self._go_on()
-
-    def _look_at_everything(self) -> None:
-        log.get().info("Another version of this program fell asleep: looking again")
-        self.attention.again = True
-        self._ask_again()
 
     def _ask_again(self, *, loudly: bool = False) -> None:
         """Ask whether the node is wanted, where that is open; what was held back is done once it is."""
@@ -129,18 +130,18 @@ class Instance:
                 if not self.settings.daemon:
                     return self._exit_code()
                 self._wait()
-        return self._leave()
+        with signals.deferred():
+            return self._leave()
 
     @contextlib.contextmanager
     def _stoppable(self) -> Iterator[None]:
         """Let a signal end what is done within; it is taken care of afterwards."""
+        self._unfinished = None
         try:
             yield
         except Stopped as stopped:
             self._unfinished = stopped
             log.get().info("Stopped before the work was done", signal=stopped.number.name)
-        else:
-            self._unfinished = None
 
     def _converge_again(self) -> None:
         """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on."""
@@ -259,11 +260,7 @@ class Instance:
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 
     def _leave(self) -> int:
-        """Clean up as the settings, or an order of `uninstall`, say."""
-        with signals.deferred():
-            return self._left()
-
-    def _left(self) -> int:
+        """Clean up as the settings, or an order of `uninstall`, say; return the exit code."""
         order = self.store.take_order() if self.store.exists() else None
         # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
         stays = order is None and self._question is not None and self.store.exists() and not self._question.unwanted()
@@ -293,16 +290,10 @@ class Instance:
         return self._exit_code()
 
     def _exit_code(self) -> int:
-        """Return that of a run without an error: whoever waits for its work must not go on as if it were done."""
+        """Return 0, or 128 plus the signal's number if `--no-daemon` was interrupted: its caller must not go on."""
         if self._unfinished is not None and not self.settings.daemon:
             return SIGNALLED + self._unfinished.number
         return ExitCode.DONE
-
-
-def _question(cluster: ClusterSettings) -> Question:
-    from toolkit_installer.kubernetes.wanted import Question
-
-    return Question(cluster)
 
 
 def _identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
