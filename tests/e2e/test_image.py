@@ -121,8 +121,9 @@ def test_nothing_of_the_callers_python_reaches_the_program(
 def test_nothing_is_compiled_when_it_starts(root: Path, inside: Callable[..., str]) -> None:
     """A pod whose root is read-only could not keep the bytecode, and would compile everything at each start."""
     script = (
-        "import sys, toolkit_installer.cli.commands, toolkit_installer.cli.actions\n"
-        "import toolkit_installer.engines.common.cri.ask\n"
+        "import importlib, pkgutil, sys, docker, structlog, tomlkit, toolkit_installer as package\n"
+        "for m in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "    m.name.endswith('__main__') or importlib.import_module(m.name)\n"
         "for m in list(sys.modules.values()):\n"
         "    c, f = getattr(m, '__cached__', None), getattr(m, '__file__', None)\n"
         "    if m.__name__ != '__main__' and c and f and f.endswith('.py'):\n"
