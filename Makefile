@@ -41,8 +41,9 @@ check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no
 	$(SETUP)/no-registry-hosts
 	$(BIN)/python -m tests.support.manifests
 
+# two more than there are processors: each waits now and then
 PYTEST := $(BIN)/pytest --dist loadgroup \
-	--tx "$$(nproc)*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python"
+	--tx "$$(($$(nproc) + 2))*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python"
 
 .PHONY: test
 test: .venv/installed ## the tests that need no engine and no root, in two minutes; of each sweep a part

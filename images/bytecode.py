@@ -8,13 +8,18 @@ The environment's goes beside its sources; the standard library's into OUT, as t
 
 from __future__ import annotations
 
+import ast
 import compileall
 import importlib
+import importlib.util
+import inspect
 import pkgutil
 import py_compile
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 _MODE = py_compile.PycInvalidationMode.UNCHECKED_HASH
 
@@ -39,10 +44,25 @@ def main(home: Path, out: Path) -> None:
 
 
 def _program() -> list[str]:
+    """Return the program's modules, and all that they import, be it at their start or late, in a function."""
     import toolkit_installer  # noqa: PLC0415  # in the image's interpreter only
 
     found = pkgutil.walk_packages(toolkit_installer.__path__, "toolkit_installer.")
-    return [module.name for module in found if not module.name.endswith("__main__")]
+    own = [module.name for module in found if not module.name.endswith("__main__")]
+    return [*own, *(name for module in own for name in _imported(importlib.import_module(module)))]
+
+
+def _imported(module: ModuleType) -> Iterator[str]:
+    """Yield the modules that a module's source names in import statements."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            if importlib.util.find_spec(node.module).submodule_search_locations is None:
+                continue
+            inner = (f"{node.module}.{each.name}" for each in node.names)
+            yield from (name for name in inner if importlib.util.find_spec(name) is not None)
 
 
 if __name__ == "__main__":
