@@ -59,7 +59,8 @@ def _imported(module: ModuleType) -> Iterator[str]:
             yield from (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
-            if importlib.util.find_spec(node.module).submodule_search_locations is None:
+            spec = importlib.util.find_spec(node.module)
+            if spec is None or spec.submodule_search_locations is None:
                 continue
             inner = (f"{node.module}.{each.name}" for each in node.names)
             yield from (name for name in inner if importlib.util.find_spec(name) is not None)
