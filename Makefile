@@ -41,17 +41,17 @@ check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no
 	$(SETUP)/no-registry-hosts
 	$(BIN)/python -m tests.support.manifests
 
-# two more than there are processors: each waits now and then
-PYTEST := $(BIN)/pytest --dist loadgroup \
-	--tx "$$(($$(nproc) + 2))*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python"
+# call PYTEST,N: with N workers more than there are processors; those of a short run wait now and then
+PYTEST = $(BIN)/pytest --dist loadgroup \
+	--tx "$$(($$(nproc) + $(1)))*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python"
 
 .PHONY: test
 test: .venv/installed ## the tests that need no engine and no root, in two minutes; of each sweep a part
-	@$(PYTEST) --quick $(ARGS)
+	@$(call PYTEST,2) --quick $(ARGS)
 
 .PHONY: test-all
 test-all: .venv/installed ## the same tests whole: each sweep at every instant, error and edit
-	@$(PYTEST) $(ARGS)
+	@$(call PYTEST,0) $(ARGS)
 
 .PHONY: e2e
 e2e: .venv/installed ## the tests against real engines: root, Go, and the packages that .ci/run names
