@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from tests.e2e.rollout import RealCluster, wait_until
@@ -19,9 +20,14 @@ _AGO = 600
 """Seconds. The API server accepts a token for another 60 s."""
 
 
-def wait_until_refused(cluster: RealCluster) -> None:
-    """Wait until the API server accepts no pod's token any more: it remembers for 10 s whom it has accepted."""
-    tokens = [_token(cluster, *place) for place in _places(cluster)]
+def of_pods(cluster: RealCluster) -> list[str]:
+    """Return the tokens of the installer's pods."""
+    return [_token(cluster, *place) for place in _places(cluster)]
+
+
+def wait_until_refused(cluster: RealCluster, tokens: Iterable[str]) -> None:
+    """Wait until the API server accepts none of these any more: it remembers for 10 s whom it has accepted."""
+    wanted = list(tokens)
     path = cluster.plane.folder / "pod.kubeconfig"
 
     def refused(token: str) -> bool:
@@ -29,19 +35,23 @@ def wait_until_refused(cluster: RealCluster) -> None:
         asked = cluster.plane.kubectl(f"--kubeconfig={path}", "auth", "whoami", check=False)
         return asked.returncode != 0 and _REFUSED in asked.stderr
 
-    wait_until(lambda: all(map(refused, tokens)), "the API server refuses the pods' tokens")
+    wait_until(lambda: all(map(refused, wanted)), "the API server refuses the pods' tokens")
 
 
-def let_expire(cluster: RealCluster) -> None:
-    """Give each pod the token that it had, but with times that have passed, as a kubelet does that is stuck.
+def let_expire(cluster: RealCluster) -> list[str]:
+    """Give each pod the token that it had, but with times that have passed, as a stuck kubelet leaves it; return them.
 
-    The volume is read-only afterwards: the kubelet would write a new one within a minute.
+    The volume is read-only afterwards: the kubelet would write a new one within a minute. As it cannot, it takes the
+    volume from its own sight; the pod keeps it.
     """
+    tokens = []
     for node, volume in _places(cluster):
         token = expired(_token(cluster, node, volume), cluster.plane)
         host = cluster.nodes[node].host
         host.run("sh", "-c", f"cat >{volume}/{_TOKEN}", given=token)
         host.run("mount", "-o", "remount,ro", volume)
+        tokens.append(token)
+    return tokens
 
 
 def expired(token: str, plane: ControlPlane) -> str:

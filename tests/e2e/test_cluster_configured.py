@@ -117,8 +117,7 @@ def test_all_pods_are_replaced_while_somebody_has_broken_their_permissions(confi
 
 
 def test_all_pods_are_replaced_after_their_tokens_have_expired(configured: RealCluster) -> None:
-    account_tokens.let_expire(configured)
-    account_tokens.wait_until_refused(configured)
+    account_tokens.wait_until_refused(configured, account_tokens.let_expire(configured))
     configured.command("rollout", "restart", DAEMON_SET)
     configured.wait_until_ready()
     for name in configured.nodes:

@@ -63,8 +63,9 @@ def test_the_service_account_is_deleted_alone_amid_a_rollout_and_every_node_is_c
 ) -> None:
     cluster.apply()
     cluster.wait_until_ready()
+    tokens = account_tokens.of_pods(cluster)
     cluster.command("delete", "serviceaccount", NAME)
-    account_tokens.wait_until_refused(cluster)
+    account_tokens.wait_until_refused(cluster, tokens)
     cluster.command("rollout", "restart", DAEMON_SET)
     cluster.wait_until_no_pods()
     cluster.assert_as_before(reloads=2)
