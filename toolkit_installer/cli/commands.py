@@ -131,7 +131,7 @@ def _top_command(program: Program, environment: Mapping[str, str]) -> click.Comm
 
 
 def _click_option(row: Option) -> click.Option:
-    """Take every option as texts: settings_build knows what they mean."""
+    """Take every option as texts: `build` knows what they mean."""
     return click.Option([row.name, *(f"--{name}" for name in row.long_names)], multiple=True, type=str)
 
 

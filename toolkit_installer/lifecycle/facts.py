@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from toolkit_installer.engines.api import Memory, Reload, Survey
 from toolkit_installer.errors import DriverNotReadyError
-from toolkit_installer.lifecycle.files.cdi import Standing
+from toolkit_installer.lifecycle.files.cdi import SpecificationFacts
 from toolkit_installer.lifecycle.files.toolkit import Installed
 from toolkit_installer.lifecycle.target import EngineTarget
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
@@ -75,6 +75,6 @@ class Facts:
     """The kept copies of the engines' files that the receipt names, by SHA-256."""
     engines: tuple[EngineFacts, ...]
     toolkit: ToolkitFacts
-    specifications: Standing
+    specifications: SpecificationFacts
     generated: Generated | None
     """None where no specification was asked for."""

@@ -46,7 +46,7 @@ class SpecificationWork:
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class SpecificationFacts:
     """The specifications that are wanted or recorded, as they were found."""
 
     files: Mapping[str, tuple[str, Found | None]]
@@ -67,12 +67,14 @@ class Wanted:
     note: str = ""
 
 
-def look(node: Node, store: ReceiptStore, paths: Iterable[str]) -> Standing:
+def look(node: Node, store: ReceiptStore, paths: Iterable[str]) -> SpecificationFacts:
     """Return what stands at these paths. Raises ConfigurationError, NodeError."""
-    return Standing({path: node.find(path) for path in paths}, store.original)
+    return SpecificationFacts({path: node.find(path) for path in paths}, store.original)
 
 
-def works(seen: Standing, receipt: Receipt | None, folder: str, wanted: Wanted | None) -> tuple[SpecificationWork, ...]:
+def works(
+    seen: SpecificationFacts, receipt: Receipt | None, folder: str, wanted: Wanted | None
+) -> tuple[SpecificationWork, ...]:
     """Return what is to become of the specification that is wanted, and of those that are recorded and no longer are.
 
     `folder` is the toolkit's. Raises ConfigurationError.
@@ -89,7 +91,7 @@ def works(seen: Standing, receipt: Receipt | None, folder: str, wanted: Wanted |
     return (*made, *stale)
 
 
-def standing(seen: Standing, receipt: Receipt | None, path: str) -> bytes | None:
+def standing(seen: SpecificationFacts, receipt: Receipt | None, path: str) -> bytes | None:
     """Return what stands at `path` if it is recorded there, and as this installer wrote it; else None."""
     path, found = seen.files[path]
     records = receipt.specifications if receipt is not None else ()
@@ -97,7 +99,7 @@ def standing(seen: Standing, receipt: Receipt | None, path: str) -> bytes | None
     return found.content if found is not None and ours_there else None
 
 
-def taken_back(seen: Standing, record: FileRecord, folder: str) -> SpecificationWork:
+def taken_back(seen: SpecificationFacts, record: FileRecord, folder: str) -> SpecificationWork:
     """Return what is to become of a recorded specification that is not wanted any more. Raises ConfigurationError."""
     path, found = seen.files[record.path]
     if found is not None and not _of_ours(record, found):
@@ -147,7 +149,9 @@ def ours(receipt: Receipt | None) -> dict[str, frozenset[str]]:
     return {file.path: frozenset(file.written) for file in (receipt.specifications if receipt is not None else ())}
 
 
-def _base(seen: Standing, record: FileRecord | None, found: Found | None, folder: str) -> tuple[bytes | None, str]:
+def _base(
+    seen: SpecificationFacts, record: FileRecord | None, found: Found | None, folder: str
+) -> tuple[bytes | None, str]:
     """Return what cleanup is to leave, and what there is to say about it."""
     if found is None:
         return None, ""  # whatever stood there, somebody removed it since, or a boot did
