@@ -243,7 +243,8 @@ def check(content: bytes, receipt: Receipt) -> None:
 
 def migrated(body: dict[str, Any], steps: Mapping[int, Migration], schema: int) -> dict[str, Any]:
     """Return the body brought to `schema`, step by step; the argument is left alone. Raises KeyError without a step."""
-    body = copy.deepcopy(body)
+    if body["schema"] < schema:  # a step may change what it is given
+        body = copy.deepcopy(body)
     for number in range(body["schema"], schema):
         body = steps[number](body) | {"schema": number + 1}
     return body
