@@ -36,6 +36,7 @@ def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
                 version=docker.constants.DEFAULT_DOCKER_API_VERSION,
                 timeout=max(1, round(seconds)),
             )
+            client.trust_env = False  # neither a proxy nor a password of ours is for the node's own socket
             try:
                 answer = _bounded(client.get(f"{client.base_url}/info", stream=True, timeout=max(1, round(seconds))))
             finally:
