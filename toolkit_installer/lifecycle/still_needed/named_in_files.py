@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import posixpath
+import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -27,6 +28,7 @@ from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.lifecycle.still_needed import engine_paths
 from toolkit_installer.node import processes
+from toolkit_installer.node.disk.one_look import OneLook
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
@@ -39,6 +41,7 @@ _LONGEST_PATH = 4096
 _PATH = PATH.split(":")
 _OUT_OF_REACH = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Why a file cannot be looked at that no engine reads either, or none that this user has. 0: it is not followed."""
+_WILDCARD = re.compile(r"[*?\[\\]")
 _SHIM = "containerd-shim-"
 _PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
 """What engines may name without a folder, and find in their PATH."""
@@ -68,7 +71,7 @@ def naming(node: Node, folder: str, *, known: Iterable[str] = (), instead: Colle
     `known`: more files that an engine is known to read. `instead`: files that are about to say something else.
     """
     search = _Search(node, folder, instead)
-    for reader in node.readers():
+    for reader in map(OneLook, node.readers()):
         search.read(reader, (*known, *engine_paths.usual(), *engine_paths.told(node)))
     search.look_at_processes()
     return tuple(search.found)
@@ -77,7 +80,7 @@ def naming(node: Node, folder: str, *, known: Iterable[str] = (), instead: Colle
 def in_specifications(node: Node, folder: str) -> tuple[Naming, ...]:
     """Return what in CDI specifications names anything in the toolkit's `folder`; our own is to be gone before."""
     search = _Search(node, folder, ())
-    for reader in node.readers():
+    for reader in map(OneLook, node.readers()):
         search.read(reader, (f"{place}/*" for place in engine_paths.CDI_FOLDERS))
     return tuple(search.found)
 
@@ -110,7 +113,7 @@ class _Search:
         """Of each reader's root: the programs that are links into the toolkit."""
         self.found: dict[Naming, None] = {}
 
-    def read(self, reader: Reader, patterns: Iterable[str]) -> None:
+    def read(self, reader: OneLook, patterns: Iterable[str]) -> None:
         """Look at all files that the patterns match, and at what they name. Raises StillNamedError for too many."""
         pending = deque(patterns)
         while pending:
@@ -128,11 +131,12 @@ class _Search:
     def _content(self, reader: Reader, path: str) -> bytes | None:
         """Return the content of a file that was not looked at yet, and that counts."""
         try:
-            place = reader.root.outside(reader.canonical(path))
-            if place in self._seen or reader.canonical(path) in self._instead or not reader.is_file(path):
+            canonical = reader.canonical(path)
+            place = reader.root.outside(canonical)
+            if place in self._seen or canonical in self._instead or not reader.is_file(canonical):
                 return None
             self._seen.add(place)
-            found = reader.find(path)
+            found = reader.find(canonical)
         except ConfigurationError as error:
             log.get().warning("A file that an engine may read cannot be looked at", file=path, reason=error.reason)
             # it is there, and larger than what is read here, or its disk does not give it: an engine may yet read it
@@ -249,7 +253,11 @@ def _default_of(layout: Layout, path: str, content: bytes, folders: Sequence[str
         yield Naming(path, toml_document.line_of(content, tables.default) or 1, words)
 
 
-def _matching(reader: Reader, pattern: str) -> Sequence[str]:
+def _matching(reader: OneLook, pattern: str) -> Sequence[str]:
+    if "*" not in pattern:
+        return [] if reader.lacks(pattern) else [pattern]
+    if reader.lacks(posixpath.dirname(_WILDCARD.split(pattern, maxsplit=1)[0])):
+        return []
     try:
         return list(dict.fromkeys([*reader.matching(pattern), *containerd_files.matching(reader, pattern)]))
     except ConfigurationError:
