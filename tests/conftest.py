@@ -43,20 +43,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help="of the sweeps, and of rules for all inputs, a part: quick.py"
     )
+    parser.addoption("--rest", action="store_true", help="only what --quick leaves out, or tries in part")
     parser.addoption("--compatibility", type=Path, metavar="FILE", help="write what was seen on which engine, a page")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out with --quick what only `make test-all` runs, unless the command line names files."""
-    if not config.getoption("quick") or config.args_source is pytest.Config.ArgsSource.ARGS:
+    """Leave out with --quick what only `make test-all` runs, with --rest all else; named files are run whole."""
+    rest = config.getoption("rest")
+    if not (config.getoption("quick") or rest) or config.args_source is pytest.Config.ArgsSource.ARGS:
         return
-    left_out = quick.exhaustive(items)
+    left_out = quick.whole(items) if rest else quick.exhaustive(items)
     if wrong := quick.wrong_with(items):
         raise pytest.UsageError("tests/support/quick.py: " + "; ".join(wrong))
     chosen = set(left_out)
     items[:] = [item for item in items if item not in chosen]
     config.hook.pytest_deselected(items=left_out)
-    for item in items:
+    for item in items if not rest else ():
         quick.limit(item)
 
 

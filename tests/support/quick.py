@@ -63,10 +63,16 @@ def exhaustive(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return left_out
 
 
+def whole(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests of which `make test` tries all there is: no cell and no example is left for later."""
+    left_out = {item.nodeid for item in exhaustive(items)}
+    return [item for item in items if item.nodeid not in left_out and not _is_rule(item)]
+
+
 def limit(item: pytest.Item) -> None:
     """Let hypothesis try few examples of a test, if it is such a one."""
     function = getattr(item, "obj", None)
-    if is_hypothesis_test(function):
+    if _is_rule(item):
         # where hypothesis itself keeps them; a test that has none is held to those of its profile
         asked = getattr(function, _SETTINGS, None) or settings.default
         setattr(function, _SETTINGS, settings(asked, max_examples=min(asked.max_examples, EXAMPLES)))
@@ -83,6 +89,12 @@ def wrong_with(items: Sequence[pytest.Item]) -> list[str]:
         functions = {_function(item) for item in within} - {_function(item) for item in within if _is_named(item)}
         wrong += [f"no cell of {function} is named" for function in sorted(functions)]
     return wrong
+
+
+def _is_rule(item: pytest.Item) -> bool:
+    """Tell whether hypothesis tries examples of a test."""
+    function = getattr(item, "obj", None)
+    return function is not None and is_hypothesis_test(function)
 
 
 def _is_named(item: pytest.Item) -> bool:

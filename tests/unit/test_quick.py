@@ -51,6 +51,21 @@ def test_of_other_files_every_so_many_tests_are_tried_from_the_first_on(file: st
     assert [name for name in tried(*mixed) if name in names] == names[::every]
 
 
+def test_what_is_left_for_later_and_what_is_tried_whole_are_all_there_is() -> None:
+    @given(st.integers())
+    def rule(number: int) -> None:
+        assert isinstance(number, int)
+
+    every = [item(f"{SWEEP}::test_it[{cell}]") for cell in ("docker-run", "containerd-run")]
+    every += [item(f"tests/unit/test_it.py::test_{n}") for n in range(3)]
+    rules = [item("tests/unit/test_it.py::test_rule", rule)]
+    later = quick.exhaustive([*every, *rules])
+    tried_whole = quick.whole([*every, *rules])
+    assert [each.nodeid for each in later] == [f"{SWEEP}::test_it[containerd-run]"]
+    assert [each for each in [*every, *rules] if each not in later and each not in tried_whole] == rules
+    assert not [each for each in later if each in tried_whole]
+
+
 def test_of_the_unit_tests_all_are_tried() -> None:
     names = [f"tests/unit/test_it.py::test_it[{number}]" for number in range(5)]
     assert tried(*names) == names
