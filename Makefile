@@ -51,14 +51,14 @@ test: .venv/installed ## the tests that need no engine and no root, in two minut
 
 .PHONY: test-all
 test-all: .venv/installed ## the same tests whole: each sweep at every instant, error and edit
-	@$(call PYTEST,0) $(ARGS)
+	@$(call PYTEST,1) $(ARGS)
 
 .PHONY: e2e
 e2e: .venv/installed ## the tests against real engines: root, Go, and the packages that .ci/run names
-	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python 'beside alone' $(ARGS)
+	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python 'beside alone cluster' $(ARGS)
 
 .PHONY: e2e-cluster
-e2e-cluster: .venv/installed ## a real Kubernetes with a node of each engine: root, Go, and the packages that CONTRIBUTING.md names
+e2e-cluster: .venv/installed ## of these, those on a real Kubernetes with a node of each engine
 	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python cluster $(ARGS)
 
 .PHONY: e2e-gpu
