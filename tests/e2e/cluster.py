@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from tests.e2e.gpu_nodes import LOOK
 from tests.e2e.machine import INSTALL_DIR
 from tests.e2e.program import WAITING
-from tests.support import api_server, images, manifests
+from tests.support import api_server, manifests
+from tests.support.engines import images
 from tests.support.manifests import Object, may_get, one
 from toolkit_installer import __version__
 

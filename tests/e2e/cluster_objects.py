@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from tests.support import images, manifests
+from tests.support import manifests
+from tests.support.engines import images
 from tests.support.manifests import Object
 
 

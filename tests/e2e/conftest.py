@@ -17,11 +17,12 @@ from tests.e2e.machine import Machine
 from tests.e2e.program import Installer, missing_programs
 from tests.e2e.rollout import BYSTANDER, SECOND, RealCluster
 from tests.e2e.sites import Site
-from tests.support import cgroups, containers, go_tools, gpu_host, image_build, images, payloads, releases
+from tests.support import go_tools, gpu_host, image_build, payloads, releases
 from tests.support import host as hosts
 from tests.support.containerd_binaries import NEWEST, Binary, found
-from tests.support.crio_engine import CrioEngine
-from tests.support.engines import PATH, ContainerdEngine, DockerEngine, Engine
+from tests.support.engines import cgroups, containers, images
+from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine, Engine
 from tests.support.go_tools import GoToolError, Tool
 from tests.support.host import Host
 from tests.support.image_build import BuiltImage, ImageBuildError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.engines import Engine
+    from tests.support.engines.daemons import Engine
 
 ALIASES = {"io.containerd.runc.v2", "io.containerd.runtime.v1.linux"}
 """What dockerd 20.10 lists besides runc from its start to its first reload."""

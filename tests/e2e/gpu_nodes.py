@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tests.support import driver as gpu
 from tests.support import go_tools
-from tests.support.containers import Containers, DockerContainers, PodContainers
-from tests.support.crio_engine import CrioEngine
-from tests.support.engines import ContainerdEngine, DockerEngine
+from tests.support.engines.containers import Containers, DockerContainers, PodContainers
+from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 from tests.support.releases import Suite
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ CONFIG = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 INSTALL_DIR = "/usr/local/nvidia"
 HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-_CRI_STATUS = Path(__file__).parents[1] / "support" / "cri_status.py"
+_CRI_STATUS = Path(__file__).parents[1] / "support" / "engines" / "cri_status.py"
 _STARTS = "/run/starts"
 _POLL = 0.05
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.support import warm_start
-from tests.support.engines import PATH
+from tests.support.engines.daemons import PATH
 from tests.support.warm_start import SCRIPTS
 
 WAITING = "Waiting for signal"

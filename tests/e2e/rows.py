@@ -16,13 +16,13 @@ from tests.e2e import machine as containerds
 from tests.e2e.machine import Machine
 from tests.support import crio_unit, go_tools
 from tests.support.containerd_binaries import NEWEST
-from tests.support.crio_engine import running_config
-from tests.support.engines import cri_status
+from tests.support.engines.crio_engine import running_config
+from tests.support.engines.daemons import cri_status
 from tests.support.go_tools import Tool
 from tests.support.host import Host
 from tests.support.releases import Suite
 
-_CRI_CALL = Path(__file__).parents[1] / "support" / "cri_call.py"
+_CRI_CALL = Path(__file__).parents[1] / "support" / "engines" / "cri_call.py"
 _RUNTIME_VERSION = "3"
 """The field of the CRI's VersionResponse."""
 

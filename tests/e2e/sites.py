@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Self
 
 from tests.e2e.stepping import Stepped
 from tests.support import payloads
-from tests.support.containers import DockerContainers, PodContainers
-from tests.support.engines import ContainerdEngine, DockerEngine
+from tests.support.engines.containers import DockerContainers, PodContainers
+from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.e2e.program import Installer
-    from tests.support.containers import Containers
-    from tests.support.engines import Engine
+    from tests.support.engines.containers import Containers
+    from tests.support.engines.daemons import Engine
 
 _POLL = 0.02
 _STAND_IN = """\

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from tests.e2e.program import SCRIPTS, ProgramError
-from tests.support.engines import PATH
+from tests.support.engines.daemons import PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,12 +19,12 @@ from tests.e2e import gpu_nodes
 from tests.e2e.gpu_nodes import KINDS, Engines, Kind
 from tests.e2e.node import traces_of_writing
 from tests.e2e.program import Installer
-from tests.support import containers as support
 from tests.support import driver as gpu
 from tests.support import fake_ctk, go_tools, real_payload
-from tests.support.crio_engine import CrioEngine
 from tests.support.driver import Driver
-from tests.support.engines import PATH, DockerEngine
+from tests.support.engines import containers as support
+from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.daemons import PATH, DockerEngine
 from tests.support.fake_ctk import CONTROL, NEWER, NO_MODULES, VERSION
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.e2e.program import WAITING, Installer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.engines import ContainerdEngine
+    from tests.support.engines.daemons import ContainerdEngine
 
 CRI = "io.containerd.grpc.v1.cri"
 HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}

@@ -13,13 +13,13 @@ import pytest
 from tests.e2e.node import state_of, traces_of_writing
 from tests.e2e.program import WAITING, Installer
 from tests.e2e.sites import wait_for
-from tests.support.containers import ContainerError, PodContainers
+from tests.support.engines.containers import ContainerError, PodContainers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.crio_engine import CrioEngine
+    from tests.support.engines.crio_engine import CrioEngine
 
 HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 OWN = {"runc", "crun"}

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.support import leftovers
-from tests.support.containers import ContainerError, PodContainers
-from tests.support.engines import EngineError
+from tests.support.engines import leftovers
+from tests.support.engines.containers import ContainerError, PodContainers
+from tests.support.engines.daemons import EngineError
 
 if TYPE_CHECKING:
-    from tests.support.crio_engine import CrioEngine
+    from tests.support.engines.crio_engine import CrioEngine
 
 pytestmark = pytest.mark.alone
 

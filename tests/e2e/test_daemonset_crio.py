@@ -13,11 +13,12 @@ import pytest
 from tests.e2e.cluster import RUN, WAIT, Site
 from tests.e2e.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.machine import HANDLERS
-from tests.support import api_server, crio_unit, go_tools, gpu_host, images, kubelet_pod, low_level
+from tests.support import api_server, crio_unit, go_tools, gpu_host, kubelet_pod, low_level
 from tests.support.api_server import Cluster
-from tests.support.crio_engine import CrioEngine
 from tests.support.crio_unit import CONFIG, DROP_IN, SOCKET, UNIT
-from tests.support.engines import PATH
+from tests.support.engines import images
+from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.daemons import PATH
 from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
 _ARCHIVE = "/run/image.tar"
-_CRI_STATUS = Path(__file__).parents[1] / "support" / "cri_status.py"
+_CRI_STATUS = Path(__file__).parents[1] / "support" / "engines" / "cri_status.py"
 # Images come from a file, and their layers lie in memory: the kernel makes no overlay on the machine's own.
 _PLACES = f"""\
 [crio]

@@ -10,9 +10,10 @@ import pytest
 from tests.e2e.cluster import RUN, WAIT, Site
 from tests.e2e.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.machine import HANDLERS
-from tests.support import api_server, carriers, cri_dockerd_unit, go_tools, gpu_host, images, kubelet_pod
+from tests.support import api_server, carriers, cri_dockerd_unit, go_tools, gpu_host, kubelet_pod
 from tests.support.api_server import Cluster
-from tests.support.engines import PATH
+from tests.support.engines import images
+from tests.support.engines.daemons import PATH
 from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.e2e.program import WAITING, Installer
 from tests.support import wiping
 
 if TYPE_CHECKING:
-    from tests.support.engines import DockerEngine
+    from tests.support.engines.daemons import DockerEngine
 
 RELOADED = "Reloaded configuration"
 OWN_ALIASES = {"io.containerd.runc.v2", "io.containerd.runtime.v1.linux"}

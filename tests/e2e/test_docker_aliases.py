@@ -17,9 +17,9 @@ import pytest
 from tests.e2e.node import state_of
 from tests.e2e.program import WAITING, Installer
 from tests.e2e.sites import wait_for
-from tests.support import containers
-from tests.support.containers import DockerContainers
-from tests.support.engines import DockerEngine
+from tests.support.engines import containers
+from tests.support.engines.containers import DockerContainers
+from tests.support.engines.daemons import DockerEngine
 from tests.support.releases import Suite
 
 if TYPE_CHECKING:

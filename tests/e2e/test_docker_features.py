@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.node import state_of
 from tests.e2e.program import WAITING, Installer
-from tests.support.engines import DockerEngine
+from tests.support.engines.daemons import DockerEngine
 from tests.support.releases import Release, Suite
 
 if TYPE_CHECKING:

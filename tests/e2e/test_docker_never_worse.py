@@ -15,7 +15,7 @@ from tests.node.faults import Outcome, Plan
 from tests.support.fake_node import FakeNode
 
 if TYPE_CHECKING:
-    from tests.support.engines import DockerEngine
+    from tests.support.engines.daemons import DockerEngine
 
 
 class Machine(FakeNode):

@@ -15,7 +15,7 @@ import docker as sdk
 import pytest
 
 from tests.support import payloads
-from tests.support.engines import PATH, DockerEngine
+from tests.support.engines.daemons import PATH, DockerEngine
 from toolkit_installer.cli import commands
 from toolkit_installer.engines.docker import engine as room
 from toolkit_installer.node import processes, trust

@@ -15,7 +15,7 @@ from tests.e2e.node import state_of
 
 if TYPE_CHECKING:
     from tests.e2e.program import Installer, Program
-    from tests.support.engines import ContainerdEngine, DockerEngine, Engine
+    from tests.support.engines.daemons import ContainerdEngine, DockerEngine, Engine
 
 WAITS = "Waiting for the engine"
 

@@ -16,12 +16,12 @@ from tests.e2e.machine import HANDLERS
 from tests.e2e.node import state_of
 from tests.e2e.program import Installer
 from tests.e2e.stepping import Stepped
-from tests.support.engines import PATH
+from tests.support.engines.daemons import PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.engines import DockerEngine
+    from tests.support.engines.daemons import DockerEngine
 
 SIGNALLED = "pidfd_send_signal"
 

@@ -13,11 +13,11 @@ import pytest
 from tests.e2e.machine import CONFIG, CONFIGURATION, HANDLERS, INSTALL_DIR
 from tests.e2e.node import state_of
 from tests.e2e.program import WAITING, Installer
-from tests.support.engines import EngineError
+from tests.support.engines.daemons import EngineError
 
 if TYPE_CHECKING:
     from tests.e2e.machine import Machine
-    from tests.support.engines import ContainerdEngine, DockerEngine
+    from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 
 WRONG_TYPE = "[debug]\nlevel = 5\n"
 """TOML that no containerd takes."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.program import Installer
     from tests.e2e.sites import Site
-    from tests.support.engines import ContainerdEngine, DockerEngine, Engine
+    from tests.support.engines.daemons import ContainerdEngine, DockerEngine, Engine
 
 INIT = "busybox"
 """What a container has as its PID 1."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.node import state_of
 from tests.e2e.program import WAITING, Installer
-from tests.support.engines import ContainerdEngine, DockerEngine, Engine
+from tests.support.engines.daemons import ContainerdEngine, DockerEngine, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

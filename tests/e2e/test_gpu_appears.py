@@ -14,13 +14,13 @@ import pytest
 
 from tests.e2e import gpu_nodes
 from tests.e2e.gpu_nodes import KINDS, NOTHING, THE_GPU, Engines, GpuNode, Kind
-from tests.support import containers as support
 from tests.support import driver as gpu
 from tests.support import go_tools, real_payload
-from tests.support.containers import ContainerError
-from tests.support.crio_engine import CrioEngine
 from tests.support.driver import Driver
-from tests.support.engines import PATH, DockerEngine
+from tests.support.engines import containers as support
+from tests.support.engines.containers import ContainerError
+from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.daemons import PATH, DockerEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import leftovers
-from tests.support.engines import ContainerdEngine, DockerEngine, EngineError
+from tests.support.engines import leftovers
+from tests.support.engines.daemons import ContainerdEngine, DockerEngine, EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -128,7 +128,7 @@ def test_engines_end_with_tests_that_are_killed(folder: Path) -> None:
     write_minimal_configuration(engine)
     script = f"""
         import os, pathlib, signal
-        from tests.support.engines import ContainerdEngine
+        from tests.support.engines.daemons import ContainerdEngine
         ContainerdEngine(pathlib.Path({str(engine.folder)!r})).start()
         os.kill(os.getpid(), signal.SIGKILL)
     """

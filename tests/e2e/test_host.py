@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.support import leftovers, releases
-from tests.support.engines import ContainerdEngine, DockerEngine
+from tests.support import releases
+from tests.support.engines import leftovers
+from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 from tests.support.host import CHECKOUT, Host, HostError
 from tests.support.releases import Release, ReleaseError, Suite
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.e2e.machine import HANDLERS, INSTALL_DIR
-from tests.support import drivers, images, low_level
+from tests.support import drivers, low_level
+from tests.support.engines import images
 from tests.support.image_build import NAME, PROJECT, BuiltImage
 
 if TYPE_CHECKING:

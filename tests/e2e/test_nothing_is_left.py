@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.support import leftovers
+from tests.support.engines import leftovers
 from tests.support.host import CHECKOUT
 
 if TYPE_CHECKING:

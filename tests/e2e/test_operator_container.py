@@ -20,9 +20,10 @@ import pytest
 from tests.e2e.gpu_nodes import LOOK, THE_GPU
 from tests.e2e.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support import carriers, crio_unit, fake_ctk, go_tools, gpu_host, images
+from tests.support import carriers, crio_unit, fake_ctk, go_tools, gpu_host
 from tests.support.carriers import Carrier, Description, Mount
-from tests.support.crio_engine import CrioEngine
+from tests.support.engines import images
+from tests.support.engines.crio_engine import CrioEngine
 from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
 HOOKS = "/usr/share/containers/oci/hooks.d"
 TOOLKIT = f"{INSTALL_DIR}/toolkit"
 NOT_YET = "the driver is not ready yet"
-_CRI_STATUS = Path(__file__).parents[1] / "support" / "cri_status.py"
+_CRI_STATUS = Path(__file__).parents[1] / "support" / "engines" / "cri_status.py"
 _MAJOR = 195
 
 ENTRY = ("/bin/sh", "-c", "/bin/entrypoint.sh")

@@ -19,7 +19,7 @@ from tests.support.prober import Prober
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.engines import ContainerdEngine, DockerEngine
+    from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 
 pytestmark = pytest.mark.alone
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.node import lost_lines, state_of
 from tests.e2e.program import WAITING, Installer
-from tests.support.engines import ContainerdEngine, DockerEngine
+from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 from tests.support.releases import Release, Suite
 
 if TYPE_CHECKING:

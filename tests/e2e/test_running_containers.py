@@ -10,9 +10,9 @@ import pytest
 
 from tests.e2e.program import WAITING
 from tests.e2e.sites import wait_for
-from tests.support import containers as support
-from tests.support import leftovers
-from tests.support.containers import DockerContainers, PodContainers
+from tests.support.engines import containers as support
+from tests.support.engines import leftovers
+from tests.support.engines.containers import DockerContainers, PodContainers
 
 if TYPE_CHECKING:
     from tests.e2e.sites import Site

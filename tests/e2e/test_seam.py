@@ -17,7 +17,7 @@ from tests.e2e.program import SCRIPTS
 from tests.node import matrix
 from tests.node.judging import Judge
 from tests.node.matrix import INSTALL, REINSTALL, UNINSTALL, Bench, Command
-from tests.support.engines import PATH
+from tests.support.engines.daemons import PATH
 from tests.support.fake_node import PID_FILE, WAITING, FakeNode
 
 MARKED = (sys.executable, marked_program.__file__)

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
 from tests.support import go_tools
-from tests.support.crio_engine import CrioEngine
+from tests.support.engines.crio_engine import CrioEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ DROP_IN = f"{DROP_INS}/99-nvidia.toml"
 SOCKET = "/var/run/crio/crio.sock"
 IDLE = "Nothing to do"
 OWN = {"crun", "runc"}
-_CRI_STATUS = Path(__file__).parents[1] / "support" / "cri_status.py"
+_CRI_STATUS = Path(__file__).parents[1] / "support" / "engines" / "cri_status.py"
 
 # As its package has it. No storage on an overlay, and what lowers its score may be lacking here.
 SERVICE = """\

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
 from tests.support import crio_unit, go_tools
-from tests.support.crio_engine import running_config
+from tests.support.engines.crio_engine import running_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from tests.e2e.conftest import _needs
 from tests.e2e.node import state_of, traces_of_writing
 from tests.e2e.sites import Supervisor
 from tests.support import wiping
-from tests.support.engines import ContainerdEngine
+from tests.support.engines.daemons import ContainerdEngine
 from tests.support.fake_node import NOTHING_TO_DO
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e.program import Installer, missing_programs
 from tests.gpu import kit
-from tests.support import cgroups
-from tests.support.engines import PATH
+from tests.support.engines import cgroups
+from tests.support.engines.daemons import PATH
 from tests.support.go_tools import GoToolError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.support import go_tools
-from tests.support.engines import PATH
+from tests.support.engines.daemons import PATH
 from tests.support.go_tools import GoToolError
 
 FOLDER = Path(__file__).parents[2] / ".cache" / "gpu-kit"

@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.gpu_nodes import CONTAINERD_2
 from tests.gpu import kit
 from tests.support import real_payload
-from tests.support.containers import ContainerError, PodContainers
-from tests.support.engines import ContainerdEngine
+from tests.support.engines.containers import ContainerError, PodContainers
+from tests.support.engines.daemons import ContainerdEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

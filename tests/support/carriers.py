@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support import images, low_level
-from tests.support.cri_client import CriClient
+from tests.support import low_level
+from tests.support.engines import images
+from tests.support.engines.cri_client import CriClient
 from tests.support.host import Host
 
 _CALL_SECONDS = 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.support import images
+from tests.support.engines import images
 from tests.support.host import Host
 
 UNIT = "cri-docker"

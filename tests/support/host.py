@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from tests.support.engines import PATH
+from tests.support.engines.daemons import PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tests.support.cri_client import CriClient
+from tests.support.engines.cri_client import CriClient
 from tests.support.host import Host
 
 SOCKET = "/run/containerd/containerd.sock"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support import commands
-from tests.support.engines import PATH
+from tests.support.engines.daemons import PATH
 from tests.support.kubernetes.hardware import Hardware
 
 PROGRAMS = ("etcd", "openssl")

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support import cri_dockerd_unit, crio_unit, go_tools, images, kubelet_pod, low_level
+from tests.support import cri_dockerd_unit, crio_unit, go_tools, kubelet_pod, low_level
 from tests.support.carriers import Docker
+from tests.support.engines import images
 from tests.support.go_tools import Tool
 from tests.support.host import Host
 from tests.support.releases import Suite
@@ -18,7 +19,7 @@ from tests.support.releases import Suite
 CNI = Path("/usr/lib/cni")
 """The plugins of Debian's package containernetworking-plugins."""
 CNI_CONFIGURATION = "/etc/cni/net.d"
-_CRI_STATUS = Path(__file__).parents[1] / "cri_status.py"
+_CRI_STATUS = Path(__file__).parents[1] / "engines" / "cri_status.py"
 _ARCHIVE = "/run/image.tar"
 
 _CONTAINERD_1 = f"""\

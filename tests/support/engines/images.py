@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.engines import PATH
+from tests.support.engines.daemons import PATH
 
 IMAGE = "registry.example/busybox:1"
 PAUSE = "registry.example/pause:1"

@@ -42,7 +42,7 @@ class CriClient:
         )
 
     def call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
-        """Return the fields of the message in the answer that `way` leads to (tests/support/cri_call.py)."""
+        """Return the fields of the message in the answer that `way` leads to (cri_call.py)."""
         assert self._caller.stdin is not None
         assert self._caller.stdout is not None
         print(json.dumps([method, request, way]), file=self._caller.stdin, flush=True)

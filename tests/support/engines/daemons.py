@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support import leftovers
+from tests.support.engines import leftovers
 from tests.support.releases import Release
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -174,7 +174,7 @@ class Engine(abc.ABC):
 
 
 def cri_status(name: str, path: Path) -> dict[str, Any]:
-    """Return the verbose Status of the CRI on a socket as tests/support/cri_status.py prints it. Raises EngineError."""
+    """Return the verbose Status of the CRI on a socket as cri_status.py prints it. Raises EngineError."""
     if not path.exists():  # before the program that asks is started for nothing
         raise EngineError(f"{name} has no socket")
     command = [sys.executable, str(_CRI_STATUS), str(path), "10"]
@@ -205,7 +205,7 @@ class ContainerdEngine(Engine):
         return ["containerd", "--config", str(self.config), *(f"{flag}={path}" for flag, path in places.items())]
 
     def info(self) -> dict[str, Any]:
-        """Return the CRI's verbose Status as tests/support/cri_status.py prints it."""
+        """Return the CRI's verbose Status as cri_status.py prints it."""
         return cri_status(self.name, self.socket)
 
     def runtimes(self) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""CRI-O for tests, as `tests/support/engines.py` has the others: in a folder of its own, with nothing left behind."""
+"""CRI-O for tests, as daemons.py has the others: in a folder of its own, with nothing left behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from tests.support.engines import Engine, EngineError, UnixConnection, cri_status
+from tests.support.engines.daemons import Engine, EngineError, UnixConnection, cri_status
 
 _CACHE = Path("/var/lib/containers/cache/blob-info-cache-v1.sqlite")
 """What the first pull makes; no option tells it where."""
@@ -95,7 +95,7 @@ class CrioEngine(Engine):
             self._made_outside.clear()
 
     def info(self) -> dict[str, Any]:
-        """Return the CRI's verbose Status as tests/support/cri_status.py prints it."""
+        """Return the CRI's verbose Status as cri_status.py prints it."""
         return cri_status(self.name, self.socket)
 
     def running_config(self) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import Self
 
 import docker
 
-from tests.support import images
-from tests.support.cri_client import CriClient
-from tests.support.crio_engine import CrioEngine
-from tests.support.engines import PATH, ContainerdEngine, DockerEngine
+from tests.support.engines import images
+from tests.support.engines.cri_client import CriClient
+from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine
 
 _NOTHING: Mapping[str, str] = {}
 
