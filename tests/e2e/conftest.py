@@ -17,19 +17,20 @@ from tests.e2e.machine import Machine
 from tests.e2e.program import Installer, missing_programs
 from tests.e2e.rollout import BYSTANDER, SECOND, RealCluster
 from tests.e2e.sites import Site
-from tests.support import go_tools, gpu_host, image_build, payloads, releases
+from tests.support import gpu_host, payloads
 from tests.support import host as hosts
+from tests.support.built import go_tools, image_build, releases
+from tests.support.built.go_tools import GoToolError, Tool
+from tests.support.built.image_build import BuiltImage, ImageBuildError
+from tests.support.built.releases import Release, ReleaseError, Suite
 from tests.support.containerd_binaries import NEWEST, Binary, found
 from tests.support.engines import cgroups, containers, images
 from tests.support.engines.crio_engine import CrioEngine
 from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine, Engine
-from tests.support.go_tools import GoToolError, Tool
 from tests.support.host import Host
-from tests.support.image_build import BuiltImage, ImageBuildError
 from tests.support.kubernetes import control_plane, hardware, kinds
 from tests.support.kubernetes.control_plane import ControlPlane
 from tests.support.kubernetes.nodes import Node
-from tests.support.releases import Release, ReleaseError, Suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from tests.support import driver as gpu
-from tests.support import go_tools
+from tests.support.built import go_tools
+from tests.support.built.releases import Suite
 from tests.support.engines.containers import Containers, DockerContainers, PodContainers
 from tests.support.engines.crio_engine import CrioEngine
 from tests.support.engines.daemons import ContainerdEngine, DockerEngine
-from tests.support.releases import Suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tests.e2e.program import Installer
+    from tests.support.built.go_tools import Tool
+    from tests.support.built.releases import Release
     from tests.support.driver import Driver
-    from tests.support.go_tools import Tool
-    from tests.support.releases import Release
 
 # What of the GPU is there, each in a line; a device that the control group denies is none.
 LOOK = f"""\

@@ -20,7 +20,8 @@ from tests.e2e.gpu_nodes import KINDS, Engines, Kind
 from tests.e2e.node import traces_of_writing
 from tests.e2e.program import Installer
 from tests.support import driver as gpu
-from tests.support import fake_ctk, go_tools, real_payload
+from tests.support import fake_ctk
+from tests.support.built import go_tools, real_payload
 from tests.support.driver import Driver
 from tests.support.engines import containers as support
 from tests.support.engines.crio_engine import CrioEngine
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.go_tools import Tool
-    from tests.support.releases import Release, Suite
+    from tests.support.built.go_tools import Tool
+    from tests.support.built.releases import Release, Suite
 
 NAME = "management.nvidia.com-gpu.yaml"
 ON_THE_NODE = "/run/nvidia/driver"

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.rollout import DAEMON_SET, NAME, NAMESPACE, RealCluster, wait_until
-from tests.support import go_tools
-from tests.support.go_tools import Tool
+from tests.support.built import go_tools
+from tests.support.built.go_tools import Tool
 from tests.support.kubernetes import control_plane, fleet, kinds
 from tests.support.kubernetes.audit import AuditLog, Request, counted
 from tests.support.kubernetes.control_plane import ControlPlane

@@ -1,6 +1,6 @@
 """The real containerds print what they make of every golden case: what they had and our handlers, nothing else.
 
-The machine's own, those of newer Debian releases, and the newest one, which tests/support/go_tools.py builds.
+The machine's own, those of newer Debian releases, and the newest one, which tests/support/built/go_tools.py builds.
 """
 
 from __future__ import annotations

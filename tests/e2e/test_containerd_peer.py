@@ -1,6 +1,6 @@
 """nvidia-ctk-installer 1.19 on containerd's golden cases: our result means the same, or the case says why not.
 
-tests/support/go_tools.py builds it; it copies settings from the file, as we do here.
+tests/support/built/go_tools.py builds it; it copies settings from the file, as we do here.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.node import lost_lines, state_of
 from tests.e2e.program import WAITING, Installer
+from tests.support.built.releases import Release, Suite
 from tests.support.engines.daemons import ContainerdEngine
-from tests.support.releases import Release, Suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

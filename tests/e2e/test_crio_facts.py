@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import go_tools
+from tests.support.built import go_tools
 from tests.support.crio_reading import BUILT_IN, RefusedError, read
 from toolkit_installer.engines.crio import trial as crio_trial
 from toolkit_installer.node.node import Node
@@ -18,7 +18,7 @@ from toolkit_installer.node.node import Node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.go_tools import Tool
+    from tests.support.built.go_tools import Tool
 
 CASES = Path(__file__).parents[1] / "data" / "crio"
 STATES = sorted(

@@ -15,17 +15,18 @@ from tests.e2e.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.machine import CONFIG, DROP_IN, HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
 from tests.e2e.sites import wait_for
-from tests.support import api_server, driver, drivers, go_tools, gpu_host, kubelet_pod
+from tests.support import api_server, driver, drivers, gpu_host, kubelet_pod
 from tests.support.api_server import Cluster
+from tests.support.built import go_tools
+from tests.support.built.image_build import BuiltImage
 from tests.support.engines import images
 from tests.support.engines.daemons import PATH
-from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.go_tools import Tool
+    from tests.support.built.go_tools import Tool
 
 UNIT = "containerd"
 IDLE = "Nothing to do"

@@ -10,9 +10,9 @@ from tests.e2e.gpu_nodes import LOOK, NOTHING, THE_GPU
 from tests.e2e.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
 from tests.support import carriers, gpu_host
+from tests.support.built.image_build import BuiltImage
 from tests.support.carriers import Description, Docker, Mount
 from tests.support.engines import images
-from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,18 +10,19 @@ import pytest
 from tests.e2e.cluster import RUN, WAIT, Site
 from tests.e2e.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.machine import HANDLERS
-from tests.support import api_server, carriers, cri_dockerd_unit, go_tools, gpu_host, kubelet_pod
+from tests.support import api_server, carriers, cri_dockerd_unit, gpu_host, kubelet_pod
 from tests.support.api_server import Cluster
+from tests.support.built import go_tools
+from tests.support.built.image_build import BuiltImage
 from tests.support.engines import images
 from tests.support.engines.daemons import PATH
-from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.e2e.machine import Machine
-    from tests.support.go_tools import Tool
+    from tests.support.built.go_tools import Tool
 
 UNIT = "docker"
 CONFIG = "/etc/docker/daemon.json"

@@ -17,15 +17,15 @@ import pytest
 from tests.e2e.node import state_of
 from tests.e2e.program import WAITING, Installer
 from tests.e2e.sites import wait_for
+from tests.support.built.releases import Suite
 from tests.support.engines import containers
 from tests.support.engines.containers import DockerContainers
 from tests.support.engines.daemons import DockerEngine
-from tests.support.releases import Suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.releases import Release
+    from tests.support.built.releases import Release
 
 ALIASES = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")
 CASES = [(ALIASES[0], "true"), (ALIASES[0], "false"), (ALIASES[1], "false")]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import go_tools
-from tests.support.go_tools import GoToolError, Tool
+from tests.support.built import go_tools
+from tests.support.built.go_tools import GoToolError, Tool
 
 MODULE = "example.test/made"
 TOOL = Tool(name="made", module=MODULE, version="v1.0.0", commands=("cmd/hello",), linking="-X main.said=hello")

@@ -1,7 +1,7 @@
 """NVIDIA's own runtime, installed by us, puts a GPU into containers: on every engine, and where it was asked for alone.
 
 The GPU and its driver are made up (tests/support/driver.py). The C parts of the toolkit are stand-ins that are copied
-and never run (tests/support/real_payload.py).
+and never run (tests/support/built/real_payload.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from tests.e2e import gpu_nodes
 from tests.e2e.gpu_nodes import KINDS, NOTHING, THE_GPU, Engines, GpuNode, Kind
 from tests.support import driver as gpu
-from tests.support import go_tools, real_payload
+from tests.support.built import go_tools, real_payload
 from tests.support.driver import Driver
 from tests.support.engines import containers as support
 from tests.support.engines.containers import ContainerError
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.e2e.program import Installer
-    from tests.support.go_tools import Tool
-    from tests.support.releases import Release, Suite
+    from tests.support.built.go_tools import Tool
+    from tests.support.built.releases import Release, Suite
 
 ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
 BY_NAME = {"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=0"}

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.support import releases
+from tests.support.built import releases
+from tests.support.built.releases import Release, ReleaseError, Suite
 from tests.support.engines import leftovers
 from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 from tests.support.host import CHECKOUT, Host, HostError
-from tests.support.releases import Release, ReleaseError, Suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import toolkit_installer
-from tests.support import image_build
-from tests.support.image_build import BuiltImage, ImageBuildError
+from tests.support.built import image_build
+from tests.support.built.image_build import BuiltImage, ImageBuildError
 
 HOME = "opt/toolkit-installer"
 NAMES = ("toolkit-installer", "nvidia-toolkit", "nvidia-ctk-installer")

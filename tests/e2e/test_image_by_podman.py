@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import toolkit_installer
-from tests.support import commands, image_build
-from tests.support.image_build import BuiltImage, ImageBuildError
+from tests.support.built import commands, image_build
+from tests.support.built.image_build import BuiltImage, ImageBuildError
 
 BY_PODMAN = "localhost/by-podman:1"
 RUN = (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.machine import HANDLERS, INSTALL_DIR
 from tests.support import drivers, low_level
+from tests.support.built.image_build import NAME, PROJECT, BuiltImage
 from tests.support.engines import images
-from tests.support.image_build import NAME, PROJECT, BuiltImage
 
 if TYPE_CHECKING:
     from tests.e2e.machine import Machine

@@ -26,9 +26,9 @@ from tests.support.prober import Prober
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.go_tools import Tool
+    from tests.support.built.go_tools import Tool
+    from tests.support.built.releases import Release, Suite
     from tests.support.host import Host
-    from tests.support.releases import Release, Suite
 
 pytestmark = pytest.mark.alone
 

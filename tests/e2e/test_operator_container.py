@@ -20,17 +20,18 @@ import pytest
 from tests.e2e.gpu_nodes import LOOK, THE_GPU
 from tests.e2e.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support import carriers, crio_unit, fake_ctk, go_tools, gpu_host
+from tests.support import carriers, crio_unit, fake_ctk, gpu_host
+from tests.support.built import go_tools
+from tests.support.built.image_build import BuiltImage
 from tests.support.carriers import Carrier, Description, Mount
 from tests.support.engines import images
 from tests.support.engines.crio_engine import CrioEngine
-from tests.support.image_build import BuiltImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.e2e.node import FileState
-    from tests.support.go_tools import Tool
+    from tests.support.built.go_tools import Tool
 
 NVIDIA = "/run/nvidia"
 DRIVER = f"{NVIDIA}/driver"

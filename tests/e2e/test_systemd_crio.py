@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
-from tests.support import go_tools
+from tests.support.built import go_tools
 from tests.support.engines.crio_engine import CrioEngine
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.machine import Machine
     from tests.e2e.node import FileState
-    from tests.support.go_tools import Tool
+    from tests.support.built.go_tools import Tool
 
 UNIT = "crio"
 CONFIG = "/etc/crio/crio.conf"

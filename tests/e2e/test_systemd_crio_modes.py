@@ -8,7 +8,8 @@ import pytest
 
 from tests.e2e.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
-from tests.support import crio_unit, go_tools
+from tests.support import crio_unit
+from tests.support.built import go_tools
 from tests.support.engines.crio_engine import running_config
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.e2e.machine import Machine
-    from tests.support.go_tools import Tool
+    from tests.support.built.go_tools import Tool
 
 UNIT = crio_unit.UNIT
 CONFIG = crio_unit.CONFIG

@@ -11,9 +11,9 @@ import pytest
 
 from tests.e2e.program import Installer, missing_programs
 from tests.gpu import kit
+from tests.support.built.go_tools import GoToolError
 from tests.support.engines import cgroups
 from tests.support.engines.daemons import PATH
-from tests.support.go_tools import GoToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

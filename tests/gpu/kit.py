@@ -7,9 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.support import go_tools
+from tests.support.built import go_tools
+from tests.support.built.go_tools import GoToolError
 from tests.support.engines.daemons import PATH
-from tests.support.go_tools import GoToolError
 
 FOLDER = Path(__file__).parents[2] / ".cache" / "gpu-kit"
 TOOLS = (go_tools.CONTAINERD, go_tools.CTR, go_tools.RUNC, go_tools.TOOLKIT)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.gpu_nodes import CONTAINERD_2
 from tests.gpu import kit
-from tests.support import real_payload
+from tests.support.built import real_payload
 from tests.support.engines.containers import ContainerError, PodContainers
 from tests.support.engines.daemons import ContainerdEngine
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support import go_tools
+from tests.support.built import go_tools
+from tests.support.built.releases import CACHE, Suite
 from tests.support.containerd_cases import FOLDER, HANDLERS
-from tests.support.releases import CACHE, Suite
 
 NEWEST = "NEWEST_CONTAINERD"
-"""The variable that names a containerd in place of the newest one that tests/support/go_tools.py builds."""
+"""The variable that names a containerd in place of the newest one that tests/support/built/go_tools.py builds."""
 _NAMES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 _SECONDS = 60
 

@@ -19,8 +19,8 @@ from tests.support.engines.daemons import PATH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tests.support.built.releases import Release
     from tests.support.kubernetes.hardware import Hardware
-    from tests.support.releases import Release
 
 CHECKOUT = Path(__file__).parents[2]
 TARGET = "test-host.target"

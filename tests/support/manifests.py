@@ -18,9 +18,9 @@ import kubernetes_validate
 import yaml
 from kubernetes_validate.utils import all_versions
 
-from tests.support import commands, go_tools
 from tests.support.api_server import real
-from tests.support.go_tools import GoToolError
+from tests.support.built import commands, go_tools
+from tests.support.built.go_tools import GoToolError
 from toolkit_installer.cli.options import build
 from toolkit_installer.cli.options.help import COMMANDS
 from toolkit_installer.settings import Program, Settings

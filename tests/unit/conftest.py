@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from tests.support import go_tools
+from tests.support.built import go_tools
 from toolkit_installer import log
 from toolkit_installer.settings import LogFormat
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import go_tools, manifests
+from tests.support import manifests
+from tests.support.built import go_tools
 from tests.support.manifests import PROJECT, Object
 
 pytestmark = pytest.mark.usefixtures("kustomize")

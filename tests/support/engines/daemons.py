@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.built.releases import Release
 from tests.support.engines import leftovers
-from tests.support.releases import Release
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _POLL = 0.02

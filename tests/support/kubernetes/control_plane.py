@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support import commands
+from tests.support.built import commands
 from tests.support.engines.daemons import PATH
 from tests.support.kubernetes.hardware import Hardware
 

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
-from tests.support import commands
+from tests.support.built import commands
 
 PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "mount")
 _HOLD = (

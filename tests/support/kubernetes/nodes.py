@@ -21,8 +21,8 @@ from tests.support.kubernetes.kinds import CNI_CONFIGURATION
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.built.releases import Release
     from tests.support.kubernetes.kinds import Kind
-    from tests.support.releases import Release
 
 KEPT = "/var/log/kept"
 """Where a node has the logs of the installer's pods after these are gone."""

@@ -11,7 +11,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.support import go_tools, payloads
+from tests.support import payloads
+from tests.support.built import go_tools
 
 _STAND_INS = ("libnvidia-container", "libnvidia-container-go")
 _SECONDS = 60

@@ -16,9 +16,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.support import commands
+from tests.support.built import commands
 
-CACHE = Path(__file__).parents[2] / ".cache" / "releases"
+CACHE = Path(__file__).parents[3] / ".cache" / "releases"
 _PACKAGES = ("containerd", "docker.io", "docker-cli", "runc")
 _LIBRARIES = ("libc6", "libseccomp2")
 _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")

@@ -1,6 +1,6 @@
 """The image as `make image` builds it, without a registry: buildah, a base of Debian's packages, NVIDIA's programs.
 
-    python -m tests.support.image_build
+    python -m tests.support.built.image_build
 
 builds it at once, which takes a minute or two; a test that wants it builds it otherwise.
 """
@@ -18,9 +18,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support import commands, go_tools, real_payload
+from tests.support.built import commands, go_tools, real_payload
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 CACHE = PROJECT / ".cache" / "image"
 WHEELS = PROJECT / ".cache" / "wheels"
 BASE = "localhost/base:1"

@@ -1,6 +1,6 @@
 """Programs that Debian does not have in the versions that the tests are about: built by Go, once for all.
 
-    python -m tests.support.go_tools
+    python -m tests.support.built.go_tools
 
 builds all at once, which takes minutes; a test that wants one builds it otherwise.
 
@@ -20,9 +20,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.support import commands
+from tests.support.built import commands
 
-CACHE = Path(__file__).parents[2] / ".cache" / "go-tools"
+CACHE = Path(__file__).parents[3] / ".cache" / "go-tools"
 _SECONDS = 2400
 """For one command: a slow machine with two cores compiles CRI-O in several minutes."""
 _SMALLER = "-s -w"
