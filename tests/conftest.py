@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import cluster_table, compatibility, quick, warm_start
-from tests.support.cluster_table import Scenario
-from tests.support.compatibility import Result
+from tests.support import quick, warm_start
+from tests.support.reports import cluster_table, compatibility
+from tests.support.reports.cluster_table import Scenario
+from tests.support.reports.compatibility import Result
 
 # A slow machine is no failure: nothing here depends on the clock.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.rollout import RealCluster
-from tests.support import cluster_table
+from tests.support.reports import cluster_table
 
 
 @contextlib.contextmanager

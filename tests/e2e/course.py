@@ -6,15 +6,15 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from tests.support.compatibility import PROPERTY, By, Result
+from tests.support.reports.compatibility import PROPERTY, By, Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.e2e.machine import Machine
     from tests.e2e.rows import Row
-    from tests.support.availability import Figures
     from tests.support.prober import Prober
+    from tests.support.reports.availability import Figures
 
 _NS = 1e9
 

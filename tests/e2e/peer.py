@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.machine import INSTALL_DIR
 from tests.e2e.program import Program
-from tests.support.compatibility import By, Step
+from tests.support.reports.compatibility import By, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

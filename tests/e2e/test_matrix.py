@@ -20,8 +20,8 @@ from tests.e2e.peer import Peer
 from tests.e2e.program import WAITING, Installer, missing_programs
 from tests.e2e.rows import ROWS, Row
 from tests.support import payloads
-from tests.support.compatibility import By, Step
 from tests.support.prober import Prober
+from tests.support.reports.compatibility import By, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

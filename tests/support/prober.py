@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Self
 
-from tests.support.availability import Figures, Sample, figures, parse
 from tests.support.engines import leftovers
+from tests.support.reports.availability import Figures, Sample, figures, parse
 
 PROGRAM = Path(__file__).with_name("probe.py")
 _POLL = 0.02

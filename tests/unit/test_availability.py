@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.support.availability import SLOW, Figures, Sample, figures, parse
+from tests.support.reports.availability import SLOW, Figures, Sample, figures, parse
 
 MS = 1_000_000
 END = 10_000 * MS

@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 from types import SimpleNamespace
 
-from tests.support.cluster_table import PROPERTY, Scenario, scenarios_of, table, with_part_of, with_scenarios
+from tests.support.reports.cluster_table import PROPERTY, Scenario, scenarios_of, table, with_part_of, with_scenarios
 
 TODAY = dt.date(2026, 1, 2)
 DRAINED = Scenario("a node is drained", ok=True, restarts={"containerd 1.6.20": 0, "docker 28.5.2": 0})

@@ -10,7 +10,7 @@ import textwrap
 from datetime import date
 from pathlib import Path
 
-from tests.support.compatibility import By, Result, Step, page, resolution, result, table
+from tests.support.reports.compatibility import By, Result, Step, page, resolution, result, table
 
 PROJECT = Path(__file__).parents[2]
 DONE = Result(

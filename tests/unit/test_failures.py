@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import failures
+from tests.support.reports import failures
 
 pytest_plugins = ["pytester"]
 

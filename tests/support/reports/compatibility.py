@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from tests.support.availability import Figures
+from tests.support.reports.availability import Figures
 
 PROPERTY = "compatibility"
 """The name under which a test records a Result."""

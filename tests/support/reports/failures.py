@@ -1,6 +1,6 @@
 """What failed, once more, after all else that a run of tests prints: a log is often read from its end.
 
-    python -m tests.support.failures REPORT...
+    python -m tests.support.reports.failures REPORT...
 
 Each REPORT is a file that pytest wrote for --junitxml; one that does not exist is of tests that did not run.
 """

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tests.support.compatibility import aligned
+from tests.support.reports.compatibility import aligned
 
 PROPERTY = "cluster"
 """The name under which a test records how often each node's engine was restarted."""
