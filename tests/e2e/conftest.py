@@ -13,12 +13,14 @@ import pytest
 
 from tests.e2e import cluster_record, cluster_tidying, sites
 from tests.e2e.cluster_objects import workload
-from tests.e2e.machine import Machine
+from tests.e2e.hosts import gpu_host, hardware
+from tests.e2e.hosts import host as hosts
+from tests.e2e.hosts.host import Host
+from tests.e2e.hosts.machine import Machine
 from tests.e2e.program import Installer, missing_programs
 from tests.e2e.rollout import BYSTANDER, SECOND, RealCluster
 from tests.e2e.sites import Site
-from tests.support import gpu_host, payloads
-from tests.support import host as hosts
+from tests.support import payloads
 from tests.support.built import go_tools, image_build, releases
 from tests.support.built.go_tools import GoToolError, Tool
 from tests.support.built.image_build import BuiltImage, ImageBuildError
@@ -27,8 +29,7 @@ from tests.support.containerd_binaries import NEWEST, Binary, found
 from tests.support.engines import cgroups, containers, images
 from tests.support.engines.crio_engine import CrioEngine
 from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine, Engine
-from tests.support.host import Host
-from tests.support.kubernetes import control_plane, hardware, kinds
+from tests.support.kubernetes import control_plane, kinds
 from tests.support.kubernetes.control_plane import ControlPlane
 from tests.support.kubernetes.nodes import Node
 

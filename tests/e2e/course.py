@@ -11,7 +11,7 @@ from tests.support.reports.compatibility import PROPERTY, By, Result
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
     from tests.e2e.rows import Row
     from tests.support.prober import Prober
     from tests.support.reports.availability import Figures

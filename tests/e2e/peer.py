@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.e2e.machine import INSTALL_DIR
+from tests.e2e.hosts.machine import INSTALL_DIR
 from tests.e2e.program import Program
 from tests.support.reports.compatibility import By, Step
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tests.e2e.course import Clock, Course
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
     from tests.e2e.rows import Row
 
 VERSION = "1.19.0"

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from tests.e2e.cluster_objects import all_at_once, is_ready, workload
-from tests.e2e.gpu_nodes import LOOK
-from tests.e2e.machine import HANDLERS
+from tests.e2e.hosts.gpu_nodes import LOOK
+from tests.e2e.hosts.machine import HANDLERS
 from tests.e2e.standings import PID_FILE, Standing, changes
 from tests.support.kubernetes.control_plane import ControlPlane
 from tests.support.kubernetes.nodes import KEPT, Node

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.e2e import machine as containerds
-from tests.e2e.machine import Machine
-from tests.support import crio_unit
+from tests.e2e.hosts import crio_unit
+from tests.e2e.hosts import machine as containerds
+from tests.e2e.hosts.host import Host
+from tests.e2e.hosts.machine import Machine
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.built.releases import Suite
 from tests.support.containerd_binaries import NEWEST
 from tests.support.engines.crio_engine import running_config
 from tests.support.engines.daemons import cri_status
-from tests.support.host import Host
 
 _CRI_CALL = Path(__file__).parents[1] / "support" / "engines" / "cri_call.py"
 _RUNTIME_VERSION = "3"

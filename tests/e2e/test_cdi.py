@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e import gpu_nodes
-from tests.e2e.gpu_nodes import KINDS, Engines, Kind
+from tests.e2e.hosts import driver as gpu
+from tests.e2e.hosts import gpu_nodes
+from tests.e2e.hosts.driver import Driver
+from tests.e2e.hosts.gpu_nodes import KINDS, Engines, Kind
 from tests.e2e.node import traces_of_writing
 from tests.e2e.program import Installer
-from tests.support import driver as gpu
 from tests.support import fake_ctk
 from tests.support.built import go_tools, real_payload
-from tests.support.driver import Driver
 from tests.support.engines import containers as support
 from tests.support.engines.crio_engine import CrioEngine
 from tests.support.engines.daemons import PATH, DockerEngine

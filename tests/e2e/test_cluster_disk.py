@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.machine import HANDLERS
+from tests.e2e.hosts.machine import HANDLERS
 from tests.e2e.rollout import DAEMON_SET, RealCluster, wait_until
 
 pytestmark = pytest.mark.cluster

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 import pytest
 
 from tests.e2e import outages
-from tests.e2e.machine import INSTALL_DIR
+from tests.e2e.hosts.machine import INSTALL_DIR
 from tests.e2e.rollout import NAME, RealCluster, wait_until
 from tests.support import drivers
 from tests.support.kubernetes.nodes import Node

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.gpu_nodes import THE_GPU
-from tests.e2e.machine import INSTALL_DIR
+from tests.e2e.hosts.gpu_nodes import THE_GPU
+from tests.e2e.hosts.machine import INSTALL_DIR
 from tests.e2e.rollout import GPU, RealCluster
 from tests.e2e.standings import changes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e import outages
-from tests.e2e.machine import HANDLERS
+from tests.e2e.hosts.machine import HANDLERS
 from tests.e2e.rollout import DAEMON_SET, RealCluster
 
 pytestmark = pytest.mark.cluster

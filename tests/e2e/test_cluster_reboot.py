@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.gpu_nodes import THE_GPU
-from tests.e2e.machine import HANDLERS
+from tests.e2e.hosts.gpu_nodes import THE_GPU
+from tests.e2e.hosts.machine import HANDLERS
 from tests.e2e.rollout import BYSTANDER, NAME, RealCluster, wait_until
 
 pytestmark = pytest.mark.cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.gpu_nodes import NOTHING, THE_GPU
+from tests.e2e.hosts.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.rollout import DAEMON_SET, SECOND_IMAGE, RealCluster
 
 pytestmark = pytest.mark.cluster

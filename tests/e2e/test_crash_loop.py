@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.e2e.machine import CONFIG, CONFIGURATION, INSTALL_DIR
+from tests.e2e.hosts.machine import CONFIG, CONFIGURATION, INSTALL_DIR
 
 if TYPE_CHECKING:
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
 
 # it is up before this runs, and answers a moment later; what it starts is in the unit's own cgroup
 ANSWERS = "until [ -S /run/containerd/containerd.sock ]; do sleep 0.05; done"

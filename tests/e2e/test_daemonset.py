@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from tests.e2e.cluster import RUN, WAIT, Site
-from tests.e2e.gpu_nodes import NOTHING, THE_GPU
-from tests.e2e.machine import CONFIG, DROP_IN, HANDLERS, INSTALL_DIR, Machine
+from tests.e2e.hosts import driver, gpu_host, kubelet_pod
+from tests.e2e.hosts.gpu_nodes import NOTHING, THE_GPU
+from tests.e2e.hosts.machine import CONFIG, DROP_IN, HANDLERS, INSTALL_DIR, Machine
+from tests.e2e.hosts.small_cluster import RUN, WAIT, Site
 from tests.e2e.program import WAITING
 from tests.e2e.sites import wait_for
-from tests.support import api_server, driver, drivers, gpu_host, kubelet_pod
+from tests.support import api_server, drivers
 from tests.support.api_server import Cluster
 from tests.support.built import go_tools
 from tests.support.built.image_build import BuiltImage

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.gpu_nodes import LOOK, NOTHING, THE_GPU
-from tests.e2e.machine import HANDLERS, INSTALL_DIR, Machine
+from tests.e2e.hosts import carriers, gpu_host
+from tests.e2e.hosts.carriers import Description, Docker, Mount
+from tests.e2e.hosts.gpu_nodes import LOOK, NOTHING, THE_GPU
+from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support import carriers, gpu_host
 from tests.support.built.image_build import BuiltImage
-from tests.support.carriers import Description, Docker, Mount
 from tests.support.engines import images
 
 if TYPE_CHECKING:

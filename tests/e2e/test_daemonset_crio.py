@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.cluster import RUN, WAIT, Site
-from tests.e2e.gpu_nodes import NOTHING, THE_GPU
-from tests.e2e.machine import HANDLERS
-from tests.support import api_server, crio_unit, gpu_host, kubelet_pod, low_level
+from tests.e2e.hosts import crio_unit, gpu_host, kubelet_pod, low_level
+from tests.e2e.hosts.crio_unit import CONFIG, DROP_IN, SOCKET, UNIT
+from tests.e2e.hosts.gpu_nodes import NOTHING, THE_GPU
+from tests.e2e.hosts.machine import HANDLERS
+from tests.e2e.hosts.small_cluster import RUN, WAIT, Site
+from tests.support import api_server
 from tests.support.api_server import Cluster
 from tests.support.built import go_tools
 from tests.support.built.image_build import BuiltImage
-from tests.support.crio_unit import CONFIG, DROP_IN, SOCKET, UNIT
 from tests.support.engines import images
 from tests.support.engines.crio_engine import CrioEngine
 from tests.support.engines.daemons import PATH
@@ -25,7 +26,7 @@ from tests.support.engines.daemons import PATH
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
     from tests.support.built.go_tools import Tool
 
 ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.cluster import RUN, WAIT, Site
-from tests.e2e.gpu_nodes import NOTHING, THE_GPU
-from tests.e2e.machine import HANDLERS
-from tests.support import api_server, carriers, cri_dockerd_unit, gpu_host, kubelet_pod
+from tests.e2e.hosts import carriers, cri_dockerd_unit, gpu_host, kubelet_pod
+from tests.e2e.hosts.gpu_nodes import NOTHING, THE_GPU
+from tests.e2e.hosts.machine import HANDLERS
+from tests.e2e.hosts.small_cluster import RUN, WAIT, Site
+from tests.support import api_server
 from tests.support.api_server import Cluster
 from tests.support.built import go_tools
 from tests.support.built.image_build import BuiltImage
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
     from tests.support.built.go_tools import Tool
 
 UNIT = "docker"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.failing import DOWN, HEARD, meanwhile, served, stopped, until
-from tests.e2e.machine import HANDLERS
+from tests.e2e.hosts.machine import HANDLERS
 from tests.e2e.node import state_of
 
 if TYPE_CHECKING:

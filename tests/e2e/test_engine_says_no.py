@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.machine import CONFIG, CONFIGURATION, HANDLERS, INSTALL_DIR
+from tests.e2e.hosts.machine import CONFIG, CONFIGURATION, HANDLERS, INSTALL_DIR
 from tests.e2e.node import state_of
 from tests.e2e.program import WAITING, Installer
 from tests.support.engines.daemons import EngineError
 
 if TYPE_CHECKING:
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
     from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 
 WRONG_TYPE = "[debug]\nlevel = 5\n"

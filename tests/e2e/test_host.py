@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.e2e.hosts.host import CHECKOUT, Host, HostError
 from tests.support.built import releases
 from tests.support.built.releases import Release, ReleaseError, Suite
 from tests.support.engines import leftovers
 from tests.support.engines.daemons import ContainerdEngine, DockerEngine
-from tests.support.host import CHECKOUT, Host, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +118,7 @@ def test_machines_end_with_tests_that_are_killed(folder: Path) -> None:
     told = folder / "told"
     script = f"""
         import os, pathlib, signal
-        from tests.support.host import Host
+        from tests.e2e.hosts.host import Host
         host = Host(pathlib.Path({str(folder / "host")!r}))
         host.start()
         host.run("systemctl", "start", "containerd")

@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.e2e.machine import HANDLERS, INSTALL_DIR
-from tests.support import drivers, low_level
+from tests.e2e.hosts import low_level
+from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR
+from tests.support import drivers
 from tests.support.built.image_build import NAME, PROJECT, BuiltImage
 from tests.support.engines import images
 
 if TYPE_CHECKING:
-    from tests.e2e.machine import Machine
-    from tests.support.host import Host
+    from tests.e2e.hosts.host import Host
+    from tests.e2e.hosts.machine import Machine
 
 UNIT, CONFIG = "docker", "/etc/docker/daemon.json"
 CONFIGURATION = '{\n  "labels": ["rack=a1"],\n  "log-level":   "info"\n}'

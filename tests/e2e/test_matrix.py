@@ -15,7 +15,7 @@ import pytest
 
 import toolkit_installer
 from tests.e2e.course import Clock, Course
-from tests.e2e.machine import HANDLERS, INSTALL_DIR, Machine
+from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.peer import Peer
 from tests.e2e.program import WAITING, Installer, missing_programs
 from tests.e2e.rows import ROWS, Row
@@ -26,9 +26,9 @@ from tests.support.reports.compatibility import By, Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.e2e.hosts.host import Host
     from tests.support.built.go_tools import Tool
     from tests.support.built.releases import Release, Suite
-    from tests.support.host import Host
 
 pytestmark = pytest.mark.alone
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.e2e.hosts.host import CHECKOUT
 from tests.support.engines import leftovers
-from tests.support.host import CHECKOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

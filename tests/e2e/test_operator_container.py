@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.gpu_nodes import LOOK, THE_GPU
-from tests.e2e.machine import HANDLERS, INSTALL_DIR, Machine
+from tests.e2e.hosts import carriers, crio_unit, gpu_host
+from tests.e2e.hosts.carriers import Carrier, Description, Mount
+from tests.e2e.hosts.gpu_nodes import LOOK, THE_GPU
+from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support import carriers, crio_unit, fake_ctk, gpu_host
+from tests.support import fake_ctk
 from tests.support.built import go_tools
 from tests.support.built.image_build import BuiltImage
-from tests.support.carriers import Carrier, Description, Mount
 from tests.support.engines import images
 from tests.support.engines.crio_engine import CrioEngine
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.machine import CONFIG, CONFIGURATION, HANDLERS, INSTALL_DIR
+from tests.e2e.hosts.machine import CONFIG, CONFIGURATION, HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
 
 if TYPE_CHECKING:
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
 
 UNIT = "containerd"
 IDLE = "Nothing to do"

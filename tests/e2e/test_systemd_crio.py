@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.machine import HANDLERS, INSTALL_DIR
+from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
 from tests.support.built import go_tools
 from tests.support.engines.crio_engine import CrioEngine
@@ -18,7 +18,7 @@ from tests.support.engines.crio_engine import CrioEngine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
     from tests.e2e.node import FileState
     from tests.support.built.go_tools import Tool
 

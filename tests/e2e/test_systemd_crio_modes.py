@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.machine import HANDLERS, INSTALL_DIR
+from tests.e2e.hosts import crio_unit
+from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
-from tests.support import crio_unit
 from tests.support.built import go_tools
 from tests.support.engines.crio_engine import running_config
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
     from tests.support.built.go_tools import Tool
 
 UNIT = crio_unit.UNIT

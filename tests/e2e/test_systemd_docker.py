@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.machine import HANDLERS, INSTALL_DIR
+from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
 
 if TYPE_CHECKING:
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
 
 UNIT = "docker"
 CONFIG = "/etc/docker/daemon.json"

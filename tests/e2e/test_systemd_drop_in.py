@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.machine import CONFIG, CONFIGURATION, DROP_IN, HANDLERS, INSTALL_DIR
+from tests.e2e.hosts.machine import CONFIG, CONFIGURATION, DROP_IN, HANDLERS, INSTALL_DIR
 from tests.e2e.node import lost_lines
 from tests.e2e.program import WAITING
 
 if TYPE_CHECKING:
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.machine import Machine
 
 UNIT = "containerd"
 VERSION_3 = CONFIGURATION.replace("version = 2", "version = 3").replace(

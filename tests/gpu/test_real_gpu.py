@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.gpu_nodes import CONTAINERD_2
+from tests.e2e.hosts.gpu_nodes import CONTAINERD_2
 from tests.gpu import kit
 from tests.support.built import real_payload
 from tests.support.engines.containers import ContainerError, PodContainers

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from tests.support import kubelet_pod
-from tests.support.kubelet_pod import Object, PodError
+from tests.e2e.hosts import kubelet_pod
+from tests.e2e.hosts.kubelet_pod import Object, PodError
 
 POD: Object = {
     "hostPID": True,

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.e2e.hosts.hardware import Hardware
 from tests.support.built import commands
 from tests.support.engines.daemons import PATH
-from tests.support.kubernetes.hardware import Hardware
 
 PROGRAMS = ("etcd", "openssl")
 BRIDGE = "nodes"

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support import cri_dockerd_unit, crio_unit, kubelet_pod, low_level
+from tests.e2e.hosts import cri_dockerd_unit, crio_unit, kubelet_pod, low_level
+from tests.e2e.hosts.carriers import Docker
+from tests.e2e.hosts.host import Host
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.built.releases import Suite
-from tests.support.carriers import Docker
 from tests.support.engines import images
-from tests.support.host import Host
 
 CNI = Path("/usr/lib/cni")
 """The plugins of Debian's package containernetworking-plugins."""

@@ -10,12 +10,12 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.support import gpu_host
-from tests.support.host import Host
+from tests.e2e.hosts import gpu_host
+from tests.e2e.hosts.hardware import Hardware, connect
+from tests.e2e.hosts.host import Host
 from tests.support.kubernetes import control_plane
 from tests.support.kubernetes.control_plane import BRIDGE, ControlPlane
 from tests.support.kubernetes.files import Files, State
-from tests.support.kubernetes.hardware import Hardware, connect
 from tests.support.kubernetes.kinds import CNI_CONFIGURATION
 
 if TYPE_CHECKING:

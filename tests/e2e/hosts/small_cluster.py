@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.e2e.gpu_nodes import LOOK
-from tests.e2e.machine import INSTALL_DIR
+from tests.e2e.hosts.gpu_nodes import LOOK
+from tests.e2e.hosts.machine import INSTALL_DIR
 from tests.e2e.program import WAITING
 from tests.support import api_server, manifests
 from tests.support.engines import images
@@ -15,10 +15,10 @@ from toolkit_installer import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.e2e.machine import Machine
+    from tests.e2e.hosts.kubelet_pod import Kubelet, Pod
+    from tests.e2e.hosts.machine import Machine
     from tests.e2e.node import FileState
     from tests.support.api_server import Server
-    from tests.support.kubelet_pod import Kubelet, Pod
 
 RUN, WAIT = "toolkit-installer", "wait-driver"
 """The pod's containers."""

@@ -11,7 +11,7 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.support.host import Host
+from tests.e2e.hosts.host import Host
 
 UNIT = "crio"
 SOCKET = "/run/crio/crio.sock"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.host import Host
+from tests.e2e.hosts.host import Host
 
 _RUNC = "/usr/sbin/runc"
 _REAL = f"{_RUNC}.real"

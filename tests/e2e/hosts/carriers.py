@@ -1,6 +1,6 @@
 """Containers as a DaemonSet's: privileged, among the node's processes, with folders of the node; started by its engine.
 
-What is started is described once, and carried by docker, containerd or CRI-O of a whole machine (tests/support/host.py)
+What is started is described once, and carried by docker, containerd or CRI-O of a whole machine (host.py)
 through what each one's users have: the docker command, and the CRI.
 """
 
@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support import low_level
+from tests.e2e.hosts import low_level
+from tests.e2e.hosts.host import Host
 from tests.support.engines import images
 from tests.support.engines.cri_client import CriClient
-from tests.support.host import Host
 
 _CALL_SECONDS = 300
 _GRACE_SECONDS = 60

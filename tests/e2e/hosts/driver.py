@@ -19,7 +19,7 @@ _MAJOR = 195
 """NVIDIA's character devices. Source: Documentation/admin-guide/devices.txt of Linux."""
 _MODULES = "overlay 212992 0 - Live 0x0000000000000000\n"
 _NVIDIA = "nvidia 56823808 12 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (POE)\n"
-_LIBRARY = Path(__file__).with_name("setup") / "modules.c"
+_LIBRARY = Path(__file__).with_name("modules.c")
 _SHELL = Path("/bin/sh")
 _HOLD = 'mount --bind "$0" "$1" && echo held && exec sleep infinity'
 PROGRAMS = ("gcc", "patchelf", "setpriv", "unshare", "nsenter")

@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.hosts.host import Host
 from tests.e2e.node import FileState, state_of, traces_of_writing
 from tests.e2e.program import SCRIPTS, Installer, Program
-from tests.support.host import Host
 
 SOCKET = "/run/containerd/containerd.sock"
 CONFIG = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 INSTALL_DIR = "/usr/local/nvidia"
 HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-_CRI_STATUS = Path(__file__).parents[1] / "support" / "engines" / "cri_status.py"
+_CRI_STATUS = Path(__file__).parents[2] / "support" / "engines" / "cri_status.py"
 _STARTS = "/run/starts"
 _POLL = 0.05
 

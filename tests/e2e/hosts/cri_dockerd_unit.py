@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from tests.e2e.hosts.host import Host
 from tests.support.engines import images
-from tests.support.host import Host
 
 UNIT = "cri-docker"
 SOCKET = "/run/cri-dockerd.sock"

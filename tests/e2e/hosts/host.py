@@ -1,7 +1,7 @@
 """A whole machine for tests: systemd as PID 1, with containerd and docker as their distribution's units run them.
 
 It has its own processes, mounts, host name, IPC and control groups, and shares the kernel and the network. Its files
-are an overlay of this machine's: what is changed is in memory, and gone with it. tests/support/setup/host makes it.
+are an overlay of this machine's: what is changed is in memory, and gone with it. The script host makes it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tests.support.engines.daemons import PATH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tests.e2e.hosts.hardware import Hardware
     from tests.support.built.releases import Release
-    from tests.support.kubernetes.hardware import Hardware
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 TARGET = "test-host.target"
 PROGRAMS = ("unshare", "nsenter", "setpriv", "findmnt", "systemctl")
-_SCRIPT = Path(__file__).with_name("setup") / "host"
+_SCRIPT = Path(__file__).with_name("host")
 _POLL = 0.02
 _LEFTOVERS = 99
 """The script's exit code where it could not take everything away."""

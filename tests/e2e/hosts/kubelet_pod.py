@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tests.e2e.hosts.host import Host
 from tests.support.engines.cri_client import CriClient
-from tests.support.host import Host
 
 SOCKET = "/run/containerd/containerd.sock"
 ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"

@@ -1,6 +1,6 @@
-"""A made-up GPU on a whole machine (tests/support/host.py): its device, libraries, CDI specification, nvidia-smi.
+"""A made-up GPU on a whole machine (host.py): its device, libraries, CDI specification, nvidia-smi.
 
-As in tests/support/driver.py it is the machine's shell, which runs the toolkit's wrappers, that finds the driver's
+As in driver.py it is the machine's shell, which runs the toolkit's wrappers, that finds the driver's
 kernel module loaded. Nothing of it is there before it is put there, and nvidia-smi is what comes last.
 """
 
@@ -10,8 +10,9 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.support import driver, drivers
-from tests.support.host import Host
+from tests.e2e.hosts import driver
+from tests.e2e.hosts.host import Host
+from tests.support import drivers
 
 PROGRAMS = driver.PROGRAMS
 LOADED = Path("/run/test-modules")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from tests.support import driver as gpu
+from tests.e2e.hosts import driver as gpu
 from tests.support.built import go_tools
 from tests.support.built.releases import Suite
 from tests.support.engines.containers import Containers, DockerContainers, PodContainers
@@ -17,10 +17,10 @@ from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tests.e2e.hosts.driver import Driver
     from tests.e2e.program import Installer
     from tests.support.built.go_tools import Tool
     from tests.support.built.releases import Release
-    from tests.support.driver import Driver
 
 # What of the GPU is there, each in a line; a device that the control group denies is none.
 LOOK = f"""\
