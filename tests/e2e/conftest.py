@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e import cluster_record, cluster_tidying, sites
-from tests.e2e.cluster_objects import workload
+from tests.e2e import sites
+from tests.e2e.cluster import control_plane, kinds, record, tidying
+from tests.e2e.cluster.control_plane import ControlPlane
+from tests.e2e.cluster.nodes import Node
+from tests.e2e.cluster.objects import workload
+from tests.e2e.cluster.rollout import BYSTANDER, SECOND, RealCluster
 from tests.e2e.hosts import gpu_host, hardware
 from tests.e2e.hosts import host as hosts
 from tests.e2e.hosts.host import Host
 from tests.e2e.hosts.machine import Machine
 from tests.e2e.program import Installer, missing_programs
-from tests.e2e.rollout import BYSTANDER, SECOND, RealCluster
 from tests.e2e.sites import Site
 from tests.support import payloads
 from tests.support.built import go_tools, image_build, releases
@@ -29,14 +32,11 @@ from tests.support.containerd_binaries import NEWEST, Binary, found
 from tests.support.engines import cgroups, containers, images
 from tests.support.engines.crio_engine import CrioEngine
 from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine, Engine
-from tests.support.kubernetes import control_plane, kinds
-from tests.support.kubernetes.control_plane import ControlPlane
-from tests.support.kubernetes.nodes import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from tests.support.kubernetes.kinds import Kind
+    from tests.e2e.cluster.kinds import Kind
 
 DATA = Path(__file__).parent / "data"
 
@@ -315,7 +315,7 @@ def real_cluster(
 @pytest.fixture
 def cluster(real_cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[RealCluster]:
     """Yield it with nothing of ours on any node, whatever the test before did."""
-    cluster_tidying.tidy(real_cluster)
+    tidying.tidy(real_cluster)
     real_cluster.note()
-    with cluster_record.recorded(request.node, real_cluster):
+    with record.recorded(request.node, real_cluster):
         yield real_cluster

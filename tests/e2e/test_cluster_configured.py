@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import account_tokens, cluster_record, cluster_tidying, outages
-from tests.e2e.cluster_objects import copy_of_base
-from tests.e2e.rollout import DAEMON_SET, NAME, RealCluster, wait_until
-from tests.e2e.standings import changes
+from tests.e2e.cluster import account_tokens, outages, record, tidying
+from tests.e2e.cluster.objects import copy_of_base
+from tests.e2e.cluster.rollout import DAEMON_SET, NAME, RealCluster, wait_until
+from tests.e2e.cluster.standings import changes
 from tests.support import manifests
 
 pytestmark = pytest.mark.cluster
@@ -27,7 +27,7 @@ class Installation:
         self.sound = False
 
     def make(self) -> None:
-        cluster_tidying.tidy(self.cluster)
+        tidying.tidy(self.cluster)
         self.cluster.note()
         self.cluster.apply()
         self.cluster.wait_until_ready()
@@ -58,7 +58,7 @@ def configured(installation: Installation, request: pytest.FixtureRequest) -> It
     if not installation.sound:
         installation.make()
     installation.sound = False
-    with cluster_record.recorded(request.node, installation.cluster):
+    with record.recorded(request.node, installation.cluster):
         yield installation.cluster
     installation.check()
     installation.sound = True

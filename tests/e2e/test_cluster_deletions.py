@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.e2e import account_tokens
-from tests.e2e.rollout import BYSTANDER, DAEMON_SET, LABEL, NAME, NAMESPACE, TAINT, RealCluster
+from tests.e2e.cluster import account_tokens
+from tests.e2e.cluster.rollout import BYSTANDER, DAEMON_SET, LABEL, NAME, NAMESPACE, TAINT, RealCluster
 from tests.support import manifests
 
 pytestmark = pytest.mark.cluster

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.e2e.cluster.rollout import DAEMON_SET, RealCluster, wait_until
 from tests.e2e.hosts.machine import HANDLERS
-from tests.e2e.rollout import DAEMON_SET, RealCluster, wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterator
 
 import pytest
 
-from tests.e2e import outages
+from tests.e2e.cluster import outages
+from tests.e2e.cluster.nodes import Node
+from tests.e2e.cluster.rollout import NAME, RealCluster, wait_until
 from tests.e2e.hosts.machine import INSTALL_DIR
-from tests.e2e.rollout import NAME, RealCluster, wait_until
 from tests.support import drivers
-from tests.support.kubernetes.nodes import Node
 
 pytestmark = pytest.mark.cluster
 SERVED = "The engines serve the handlers"

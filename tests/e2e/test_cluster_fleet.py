@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.rollout import DAEMON_SET, NAME, NAMESPACE, RealCluster, wait_until
+from tests.e2e.cluster import control_plane, fleet, kinds
+from tests.e2e.cluster.audit import AuditLog, Request, counted
+from tests.e2e.cluster.control_plane import ControlPlane
+from tests.e2e.cluster.kinds import Kind
+from tests.e2e.cluster.rollout import DAEMON_SET, NAME, NAMESPACE, RealCluster, wait_until
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
-from tests.support.kubernetes import control_plane, fleet, kinds
-from tests.support.kubernetes.audit import AuditLog, Request, counted
-from tests.support.kubernetes.control_plane import ControlPlane
-from tests.support.kubernetes.kinds import Kind
 from tests.support.manifests import FOLDER
 
 pytestmark = pytest.mark.cluster

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.e2e.cluster.rollout import GPU, RealCluster
+from tests.e2e.cluster.standings import changes
 from tests.e2e.hosts.gpu_nodes import THE_GPU
 from tests.e2e.hosts.machine import INSTALL_DIR
-from tests.e2e.rollout import GPU, RealCluster
-from tests.e2e.standings import changes
 
 pytestmark = pytest.mark.cluster
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e import outages
+from tests.e2e.cluster import outages
+from tests.e2e.cluster.rollout import DAEMON_SET, RealCluster
 from tests.e2e.hosts.machine import HANDLERS
-from tests.e2e.rollout import DAEMON_SET, RealCluster
 
 pytestmark = pytest.mark.cluster
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.e2e.cluster.rollout import BYSTANDER, NAME, RealCluster, wait_until
 from tests.e2e.hosts.gpu_nodes import THE_GPU
 from tests.e2e.hosts.machine import HANDLERS
-from tests.e2e.rollout import BYSTANDER, NAME, RealCluster, wait_until
 
 pytestmark = pytest.mark.cluster
 

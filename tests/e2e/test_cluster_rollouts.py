@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.e2e.cluster.rollout import DAEMON_SET, SECOND_IMAGE, RealCluster
 from tests.e2e.hosts.gpu_nodes import NOTHING, THE_GPU
-from tests.e2e.rollout import DAEMON_SET, SECOND_IMAGE, RealCluster
 
 pytestmark = pytest.mark.cluster
 

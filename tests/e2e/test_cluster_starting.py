@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.e2e.rollout import RealCluster
+from tests.e2e.cluster.rollout import RealCluster
 
 pytestmark = pytest.mark.cluster
 ROUNDS = int(os.environ.get("E2E_ROUNDS", "3"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kubernetes.audit import AuditLog, Request, counted
+from tests.e2e.cluster.audit import AuditLog, Request, counted
 
 
 class Log:

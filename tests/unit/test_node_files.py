@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kubernetes.files import Files, State
+from tests.e2e.cluster.files import Files, State
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def layers(tmp_path: Path) -> tuple[Path, Path]:
 def look(layers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, State]]:
     """Return what looks at them again and again; to it, each change was long ago."""
     files = Files()
-    monkeypatch.setattr("tests.support.kubernetes.files.time.time", lambda: 2**40)
+    monkeypatch.setattr("tests.e2e.cluster.files.time.time", lambda: 2**40)
     return lambda: files.differences(*layers, ("var/log",))
 
 
@@ -75,7 +75,7 @@ def test_a_file_that_was_changed_just_now_is_read_again(
     layers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, now = Files(), (layers[0] / "etc/config").stat().st_ctime
-    monkeypatch.setattr("tests.support.kubernetes.files.time.time", lambda: now)
+    monkeypatch.setattr("tests.e2e.cluster.files.time.time", lambda: now)
     before = files.differences(*layers, ())
     assert not files._known
     (layers[0] / "etc/config").write_text("two\n")

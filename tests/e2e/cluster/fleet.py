@@ -9,7 +9,7 @@ import json
 import time
 from pathlib import Path
 
-from tests.support.kubernetes.control_plane import ControlPlane, ControlPlaneError
+from tests.e2e.cluster.control_plane import ControlPlane, ControlPlaneError
 
 FLAGS = {
     # Debian's etcd cannot tell how far a watch has come. An API server that would need that ends each watch as KWOK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tests.support.kubernetes.files import State
+from tests.e2e.cluster.files import State
 
 RELOADS = "run/nvidia/toolkit-installer.reloads"
 """What a cleanup leaves by purpose: when the engine was reloaded."""

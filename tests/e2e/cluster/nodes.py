@@ -10,19 +10,19 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tests.e2e.cluster import control_plane
+from tests.e2e.cluster.control_plane import BRIDGE, ControlPlane
+from tests.e2e.cluster.files import Files, State
+from tests.e2e.cluster.kinds import CNI_CONFIGURATION
 from tests.e2e.hosts import gpu_host
 from tests.e2e.hosts.hardware import Hardware, connect
 from tests.e2e.hosts.host import Host
-from tests.support.kubernetes import control_plane
-from tests.support.kubernetes.control_plane import BRIDGE, ControlPlane
-from tests.support.kubernetes.files import Files, State
-from tests.support.kubernetes.kinds import CNI_CONFIGURATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.e2e.cluster.kinds import Kind
     from tests.support.built.releases import Release
-    from tests.support.kubernetes.kinds import Kind
 
 KEPT = "/var/log/kept"
 """Where a node has the logs of the installer's pods after these are gone."""

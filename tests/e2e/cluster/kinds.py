@@ -20,7 +20,7 @@ from tests.support.engines import images
 CNI = Path("/usr/lib/cni")
 """The plugins of Debian's package containernetworking-plugins."""
 CNI_CONFIGURATION = "/etc/cni/net.d"
-_CRI_STATUS = Path(__file__).parents[1] / "engines" / "cri_status.py"
+_CRI_STATUS = Path(__file__).parents[2] / "support" / "engines" / "cri_status.py"
 _ARCHIVE = "/run/image.tar"
 
 _CONTAINERD_1 = f"""\

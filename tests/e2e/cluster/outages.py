@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from tests.e2e.rollout import RealCluster, wait_until
+from tests.e2e.cluster.rollout import RealCluster, wait_until
 
 SECONDS = float(os.environ.get("E2E_OUTAGE", "35"))
 """How long one lasts: longer than a pod that is told to stop asks at most, which is 30 s. E2E_OUTAGE=120 makes it two

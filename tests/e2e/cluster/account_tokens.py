@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from tests.e2e.rollout import RealCluster, wait_until
-from tests.support.kubernetes.control_plane import ControlPlane, kubeconfig
+from tests.e2e.cluster.control_plane import ControlPlane, kubeconfig
+from tests.e2e.cluster.rollout import RealCluster, wait_until
 
 _VOLUME = "/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected"
 _TOKEN = "..data/token"  # noqa: S105  # its place

@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from tests.e2e.cluster_objects import all_at_once, is_ready, workload
+from tests.e2e.cluster.control_plane import ControlPlane
+from tests.e2e.cluster.nodes import KEPT, Node
+from tests.e2e.cluster.objects import all_at_once, is_ready, workload
+from tests.e2e.cluster.standings import PID_FILE, Standing, changes
 from tests.e2e.hosts.gpu_nodes import LOOK
 from tests.e2e.hosts.machine import HANDLERS
-from tests.e2e.standings import PID_FILE, Standing, changes
-from tests.support.kubernetes.control_plane import ControlPlane
-from tests.support.kubernetes.nodes import KEPT, Node
 from tests.support.manifests import FOLDER
 from toolkit_installer import __version__
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 
+from tests.e2e.cluster.nodes import KEPT
+from tests.e2e.cluster.rollout import GPU, LABEL, NAME, NAMESPACE, TAINT, RealCluster, wait_until
+from tests.e2e.cluster.standings import RELOADS, changes
 from tests.e2e.program import SCRIPTS
-from tests.e2e.rollout import GPU, LABEL, NAME, NAMESPACE, TAINT, RealCluster, wait_until
-from tests.e2e.standings import RELOADS, changes
-from tests.support.kubernetes.nodes import KEPT
 from tests.support.manifests import FOLDER
 
 

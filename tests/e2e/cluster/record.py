@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.rollout import RealCluster
+from tests.e2e.cluster.rollout import RealCluster
 from tests.support.reports import cluster_table
 
 
