@@ -17,6 +17,7 @@ from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.nodes import Node
 from tests.e2e.cluster.objects import workload
 from tests.e2e.cluster.rollout import BYSTANDER, SECOND, RealCluster
+from tests.e2e.containerd_binaries import NEWEST, Binary, found
 from tests.e2e.hosts import gpu_host, hardware
 from tests.e2e.hosts import host as hosts
 from tests.e2e.hosts.host import Host
@@ -28,7 +29,6 @@ from tests.support.built import go_tools, image_build, releases
 from tests.support.built.go_tools import GoToolError, Tool
 from tests.support.built.image_build import BuiltImage, ImageBuildError
 from tests.support.built.releases import Release, ReleaseError, Suite
-from tests.support.containerd_binaries import NEWEST, Binary, found
 from tests.support.engines import cgroups, containers, images
 from tests.support.engines.crio_engine import CrioEngine
 from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine, Engine

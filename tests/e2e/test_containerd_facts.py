@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.containerd_binaries import Binary, dump, table
+from tests.e2e.containerd_binaries import Binary, dump, table
 
 if TYPE_CHECKING:
     from pathlib import Path

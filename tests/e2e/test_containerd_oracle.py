@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.containerd_binaries import Binary, differences, dump
+from tests.e2e.containerd_binaries import Binary, differences, dump
 from tests.support.containerd_cases import HANDLERS, TOOLKIT, Case, cases
 from tests.support.containerd_links import CASES, put
 from toolkit_installer.engines.api import Live, Request

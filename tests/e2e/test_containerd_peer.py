@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.containerd_binaries import Binary, dump, said, table
 from tests.support import payloads
-from tests.support.containerd_binaries import Binary, dump, said, table
 from tests.support.containerd_cases import FOLDER, TOOLKIT, Case, cases
 
 ASKED = [case for case in cases() if not case.refused]

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import toolkit_installer
-from tests.e2e.course import Clock, Course
 from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR, Machine
-from tests.e2e.peer import Peer
+from tests.e2e.matrix.course import Clock, Course
+from tests.e2e.matrix.peer import Peer
+from tests.e2e.matrix.prober import Prober
+from tests.e2e.matrix.rows import ROWS, Row
 from tests.e2e.program import WAITING, Installer, missing_programs
-from tests.e2e.rows import ROWS, Row
 from tests.support import payloads
-from tests.support.prober import Prober
 from tests.support.reports.compatibility import By, Step
 
 if TYPE_CHECKING:

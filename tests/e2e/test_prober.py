@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.support.prober import Prober
+from tests.e2e.matrix.prober import Prober
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +107,7 @@ def test_a_containerd_without_its_cri_does_not_count_as_there(docker: DockerEngi
 def test_probers_end_with_tests_that_are_killed(folder: Path) -> None:
     script = f"""
         import os, pathlib, signal
-        from tests.support.prober import Prober
+        from tests.e2e.matrix.prober import Prober
         with Prober("docker", pathlib.Path({str(folder / "nobody")!r}), pathlib.Path({str(folder / "prober")!r})):
             os.kill(os.getpid(), signal.SIGKILL)
     """

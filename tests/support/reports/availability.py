@@ -58,7 +58,7 @@ class Figures:
 
 
 def parse(lines: Iterable[str]) -> Iterator[Sample]:
-    """Yield what tests/support/probe.py printed."""
+    """Yield what tests/e2e/matrix/probe.py printed."""
     for line in lines:
         *numbers, failure = line.rstrip("\n").split(" ", 4)
         due, sent, done, pid = map(int, numbers)

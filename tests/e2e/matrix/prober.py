@@ -1,4 +1,4 @@
-"""Watches an engine through tests/support/probe.py, and beside it a program that does nothing but answer."""
+"""Watches an engine through probe.py, and beside it a program that does nothing but answer."""
 
 from __future__ import annotations
 

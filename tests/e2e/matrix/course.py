@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.e2e.hosts.machine import Machine
-    from tests.e2e.rows import Row
-    from tests.support.prober import Prober
+    from tests.e2e.matrix.prober import Prober
+    from tests.e2e.matrix.rows import Row
     from tests.support.reports.availability import Figures
 
 _NS = 1e9

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.containerd_binaries import NEWEST
 from tests.e2e.hosts import crio_unit
 from tests.e2e.hosts import machine as containerds
 from tests.e2e.hosts.host import Host
@@ -19,11 +20,10 @@ from tests.e2e.hosts.machine import Machine
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.built.releases import Suite
-from tests.support.containerd_binaries import NEWEST
 from tests.support.engines.crio_engine import running_config
 from tests.support.engines.daemons import cri_status
 
-_CRI_CALL = Path(__file__).parents[1] / "support" / "engines" / "cri_call.py"
+_CRI_CALL = Path(__file__).parents[2] / "support" / "engines" / "cri_call.py"
 _RUNTIME_VERSION = "3"
 """The field of the CRI's VersionResponse."""
 
@@ -36,7 +36,7 @@ class Kind:
     called: str
     """Its name in the table."""
     probed: str
-    """How tests/support/probe.py asks it."""
+    """How probe.py asks it."""
     unit: str
     socket: str
     config: str

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from tests.e2e.course import Clock, Course
     from tests.e2e.hosts.machine import Machine
-    from tests.e2e.rows import Row
+    from tests.e2e.matrix.course import Clock, Course
+    from tests.e2e.matrix.rows import Row
 
 VERSION = "1.19.0"
 _PROGRAM = "/usr/local/bin/nvidia-ctk-installer"
