@@ -14,9 +14,9 @@ import pytest
 
 from tests.e2e import marked_program, tracing
 from tests.e2e.program import SCRIPTS
-from tests.node import matrix
-from tests.node.judging import Judge
-from tests.node.matrix import INSTALL, REINSTALL, UNINSTALL, Bench, Command
+from tests.node.sweeps import matrix
+from tests.node.sweeps.judging import Judge
+from tests.node.sweeps.matrix import INSTALL, REINSTALL, UNINSTALL, Bench, Command
 from tests.support.engines.daemons import PATH
 from tests.support.fake_node import PID_FILE, WAITING, FakeNode
 

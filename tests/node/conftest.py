@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.node import matrix
+from tests.node.drift import Templates
+from tests.node.sweeps import matrix
 from tests.support import payloads
-from tests.support.drift import Templates
 from tests.support.fake_node import FakeNode
 
 

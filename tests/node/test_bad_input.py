@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.corpus import Site, snapshot
 from tests.support import payloads, warm_start
-from tests.support.corpus import Site, snapshot
 from tests.support.warm_start import SCRIPTS
 from toolkit_installer.errors import ExitCode
 

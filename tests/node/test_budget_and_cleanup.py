@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.engines.live_engines import SOCKET, FakeDockerd
+from tests.node.sweeps.trees import RELOADS
 from tests.support.api_server import DAEMON_SET_PATH, serving
 from tests.support.fake_node import DAEMON_JSON, TOOLKIT, FakeNode
-from tests.support.live_engines import SOCKET, FakeDockerd
-from tests.support.trees import RELOADS
 
 TWO = ("--socket", SOCKET, "--reload-budget", "2/600")
 REFUSED = "the engine was reloaded 2 times for installing within 600 s"

@@ -17,8 +17,8 @@ import pytest
 from tests.node import faults
 from tests.node.faults import Call, Fault, Outcome, Plan
 from tests.node.instants import Deed, stopping
-from tests.node.ordering import disorder, on_the_node
-from tests.node.warm import Warm
+from tests.node.sweeps.ordering import disorder, on_the_node
+from tests.node.sweeps.warm import Warm
 from tests.support import fake_ctk, payloads
 from tests.support.fake_ctk import CONTROL, NEWER, NO_MODULES, VERSION
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, Entry, FakeNode, patiently

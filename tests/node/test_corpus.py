@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.program import WAITING, Installer
-from tests.support import payloads
-from tests.support.corpus import (
+from tests.node.corpus import (
     HANDLERS,
     Case,
     Entry,
@@ -35,6 +34,7 @@ from tests.support.corpus import (
     without_older_containerd,
     without_older_docker,
 )
+from tests.support import payloads
 
 CONTAINERD = Path("/usr/bin/containerd")
 PROGRAM = "nvidia-ctk-installer"

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from tests.node.crio_machine import SITE, UNIT, Machine, beside_crio, etc
+from tests.node.engines.crio_machine import SITE, UNIT, Machine, beside_crio, etc
 from tests.support import wiping
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
 from toolkit_installer.node.services import Services

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.crio_machine import Machine, beside_crio, etc
+from tests.node.engines.crio_machine import Machine, beside_crio, etc
 from tests.support import crio_stand_in
 from tests.support.fake_node import NOTHING_TO_DO, FakeNode
 

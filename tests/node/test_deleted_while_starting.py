@@ -17,6 +17,7 @@ from unittest import mock
 import psutil
 import pytest
 
+from tests.node.engines.live_engines import SOCKET, FakeDockerd
 from tests.node.faults import NEVER, Outcome, Plan, run
 from tests.node.instants import quickly
 from tests.node.toolkit_stopping import Clock
@@ -31,7 +32,6 @@ from tests.support.api_server import (
     token,
 )
 from tests.support.fake_node import DAEMON_JSON, STORE, TOOLKIT, WAITING, FakeNode, Run
-from tests.support.live_engines import SOCKET, FakeDockerd
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 ROUNDS = int(os.environ.get("ROUNDS", "6"))

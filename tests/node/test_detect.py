@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import fake_cri, played
+from tests.node.engines import fake_cri
+from tests.node.engines.live_engines import FakeDockerd
+from tests.support import played
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, SCRIPTS, FakeNode
-from tests.support.live_engines import FakeDockerd
 from toolkit_installer.engines.detect.table import TABLE
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"

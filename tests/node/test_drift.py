@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from tests.node.faults import Outcome
-from tests.support.drift import (
+from tests.node.drift import (
     Edit,
     Templates,
     becomes,
@@ -22,6 +21,7 @@ from tests.support.drift import (
     swap,
     unchanged,
 )
+from tests.node.faults import Outcome
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT, FakeNode
 from toolkit_installer.documents.changes import same
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.drift import Edit, content_of, formatted_toml, put, swap, unchanged
+from tests.node.engines import fake_cri
 from tests.node.faults import run
-from tests.support import fake_cri
-from tests.support.drift import Edit, content_of, formatted_toml, put, swap, unchanged
 from tests.support.fake_node import CONFIG_TOML, DROP_IN, STORE, TOOLKIT, FakeNode
 
 ROOT = b"""\

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.drift import FOLDERS, Templates, put, swap
+from tests.node.drift import FOLDERS, Templates, put, swap
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT, WAITING, FakeNode, patiently
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'

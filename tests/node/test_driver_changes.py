@@ -9,11 +9,11 @@ import tomllib
 
 import pytest
 
+from tests.node.engines.live_engines import SOCKET, FakeDockerd
 from tests.node.instants import stopping
 from tests.support import drivers
 from tests.support.drivers import CONTAINER, HOST, install
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode
-from tests.support.live_engines import SOCKET, FakeDockerd
 from toolkit_installer.driver.roots import CONTAINER_READY, DRIVER_READY, VALIDATIONS
 
 pytestmark = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)

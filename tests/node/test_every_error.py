@@ -11,9 +11,21 @@ from typing import Any
 import pytest
 
 from tests.node.faults import Fault, Plan
-from tests.node.judging import Judge
-from tests.node.matrix import CLEANUP, CONVERGE, INSTALL, MAKES, REINSTALL, UNINSTALL, Bench, Deed, Done, World, deed_of
-from tests.support import soundness, trees
+from tests.node.sweeps import soundness, trees
+from tests.node.sweeps.judging import Judge
+from tests.node.sweeps.matrix import (
+    CLEANUP,
+    CONVERGE,
+    INSTALL,
+    MAKES,
+    REINSTALL,
+    UNINSTALL,
+    Bench,
+    Deed,
+    Done,
+    World,
+    deed_of,
+)
 from toolkit_installer.errors import ExitCode
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EINTR)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.node.faults import Plan
-from tests.node.judging import Judge
-from tests.node.matrix import (
+from tests.node.sweeps.judging import Judge
+from tests.node.sweeps.matrix import (
     CLEANUP,
     DEEDS,
     HALVES,

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.node.faults import Fault, Plan
-from tests.node.matrix import CLEANUP, INSTALL, MAKES, REINSTALL, UNINSTALL, Bench, Command, World
-from tests.support import soundness
+from tests.node.sweeps import soundness
+from tests.node.sweeps.matrix import CLEANUP, INSTALL, MAKES, REINSTALL, UNINSTALL, Bench, Command, World
+from tests.node.sweeps.soundness import Grounds
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, TOOLKIT, Entry
-from tests.support.soundness import Grounds
 from toolkit_installer.errors import ExitCode
 
 LIVE = pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.canary import Canary
 from tests.node.faults import Outcome, run
 from tests.node.instants import Deed
 from tests.support import payloads
-from tests.support.canary import Canary
 from tests.support.fake_node import DAEMON_JSON, PID_FILE, STORE, TOOLKIT, FakeNode
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'

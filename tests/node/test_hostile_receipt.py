@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.node.canary import Canary
 from tests.node.faults import Outcome, run
-from tests.support.canary import Canary
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT, FakeNode
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'

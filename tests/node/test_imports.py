@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_engines import Served
+from tests.node.engines.fake_engines import Served
+from tests.node.engines.live_engines import SOCKET, FakeDockerd
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode, Run
-from tests.support.live_engines import SOCKET, FakeDockerd
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
-STARTED = Path(__file__).parents[1] / "support" / "recorded_start.py"
+STARTED = Path(__file__).with_name("recorded_start.py")
 OWN = "toolkit_installer"
 HEAVY = {
     *("asyncio", "concurrent", "ctypes", "decimal", "difflib", "email", "http", "json", "logging", "multiprocessing"),

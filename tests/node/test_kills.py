@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.corpus import Entry, Site, containerd_table, snapshot
 from tests.support import payloads, warm_start
-from tests.support.corpus import Entry, Site, containerd_table, snapshot
 from tests.support.warm_start import SCRIPTS
 
 KILLS = int(os.environ.get("KILLS", "25"))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.program import SCRIPTS
+from tests.node.corpus import HANDLERS, Site, containerd_table
 from tests.support import payloads
-from tests.support.corpus import HANDLERS, Site, containerd_table
 
 MIRRORS = 'plugins."io.containerd.grpc.v1.cri".registry.mirrors'
 RUNTIMES = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes'

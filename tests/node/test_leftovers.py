@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.drift import FOLDERS, engine_of, parsed
+from tests.node.engines import fake_cri
 from tests.node.faults import Outcome, run
-from tests.support import fake_cri
-from tests.support.drift import FOLDERS, engine_of, parsed
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DROP_IN, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
 from toolkit_installer.documents.changes import same
 

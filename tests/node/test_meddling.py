@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.node import warm
 from tests.node.faults import Outcome, run
 from tests.node.instants import Deed, numbers_of
+from tests.node.sweeps import warm
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
 
 

@@ -7,9 +7,9 @@ import posixpath
 import pytest
 
 from tests.node.faults import RENAMES, Call
-from tests.node.matrix import DEEDS, Bench, Deed, interrupted
-from tests.node.ordering import ASKING, NAMES, disorder, on_the_node
-from tests.support import soundness
+from tests.node.sweeps import soundness
+from tests.node.sweeps.matrix import DEEDS, Bench, Deed, interrupted
+from tests.node.sweeps.ordering import ASKING, NAMES, disorder, on_the_node
 
 
 def calls_of(made: Bench, deed: Deed) -> list[Call]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.drift import Templates, parsed
+from tests.node.drift import Templates, parsed
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT
 from tests.support.random_edits import (
     DOCKER_EDITS,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.engines.fake_engines import Served
+from tests.node.engines.live_engines import SOCKET, FakeDockerd
 from tests.node.faults import Fault, Plan, run
 from tests.node.instants import stopping
-from tests.support.fake_engines import Served
 from tests.support.fake_node import DAEMON_JSON, TOOLKIT, WAITING, FakeNode
-from tests.support.live_engines import SOCKET, FakeDockerd
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 NOT_READY = "Not ready: the engines do not serve the handlers"

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.node.drift import Templates, parsed
 from tests.node.faults import Outcome
-from tests.support.drift import Templates, parsed
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
 from toolkit_installer.documents.changes import same
 

@@ -12,10 +12,10 @@ from unittest import mock
 import pytest
 
 from tests.node import faults
+from tests.node.engines.fake_engines import Served
+from tests.node.engines.live_engines import FakeContainerd, FakeDockerd
 from tests.node.faults import Fault, Plan
-from tests.support.fake_engines import Served
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
-from tests.support.live_engines import FakeContainerd, FakeDockerd
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.services import Services
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.node.engines.fake_engines import Served
 from tests.node.faults import Plan
-from tests.node.matrix import INSTALL, MAKES, UNINSTALL, Bench, World
-from tests.support import soundness
-from tests.support.fake_engines import Served
+from tests.node.sweeps import soundness
+from tests.node.sweeps.matrix import INSTALL, MAKES, UNINSTALL, Bench, World
+from tests.node.sweeps.soundness import Grounds
+from tests.node.sweeps.trees import Tree
 from tests.support.fake_node import STORE, TOOLKIT, Entry
-from tests.support.soundness import Grounds
-from tests.support.trees import Tree
 
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
 Damage = Callable[[Tree, str], Tree]

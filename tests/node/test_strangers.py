@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import fake_cri, played
+from tests.node.engines import fake_cri
+from tests.support import played
 from tests.support.fake_node import DAEMON_JSON, SCRIPTS, TOOLKIT, FakeNode
 
 STRANGER = 65534

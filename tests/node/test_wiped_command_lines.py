@@ -17,9 +17,10 @@ from unittest import mock
 
 import pytest
 
-from tests.support import fake_cri, played
+from tests.node.engines import fake_cri
+from tests.node.engines.live_engines import FakeDockerd
+from tests.support import played
 from tests.support.fake_node import CONFIG_TOML, SCRIPTS, FakeNode
-from tests.support.live_engines import FakeDockerd
 from toolkit_installer.engines.common import serving, told
 from toolkit_installer.engines.containerd import started as containerd_started
 from toolkit_installer.engines.detect import kubelet

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.node import fake_gpus
+from tests.node.engines.live_engines import SOCKET, FakeDockerd
+from tests.node.fake_gpus import GPU, H100
 from tests.node.instants import stopping
 from tests.node.test_wait_driver import start
-from tests.support import drivers, fake_gpus
+from tests.support import drivers
 from tests.support.drivers import CONTAINER, HOST, install
-from tests.support.fake_gpus import GPU, H100
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode
-from tests.support.live_engines import SOCKET, FakeDockerd
 
 runs_drivers = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)
 IDLE = ("--without-gpu", "idle", "--driver-root", "auto")

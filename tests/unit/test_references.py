@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import wiping
-from tests.support.started import wait_until_it_shows
+from tests.unit.started import wait_until_it_shows
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.lifecycle.still_needed import containers, holders
 from toolkit_installer.node import processes

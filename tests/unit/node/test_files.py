@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from tests.support.noted_calls import Calls
+from tests.unit.noted_calls import Calls
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk import reading

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.noted_calls import Calls
+from tests.unit.noted_calls import Calls
 from toolkit_installer.node.disk.files import KEPT_SUFFIX, ChangedMeanwhileError, Files, Recovered, swap_name
 from toolkit_installer.node.disk.folders import temporary_name
 from toolkit_installer.node.disk.reading import Found

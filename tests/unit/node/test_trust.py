@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.started import wait_until_it_shows
+from tests.unit.started import wait_until_it_shows
 from toolkit_installer.node import descriptors, processes, trust
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.trust import Standing

@@ -15,7 +15,8 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.support.fake_engines import CRI, Served
+from tests.node.engines.fake_engines import CRI, Served
+from tests.node.sweeps.trees import Tree, unmarked
 from tests.support.fake_node import (
     CONFIG_TOML,
     CRIO_DROP_IN,
@@ -27,7 +28,6 @@ from tests.support.fake_node import (
     TOOLKIT,
     Entry,
 )
-from tests.support.trees import Tree, unmarked
 
 FILES = {"docker": (DAEMON_JSON,), "containerd": (CONFIG_TOML, DROP_IN), "crio": (CRIO_SITE, CRIO_DROP_IN)}
 """Each engine's files; the first is the operator's."""

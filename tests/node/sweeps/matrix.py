@@ -9,13 +9,14 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from tests.node.engines.fake_engines import Served, started
+from tests.node.engines.live_engines import SOCKET, FakeContainerd, FakeDockerd, LiveEngine
 from tests.node.faults import NEVER, RENAMES, Call, Outcome, Plan
-from tests.node.warm import Warm
-from tests.support import fake_ctk, payloads, soundness, trees
-from tests.support.fake_engines import Served, started
+from tests.node.sweeps import soundness, trees
+from tests.node.sweeps.trees import Tree
+from tests.node.sweeps.warm import Warm
+from tests.support import fake_ctk, payloads
 from tests.support.fake_node import CONFIG_TOML, CRIO_SITE, DAEMON_JSON, STORE, TOOLKIT, Entry, FakeNode
-from tests.support.live_engines import SOCKET, FakeContainerd, FakeDockerd, LiveEngine
-from tests.support.trees import Tree
 
 OWNER = (4321, 1234) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
 XATTRS = (("user.origin", b"config management \x00\xff"),)

@@ -17,8 +17,8 @@ import posixpath
 import tomllib
 from typing import Any
 
+from tests.node.sweeps.trees import Tree
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON
-from tests.support.trees import Tree
 
 CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 

@@ -6,8 +6,8 @@ import posixpath
 from collections.abc import Iterator, Sequence
 
 from tests.node.faults import RENAMES, Call
+from tests.node.sweeps.soundness import PASSING, becoming
 from tests.support.fake_node import STORE, TOOLKIT
-from tests.support.soundness import PASSING, becoming
 
 RECEIPT = f"{STORE}/receipt.json"
 CONTENT = frozenset({"write", "truncate", "clone", "copy_range", "chmod", "chown", "setxattr", "removexattr"})

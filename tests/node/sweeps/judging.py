@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from tests.node.matrix import UNINSTALL, Bench, Command, World
-from tests.support import soundness, trees
+from tests.node.sweeps import soundness, trees
+from tests.node.sweeps.matrix import UNINSTALL, Bench, Command, World
+from tests.node.sweeps.soundness import Grounds
 from tests.support.fake_node import STORE
-from tests.support.soundness import Grounds
 
 
 class Judge:

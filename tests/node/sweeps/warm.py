@@ -24,8 +24,8 @@ import docker.errors  # the program would import it in each child anew
 import psutil
 import requests.exceptions  # this too
 
+from tests.node.engines.live_engines import keep_only
 from tests.node.faults import ENVIRONMENT, Outcome, Plan, invoke
-from tests.support.live_engines import keep_only
 from toolkit_installer.cli import commands
 from toolkit_installer.lifecycle import versions
 from toolkit_installer.node import signals

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
-from tests.support.fake_engines import Served, containerd_started, docker_reloaded
+from tests.node.engines.fake_engines import Served, containerd_started, docker_reloaded
+from tests.node.sweeps.trees import taken
 from tests.support.fake_node import DAEMON_JSON, FakeNode
-from tests.support.trees import taken
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import steadiness
 from toolkit_installer.engines.containerd.engine import Containerd
