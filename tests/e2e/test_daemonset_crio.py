@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from tests.support.api_server import Cluster
 from tests.support.built import go_tools
 from tests.support.built.image_build import BuiltImage
 from tests.support.engines import images
+from tests.support.engines.cri_client import status_command
 from tests.support.engines.crio_engine import CrioEngine
 from tests.support.engines.daemons import PATH
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
 _ARCHIVE = "/run/image.tar"
-_CRI_STATUS = Path(__file__).parents[1] / "support" / "engines" / "cri_status.py"
 # Images come from a file, and their layers lie in memory: the kernel makes no overlay on the machine's own.
 _PLACES = f"""\
 [crio]
@@ -64,7 +63,7 @@ def site(machine: Machine, folder: Path, built_image: BuiltImage, go_tool: Calla
     gpu_host.install(host, folder / "driver")
 
     def handlers() -> set[str]:
-        answer = json.loads(host.run(sys.executable, _CRI_STATUS, SOCKET, "20").stdout)
+        answer = json.loads(host.run(*status_command(SOCKET, 20)).stdout)
         return set(answer["handlers"]) - {""}
 
     with (

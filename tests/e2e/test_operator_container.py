@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from tests.support import fake_ctk
 from tests.support.built import go_tools
 from tests.support.built.image_build import BuiltImage
 from tests.support.engines import images
+from tests.support.engines.cri_client import status_command
 from tests.support.engines.crio_engine import CrioEngine
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
 HOOKS = "/usr/share/containers/oci/hooks.d"
 TOOLKIT = f"{INSTALL_DIR}/toolkit"
 NOT_YET = "the driver is not ready yet"
-_CRI_STATUS = Path(__file__).parents[1] / "support" / "engines" / "cri_status.py"
 _MAJOR = 195
 
 ENTRY = ("/bin/sh", "-c", "/bin/entrypoint.sh")
@@ -209,7 +208,7 @@ class Site:
             return self.machine.docker_handlers()
         if self.kind.name == "containerd":
             return self.machine.handlers()
-        answer = json.loads(self.machine.host.run(sys.executable, _CRI_STATUS, crio_unit.SOCKET, "20").stdout)
+        answer = json.loads(self.machine.host.run(*status_command(crio_unit.SOCKET, 20)).stdout)
         return set(answer["handlers"]) - {""}
 
     def configured(self) -> set[str]:

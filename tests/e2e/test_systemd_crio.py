@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import pytest
 from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
 from tests.support.built import go_tools
+from tests.support.engines.cri_client import status_command
 from tests.support.engines.crio_engine import CrioEngine
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ DROP_IN = f"{DROP_INS}/99-nvidia.toml"
 SOCKET = "/var/run/crio/crio.sock"
 IDLE = "Nothing to do"
 OWN = {"crun", "runc"}
-_CRI_STATUS = Path(__file__).parents[1] / "support" / "engines" / "cri_status.py"
 
 # As its package has it. No storage on an overlay, and what lowers its score may be lacking here.
 SERVICE = """\
@@ -67,7 +66,7 @@ class CrioMachine:
 
     def handlers(self) -> set[str]:
         """Return the names of the live CRI-O's handlers."""
-        answer = json.loads(self.machine.host.run(sys.executable, _CRI_STATUS, SOCKET, "20").stdout)
+        answer = json.loads(self.machine.host.run(*status_command(SOCKET, 20)).stdout)
         return set(answer["handlers"]) - {""}
 
     def runtime(self) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,11 +15,11 @@ from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.built.releases import Suite
 from tests.support.engines import images
+from tests.support.engines.cri_client import status_command
 
 CNI = Path("/usr/lib/cni")
 """The plugins of Debian's package containernetworking-plugins."""
 CNI_CONFIGURATION = "/etc/cni/net.d"
-_CRI_STATUS = Path(__file__).parents[2] / "support" / "engines" / "cri_status.py"
 _ARCHIVE = "/run/image.tar"
 
 _CONTAINERD_1 = f"""\
@@ -128,7 +127,7 @@ class Kind:
         if self.unit == "docker":
             shown = json.loads(host.run("docker", "info", "--format", "{{json .Runtimes}}").stdout)
             return frozenset(name for name in shown if not name.startswith("io.containerd."))
-        told = json.loads(host.run(sys.executable, _CRI_STATUS, self.socket, "60", within=90).stdout)
+        told = json.loads(host.run(*status_command(self.socket, 60), within=90).stdout)
         found = told["handlers"] if self.unit == "crio" else told["config"]["containerd"]["runtimes"]
         return frozenset(found) - {""}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 from tests.e2e.hosts.host import Host
 from tests.e2e.node import FileState, state_of, traces_of_writing
 from tests.e2e.program import SCRIPTS, Installer, Program
+from tests.support.engines.cri_client import status_command
 
 SOCKET = "/run/containerd/containerd.sock"
 CONFIG = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 INSTALL_DIR = "/usr/local/nvidia"
 HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-_CRI_STATUS = Path(__file__).parents[2] / "support" / "engines" / "cri_status.py"
 _STARTS = "/run/starts"
 _POLL = 0.05
 
@@ -98,7 +97,7 @@ class Machine:
 
     def containerd(self) -> dict[str, Any]:
         """Return what the live containerd says of its runtimes."""
-        done = self.host.run(sys.executable, _CRI_STATUS, SOCKET, "20")
+        done = self.host.run(*status_command(SOCKET, 20))
         answer = json.loads(done.stdout)
         assert answer["conditions"]["RuntimeReady"]
         table: dict[str, Any] = answer["config"]["containerd"]

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,12 @@ from tests.e2e.hosts.machine import Machine
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.built.releases import Suite
+from tests.support.engines.cri_client import calls_command
 from tests.support.engines.crio_engine import running_config
 from tests.support.engines.daemons import cri_status
 
-_CRI_CALL = Path(__file__).parents[2] / "support" / "engines" / "cri_call.py"
+_SECONDS = 60
+"""For one call of the CRI."""
 _RUNTIME_VERSION = "3"
 """The field of the CRI's VersionResponse."""
 
@@ -93,7 +94,7 @@ def _damaged_docker(text: str) -> str:
 
 def _cri_version(machine: Machine, socket: str) -> str:
     asked = json.dumps(["Version", {}, []]) + "\n"
-    done = machine.host.run(sys.executable, _CRI_CALL, socket, given=asked)
+    done = machine.host.run(*calls_command(socket, _SECONDS), given=asked)
     told = str(json.loads(done.stdout)["fields"][_RUNTIME_VERSION])
     return told.removeprefix("v").removesuffix("+unknown")  # the revision it was built from
 

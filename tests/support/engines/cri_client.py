@@ -9,10 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_CALLER = Path(__file__).with_name("cri_call.py")
+_PROGRAM = Path(__file__).with_name("cri_program.py")
 _AWAY = (": UNAVAILABLE: ", "server is not initialized yet")
 """What is in the error of a call that an engine did not answer because it ends, or has only begun."""
 _END_SECONDS = 30
+
+
+def status_command(socket: str | Path, seconds: float) -> list[str]:
+    """Return the command that prints the verbose Status of the CRI on a socket, as cri_program.py tells."""
+    return [sys.executable, str(_PROGRAM), "status", str(socket), str(seconds)]
+
+
+def calls_command(socket: str | Path, seconds: float) -> list[str]:
+    """Return the command that makes calls, see cri_program.py; one of them may take so long."""
+    return [sys.executable, str(_PROGRAM), "calls", str(socket), str(seconds)]
 
 
 class CriClient:
@@ -35,14 +45,14 @@ class CriClient:
         self._error, self._away = error, away or error
         flags = [f"--container-runtime-endpoint=unix://{socket}"] if as_kubelet else []
         self._caller = subprocess.Popen(
-            [*enter, sys.executable, str(_CALLER), str(socket), str(seconds), *flags],
+            [*enter, *calls_command(socket, seconds), *flags],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
     def call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
-        """Return the fields of the message in the answer that `way` leads to (cri_call.py)."""
+        """Return the fields of the message in the answer that `way` leads to (cri_program.py)."""
         assert self._caller.stdin is not None
         assert self._caller.stdout is not None
         print(json.dumps([method, request, way]), file=self._caller.stdin, flush=True)

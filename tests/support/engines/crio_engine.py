@@ -95,7 +95,7 @@ class CrioEngine(Engine):
             self._made_outside.clear()
 
     def info(self) -> dict[str, Any]:
-        """Return the CRI's verbose Status as cri_status.py prints it."""
+        """Return the CRI's verbose Status as cri_program.py prints it."""
         return cri_status(self.name, self.socket)
 
     def running_config(self) -> dict[str, Any]:

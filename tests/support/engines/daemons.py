@@ -12,17 +12,16 @@ import json
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, Self
 
 from tests.support.built.releases import Release
 from tests.support.engines import leftovers
+from tests.support.engines.cri_client import status_command
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _POLL = 0.02
-_CRI_STATUS = Path(__file__).with_name("cri_status.py")
 
 
 class EngineError(Exception):
@@ -174,11 +173,10 @@ class Engine(abc.ABC):
 
 
 def cri_status(name: str, path: Path) -> dict[str, Any]:
-    """Return the verbose Status of the CRI on a socket as cri_status.py prints it. Raises EngineError."""
+    """Return the verbose Status of the CRI on a socket as cri_program.py prints it. Raises EngineError."""
     if not path.exists():  # before the program that asks is started for nothing
         raise EngineError(f"{name} has no socket")
-    command = [sys.executable, str(_CRI_STATUS), str(path), "10"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(status_command(path, 10), capture_output=True, text=True, check=False, timeout=30)
     if done.returncode:
         raise EngineError(f"the CRI of {name} does not answer: {done.stderr}")
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -205,7 +203,7 @@ class ContainerdEngine(Engine):
         return ["containerd", "--config", str(self.config), *(f"{flag}={path}" for flag, path in places.items())]
 
     def info(self) -> dict[str, Any]:
-        """Return the CRI's verbose Status as cri_status.py prints it."""
+        """Return the CRI's verbose Status as cri_program.py prints it."""
         return cri_status(self.name, self.socket)
 
     def runtimes(self) -> dict[str, dict[str, Any]]:

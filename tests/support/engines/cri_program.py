@@ -1,0 +1,144 @@
+"""Asks a CRI socket, as a program of its own, so that grpc's threads stay out of the test process.
+
+    cri_program.py status SOCKET SECONDS          the verbose Status, as JSON
+    cri_program.py calls SOCKET SECONDS [FLAG]    one call a line on stdin, one answer a line on stdout
+
+It speaks the protocol by hand, field numbers as in k8s.io/cri-api `runtime/v1/api.proto`, so that a mistake in the
+installer's own stubs cannot hide here.
+
+Of the status there are `conditions` (name to true or false), `handlers` (names; empty before containerd 2.0) and
+`config` (the CRI plugin's effective configuration). Exit code 1 and the reason on stderr when there was no answer in
+time.
+
+A call is a JSON list: the method (of the RuntimeService where no other is named, as in `ImageService/PullImage`), the
+request as an object from field number to value (a string, a number, an object for a message, a list for a repeated
+field), and the numbers of the fields that lead to the message in the answer that is wanted. An answer is
+`{"fields": {NUMBER: TEXT, ...}}` with the last value of each field (a number as one character, which is enough for an
+exit code), or `{"error": TEXT}`. SECONDS is how long one call may take. With FLAG, which is a kubelet's, the program
+goes by that name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_VERBOSE = b"\x08\x01"  # StatusRequest.verbose = true
+
+
+def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of each field; of a number its value as one byte, which is enough for a bool."""
+    rest = iter(message)
+
+    def varint() -> int:
+        value, shift = 0, 0
+        for byte in rest:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                break
+        return value
+
+    while tag := varint():
+        kind = tag & 7
+        if kind == 0:
+            yield tag >> 3, bytes([varint() & 0xFF])
+        elif kind == 2:  # length-delimited
+            length = varint()
+            yield tag >> 3, bytes(next(rest) for _ in range(length))
+        else:
+            sys.exit(f"cri_program: wire type {kind} does not occur in a StatusResponse")
+
+
+def status(socket: str, seconds: float) -> dict[str, object]:
+    """Return what the CRI at `socket` says of itself within `seconds`. Raises grpc.RpcError."""
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        ask = channel.unary_unary(
+            "/runtime.v1.RuntimeService/Status", request_serializer=None, response_deserializer=None
+        )
+        answer = ask(_VERBOSE, timeout=seconds, wait_for_ready=True)
+    conditions: dict[str, bool] = {}
+    handlers: list[str] = []
+    config: object = {}
+    for number, content in fields(answer):
+        if number == 1:  # status: its conditions
+            for _, condition in fields(content):
+                parts = dict(fields(condition))
+                conditions[parts[1].decode()] = parts.get(2) == b"\x01"
+        elif number == 2:  # info: one entry of the map
+            entry = dict(fields(content))
+            if entry[1] == b"config":
+                config = json.loads(entry[2])
+        elif number == 3:  # runtime_handlers
+            handlers.append(dict(fields(content)).get(1, b"").decode())
+    return {"conditions": conditions, "handlers": handlers, "config": config}
+
+
+def message(content: dict[str, Any]) -> bytes:
+    """Return a protobuf message."""
+    return b"".join(
+        _field(int(number), value)
+        for number, values in content.items()
+        for value in (values if isinstance(values, list) else [values])
+    )
+
+
+def _field(number: int, value: Any) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    data = message(value) if isinstance(value, dict) else value.encode()
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return bytes([number])
+    return bytes([number & 0x7F | 0x80]) + _varint(number >> 7)
+
+
+def answer(
+    channel: grpc.Channel, seconds: float, method: str, request: dict[str, Any], way: list[int]
+) -> dict[str, Any]:
+    """Return what the CRI answers."""
+    path = f"/runtime.v1.{method if '/' in method else f'RuntimeService/{method}'}"
+    call = channel.unary_unary(path, request_serializer=None, response_deserializer=None)
+    try:
+        reply = call(message(request), timeout=seconds, wait_for_ready=True)
+    except grpc.RpcError as error:
+        return {"error": f"{method}: {error.code().name}: {error.details()}"}
+    for step in way:
+        reply = dict(fields(reply))[step]
+    return {"fields": {number: content.decode(errors="replace") for number, content in fields(reply)}}
+
+
+def serve(socket: str, seconds: float) -> None:
+    """Make the calls that come on stdin, and print what came of each."""
+    # an engine that restarts is tried again at once: the tests wait for it
+    options = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200))
+    with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+        for line in sys.stdin:
+            print(json.dumps(answer(channel, seconds, *json.loads(line))), flush=True)  # noqa: T201  # see above
+
+
+def main(what: str, socket: str, seconds: str, *flag: str) -> None:
+    """Do what the command line says."""
+    if what == "status":
+        try:
+            print(json.dumps(status(socket, float(seconds))))  # noqa: T201  # this program's answer
+        except grpc.RpcError as error:
+            sys.exit(f"cri_program: {error}")
+        return
+    if flag:  # a kubelet's
+        Path("/proc/self/comm").write_text("kubelet")
+    serve(socket, float(seconds))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
