@@ -25,12 +25,12 @@ from tests.e2e.hosts.machine import Machine
 from tests.e2e.program import Installer, missing_programs
 from tests.e2e.sites import Site
 from tests.support import payloads
-from tests.support.built import go_tools, image_build, releases
+from tests.support.built import go_tools, installer_image, releases
 from tests.support.built.go_tools import GoToolError, Tool
-from tests.support.built.image_build import BuiltImage, ImageBuildError
+from tests.support.built.installer_image import BuiltImage, ImageBuildError
 from tests.support.built.releases import Release, ReleaseError, Suite
 from tests.support.engines import cgroups, containers, images
-from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine, Engine
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def go_tool() -> Callable[[Tool], Path]:
 def built_image() -> BuiltImage:
     """Return the image of this working tree, built once for all."""
     try:
-        return image_build.built()
+        return installer_image.built()
     except (ImageBuildError, GoToolError) as error:
         pytest.skip(str(error))
 
@@ -282,7 +282,7 @@ def join(
             node = Node(number, kind, plane, kubernetes, plane.folder.parent, release=suite, engine=engine)
             made.append(stack.enter_context(node))
 
-        names = built_image.reference, f"{image_build.NAME}:{SECOND}"
+        names = built_image.reference, f"{installer_image.NAME}:{SECOND}"
         images.renamed(built_image.archive, both := plane.folder / "image.tar", *names)
 
         def bring(node: Node) -> None:

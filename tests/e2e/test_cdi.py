@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.hosts import driver as gpu
-from tests.e2e.hosts import gpu_nodes
-from tests.e2e.hosts.driver import Driver
+from tests.e2e.file_states import traces_of_writing
+from tests.e2e.hosts import gpu, gpu_nodes
+from tests.e2e.hosts.gpu import Driver
 from tests.e2e.hosts.gpu_nodes import KINDS, Engines, Kind
-from tests.e2e.node import traces_of_writing
 from tests.e2e.program import Installer
 from tests.support import fake_ctk
 from tests.support.built import go_tools, real_payload
 from tests.support.engines import containers as support
-from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import PATH, DockerEngine
 from tests.support.fake_ctk import CONTROL, NEWER, NO_MODULES, VERSION
 

@@ -11,7 +11,7 @@ from tests.e2e.cluster import outages
 from tests.e2e.cluster.nodes import Node
 from tests.e2e.cluster.rollout import NAME, RealCluster, wait_until
 from tests.e2e.hosts.machine import INSTALL_DIR
-from tests.support import drivers
+from tests.support import driver_roots
 
 pytestmark = pytest.mark.cluster
 SERVED = "The engines serve the handlers"
@@ -28,7 +28,7 @@ def undriven(cluster: RealCluster) -> Iterator[RealCluster]:
     yield cluster
     for node in cluster.nodes.values():
         for command in ("umount", "rmdir"):
-            node.host.run(command, drivers.CONTAINER, check=False)
+            node.host.run(command, driver_roots.CONTAINER, check=False)
         node.install_driver()
 
 
@@ -82,16 +82,16 @@ def test_pods_wait_for_the_driver_configure_without_an_api_server_and_reload_not
     wait_until_all(cluster, lambda node: GONE in cluster.said(node.name), "the pods have seen that the driver is gone")
     cluster.assert_configured(reloads=1)
     for node in cluster.nodes.values():  # as a driver container shows its root to the node
-        node.host.run("mkdir", "-p", drivers.CONTAINER)
-        node.host.run("mount", "-t", "tmpfs", "tmpfs", drivers.CONTAINER)
-        drivers.install(node.host.path(drivers.CONTAINER))
-    wait_until_all(cluster, lambda node: driver_root(node) == drivers.CONTAINER, "the new root is followed")
+        node.host.run("mkdir", "-p", driver_roots.CONTAINER)
+        node.host.run("mount", "-t", "tmpfs", "tmpfs", driver_roots.CONTAINER)
+        driver_roots.install(node.host.path(driver_roots.CONTAINER))
+    wait_until_all(cluster, lambda node: driver_root(node) == driver_roots.CONTAINER, "the new root is followed")
     cluster.assert_configured(reloads=1)
     assert cluster.workloads(NAME) == pods
 
     for node in cluster.nodes.values():
-        node.host.run("umount", drivers.CONTAINER)
-        node.host.run("rmdir", drivers.CONTAINER)
+        node.host.run("umount", driver_roots.CONTAINER)
+        node.host.run("rmdir", driver_roots.CONTAINER)
     cluster.remove_installation()
     cluster.assert_as_before(reloads=2)
     cluster.assert_undisturbed()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.node import lost_lines, state_of
+from tests.e2e.file_states import lost_lines, state_of
 from tests.e2e.program import WAITING, Installer
 from tests.support.built.releases import Release, Suite
 from tests.support.engines.daemons import ContainerdEngine

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.node import state_of, traces_of_writing
+from tests.e2e.file_states import state_of, traces_of_writing
 from tests.e2e.program import WAITING, Installer
 from tests.e2e.sites import wait_for
 from tests.support.engines.containers import ContainerError, PodContainers
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.engines.crio_engine import CrioEngine
+    from tests.support.engines.crio import CrioEngine
 
 HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 OWN = {"runc", "crun"}

@@ -16,7 +16,7 @@ from tests.support.engines.containers import ContainerError, PodContainers
 from tests.support.engines.daemons import EngineError
 
 if TYPE_CHECKING:
-    from tests.support.engines.crio_engine import CrioEngine
+    from tests.support.engines.crio import CrioEngine
 
 pytestmark = pytest.mark.alone
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.node import state_of, traces_of_writing
+from tests.e2e.file_states import state_of, traces_of_writing
 from tests.e2e.program import WAITING, Installer
 from tests.support.engines.containers import ContainerError, PodContainers
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.engines.crio_engine import CrioEngine
+    from tests.support.engines.crio import CrioEngine
 
 OWN = {"runc", "crun"}
 _FORGOTTEN = "failed to find runtime handler nvidia"

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from tests.e2e.hosts import driver, gpu_host, kubelet_pod
+from tests.e2e.hosts import gpu, gpu_host, kubelet_pod
 from tests.e2e.hosts.gpu_nodes import NOTHING, THE_GPU
 from tests.e2e.hosts.machine import CONFIG, DROP_IN, HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.hosts.small_cluster import RUN, WAIT, Site
 from tests.e2e.program import WAITING
 from tests.e2e.sites import wait_for
-from tests.support import api_server, drivers
+from tests.support import api_server, driver_roots
 from tests.support.api_server import Cluster
 from tests.support.built import go_tools
-from tests.support.built.image_build import BuiltImage
+from tests.support.built.installer_image import BuiltImage
 from tests.support.engines import images
 from tests.support.engines.daemons import PATH
 
@@ -178,8 +178,8 @@ def test_a_node_whose_driver_has_gone_since_is_given_back_by_the_next_pod(driven
     assert pod.stop(RUN) == 0, pod.log(RUN)
     pod.remove()
     # as after a reboot with a driver that does not fit the kernel: the module is not loaded, nvidia-smi fails
-    machine.host.path(gpu_host.LOADED).write_text(driver.modules(loaded=False))
-    drivers.install(machine.host.path("/"), works=False, devices=False)
+    machine.host.path(gpu_host.LOADED).write_text(gpu.modules(loaded=False))
+    driver_roots.install(machine.host.path("/"), works=False, devices=False)
 
     pod = site.pod()
     pod.start_container(WAIT)
@@ -233,24 +233,24 @@ def test_a_driver_container_that_comes_and_goes_after_the_pod_is_seen_by_it(site
     pod.start_container(WAIT)
     pod.wait_for(WAIT, "nvidia-smi")
     # as such a container shows its root to the node, by a mount
-    machine.host.run("mkdir", "-p", drivers.CONTAINER)
-    machine.host.run("mount", "-t", "tmpfs", "tmpfs", drivers.CONTAINER)
-    drivers.install(machine.host.path(drivers.CONTAINER))
+    machine.host.run("mkdir", "-p", driver_roots.CONTAINER)
+    machine.host.run("mount", "-t", "tmpfs", "tmpfs", driver_roots.CONTAINER)
+    driver_roots.install(machine.host.path(driver_roots.CONTAINER))
     assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
     pod.start_container(RUN)
     pod.wait_until_probed(RUN, "startupProbe")
-    assert f"root={drivers.CONTAINER}" in pod.log(RUN)
+    assert f"root={driver_roots.CONTAINER}" in pod.log(RUN)
     pod.wait_for(RUN, WAITING)
     config = machine.host.path(f"{INSTALL_DIR}/toolkit/.config/nvidia-container-runtime/config.toml")
 
     def root() -> str:
         return str(tomllib.loads(config.read_text())["nvidia-container-cli"]["root"])
 
-    assert root() == drivers.CONTAINER
+    assert root() == driver_roots.CONTAINER
 
     # in its place comes the node's own
-    machine.host.run("umount", drivers.CONTAINER)
-    drivers.install(machine.host.path("/"), devices=False)
+    machine.host.run("umount", driver_roots.CONTAINER)
+    driver_roots.install(machine.host.path("/"), devices=False)
     pod.wait_for(RUN, "The driver's files changed")
     pod.wait_for(RUN, "root=/ ")
     wait_for(lambda: root() == "/")

@@ -11,7 +11,7 @@ from tests.e2e.hosts.carriers import Description, Docker, Mount
 from tests.e2e.hosts.gpu_nodes import LOOK, NOTHING, THE_GPU
 from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support.built.image_build import BuiltImage
+from tests.support.built.installer_image import BuiltImage
 from tests.support.engines import images
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.e2e.hosts.small_cluster import RUN, WAIT, Site
 from tests.support import api_server
 from tests.support.api_server import Cluster
 from tests.support.built import go_tools
-from tests.support.built.image_build import BuiltImage
+from tests.support.built.installer_image import BuiltImage
 from tests.support.engines import images
 from tests.support.engines.daemons import PATH
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.node import lost_lines, state_of, traces_of_writing
+from tests.e2e.file_states import lost_lines, state_of, traces_of_writing
 from tests.e2e.program import WAITING, Installer
 from tests.support import wiping
 

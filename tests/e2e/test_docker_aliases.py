@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.node import state_of
+from tests.e2e.file_states import state_of
 from tests.e2e.program import WAITING, Installer
 from tests.e2e.sites import wait_for
 from tests.support.built.releases import Suite

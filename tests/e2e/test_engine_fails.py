@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.failing import DOWN, HEARD, meanwhile, served, stopped, until
+from tests.e2e.file_states import state_of
 from tests.e2e.hosts.machine import HANDLERS
-from tests.e2e.node import state_of
 
 if TYPE_CHECKING:
     from tests.e2e.program import Installer, Program

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.failing import DOWN, HEARD, meanwhile, served, stop, until
+from tests.e2e.file_states import state_of
 from tests.e2e.hosts.machine import HANDLERS
-from tests.e2e.node import state_of
 from tests.e2e.program import Installer
 from tests.e2e.stepping import Stepped
 from tests.support.engines.daemons import PATH

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.file_states import state_of
 from tests.e2e.hosts.machine import CONFIG, CONFIGURATION, HANDLERS, INSTALL_DIR
-from tests.e2e.node import state_of
 from tests.e2e.program import WAITING, Installer
 from tests.support.engines.daemons import EngineError
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e import sites
 from tests.e2e.failing import DOWN, stop
-from tests.e2e.node import state_of
+from tests.e2e.file_states import state_of
 from tests.e2e.sites import wait_for
 
 if TYPE_CHECKING:

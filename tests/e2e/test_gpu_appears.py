@@ -1,6 +1,6 @@
 """NVIDIA's own runtime, installed by us, puts a GPU into containers: on every engine, and where it was asked for alone.
 
-The GPU and its driver are made up (tests/e2e/hosts/driver.py). The C parts of the toolkit are stand-ins that are copied
+The GPU and its driver are made up (tests/e2e/hosts/gpu.py). The C parts of the toolkit are stand-ins that are copied
 and never run (tests/support/built/real_payload.py).
 """
 
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.hosts import driver as gpu
-from tests.e2e.hosts import gpu_nodes
-from tests.e2e.hosts.driver import Driver
+from tests.e2e.hosts import gpu, gpu_nodes
+from tests.e2e.hosts.gpu import Driver
 from tests.e2e.hosts.gpu_nodes import KINDS, NOTHING, THE_GPU, Engines, GpuNode, Kind
 from tests.support.built import go_tools, real_payload
 from tests.support.engines import containers as support
 from tests.support.engines.containers import ContainerError
-from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import PATH, DockerEngine
 
 if TYPE_CHECKING:

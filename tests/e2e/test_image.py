@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import toolkit_installer
-from tests.support.built import image_build
-from tests.support.built.image_build import BuiltImage, ImageBuildError
+from tests.support.built import installer_image
+from tests.support.built.installer_image import BuiltImage, ImageBuildError
 
 HOME = "opt/toolkit-installer"
 NAMES = ("toolkit-installer", "nvidia-toolkit", "nvidia-ctk-installer")
@@ -163,23 +163,27 @@ def part(name: str) -> str:
 
 def test_two_builds_have_one_digest(built_image: BuiltImage) -> None:
     again = "localhost/again:1"
-    image_build.make(built_image.store, again, BUILD_FLAGS="--no-cache")
+    installer_image.make(built_image.store, again, BUILD_FLAGS="--no-cache")
     names = (again, built_image.reference)
-    first, second = (image_build.buildah(built_image.store, "images", "--quiet", "--no-trunc", name) for name in names)
+    first, second = (
+        installer_image.buildah(built_image.store, "images", "--quiet", "--no-trunc", name) for name in names
+    )
     assert first == second
 
 
 def test_a_payload_of_an_image_gives_the_same_as_one_of_a_folder(built_image: BuiltImage) -> None:
-    payload = image_build.payload()
-    container = image_build.buildah(built_image.store, "from", "scratch")
-    image_build.buildah(built_image.store, "copy", container, payload, "/artifacts/deb")
-    image_build.buildah(built_image.store, "commit", "--rm", container, "localhost/payload:1")
-    image_build.make(built_image.store, "localhost/other:1", PAYLOAD="", PAYLOAD_IMAGE="localhost/payload:1")
+    payload = installer_image.payload()
+    container = installer_image.buildah(built_image.store, "from", "scratch")
+    installer_image.buildah(built_image.store, "copy", container, payload, "/artifacts/deb")
+    installer_image.buildah(built_image.store, "commit", "--rm", container, "localhost/payload:1")
+    installer_image.make(built_image.store, "localhost/other:1", PAYLOAD="", PAYLOAD_IMAGE="localhost/payload:1")
     names = ("localhost/other:1", built_image.reference)
-    first, second = (image_build.buildah(built_image.store, "images", "--quiet", "--no-trunc", name) for name in names)
+    first, second = (
+        installer_image.buildah(built_image.store, "images", "--quiet", "--no-trunc", name) for name in names
+    )
     assert first == second
     # it is refused while a container of it is left
-    image_build.buildah(built_image.store, "rmi", "localhost/payload:1")
+    installer_image.buildah(built_image.store, "rmi", "localhost/payload:1")
 
 
 def test_an_incomplete_payload_ends_the_build_and_says_all_that_is_missing(
@@ -190,7 +194,7 @@ def test_an_incomplete_payload_ends_the_build_and_says_all_that_is_missing(
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     with pytest.raises(ImageBuildError, match="payload is incomplete") as refusal:
-        image_build.make(built_image.store, "localhost/incomplete:1", tmp_path)
+        installer_image.make(built_image.store, "localhost/incomplete:1", tmp_path)
     assert "nvidia-container-cli is missing" in str(refusal.value)
     assert "libnvidia-container.so.1 is missing" in str(refusal.value)
 
@@ -209,7 +213,7 @@ def test_what_cannot_be_built_is_refused_before_a_builder_starts(given: dict[str
     command = ["make", "--no-print-directory", "image"]
     done = subprocess.run(
         command,
-        cwd=image_build.PROJECT,
+        cwd=installer_image.PROJECT,
         env=environment | given,
         capture_output=True,
         text=True,
@@ -222,11 +226,11 @@ def test_what_cannot_be_built_is_refused_before_a_builder_starts(given: dict[str
 
 @pytest.mark.parametrize("platform, machine", [("linux/amd64", "x86_64"), ("linux/arm64", "aarch64")])
 def test_all_that_it_is_built_of_can_be_had_for_both_architectures(platform: str, machine: str, tmp_path: Path) -> None:
-    image_build.fetch_wheels(tmp_path, PLATFORM=platform, PYTHON_VERSION="3.11")
+    installer_image.fetch_wheels(tmp_path, PLATFORM=platform, PYTHON_VERSION="3.11")
     locked = {
         line.split("==")[0].replace("-", "_")
         for name in ("runtime", "build")
-        for line in (image_build.PROJECT / f"locks/{name}.txt").read_text().splitlines()
+        for line in (installer_image.PROJECT / f"locks/{name}.txt").read_text().splitlines()
         if "==" in line and "win32" not in line
     }
     wheels = {path.name.split("-")[0]: path.stem.split("-")[-1] for path in tmp_path.iterdir()}
@@ -237,7 +241,7 @@ def test_all_that_it_is_built_of_can_be_had_for_both_architectures(platform: str
 
 def test_wheels_for_a_machine_that_it_is_not_built_for_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ImageBuildError, match="PLATFORM=linux/s390x is none of linux/amd64, linux/arm64"):
-        image_build.fetch_wheels(tmp_path, PLATFORM="linux/s390x")
+        installer_image.fetch_wheels(tmp_path, PLATFORM="linux/s390x")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import toolkit_installer
-from tests.support.built import commands, image_build
-from tests.support.built.image_build import BuiltImage, ImageBuildError
+from tests.support.built import commands, installer_image
+from tests.support.built.installer_image import BuiltImage, ImageBuildError
 
 BY_PODMAN = "localhost/by-podman:1"
 RUN = (
@@ -50,8 +50,8 @@ def podman(built_image: BuiltImage, folder: Path) -> Iterator[Podman]:
 
 
 def test_podman_builds_the_same_image_as_buildah_and_it_runs(built_image: BuiltImage, podman: Podman) -> None:
-    image_build.make(built_image.store, BY_PODMAN, BUILDER="podman", BUILDER_FLAGS=" ".join(podman.flags))
-    theirs = image_build.buildah(built_image.store, "images", "--quiet", "--no-trunc", built_image.reference)
+    installer_image.make(built_image.store, BY_PODMAN, BUILDER="podman", BUILDER_FLAGS=" ".join(podman.flags))
+    theirs = installer_image.buildah(built_image.store, "images", "--quiet", "--no-trunc", built_image.reference)
     ours = podman("images", "--quiet", "--no-trunc", BY_PODMAN)
     assert ours == theirs
     said = podman(*RUN, "--entrypoint", "toolkit-installer", BY_PODMAN, "--version")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.hosts import low_level
 from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR
-from tests.support import drivers
-from tests.support.built.image_build import NAME, PROJECT, BuiltImage
+from tests.support import driver_roots
+from tests.support.built.installer_image import NAME, PROJECT, BuiltImage
 from tests.support.engines import images
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def test_the_line_of_the_readme_configures_docker_outlives_a_boot_and_is_taken_b
     before = machine.serve(UNIT, CONFIG, CONFIGURATION)
     folders = machine.written_below("/etc/docker", "/usr/local", "/run/nvidia")
     host.run("mount", "--make-rshared", "/")  # as systemd does when a machine boots
-    drivers.install(host.path("/"), devices=False)
+    driver_roots.install(host.path("/"), devices=False)
     host.run("docker", "load", "--input", built_image.archive)
     host.path("/run/busybox.tar").write_bytes(images.archive())
     host.run("docker", "load", "--input", "/run/busybox.tar")

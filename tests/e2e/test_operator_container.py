@@ -23,15 +23,15 @@ from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
 from tests.support import fake_ctk
 from tests.support.built import go_tools
-from tests.support.built.image_build import BuiltImage
+from tests.support.built.installer_image import BuiltImage
 from tests.support.engines import images
 from tests.support.engines.cri_client import status_command
-from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.crio import CrioEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.e2e.node import FileState
+    from tests.e2e.file_states import FileState
     from tests.support.built.go_tools import Tool
 
 NVIDIA = "/run/nvidia"

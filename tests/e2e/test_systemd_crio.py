@@ -13,13 +13,13 @@ from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
 from tests.support.built import go_tools
 from tests.support.engines.cri_client import status_command
-from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.crio import CrioEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.e2e.file_states import FileState
     from tests.e2e.hosts.machine import Machine
-    from tests.e2e.node import FileState
     from tests.support.built.go_tools import Tool
 
 UNIT = "crio"

@@ -10,7 +10,7 @@ from tests.e2e.hosts import crio_unit
 from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
 from tests.support.built import go_tools
-from tests.support.engines.crio_engine import running_config
+from tests.support.engines.crio import running_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.file_states import lost_lines
 from tests.e2e.hosts.machine import CONFIG, CONFIGURATION, DROP_IN, HANDLERS, INSTALL_DIR
-from tests.e2e.node import lost_lines
 from tests.e2e.program import WAITING
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.conftest import _needs
-from tests.e2e.node import state_of, traces_of_writing
+from tests.e2e.file_states import state_of, traces_of_writing
 from tests.e2e.sites import Supervisor
 from tests.support import wiping
 from tests.support.engines.daemons import ContainerdEngine

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.engines.live_engines import SOCKET, FakeDockerd
+from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.sweeps.trees import RELOADS
 from tests.support.api_server import DAEMON_SET_PATH, serving
 from tests.support.fake_node import DAEMON_JSON, TOOLKIT, FakeNode

@@ -17,7 +17,7 @@ from unittest import mock
 import psutil
 import pytest
 
-from tests.node.engines.live_engines import SOCKET, FakeDockerd
+from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.faults import NEVER, Outcome, Plan, run
 from tests.node.instants import quickly
 from tests.node.toolkit_stopping import Clock

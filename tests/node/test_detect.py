@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.node.engines import fake_cri
-from tests.node.engines.live_engines import FakeDockerd
+from tests.node.engines import cri_socket
+from tests.node.engines.live import FakeDockerd
 from tests.support import played
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, SCRIPTS, FakeNode
 from toolkit_installer.engines.detect.table import TABLE
@@ -43,7 +43,7 @@ def dockerd(node: FakeNode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def containerd(node: FakeNode, socket: str = CONTAINERD_SOCKET, version: str = "1.7.24") -> Iterator[None]:
-    with fake_cri.answering(node.place(socket), version):
+    with cri_socket.answering(node.place(socket), version):
         yield
 
 

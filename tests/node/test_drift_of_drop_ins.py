@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.drift import Edit, content_of, formatted_toml, put, swap, unchanged
-from tests.node.engines import fake_cri
+from tests.node.engines import cri_socket
 from tests.node.faults import run
 from tests.support.fake_node import CONFIG_TOML, DROP_IN, STORE, TOOLKIT, FakeNode
 
@@ -64,7 +64,7 @@ def bench(node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     # an engine that is too busy to answer in time counts as one that is down: not on a busy test machine
     monkeypatch.setattr("toolkit_installer.engines.common.answering._ASK_SECONDS", 120.0)
     monkeypatch.setattr("toolkit_installer.lifecycle.revert.engine._ASK_SECONDS", 120.0)
-    with fake_cri.answering(node.place(SOCKET), "v2.1.4"):
+    with cri_socket.answering(node.place(SOCKET), "v2.1.4"):
         yield Bench(node, tmp_path)
 
 

@@ -9,14 +9,14 @@ import tomllib
 
 import pytest
 
-from tests.node.engines.live_engines import SOCKET, FakeDockerd
+from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.instants import stopping
-from tests.support import drivers
-from tests.support.drivers import CONTAINER, HOST, install
+from tests.support import driver_roots
+from tests.support.driver_roots import CONTAINER, HOST, install
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode
 from toolkit_installer.driver.roots import CONTAINER_READY, DRIVER_READY, VALIDATIONS
 
-pytestmark = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)
+pytestmark = pytest.mark.skipif(bool(driver_roots.MISSING), reason=driver_roots.MISSING)
 
 AUTO = ("--driver-root", "auto")
 CHANGED = "The driver's files changed: looking again"
@@ -76,7 +76,7 @@ def test_a_driver_whose_files_are_there_before_its_module_is_looked_for_until_it
         host.unlink()
         place = node.place(CONTAINER)
         program = install(place)
-        program.write_text(f"#!/bin/busybox sh\n[ -e /loaded ] || exit 9\necho {drivers.VERSION}\n")
+        program.write_text(f"#!/bin/busybox sh\n[ -e /loaded ] || exit 9\necho {driver_roots.VERSION}\n")
         run.wait_for("nvidia-smi ends with 9")
         run.wait_for("No driver was usable so far: looking again")
         (place / "loaded").touch()  # what no file that is watched tells of

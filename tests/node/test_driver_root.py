@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.node.faults import run
-from tests.support import drivers
-from tests.support.drivers import CONTAINER, HOST, VERSION, install
+from tests.support import driver_roots
+from tests.support.driver_roots import CONTAINER, HOST, VERSION, install
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, FakeNode
 from toolkit_installer.driver import roots
 from toolkit_installer.driver.roots import CONTAINER_READY, DRIVER_READY, VALIDATIONS, Driver
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import AUTO, ToolkitSettings
 
-runs_drivers = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)
+runs_drivers = pytest.mark.skipif(bool(driver_roots.MISSING), reason=driver_roots.MISSING)
 TO_BE_FOUND = ToolkitSettings(driver_root=AUTO, driver_root_ctr_path=AUTO, dev_root=AUTO, dev_root_ctr_path=AUTO)
 CONFIG = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
 NOTHING = ("/run/nvidia/driver: there is no such folder", "/: there is no nvidia-smi")
@@ -62,7 +62,7 @@ def test_of_two_that_work_the_driver_container_is_taken(node: FakeNode) -> None:
 @runs_drivers
 def test_one_that_does_not_work_is_passed_over_and_said(node: FakeNode) -> None:
     install(node.place(CONTAINER), works=False)
-    assert looked(node).missing == (f"{CONTAINER}: nvidia-smi ends with 9: {drivers.NO_DRIVER}", NOTHING[1])
+    assert looked(node).missing == (f"{CONTAINER}: nvidia-smi ends with 9: {driver_roots.NO_DRIVER}", NOTHING[1])
     install(node.place(HOST))
     assert found(node).root == HOST
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import drivers, fake_ctk, payloads
+from tests.support import driver_roots, fake_ctk, payloads
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, SCRIPTS, FakeNode, Run
 
 DOCKER = "/run/docker.sock"
@@ -23,7 +23,7 @@ PATIENCE = 15.0
 """Seconds. What hangs here hangs for much longer, and would be waited for much longer."""
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the node's programs are run in a chroot: run as root")
-runs_programs = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)
+runs_programs = pytest.mark.skipif(bool(driver_roots.MISSING), reason=driver_roots.MISSING)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def hangs(place: Path) -> None:
 @runs_programs
 @pytest.mark.parametrize("command", ["run", "plan", "wait-driver"])
 def test_a_hanging_nvidia_smi_holds_no_command_that_is_told_to_stop(bare: FakeNode, command: str) -> None:
-    hangs(drivers.install(bare.place(drivers.CONTAINER)))
+    hangs(driver_roots.install(bare.place(driver_roots.CONTAINER)))
     before = bare.snapshot()
     auto = ("--driver-root", "auto")
     run = begun(bare, command, *auto, *(() if command == "wait-driver" else ("--runtime", "docker")))

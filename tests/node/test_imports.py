@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.engines.fake_engines import Served
-from tests.node.engines.live_engines import SOCKET, FakeDockerd
+from tests.node.engines.live import SOCKET, FakeDockerd
+from tests.node.engines.rules import Served
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode, Run
 
 DATA = Path(__file__).parents[1] / "data" / "imports"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.drift import FOLDERS, engine_of, parsed
-from tests.node.engines import fake_cri
+from tests.node.engines import cri_socket
 from tests.node.faults import Outcome, run
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DROP_IN, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
 from toolkit_installer.documents.changes import same
@@ -98,7 +98,7 @@ def test_the_peers_drop_in_becomes_ours_and_goes_and_the_root_stays_as_it_is(
     monkeypatch.setattr("toolkit_installer.engines.common.answering._ASK_SECONDS", 120.0)  # the machine may be busy
     leftover = Leftover(case, bare, tmp_path)
     root = bare.read(CONFIG_TOML)
-    with fake_cri.answering(bare.place("/run/containerd/containerd.sock"), "v2.1.4"):
+    with cri_socket.answering(bare.place("/run/containerd/containerd.sock"), "v2.1.4"):
         leftover.do("run", "--no-daemon", "--restart-mode", "none")
     assert bare.read(CONFIG_TOML) == root
     (plugin,) = tomllib.loads(bare.read(DROP_IN).decode())["plugins"].values()

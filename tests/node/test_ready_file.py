@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.engines.fake_engines import Served
-from tests.node.engines.live_engines import SOCKET, FakeDockerd
+from tests.node.engines.live import SOCKET, FakeDockerd
+from tests.node.engines.rules import Served
 from tests.node.faults import Fault, Plan, run
 from tests.node.instants import stopping
 from tests.support.fake_node import DAEMON_JSON, TOOLKIT, WAITING, FakeNode

@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 
 from tests.node import faults
-from tests.node.engines.fake_engines import Served
-from tests.node.engines.live_engines import FakeContainerd, FakeDockerd
+from tests.node.engines.live import FakeContainerd, FakeDockerd
+from tests.node.engines.rules import Served
 from tests.node.faults import Fault, Plan
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
 from toolkit_installer.node.programs import ProgramError

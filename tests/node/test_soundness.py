@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.node.engines.fake_engines import Served
+from tests.node.engines.rules import Served
 from tests.node.faults import Plan
 from tests.node.sweeps import soundness
 from tests.node.sweeps.matrix import INSTALL, MAKES, UNINSTALL, Bench, World

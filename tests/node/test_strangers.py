@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.engines import fake_cri
+from tests.node.engines import cri_socket
 from tests.support import played
 from tests.support.fake_node import DAEMON_JSON, SCRIPTS, TOOLKIT, FakeNode
 
@@ -74,7 +74,7 @@ def test_a_users_kubelet_does_not_outweigh_roots_with_a_lower_pid(bare: FakeNode
 
 def test_what_a_user_answers_on_a_socket_is_not_heard_even_where_root_names_it(bare: FakeNode) -> None:
     bare.write("/etc/containerd/config.toml", "version = 2\n")
-    with fake_cri.answering(bare.place(OWN_SOCKET), "1.7.24", user=STRANGER):
+    with cri_socket.answering(bare.place(OWN_SOCKET), "1.7.24", user=STRANGER):
         said = detected(bare, "--runtime", "containerd", "--socket", OWN_SOCKET)
         assert "1.7.24" not in said
         code, said = done(

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import drivers
-from tests.support.drivers import CONTAINER, HOST, VERSION, install
+from tests.support import driver_roots
+from tests.support.driver_roots import CONTAINER, HOST, VERSION, install
 from tests.support.fake_node import DEADLINE, NOTHING_TO_DO, SCRIPTS, STORE, TOOLKIT, FakeNode, Run
 from toolkit_installer.driver.roots import CONTAINER_READY, DRIVER_READY
 
-runs_drivers = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)
+runs_drivers = pytest.mark.skipif(bool(driver_roots.MISSING), reason=driver_roots.MISSING)
 RECEIPT = f"{STORE}/receipt.json"
 PROGRAM = str(SCRIPTS / "toolkit-installer")
 WAITING = "Waiting for the driver"
@@ -54,7 +54,7 @@ def test_it_keeps_saying_what_is_missing_as_that_changes(node: FakeNode) -> None
     waiting = start(node)
     waiting.wait_for("there is no such folder")
     install(node.place(CONTAINER), works=False)
-    waiting.wait_for(f"nvidia-smi ends with 9: {drivers.NO_DRIVER}")
+    waiting.wait_for(f"nvidia-smi ends with 9: {driver_roots.NO_DRIVER}")
     node.write(DRIVER_READY, "NVIDIA_DRIVER_ROOT=/opt/driver\n")
     waiting.wait_for("/opt/driver: there is no such folder")
     waiting.wait_for(CONTAINER_READY)

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.node import fake_gpus
-from tests.node.engines.live_engines import SOCKET, FakeDockerd
+from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.fake_gpus import GPU, H100
 from tests.node.instants import stopping
 from tests.node.test_wait_driver import start
-from tests.support import drivers
-from tests.support.drivers import CONTAINER, HOST, install
+from tests.support import driver_roots
+from tests.support.driver_roots import CONTAINER, HOST, install
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode
 
-runs_drivers = pytest.mark.skipif(bool(drivers.MISSING), reason=drivers.MISSING)
+runs_drivers = pytest.mark.skipif(bool(driver_roots.MISSING), reason=driver_roots.MISSING)
 IDLE = ("--without-gpu", "idle", "--driver-root", "auto")
 NONE = "This node shows no NVIDIA GPU: nothing is changed here"
 NO_WAIT = "This node shows no NVIDIA GPU: no driver is waited for"

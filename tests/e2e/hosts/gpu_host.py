@@ -1,6 +1,6 @@
 """A made-up GPU on a whole machine (host.py): its device, libraries, CDI specification, nvidia-smi.
 
-As in driver.py it is the machine's shell, which runs the toolkit's wrappers, that finds the driver's
+As in gpu.py it is the machine's shell, which runs the toolkit's wrappers, that finds the driver's
 kernel module loaded. Nothing of it is there before it is put there, and nvidia-smi is what comes last.
 """
 
@@ -10,11 +10,11 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.e2e.hosts import driver
+from tests.e2e.hosts import gpu
 from tests.e2e.hosts.host import Host
-from tests.support import drivers
+from tests.support import driver_roots
 
-PROGRAMS = driver.PROGRAMS
+PROGRAMS = gpu.PROGRAMS
 LOADED = Path("/run/test-modules")
 _LIBRARY = Path("/usr/lib/test-modules.so")
 _DEVICE, _LIBRARIES = Path("/dev/nvidia0"), Path("/usr/lib/nvidia-libraries")
@@ -22,36 +22,36 @@ _DEVICE, _LIBRARIES = Path("/dev/nvidia0"), Path("/usr/lib/nvidia-libraries")
 
 def plug_in(host: Host) -> None:
     """Have the machine show a GPU, which it has no driver for."""
-    driver.make_device(host.path(_DEVICE))
+    gpu.make_device(host.path(_DEVICE))
 
 
 def install(host: Host, work: Path) -> None:
     """Install the driver on a machine, which shows a GPU from now on; `work` is a folder of ours.
 
-    What a container sees of it: driver.py's names.
+    What a container sees of it: gpu.py's names.
     """
     work.mkdir()
-    shell = driver.make_shell(work, LOADED, _LIBRARY)
+    shell = gpu.make_shell(work, LOADED, _LIBRARY)
     shutil.copy2(work / _LIBRARY.name, host.path(_LIBRARY))
     load(host)
     _replace(shell, host.path("/usr/bin/dash"))
     host.path(_LIBRARIES).mkdir(exist_ok=True)
     (host.path(_LIBRARIES) / "libcuda.so.1").write_text("not a library: what counts is that it is seen\n")
     host.path("/etc/cdi").mkdir(exist_ok=True)
-    host.path("/etc/cdi/gpu.json").write_text(json.dumps(driver.specification(_DEVICE, _LIBRARIES)))
-    drivers.install(host.path("/"), devices=False)
+    host.path("/etc/cdi/gpu.json").write_text(json.dumps(gpu.specification(_DEVICE, _LIBRARIES)))
+    driver_roots.install(host.path("/"), devices=False)
 
 
 def remove(host: Host) -> None:
     """Remove the driver and its GPU, as a node is that never had one; the rest of it says nothing to anybody."""
-    host.path(LOADED).write_text(driver.modules(loaded=False))
+    host.path(LOADED).write_text(gpu.modules(loaded=False))
     host.path(_DEVICE).unlink(missing_ok=True)
     host.path("/usr/bin/nvidia-smi").unlink(missing_ok=True)
 
 
 def load(host: Host) -> None:
     """Load its kernel module: at the installation, and at each boot of a machine whose disk outlives that."""
-    host.path(LOADED).write_text(driver.modules(loaded=True))
+    host.path(LOADED).write_text(gpu.modules(loaded=True))
     if not host.path(_DEVICE).exists():
         plug_in(host)
 

@@ -7,17 +7,17 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from tests.e2e.hosts import driver as gpu
+from tests.e2e.hosts import gpu
 from tests.support.built import go_tools
 from tests.support.built.releases import Suite
 from tests.support.engines.containers import Containers, DockerContainers, PodContainers
-from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tests.e2e.hosts.driver import Driver
+    from tests.e2e.hosts.gpu import Driver
     from tests.e2e.program import Installer
     from tests.support.built.go_tools import Tool
     from tests.support.built.releases import Release

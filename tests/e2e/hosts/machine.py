@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.file_states import FileState, state_of, traces_of_writing
 from tests.e2e.hosts.host import Host
-from tests.e2e.node import FileState, state_of, traces_of_writing
 from tests.e2e.program import SCRIPTS, Installer, Program
 from tests.support.engines.cri_client import status_command
 

@@ -1,5 +1,5 @@
 /* A library for a shell: /proc/modules is another file to it. MODULES names that file.
-   Built and added to a copy of the shell by driver.py. */
+   Built and added to a copy of the shell by gpu.py. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdarg.h>

@@ -15,9 +15,9 @@ from toolkit_installer import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.e2e.file_states import FileState
     from tests.e2e.hosts.kubelet_pod import Kubelet, Pod
     from tests.e2e.hosts.machine import Machine
-    from tests.e2e.node import FileState
     from tests.support.api_server import Server
 
 RUN, WAIT = "toolkit-installer", "wait-driver"

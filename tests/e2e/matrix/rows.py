@@ -20,7 +20,7 @@ from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.built.releases import Suite
 from tests.support.engines.cri_client import calls_command
-from tests.support.engines.crio_engine import running_config
+from tests.support.engines.crio import running_config
 from tests.support.engines.daemons import cri_status
 
 _SECONDS = 60

@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.node.engines.fake_engines import Served, started
-from tests.node.engines.live_engines import SOCKET, FakeContainerd, FakeDockerd, LiveEngine
+from tests.node.engines.live import SOCKET, FakeContainerd, FakeDockerd, LiveEngine
+from tests.node.engines.rules import Served, started
 from tests.node.faults import NEVER, RENAMES, Call, Outcome, Plan
 from tests.node.sweeps import soundness, trees
 from tests.node.sweeps.trees import Tree

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.node.engines.fake_engines import CRI, Served
+from tests.node.engines.rules import CRI, Served
 from tests.node.sweeps.trees import Tree, unmarked
 from tests.support.fake_node import (
     CONFIG_TOML,

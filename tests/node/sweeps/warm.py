@@ -24,7 +24,7 @@ import docker.errors  # the program would import it in each child anew
 import psutil
 import requests.exceptions  # this too
 
-from tests.node.engines.live_engines import keep_only
+from tests.node.engines.live import keep_only
 from tests.node.faults import ENVIRONMENT, Outcome, Plan, invoke
 from toolkit_installer.cli import commands
 from toolkit_installer.lifecycle import versions

@@ -13,7 +13,7 @@ import docker
 
 from tests.support.engines import images
 from tests.support.engines.cri_client import CriClient
-from tests.support.engines.crio_engine import CrioEngine
+from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine
 
 _NOTHING: Mapping[str, str] = {}

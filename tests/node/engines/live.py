@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
-from tests.node.engines.fake_engines import Served, containerd_started, docker_reloaded
+from tests.node.engines.rules import Served, containerd_started, docker_reloaded
 from tests.node.sweeps.trees import taken
 from tests.support.fake_node import DAEMON_JSON, FakeNode
 from toolkit_installer.engines.api import EngineSilentError, Live

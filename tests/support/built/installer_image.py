@@ -1,6 +1,6 @@
 """The image as `make image` builds it, without a registry: buildah, a base of Debian's packages, NVIDIA's programs.
 
-    python -m tests.support.built.image_build
+    python -m tests.support.built.installer_image
 
 builds it at once, which takes a minute or two; a test that wants it builds it otherwise.
 """

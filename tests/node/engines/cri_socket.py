@@ -1,4 +1,4 @@
-"""A CRI socket that answers Version and Status and nothing else: `fake_cri.py SOCKET VERSION`.
+"""A CRI socket that answers Version and Status and nothing else: `cri_socket.py SOCKET VERSION`.
 
 It stands for a containerd of a version that the machine does not have, so that what depends on the version alone can be
 tested. It lists no handler and shows no configuration. "ready" is printed once it listens.
