@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.zygote import HEADER, MOST_DESCRIPTORS, READY
+from tests.support.zygote import LONGEST, MOST_DESCRIPTORS, READY
 from toolkit_installer.settings import Program
 
 SCRIPTS = Path(sys.executable).parent
@@ -67,7 +67,7 @@ class _Zygote:
     """A running one. Raises OSError where it cannot be, and where it has ended."""
 
     def __init__(self, kind: _Kind) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = ours
         with theirs:
             command = [sys.executable, str(ZYGOTE), str(theirs.fileno()), kind.script, *WARM[kind.script]]
@@ -83,16 +83,13 @@ class _Zygote:
             self.close()
             raise OSError("the program cannot be started warm here")
 
-    def start(self, fields: dict[str, Any], descriptors: list[int]) -> int:
+    def start(self, request: bytes, descriptors: list[int]) -> int:
         """Make a process, a child of this one, and return its PID."""
-        content = marshal.dumps(fields)
         if _libc.prctl(_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "orphans are not given to this process")
         try:
-            socket.send_fds(self._socket, [HEADER.pack(len(content))], descriptors)
-            self._socket.sendall(content)
-            (size,) = HEADER.unpack(self._received(HEADER.size))
-            answer = self._received(size)
+            socket.send_fds(self._socket, [request], descriptors)
+            answer = self._socket.recv(LONGEST)
         finally:
             _libc.prctl(_SUBREAPER, 0, 0, 0, 0)
         if not answer.isdigit():
@@ -102,15 +99,6 @@ class _Zygote:
     def close(self) -> None:
         self._socket.close()
         self._process.wait()
-
-    def _received(self, size: int) -> bytes:
-        content = b""
-        while len(content) < size:
-            piece = self._socket.recv(size - len(content))
-            if not piece:
-                raise OSError("the process that starts others has ended")
-            content += piece
-        return content
 
 
 _zygotes: dict[_Kind, _Zygote | None] = {}
@@ -179,9 +167,6 @@ def _started(asked: dict[str, Any]) -> int | None:
     if any(name.decode(errors="replace").startswith(_MEASURED) for name in environment):
         return None
     script = words[1] if words[0] == os.fsencode(sys.executable) else words[0]
-    zygote = _zygote_for(os.fsdecode(script), environment)
-    if zygote is None:
-        return None
     named_by_script = os.fspath(asked["args"][0]) != sys.executable
     fields = {
         "words": words,
@@ -195,7 +180,10 @@ def _started(asked: dict[str, Any]) -> int | None:
         "pass_fds": sorted(map(int, asked["pass_fds"])),
     }
     streams = [number if (number := asked[name]) != -1 else place for place, name in enumerate(_STREAMS)]
-    return zygote.start(fields, [*streams, *fields["pass_fds"]])
+    request = marshal.dumps(fields)
+    if len(request) > LONGEST or (zygote := _zygote_for(os.fsdecode(script), environment)) is None:
+        return None
+    return zygote.start(request, [*streams, *fields["pass_fds"]])
 
 
 _STREAMS = ("p2cread", "c2pwrite", "errwrite")

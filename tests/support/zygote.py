@@ -24,7 +24,6 @@ import os
 import pkgutil
 import signal
 import socket
-import struct
 import sys
 import threading
 import traceback
@@ -32,7 +31,8 @@ import types
 from typing import Any
 
 READY = b"ready\n"
-HEADER = struct.Struct("!Q")
+LONGEST = 1 << 17
+"""Bytes of a request or an answer, each of which is one message: less than a socket takes by default."""
 MOST_DESCRIPTORS = 64
 _PACKAGE = "toolkit_installer"
 _IN_OTHER_PROCESSES = ("ask", "runtime_pb2")
@@ -113,17 +113,8 @@ def _modules() -> list[str]:
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Return a request and the descriptors that came with it; None at the end."""
-    head, descriptors, _, _ = socket.recv_fds(connection, HEADER.size, MOST_DESCRIPTORS)
-    if not head:
-        return None
-    (size,) = HEADER.unpack(head)
-    content = bytearray()
-    while len(content) < size:
-        piece = connection.recv(size - len(content))
-        if not piece:
-            return None
-        content += piece
-    return marshal.loads(content), descriptors  # noqa: S302  # the tests' own
+    content, descriptors, _, _ = socket.recv_fds(connection, LONGEST, MOST_DESCRIPTORS)
+    return (marshal.loads(content), descriptors) if content else None  # noqa: S302  # the tests' own
 
 
 def _answer(connection: socket.socket, fields: dict[str, Any], descriptors: list[int], code: types.CodeType) -> None:
@@ -141,7 +132,7 @@ def _answer(connection: socket.socket, fields: dict[str, Any], descriptors: list
     os.close(going)  # it has the parent that it is to have, and may go on
     with open(told, "rb") as file:
         answer = file.read()
-    connection.sendall(HEADER.pack(len(answer)) + answer)
+    connection.send(answer[-LONGEST:])
 
 
 def _become(
