@@ -71,6 +71,7 @@ def test_pods_wait_for_the_driver_configure_without_an_api_server_and_reload_not
         for node in cluster.nodes.values():
             node.install_driver()
         wait_until_all(cluster, lambda node: SERVED in cluster.said(node.name), "the handlers are served")
+        outages.last()
     cluster.wait_until_ready()
     cluster.assert_configured(reloads=1)
     for name in waiting:
