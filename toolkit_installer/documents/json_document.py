@@ -1,7 +1,7 @@
 """JSON configuration files (docker's daemon.json): what they mean, and edits of their text.
 
-The standard library's parser says what a text means; our own scanner says where things stand. An edited text is
-parsed again and compared with what was intended before anybody gets to see it.
+The standard library's parser says whether a text is JSON and what it means; our own scanner says where things stand. An
+edited text is parsed again and compared with what was intended before anybody gets to see it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 from toolkit_installer.documents import json_edit
 from toolkit_installer.documents.changes import Change, DocumentError, EditMismatchError, Path, Set, Table, apply, same
-from toolkit_installer.documents.json_scan import Document, Member, Object, scan
+from toolkit_installer.documents.json_errors import explained
+from toolkit_installer.documents.json_scan import Document, Member, Object, number_trouble, scan
 
 _REMEMBERED = 8
 """Documents: those of one engine, before and after."""
@@ -34,11 +35,7 @@ def parse(content: bytes) -> Table:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _parsed(content: bytes) -> Table:
-    text = _decode(content)
-    if _is_blank(text):
-        return {}
-    scan(text)
-    return _meaning(text)
+    return _read(_decode(content))[1]
 
 
 def edit(content: bytes, changes: Sequence[Change]) -> bytes:
@@ -50,8 +47,7 @@ def edit(content: bytes, changes: Sequence[Change]) -> bytes:
     """
     exact = tuple(Set(change.path, _exact(change.value)) if isinstance(change, Set) else change for change in changes)
     text = _decode(content)
-    document = None if _is_blank(text) else scan(text)
-    before = {} if document is None else _meaning(text)
+    document, before = _read(text)
     wanted = apply(before, exact)
     if same(before, wanted):
         return content
@@ -74,7 +70,8 @@ def line_of(content: bytes, path: Path) -> int | None:
     """Return the 1-based line of the key at `path`, or None where there is none. Raises DocumentError as `parse`."""
     text = _decode(content)
     member: Member | None = None
-    value: Any = None if _is_blank(text) else scan(text).root
+    document, _ = _read(text)
+    value: Any = document.root if document else None
     for key in path:
         member = value.find(key) if isinstance(value, Object) else None
         if member is None:
@@ -93,8 +90,24 @@ def _edited(document: Document, changes: tuple[Change, ...], style: json_edit.St
     return document.text()
 
 
-def _is_blank(text: str) -> bool:
-    return not text.strip(" \t\r\n")
+def _read(text: str) -> tuple[Document | None, Table]:
+    """Return the tree of a text, None for one that is blank, and what it means. Raises DocumentError."""
+    if not text.strip(" \t\r\n"):
+        return None, {}
+    try:
+        # the scanner refuses the constants and numbers that are taken for none here, and says where they are
+        table: Table = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=lambda _: None)
+    except json.JSONDecodeError as error:
+        raise explained(text, error) from error
+    except RecursionError:
+        table = {}  # the same: nested too deeply
+    return scan(text), table
+
+
+def _number(text: str) -> int | decimal.Decimal | None:
+    if number_trouble(text):
+        return None
+    return int(text) if text.removeprefix("-").isdecimal() else decimal.Decimal(text)
 
 
 def _decode(content: bytes) -> str:
@@ -118,19 +131,6 @@ def _decode(content: bytes) -> str:
 def _place(content: bytes, offset: int) -> tuple[int, int]:
     """Return line and column, both 1-based, of a byte."""
     return content.count(b"\n", 0, offset) + 1, offset - content.rfind(b"\n", 0, offset)
-
-
-def _meaning(text: str) -> Table:
-    """Return what an already scanned text means to the standard library."""
-    try:
-        table: Table = json.loads(text, parse_float=decimal.Decimal, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:  # the scanner should have found it, and with a better word
-        raise DocumentError(f"not valid JSON: {error.msg} (column {error.colno})", line=error.lineno) from error
-    return table
-
-
-def _no_constant(name: str) -> None:
-    raise DocumentError(f"not valid JSON: {name} is no JSON number")
 
 
 def _exact(value: Any) -> Any:

@@ -1,4 +1,8 @@
-"""JSON text as a tree that keeps every character, and the strict scanner that makes it (RFC 8259)."""
+"""JSON text as a tree that keeps every character.
+
+The scanner finds places, in a text that the standard library's parser has accepted. It refuses only what that parser
+takes and dockerd, or reason, does not: keys that stand twice, and numbers and nesting beyond measure.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import json
 import re
 from typing import Final
 
-from toolkit_installer.documents.changes import DocumentError
+from toolkit_installer.documents.json_errors import error_at
 
 MAX_DEPTH: Final = 100
 """Levels of nesting that are read. Far beyond any engine's file, far below Python's recursion limit."""
@@ -18,13 +22,14 @@ MAX_NUMBER: Final = 600
 MAX_EXPONENT: Final = 15
 """Digits of the longest exponent that is read: decimal.Decimal holds 18."""
 
+NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+"""What Python takes for numbers, and JSON does not."""
+
 _SPACE = re.compile(r"[ \t\r\n]*")
-_CHARACTERS = r'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*'
-_STRING_START = re.compile(_CHARACTERS)
-_STRING = re.compile(_CHARACTERS + '"')
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?([0-9]+))?")
-_LITERAL = re.compile(r"true|false|null")
-_NO_NUMBER = re.compile(r"[+-]?(?:NaN|Infinity)")
+_COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
+_COMMA = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
+_SCALAR = re.compile(r'"(?:[^"\\]++|\\.)*"|[^ \t\r\n,\]}]+')
+_ABSURD_EXPONENT = re.compile(rf"[eE][+-]?[0-9]{{{MAX_EXPONENT + 1}}}")
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -100,23 +105,27 @@ class Document:
 def scan(text: str) -> Document:
     """Return the tree of a JSON document, whose `text()` is `text` again.
 
-    Raises DocumentError for anything but one object without duplicate keys, saying line and column.
+    `text` is one JSON value with white space around it. Raises DocumentError, with line and column, for one that is no
+    object, for duplicate keys, and for numbers and nesting beyond reason.
     """
     scanner = _Scanner(text)
-    lead = scanner.space()
-    start = scanner.position
+    lead = scanner.take(_SPACE)
     root = scanner.value(1)
-    tail = scanner.space()
-    if scanner.position < len(text):
-        raise scanner.surprise("the end of the document")
     if not isinstance(root, Object):
-        raise scanner.error(start, "the top level is not an object", hint='the file must be one "{…}"')
-    return Document(lead, root, tail)
+        raise error_at(text, len(lead), "the top level is not an object", hint='the file must be one "{…}"')
+    return Document(lead, root, scanner.take(_SPACE))
 
 
 def scan_value(text: str) -> Value:
     """Return the tree of one JSON value that has no white space around it."""
     return _Scanner(text).value(1)
+
+
+def number_trouble(number: str) -> str:
+    """Return in words why a number is not read, nothing where it is."""
+    if len(number) > MAX_NUMBER:
+        return f"a number of {len(number)} characters"
+    return "a number with an absurd exponent" if _ABSURD_EXPONENT.search(number) else ""
 
 
 class _Scanner:
@@ -126,147 +135,52 @@ class _Scanner:
         self.text = text
         self.position = 0
 
-    def space(self) -> str:
-        """Step over white space and return it."""
-        start = self.position
-        if match := _SPACE.match(self.text, start):
-            self.position = match.end()
-        return self.text[start : self.position]
-
-    def peek(self) -> str:
-        """Return the next character, or nothing at the end."""
-        return self.text[self.position : self.position + 1]
+    def take(self, pattern: re.Pattern[str]) -> str:
+        """Step over what matches here, be it nothing, and return it."""
+        match = pattern.match(self.text, self.position)
+        assert match is not None  # noqa: S101  # of a text that was accepted
+        self.position = match.end()
+        return match[0]
 
     def value(self, depth: int) -> Value:
         start = self.position
         if depth > MAX_DEPTH:
-            raise self.error(start, f"nested more than {MAX_DEPTH} levels deep")
-        character = self.peek()
-        if character == "{":
+            raise error_at(self.text, start, f"nested more than {MAX_DEPTH} levels deep")
+        if self.text[start] == "{":
             return self.object(depth)
-        if character == "[":
+        if self.text[start] == "[":
             self.array(depth)
-        elif character == '"':
-            self.string()
-        elif match := _LITERAL.match(self.text, start):
-            self.position = match.end()
-        elif match := _NUMBER.match(self.text, start):
-            self.number(match)
-        else:
-            raise self.surprise("a value")
+        elif (scalar := self.take(_SCALAR)) in NO_NUMBERS:
+            raise error_at(self.text, start, f"{scalar} is no JSON number")
+        elif not scalar.startswith('"') and (trouble := number_trouble(scalar)):
+            raise error_at(self.text, start, trouble)
         return Raw(self.text[start : self.position])
 
-    def number(self, match: re.Match[str]) -> None:
-        if len(match[0]) > MAX_NUMBER:
-            raise self.error(match.start(), f"a number of {len(match[0])} characters")
-        if len(match[1] or "") > MAX_EXPONENT:
-            raise self.error(match.start(), "a number with an absurd exponent")
-        self.position = match.end()
-
     def object(self, depth: int) -> Object:
-        opened = self.position
         self.position += 1
-        result = Object([])
+        result = Object([], self.take(_SPACE))
         keys: set[str] = set()
-        gap = self.space()
-        if self.peek() == "}":
-            self.position += 1
-            result.gap = gap
-            return result
-        while True:
-            member = self.member(gap, depth)
-            if member.key in keys:
-                raise self.error(
-                    member.offset,
-                    f"the key {json.dumps(member.key)[:80]} stands twice in one object",
-                    hint="keep one of the two",
-                )
-            keys.add(member.key)
-            result.members.append(member)
-            if not self.more(opened, "}"):
-                return result
-            gap = self.space()
-
-    def member(self, before: str, depth: int) -> Member:
-        offset = self.position
-        if self.peek() != '"':
-            raise self.surprise("a key in double quotes")
-        name = self.string()
-        start = self.position
-        self.space()
-        if self.peek() != ":":
-            raise self.surprise('":"')
+        before = result.gap
+        while self.text[self.position] != "}":
+            offset = self.position
+            name = self.take(_SCALAR)
+            key = name[1:-1] if "\\" not in name else json.loads(name)
+            if key in keys:
+                what = f"the key {json.dumps(key)[:80]} stands twice in one object"
+                raise error_at(self.text, offset, what, hint="keep one of the two")
+            keys.add(key)
+            colon, value, after = self.take(_COLON), self.value(depth + 1), self.take(_SPACE)
+            result.members.append(Member(before, name, key, colon, value, after, offset))
+            if self.text[self.position] == ",":
+                self.position += 1
+                before = self.take(_SPACE)
         self.position += 1
-        self.space()
-        colon = self.text[start : self.position]
-        value = self.value(depth + 1)
-        key = name[1:-1] if "\\" not in name else json.loads(name)
-        return Member(before, name, key, colon, value, self.space(), offset)
+        return result
 
     def array(self, depth: int) -> None:
-        opened = self.position
         self.position += 1
-        self.space()
-        if self.peek() == "]":
-            self.position += 1
-            return
-        while True:
+        self.take(_SPACE)
+        while self.text[self.position] != "]":
             self.value(depth + 1)
-            self.space()
-            if not self.more(opened, "]"):
-                return
-            self.space()
-
-    def more(self, opened: int, close: str) -> bool:
-        """Step over a comma (True) or the closing bracket (False)."""
-        if self.peek() not in {",", close}:
-            if self.position == len(self.text):
-                what = "object" if close == "}" else "array"
-                raise self.error(self.position, f"cut off: the {what} opened on line {self.line(opened)} is not closed")
-            raise self.surprise(f'"," or "{close}"')
+            self.take(_COMMA)
         self.position += 1
-        if self.text[self.position - 1] == close:
-            return False
-        comma = self.position - 1
-        space = _SPACE.match(self.text, self.position)
-        if space and self.text[space.end() : space.end() + 1] == close:
-            raise self.error(comma, f'a comma before "{close}"', hint="remove the comma")
-        return True
-
-    def string(self) -> str:
-        start = self.position
-        if match := _STRING.match(self.text, start):
-            self.position = match.end()
-            return match[0]
-        good = _STRING_START.match(self.text, start)
-        end = good.end() if good else start
-        stop = self.text[end : end + 1]
-        if stop == "\\":
-            raise self.error(end, "an unknown escape in a string", hint="a backslash is written as two")
-        if stop in {"", "\n", "\r"}:
-            raise self.error(start, "a string that is not closed")
-        raise self.error(end, f"a bare control character (U+{ord(stop):04X}) in a string")
-
-    def surprise(self, wanted: str) -> DocumentError:
-        """Return the error for text that is not what must come here."""
-        found = self.text[self.position : self.position + 1]
-        if not found:
-            return self.error(self.position, f"cut off: expected {wanted}")
-        if found == "#" or self.text.startswith(("//", "/*"), self.position):
-            return self.error(self.position, "a comment", hint="JSON has no comments: remove it")
-        if match := _NO_NUMBER.match(self.text, self.position):
-            return self.error(self.position, f"{match[0]} is no JSON number")
-        if wanted.startswith("the end") and found in "{[":
-            return self.error(self.position, "two documents in one file", hint="keep one of the two")
-        return self.error(self.position, f"expected {wanted}, found {found!a}")
-
-    def line(self, offset: int) -> int:
-        """Return the 1-based line of an offset."""
-        return self.text.count("\n", 0, offset) + 1
-
-    def error(self, offset: int, what: str, *, hint: str = "correct the file, or restore it") -> DocumentError:
-        """Return an error that names the place."""
-        if offset == len(self.text):  # the end is where the text ends, not on the empty line after it
-            offset = len(self.text.rstrip())
-        column = offset - self.text.rfind("\n", 0, offset)
-        return DocumentError(f"not valid JSON: {what} (column {column})", line=self.line(offset), hint=hint)
