@@ -13,7 +13,6 @@ _crio = functools.partial(Option, group=Group.CRIO, step=Step.RUNTIME)
 ROWS = (
     _engine(
         name="config",
-        flags=("--config",),
         kind=Kind.PATH,
         variables=("RUNTIME_CONFIG", "CONTAINERD_CONFIG", "DOCKER_CONFIG", "CRIO_CONFIG"),
         default_note="the engine's own",
@@ -45,7 +44,6 @@ ROWS = (
     ),
     _engine(
         name="socket",
-        flags=("--socket",),
         kind=Kind.PATH,
         variables=("RUNTIME_SOCKET", "CONTAINERD_SOCKET", "DOCKER_SOCKET"),
         default_note="the engine's own",
@@ -54,7 +52,6 @@ ROWS = (
     ),
     _engine(
         name="restart_mode",
-        flags=("--restart-mode",),
         kind=Kind.CHOICE,
         choices=tuple(ReloadMode),
         variables=("RUNTIME_RESTART_MODE", "CONTAINERD_RESTART_MODE"),
@@ -64,7 +61,6 @@ ROWS = (
     ),
     _engine(
         name="host_root",
-        flags=("--host-root",),
         kind=Kind.PATH,
         variables=("HOST_ROOT_MOUNT",),
         default="/host",
@@ -81,7 +77,6 @@ ROWS = (
     ),
     _engine(
         name="set_as_default",
-        flags=("--set-as-default",),
         kind=Kind.FLAG,
         variables=("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT"),
         default="true",
@@ -99,7 +94,6 @@ ROWS = (
     ),
     _engine(
         name="runtime_type",
-        flags=("--runtime-type",),
         kind=Kind.RUNTIME_TYPE,
         variables=("CONTAINERD_RUNTIME_TYPE",),
         default_note="io.containerd.runc.v2",
@@ -107,7 +101,6 @@ ROWS = (
     ),
     _engine(
         name="runtime_config_override",
-        flags=("--runtime-config-override",),
         kind=Kind.JSON_OBJECT,
         variables=("RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"),
         default="{}",
@@ -116,7 +109,6 @@ ROWS = (
     ),
     _engine(
         name="use_legacy_config",
-        flags=("--use-legacy-config",),
         kind=Kind.FLAG,
         variables=("CONTAINERD_USE_LEGACY_CONFIG",),
         default="false",
@@ -126,14 +118,12 @@ ROWS = (
         name="engine_annotation_prefixes",
         flags=("--nvidia-container-runtime-modes.cdi.annotation-prefixes",),
         kind=Kind.PREFIXES,
-        variables=("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",),
         default_note="unset",
         help="As --nvidia-container-runtime.modes.cdi.annotation-prefixes; containerd also lets these annotations "
         "through to the handlers.",
     ),
     _crio(
         name="config_mode",
-        flags=("--config-mode",),
         kind=Kind.CHOICE,
         choices=("hook", "config"),
         variables=("CRIO_CONFIG_MODE",),
@@ -143,7 +133,6 @@ ROWS = (
     ),
     _crio(
         name="hooks_dir",
-        flags=("--hooks-dir",),
         kind=Kind.PATH,
         variables=("CRIO_HOOKS_DIR",),
         default="/usr/share/containers/oci/hooks.d",
@@ -151,7 +140,6 @@ ROWS = (
     ),
     _crio(
         name="hook_filename",
-        flags=("--hook-filename",),
         kind=Kind.FILE_NAME,
         variables=("CRIO_HOOK_FILENAME",),
         default="oci-nvidia-hook.json",

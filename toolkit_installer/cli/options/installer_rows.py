@@ -16,7 +16,6 @@ ROWS = (
         flags=("--runtime", "-r"),
         kind=Kind.ENGINES,
         choices=("docker", "containerd", "crio", "auto"),
-        variables=("RUNTIME",),
         default="auto",
         default_of={Program.NVIDIA_TOOLKIT: "docker", Program.NVIDIA_CTK_INSTALLER: "docker"},
         in_short_help=True,
@@ -27,15 +26,12 @@ ROWS = (
         name="no_daemon",
         flags=("--no-daemon", "-n"),
         kind=Kind.FLAG,
-        variables=("NO_DAEMON",),
         default="false",
         help="Install and leave: do not wait for a signal, do not clean up.",
     ),
     _job(
         name="no_runtime_config",
-        flags=("--no-runtime-config",),
         kind=Kind.FLAG,
-        variables=("NO_RUNTIME_CONFIG",),
         default="false",
         help="Install the toolkit only; leave the engine alone.",
     ),
@@ -43,7 +39,6 @@ ROWS = (
         name="toolkit_args",
         flags=("--toolkit-args", "-t"),
         kind=Kind.ARGUMENTS,
-        variables=("TOOLKIT_ARGS",),
         may_be_empty=True,
         help="More flags of the install step, as one shell-quoted string. No shell ever sees it.",
     ),
@@ -51,7 +46,6 @@ ROWS = (
         name="runtime_args",
         flags=("--runtime-args", "-u"),
         kind=Kind.ARGUMENTS,
-        variables=("RUNTIME_ARGS",),
         may_be_empty=True,
         help="More flags of the engine step, as one shell-quoted string. In it, docker and containerd have "
         "-c for --config, -s for --socket, -r for --runtime-name and -d for --set-as-default; crio has -d for "
@@ -59,7 +53,6 @@ ROWS = (
     ),
     _job(
         name="pid_file",
-        flags=("--pid-file",),
         kind=Kind.PID_FILE,
         variables=("TOOLKIT_PID_FILE", "PID_FILE"),
         default="/run/nvidia/toolkit.pid",
@@ -69,7 +62,6 @@ ROWS = (
     ),
     _job(
         name="debug",
-        flags=("--debug",),
         kind=Kind.FLAG,
         variables=("TOOLKIT_DEBUG",),
         default="false",
@@ -78,9 +70,7 @@ ROWS = (
     ),
     _own(
         name="node_root",
-        flags=("--node-root",),
         kind=Kind.PATH,
-        variables=("NODE_ROOT",),
         default_note="none, paths are those that are seen here",
         in_short_help=True,
         help="Where the node's / is mounted. All paths of the node, given or default, are then looked up below it as "
@@ -88,29 +78,23 @@ ROWS = (
     ),
     _own(
         name="log_format",
-        flags=("--log-format",),
         kind=Kind.CHOICE,
         choices=tuple(LogFormat),
-        variables=("LOG_FORMAT",),
         default_note="console on a terminal, logfmt otherwise",
         in_short_help=True,
         help="How log lines look.",
     ),
     _own(
         name="cleanup",
-        flags=("--cleanup",),
         kind=Kind.CHOICE,
         choices=tuple(Cleanup),
-        variables=("CLEANUP",),
         default="always",
         help="Whether a waiting run takes its changes back when it is told to stop. auto, in a DaemonSet's pod: only "
         "if the DaemonSet is gone, or does not want this node any more; the Kubernetes API server is asked.",
     ),
     _own(
         name="ready_file",
-        flags=("--ready-file",),
         kind=Kind.PATH,
-        variables=("READY_FILE",),
         default_note="none",
         in_short_help=True,
         help="A file, not the node's but of this file system, that is there while the engines serve the handlers: "
@@ -118,9 +102,7 @@ ROWS = (
     ),
     _own(
         name="keep_toolkit",
-        flags=("--keep-toolkit",),
         kind=Kind.FLAG,
-        variables=("KEEP_TOOLKIT",),
         default="false",
         default_of={Program.NVIDIA_TOOLKIT: "true", Program.NVIDIA_CTK_INSTALLER: "true"},
         in_short_help=True,
@@ -128,7 +110,7 @@ ROWS = (
     ),
     _own(
         name="remove_toolkit",
-        flags=("--remove-toolkit",),
+        no_variable=True,
         kind=Kind.FLAG,
         default_note="the opposite of --keep-toolkit",
         in_short_help=True,
@@ -136,19 +118,15 @@ ROWS = (
     ),
     _own(
         name="on_drift",
-        flags=("--on-drift",),
         kind=Kind.CHOICE,
         choices=tuple(OnDrift),
-        variables=("ON_DRIFT",),
         default="report",
         help="What a waiting run does when somebody else changes a file that it manages.",
     ),
     _own(
         name="without_gpu",
-        flags=("--without-gpu",),
         kind=Kind.CHOICE,
         choices=tuple(WithoutGpu),
-        variables=("WITHOUT_GPU",),
         default="install",
         in_short_help=True,
         help="What is done on a node that shows no NVIDIA GPU, neither on its PCI bus nor in /dev: install as "
@@ -156,18 +134,14 @@ ROWS = (
     ),
     _own(
         name="reload_timeout",
-        flags=("--reload-timeout",),
         kind=Kind.SECONDS,
-        variables=("RELOAD_TIMEOUT",),
         default="60",
         in_short_help=True,
         help="How long the engine may take to serve a change before it is taken back.",
     ),
     _own(
         name="reload_budget",
-        flags=("--reload-budget",),
         kind=Kind.BUDGET,
-        variables=("RELOAD_BUDGET",),
         default="3/600",
         in_short_help=True,
         help="How many reloads for installing are made within how many seconds, so that a crash-looping pod does not "
@@ -175,9 +149,7 @@ ROWS = (
     ),
     _own(
         name="allow_restart",
-        flags=("--allow-restart",),
         kind=Kind.FLAG,
-        variables=("ALLOW_RESTART",),
         default="false",
         in_short_help=True,
         help="With --restart-mode systemd: restart docker even if its running containers would die of it.",
@@ -186,7 +158,7 @@ ROWS = (
 
 STATUS_JSON = _job(
     name="json",
-    flags=("--json",),
+    no_variable=True,
     kind=Kind.FLAG,
     default="false",
     in_short_help=True,

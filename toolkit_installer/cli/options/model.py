@@ -83,17 +83,19 @@ class Unbuilt:
 class Option:
     """One option: how it is spelt, read, explained and, if nobody gives it, defaulted.
 
-    `flags` begins with the name that messages use. `variables` are looked at in order; one that is named after an
-    engine (`DOCKER_CONFIG`) counts for that engine only. `default` is written as a user would write it.
+    `flags` begins with the name that messages use; not given, it is the option's own. `variables` are looked at in
+    order, and one that is named after an engine (`DOCKER_CONFIG`) counts for that engine only; not given, they are
+    called as the long flags are (`--log-format`, LOG_FORMAT). `default` is written as a user would write it.
     """
 
     name: str
-    flags: tuple[str, ...]
     kind: Kind
     group: Group
     step: Step
     help: str
+    flags: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
+    no_variable: bool = False
     default: str | None = None
     default_of: Mapping[Program, str] = dataclasses.field(default_factory=dict)
     """Where a program's default differs from `default`."""
@@ -106,6 +108,13 @@ class Option:
     in_short_help: bool = False
     """Shown also by the commands that install nothing."""
     unbuilt: Unbuilt | None = None
+
+    def __post_init__(self) -> None:
+        """Call flags and variables as usual where the row says nothing else."""
+        object.__setattr__(self, "flags", self.flags or (f"--{self.name.replace('_', '-')}",))
+        if not self.variables and not self.no_variable:
+            usual = (name.upper().replace("-", "_").replace(".", "_") for name in self.long_names)
+            object.__setattr__(self, "variables", tuple(dict.fromkeys(usual)))
 
     @property
     def long_names(self) -> tuple[str, ...]:
