@@ -15,10 +15,10 @@ from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
 from toolkit_installer.cli.options.argv import Given
 from toolkit_installer.cli.options.model import Option
-from toolkit_installer.cli.options.resolve import Sources, answer_of
+from toolkit_installer.cli.options.resolve import Sources
 from toolkit_installer.cli.options.table import BY_NAME, DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
 from toolkit_installer.errors import ExitCode, InstallerError, UsageError
-from toolkit_installer.settings import Program, Settings
+from toolkit_installer.settings import Program
 
 _HELP_FLAGS = ("-h", "--help")
 _VERSION_FLAGS = ("-v", "--version")
@@ -105,11 +105,11 @@ class _Group(click.Group):
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         program = Program.TOOLKIT_INSTALLER
-        jobs = _jobs(program, environment)
         super().__init__(
             program.value,
             commands=[
-                _Command(name, page, jobs[name], program, environment) for name, page in cli_help.COMMANDS.items()
+                _Command(name, page, _job(name, program, environment), program, environment)
+                for name, page in cli_help.COMMANDS.items()
             ],
             params=[_version_option()],
             no_args_is_help=False,
@@ -127,7 +127,7 @@ class _Group(click.Group):
 def _top_command(program: Program, environment: Mapping[str, str]) -> click.Command:
     if program is Program.TOOLKIT_INSTALLER:
         return _Group(environment)
-    return _Command("run", cli_help.OLD_NAMES[program], _jobs(program, environment)["run"], program, environment)
+    return _Command("run", cli_help.OLD_NAMES[program], _job("run", program, environment), program, environment)
 
 
 def _click_option(row: Option) -> click.Option:
@@ -135,26 +135,29 @@ def _click_option(row: Option) -> click.Option:
     return click.Option([row.name, *(f"--{name}" for name in row.long_names)], multiple=True, type=str)
 
 
-def _help_option() -> click.Option:
-    """Return click's own, but for how it prints."""
+def _shows(flags: Sequence[str], show: Callable[[click.Context], None]) -> click.Option:
+    """Return an option that shows something in place of what the command does."""
 
-    def show(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click's
+    def callback(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click's
         if asked:
-            output.show_own(context.get_help())
+            show(context)
             context.exit()
 
-    return click.Option([*_HELP_FLAGS], is_flag=True, is_eager=True, expose_value=False, callback=show)
+    return click.Option([*flags], is_flag=True, is_eager=True, expose_value=False, callback=callback)
+
+
+def _help_option() -> click.Option:
+    """Return click's own, but for how it prints."""
+    return _shows(_HELP_FLAGS, lambda context: output.show_own(context.get_help()))
 
 
 def _version_option() -> click.Option:
-    def show(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click's
-        if asked:
-            from toolkit_installer.lifecycle import versions  # noqa: PLC0415  # what every other start can do without
+    def show(_context: click.Context) -> None:
+        from toolkit_installer.lifecycle import versions  # noqa: PLC0415  # what every other start can do without
 
-            output.show([f"{Program.TOOLKIT_INSTALLER} {__version__}", versions.image_payload()])
-            context.exit()
+        output.show([f"{Program.TOOLKIT_INSTALLER} {__version__}", versions.image_payload()])
 
-    return click.Option([*_VERSION_FLAGS], is_flag=True, is_eager=True, expose_value=False, callback=show)
+    return _shows(_VERSION_FLAGS, show)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -180,77 +183,37 @@ def _emphasis(environment: Mapping[str, str]) -> Callable[[str], str]:
 # --- what the commands do ---
 
 
-def _jobs(program: Program, environment: Mapping[str, str]) -> Mapping[str, _Job]:
-    """Return what each command does.
+_OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
+    "status": {"as_json": STATUS_JSON},
+    "detect": {"as_json": STATUS_JSON},
+    "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},
+}
+"""What single commands take beside the settings: parameters of their functions in `actions`, and options."""
 
-    The lifecycle is imported late: --help and a mistyped flag need none of what it brings along.
-    """
 
-    def run(values: _Values) -> int:
-        settings = _configured(values, environment, program, installing=True)
-        from toolkit_installer.cli import actions  # noqa: PLC0415  # see above
+def _job(name: str, program: Program, environment: Mapping[str, str]) -> _Job:
+    """Return what the command `name` does with the texts of its options."""
 
-        return actions.run(settings)
-
-    def plan(values: _Values) -> int:
-        settings = _configured(values, environment, program, installing=True)
-        from toolkit_installer.cli import actions  # noqa: PLC0415  # see above
-
-        return actions.plan(settings)
-
-    def uninstall(values: _Values) -> int:
-        settings = _configured(values, environment, program, installing=False)
-        from toolkit_installer.cli import actions  # noqa: PLC0415  # see above
-
-        return actions.uninstall(settings)
-
-    def status(values: _Values) -> int:
-        as_json = answer_of(STATUS_JSON, tuple(values.pop(STATUS_JSON.name, ("false",))), STATUS_JSON.flags[0])
-        settings = _configured(values, environment, program, installing=False)
-        from toolkit_installer.cli import actions  # noqa: PLC0415  # see above
-
-        return actions.status(settings, as_json=as_json.value is True)
-
-    def detect(values: _Values) -> int:
-        as_json = answer_of(STATUS_JSON, tuple(values.pop(STATUS_JSON.name, ("false",))), STATUS_JSON.flags[0])
-        settings = _configured(values, environment, program, installing=False)
-        from toolkit_installer.cli import actions  # noqa: PLC0415  # see above
-
-        return actions.detect(settings, as_json=as_json.value is True)
-
-    def wait_driver(values: _Values) -> int:
+    def job(values: _Values) -> int:
+        options = _OWN_OPTIONS.get(name, {})
         sources = Sources(values, environment, program)
-        seconds = sources.answer(DRIVER_TIMEOUT).value
-        unless_installed = sources.answer(UNLESS_INSTALLED).value is True
-        for own in (DRIVER_TIMEOUT, UNLESS_INSTALLED):
-            values.pop(own.name, None)
-        settings = _configured(values, environment, program, installing=False, looking_for_driver=True)
-        from toolkit_installer.cli import actions  # noqa: PLC0415  # see above
-
-        return actions.wait_driver(
-            settings,
-            seconds=seconds if isinstance(seconds, float) else None,
-            unless_installed=unless_installed,
+        own = {parameter: sources.answer(option).value for parameter, option in options.items()}
+        settings = build.build(
+            {key: texts for key, texts in values.items() if key not in {option.name for option in options.values()}},
+            environment,
+            program,
+            installing=name in {"run", "plan"},
+            looking_for_driver=name == "wait-driver",
         )
+        # late: --help and a mistyped flag need none of what these bring along
+        from toolkit_installer import log  # noqa: PLC0415
 
-    commands = {"run": run, "plan": plan, "uninstall": uninstall, "status": status, "detect": detect}
-    return {**commands, "wait-driver": wait_driver}
+        log.configure(settings.log_format, debug=settings.debug, stream=sys.stderr, environment=environment)
+        from toolkit_installer.cli import actions  # noqa: PLC0415
 
+        return int(getattr(actions, name.replace("-", "_"))(settings, **own))
 
-def _configured(
-    values: _Values,
-    environment: Mapping[str, str],
-    program: Program,
-    *,
-    installing: bool,
-    looking_for_driver: bool = False,
-) -> Settings:
-    """Build the settings, and log as they say from now on."""
-    settings = build.build(values, environment, program, installing=installing, looking_for_driver=looking_for_driver)
-    from toolkit_installer import log  # noqa: PLC0415  # --help needs no log
-
-    log.configure(settings.log_format, debug=settings.debug, stream=sys.stderr, environment=environment)
-    return settings
+    return job
 
 
 # --- when it goes wrong ---
@@ -261,9 +224,9 @@ def _explain(error: Exception, arguments: Sequence[str], environment: Mapping[st
     from toolkit_installer import log  # noqa: PLC0415  # --help needs no log
     from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # see above
 
-    values = _given_anywhere(arguments)
-    debug = build.wants_debug(values, environment)
-    log_format = build.log_format(values, environment)
+    # of a command line that may make no sense as a whole
+    given = (token for token in argv.read(arguments, argv.grammar_of(OPTIONS)) if isinstance(token, Given))
+    log_format, debug = build.logging({token.option.name: (token.text,) for token in given}, environment)
     log.configure(log_format, debug=debug, stream=sys.stderr, environment=environment)
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else Program.TOOLKIT_INSTALLER
@@ -278,15 +241,6 @@ def _explain(error: Exception, arguments: Sequence[str], environment: Mapping[st
 
         output.show_aside(mask("".join(traceback.format_exception(error)).rstrip()))
     return ExitCode.BUG
-
-
-def _given_anywhere(arguments: Sequence[str]) -> _Values:
-    """Find the options in a command line that may make no sense as a whole."""
-    values: _Values = {}
-    for token in argv.read(arguments, argv.grammar_of(OPTIONS)):
-        if isinstance(token, Given):
-            values[token.option.name] = (token.text,)
-    return values
 
 
 def _only_prints(program: Program, arguments: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.cli.options.build import DESTINATION, build, log_format, wants_debug
+from toolkit_installer.cli.options.build import DESTINATION, build, logging
 from toolkit_installer.cli.options.model import Kind
 from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.errors import ExitCode, UsageError
@@ -520,16 +520,16 @@ def test_callers_of_the_time_when_crio_had_hooks_only_get_a_hook(
 
 
 def test_an_error_is_logged_as_asked_even_when_the_rest_is_nonsense() -> None:
-    assert log_format({}, {"LOG_FORMAT": "json", "RUNTIME": "?"}) is LogFormat.JSON
-    assert log_format({"log_format": ("console",)}, {"LOG_FORMAT": "json"}) is LogFormat.CONSOLE
-    assert log_format({}, {"LOG_FORMAT": "xml"}) is None
-    assert log_format({}, {}) is None
+    assert logging({}, {"LOG_FORMAT": "json", "RUNTIME": "?"})[0] is LogFormat.JSON
+    assert logging({"log_format": ("console",)}, {"LOG_FORMAT": "json"})[0] is LogFormat.CONSOLE
+    assert logging({}, {"LOG_FORMAT": "xml"})[0] is None
+    assert logging({}, {})[0] is None
 
 
 def test_a_traceback_is_shown_only_if_somebody_asked() -> None:
-    assert wants_debug({}, {"TOOLKIT_DEBUG": "1"})
-    assert not wants_debug({}, {})
-    assert not wants_debug({}, {"TOOLKIT_DEBUG": "?"})
+    assert logging({}, {"TOOLKIT_DEBUG": "1"})[1]
+    assert not logging({}, {})[1]
+    assert not logging({}, {"TOOLKIT_DEBUG": "?"})[1]
 
 
 def test_several_engines_are_named_once_each_and_in_the_order_given() -> None:

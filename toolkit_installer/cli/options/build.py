@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Mapping, Sequence
 
@@ -68,21 +69,14 @@ def build(
     )
 
 
-def log_format(values: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> LogFormat | None:
-    """How to log when the rest makes no sense; None where this does not either. Raises nothing."""
-    try:
-        word = Sources(values, environment, Program.TOOLKIT_INSTALLER).answer(BY_NAME["log_format"]).value
-    except UsageError:
-        return None
-    return LogFormat(word) if isinstance(word, str) else None
-
-
-def wants_debug(values: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> bool:
-    """Whether to show a traceback when the rest makes no sense. Raises nothing."""
-    try:
-        return Sources(values, environment, Program.TOOLKIT_INSTALLER).answer(BY_NAME["debug"]).value is True
-    except UsageError:
-        return False
+def logging(values: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> tuple[LogFormat | None, bool]:
+    """Return how to log, and whether all of it, when the rest makes no sense; what does not either counts as unset."""
+    said: dict[str, object] = {}
+    for name in ("log_format", "debug"):
+        with contextlib.suppress(UsageError):
+            said[name] = Sources(values, environment, Program.TOOLKIT_INSTALLER).answer(BY_NAME[name]).value
+    word = said.get("log_format")
+    return LogFormat(word) if isinstance(word, str) else None, said.get("debug") is True
 
 
 def destination_name(program: Program) -> str:

@@ -98,22 +98,12 @@ DETECT = Page(
     notes=(_SHORT_NOTE,),
     examples=("toolkit-installer detect --node-root /host", "toolkit-installer detect --json"),
 )
-_FOR_THE_DRIVER = (
-    "node_root",
-    "host_root",
-    "install_dir",
-    "driver_root",
-    "driver_root_ctr_path",
-    "log_format",
-    "debug",
-)
-_FOUND = {"driver_root": "auto", "driver_root_ctr_path": "found with it"}
-
-
-def _of_wait_driver(row: Option) -> Option:
-    """Return an option as `wait-driver` has it: what is not given is found."""
-    return dataclasses.replace(row, default=None, default_note=_FOUND[row.name]) if row.name in _FOUND else row
-
+_FOR_THE_DRIVER: Mapping[str, str | None] = {
+    **dict.fromkeys(("node_root", "host_root", "install_dir", "log_format", "debug")),
+    "driver_root": "auto",
+    "driver_root_ctr_path": "found with it",
+}
+"""What `wait-driver` shows of the options of `run`, and what it says of a default that is found."""
 
 WAIT_DRIVER = Page(
     about="Wait until the driver is usable, and say meanwhile what is missing: in a driver container's root or on the "
@@ -122,7 +112,11 @@ WAIT_DRIVER = Page(
     options=(
         DRIVER_TIMEOUT,
         UNLESS_INSTALLED,
-        *(_of_wait_driver(row) for row in OPTIONS if row.name in _FOR_THE_DRIVER),
+        *(
+            dataclasses.replace(row, default_note=_FOR_THE_DRIVER[row.name] or row.default_note)
+            for row in OPTIONS
+            if row.name in _FOR_THE_DRIVER
+        ),
     ),
     notes=(_SHORT_NOTE,),
     examples=(
@@ -167,14 +161,11 @@ def render(
             lines += ["", emphasise(f"{group}:")]
         for option in rows:
             lines += ["", *_option(option, program, width, emphasise)]
-    lines += ["", emphasise("Other:"), "", emphasise("  -h, --help"), "      Show this help.", ""]
-    lines += [emphasise("  -v, --version"), "      Show the version."]
+    lines += _common_options("Other:", emphasise)
     lines += ["", emphasise("Notes:")]
     for note in page.notes:
         lines += ["", *_paragraph(note, width, "  ")]
-    lines += _exit_codes(emphasise)
-    lines += ["", emphasise("Examples:"), "", *(f"  {example}" for example in page.examples)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_end(page, emphasise)])
 
 
 def render_commands(*, width: int, emphasise: Callable[[str], str] = str) -> str:
@@ -187,18 +178,21 @@ def render_commands(*, width: int, emphasise: Callable[[str], str] = str) -> str
     lines += ["", emphasise("Commands:")]
     for name, page in COMMANDS.items():
         lines += ["", emphasise(f"  {name}"), *_paragraph(page.about, width, "      ")]
-    lines += ["", f"  {program} COMMAND --help lists the command's options.", ""]
-    lines += [emphasise("Options:"), "", emphasise("  -h, --help"), "      Show this help.", ""]
-    lines += [emphasise("  -v, --version"), "      Show the version."]
-    lines += _exit_codes(emphasise)
-    lines += ["", emphasise("Examples:"), "", *(f"  {example}" for example in RUN.examples)]
-    return "\n".join(lines) + "\n"
+    lines += ["", f"  {program} COMMAND --help lists the command's options."]
+    lines += _common_options("Options:", emphasise)
+    return "\n".join([*lines, *_end(RUN, emphasise)])
 
 
-def _exit_codes(emphasise: Callable[[str], str]) -> Iterator[str]:
+def _common_options(title: str, emphasise: Callable[[str], str]) -> list[str]:
+    help_option = (emphasise("  -h, --help"), "      Show this help.")
+    return ["", emphasise(title), "", *help_option, "", emphasise("  -v, --version"), "      Show the version."]
+
+
+def _end(page: Page, emphasise: Callable[[str], str]) -> Iterator[str]:
+    """Yield the exit codes and a page's examples, and an empty line end."""
     yield from ("", emphasise("Exit codes:"), "")
-    for code, meaning in EXIT_CODES.items():
-        yield f"  {code.value}  {meaning}"
+    yield from (f"  {code.value}  {meaning}" for code, meaning in EXIT_CODES.items())
+    yield from ("", emphasise("Examples:"), "", *(f"  {example}" for example in page.examples), "")
 
 
 def _option(option: Option, program: Program, width: int, emphasise: Callable[[str], str]) -> Iterator[str]:
