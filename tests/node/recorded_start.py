@@ -12,14 +12,14 @@ import os
 import sys
 
 _BEGUN: list[str] = []
-"""What was imported since the receipt's folder was made or written to; its first entry is no module."""
+"""What was imported since the receipt's folder was made, or anything in it changed; its first entry is no module."""
 _STORE = "/usr/local/nvidia/.toolkit-installer"
 
 
 def _hear(event: str, arguments: tuple[object, ...]) -> None:
     if event == "import" and _BEGUN:
         _BEGUN.append(str(arguments[0]))
-    elif event in ("os.mkdir", "os.rename") and not _BEGUN and f"{_STORE}/" in f"{_followed(arguments)}/":
+    elif event in ("os.mkdir", "os.rename", "os.remove") and not _BEGUN and f"{_STORE}/" in f"{_followed(arguments)}/":
         _BEGUN.append("begun")
 
 

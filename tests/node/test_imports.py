@@ -165,6 +165,16 @@ def test_nothing_is_imported_while_the_node_is_changed(recorded: Recorded, docke
     assert recorded.amid_a_change() == []
 
 
+def test_nothing_is_imported_once_the_remains_of_a_killed_run_are_removed(recorded: Recorded) -> None:
+    recorded.node.do("run", "--no-daemon", engine="containerd")
+    left = recorded.node.place("/usr/local/nvidia/.toolkit-installer/.receipt.json.toolkit-installer.tmp")
+    left.write_text("half of it")
+    recorded.node.place(f"{TOOLKIT}/nvidia-ctk").unlink()
+    recorded.do(*recorded.node.arguments("run", "--no-daemon", engine="containerd"))
+    assert not left.exists()
+    assert recorded.amid_a_change() == []
+
+
 def test_a_module_too_many_would_show() -> None:
     modules = frozenset({"toolkit_installer.log", "structlog", "structlog.stdlib", "asyncio.events", "re"})
     assert shown(modules) == "toolkit_installer.log\nstructlog\nasyncio\n"

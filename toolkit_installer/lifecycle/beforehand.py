@@ -8,30 +8,32 @@ would leave the node as it is at that instant. So whoever is about to change som
 from __future__ import annotations
 
 import importlib
+import pkgutil
 
+import toolkit_installer
 from toolkit_installer import log
-from toolkit_installer.engines.registry import ROOMS
 
-_MODULES = (
-    "encodings.ascii",  # of what the kernel tells of open files; Python loads it when it is named
+_OTHERS = (
+    "encodings.ascii",  # of what the kernel tells of open files; Python loads these when they are named
+    "encodings.unicode_escape",  # of what others wrote, in a log line
+    "encodings.utf_8_sig",  # of the payload's config.toml
     "traceback",  # what log.py says of an exception
-    "toolkit_installer.documents.secrets",
-    "toolkit_installer.driver.cdi",
-    "toolkit_installer.engines.common.trial",
-    "toolkit_installer.engines.containerd.distributions.rancher_layout",
-    "toolkit_installer.engines.containerd.started",
-    "toolkit_installer.lifecycle.apply",
-    "toolkit_installer.lifecycle.revert.request",
-    "toolkit_installer.lifecycle.revert.uninstall",
-    "toolkit_installer.lifecycle.versions",
-    "toolkit_installer.toolkit.toml_put",
+    "docker.constants",  # what dockerd is asked with
+    "docker.errors",
+    "requests.exceptions",
+    "tomlkit.exceptions",  # what config.toml is written with
 )
+"""What functions import of other packages. A unit test holds this to all functions of the program."""
+
+_OF_CHILDREN = frozenset(
+    {"toolkit_installer.engines.common.cri.ask", "toolkit_installer.engines.common.cri.runtime_pb2"}
+)
+"""Programs of their own: they bring gRPC along, whose threads are not for the process that starts programs."""
 
 
 def everything() -> None:
-    """Import what a change, or its way back, imports late. Changes nothing."""
+    """Import all of this program, and what its functions import late. Changes nothing."""
     log.set_up()
-    for name in ROOMS:
-        ROOMS[name]  # it is imported by being entered
-    for module in _MODULES:
-        importlib.import_module(module)
+    found = pkgutil.walk_packages(toolkit_installer.__path__, f"{toolkit_installer.__name__}.")
+    for name in (*(module.name for module in found if module.name not in _OF_CHILDREN), *_OTHERS):
+        importlib.import_module(name)

@@ -44,7 +44,9 @@ class Converger:
         Raises InstallerError, Stopped.
         """
         self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
-        recover.recover(self._node, receipt, self._store.folder)
+        if recover.is_needed(self._node, receipt, self._store.folder):
+            beforehand.everything()
+            recover.recover(self._node, receipt, self._store.folder)
         undisturbed(self._converge)
 
     def _converge(self) -> None:

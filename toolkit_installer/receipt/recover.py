@@ -47,6 +47,15 @@ def _in_the_way(path: str, file: str) -> ConfigurationError:
     )
 
 
+def is_needed(node: Node, receipt: Receipt | None, store: str) -> bool:
+    """Tell whether a run that was killed left anything for `recover` to do. Reads, never writes. Raises NodeError."""
+    if any(node.files.half_made(folder) for folder in _own_folders(receipt, store)):
+        return True
+    places = [os.path.split(path) for path in (receipt.file_paths() if receipt is not None else ())]
+    beside = (os.path.join(folder, named(name)) for folder, name in places for named in (temporary_name, swap_name))
+    return any(node.files.own_status(path) is not None for path in beside)
+
+
 def recover(node: Node, receipt: Receipt | None, store: str) -> None:
     """Leave each managed file alone in its folder, as one whole version, and nothing half made in our own folders.
 
@@ -63,9 +72,15 @@ def recover(node: Node, receipt: Receipt | None, store: str) -> None:
 
 def sweep(node: Node, receipt: Receipt | None, store: str) -> None:
     """Leave nothing half made in our own folders. Raises NodeError."""
-    inner = ("", *layout.FOLDERS) if receipt is not None else ()
-    for folder in (store, *(os.path.join(receipt.toolkit_folder, place) for place in inner if receipt is not None)):
+    for folder in _own_folders(receipt, store):
         node.files.sweep_folder(folder)
+
+
+def _own_folders(receipt: Receipt | None, store: str) -> list[str]:
+    inner = ("", *layout.FOLDERS)
+    return (
+        [store, *(os.path.join(receipt.toolkit_folder, place) for place in inner)] if receipt is not None else [store]
+    )
 
 
 def recover_engine(node: Node, engine: EngineRecord, store: str) -> None:

@@ -60,13 +60,16 @@ class Folders(Reader):
         with attempt("flush the folder", path), self.root.parent(f"{path.rstrip('/')}/.") as (folder, _):
             self.calls.fsync(folder)
 
+    def half_made(self, path: str) -> list[str]:
+        """Return the names of what killed runs left half made in a folder that is ours alone. Raises NodeError."""
+        return [name for name in self.list(path) if name.endswith(TEMPORARY_SUFFIX) and name.startswith(".")]
+
     def sweep_folder(self, path: str) -> None:
         """Remove what killed runs left half made in a folder that is ours alone. Raises NodeError."""
-        canonical = self.canonical(path)
-        leftovers = [name for name in self.list(canonical) if name.endswith(TEMPORARY_SUFFIX) and name.startswith(".")]
+        leftovers = self.half_made(path)
         if not leftovers:
             return
-        with attempt("tidy up in the folder", path), self.root.parent(f"{canonical}/.") as (folder, _):
+        with attempt("tidy up in the folder", path), self.root.parent(f"{self.canonical(path)}/.") as (folder, _):
             for name in leftovers:
                 self._clear(name, folder)
             self.calls.fsync(folder)
