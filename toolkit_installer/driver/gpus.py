@@ -78,7 +78,7 @@ def look(node: Node) -> Gpus:
     own: dict[str, None] = {}
     given_away: dict[str, None] = {}
     known = False
-    for reader in roots.readers(node):
+    for reader in node.readers():
         known = known or bool(reader.list(_SYSFS))
         for words, free in _on_pci(reader):
             (own if free else given_away)[words] = None
@@ -108,7 +108,7 @@ def signs(node: Node) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(
             path
-            for reader in roots.readers(node)
+            for reader in node.readers()
             for path in (
                 *(f"{reader.root.outside(reader.canonical(folder))}/" for folder in folders),
                 *(reader.root.outside(reader.canonical(device)) for device in devices),

@@ -9,7 +9,6 @@ import posixpath
 
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, InstallerError
-from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import PATH, ProgramError, Programs
@@ -132,7 +131,7 @@ def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
     """
     if not _is_looked_for(toolkit) and not toolkit.cdi.enabled:
         return ()
-    found = [reader.root.outside(path) for reader in readers(node) for path in (CONTAINER_READY, DRIVER_READY)]
+    found = [reader.root.outside(path) for reader in node.readers() for path in (CONTAINER_READY, DRIVER_READY)]
     for place in _places(node, toolkit):
         for view in _candidates(node, toolkit, place):
             root = Root(os.path.realpath(view))
@@ -270,18 +269,13 @@ def _installed_root(node: Node, folder: str) -> str | None:
 
 
 def _present(node: Node, path: str) -> bool:
-    return any(reader.status(path) is not None for reader in readers(node))
+    return any(reader.status(path) is not None for reader in node.readers())
 
 
 def _read(node: Node, path: str) -> str | None:
     """Return the text of a file of the node, wherever it is seen. Raises NodeError, ConfigurationError."""
-    for reader in readers(node):
+    for reader in node.readers():
         found = reader.find(path)
         if found is not None:
             return found.content.decode(errors="replace")
     return None
-
-
-def readers(node: Node) -> tuple[Reader, ...]:
-    """Return what reads the node's files: single folders are mounted under their names, or all below /host."""
-    return (node.files,) if node.whole else (node.files, Reader(node.programs.root))

@@ -9,7 +9,6 @@ from toolkit_installer.driver import roots
 from toolkit_installer.engines.api import Request
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.errors import UsageError
-from toolkit_installer.node.disk import tree
 from toolkit_installer.node.disk.tree import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, EngineSettings, Settings, ToolkitSettings
@@ -46,7 +45,10 @@ def resolve(settings: Settings, node: Node) -> Target:
     """
     found, away = roots.settled(settings, node)
     source = payload.source_root(
-        settings.toolkit.source_root, settings.toolkit.package_type, node.programs.find("rpm") is not None, tree.exists
+        settings.toolkit.source_root,
+        settings.toolkit.package_type,
+        node.programs.find("rpm") is not None,
+        os.path.isdir,
     )
     contents = payload.find(Tree(source), source, os.uname().machine)
     engines: tuple[EngineTarget, ...] = ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
 from toolkit_installer.errors import PayloadError
-from toolkit_installer.node.disk import tree
 from toolkit_installer.node.disk.tree import Tree
 from toolkit_installer.node.programs import ProgramError, run
 from toolkit_installer.toolkit import payload, security
@@ -25,7 +26,7 @@ def said_by(root: str, runtime: str) -> str | None:
 def image_payload() -> str:
     """Return one line about the payload that comes with the image, if one does."""
     try:
-        root = payload.source_root(None, "auto", node_has_rpm=False, exists=tree.exists)
+        root = payload.source_root(None, "auto", node_has_rpm=False, exists=os.path.isdir)
     except PayloadError:
         return "payload: none in /artifacts"
     path = f"{payload.PROGRAM_FOLDERS[0]}/{payload.RUNTIMES[0]}"

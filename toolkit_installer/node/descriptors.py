@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 from toolkit_installer.node import trust
 from toolkit_installer.node.processes import Process
@@ -20,11 +21,7 @@ def bound(pid: int) -> list[str] | None:
     """
     try:
         with trust.pinned(pid) as folder:
-            inodes: set[str] = set()
-            for number in os.listdir(f"/proc/self/fd/{folder}/fd"):
-                with contextlib.suppress(OSError):  # closed meanwhile
-                    kind, _, inode = os.readlink(f"fd/{number}", dir_fd=folder).partition(":")
-                    inodes.update({inode.strip("[]")} if kind == "socket" else ())
+            inodes = {name[8:-1] for name in _links(folder) if name.startswith("socket:[")}
             names = []
             fd = os.open("net/unix", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
             with open(fd, "rb") as lines:
@@ -46,10 +43,13 @@ def opened(process: Process) -> list[str]:
     try:
         with trust.pinned(process.pid) as folder:
             root = os.readlink("root", dir_fd=folder).rstrip("/")
-            found = []
-            for number in os.listdir(f"/proc/self/fd/{folder}/fd"):
-                with contextlib.suppress(OSError):  # closed meanwhile
-                    found.append(os.readlink(f"fd/{number}", dir_fd=folder))
-            return [name.removeprefix(root) for name in found if name.startswith(f"{root}/")]
+            return [name.removeprefix(root) for name in _links(folder) if name.startswith(f"{root}/")]
     except OSError:
         return []
+
+
+def _links(folder: int) -> Iterator[str]:
+    """Yield what the descriptors behind an open /proc/PID lead to, as proc_pid_fd(5) spells it. Raises OSError."""
+    for number in os.listdir(f"/proc/self/fd/{folder}/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            yield os.readlink(f"fd/{number}", dir_fd=folder)

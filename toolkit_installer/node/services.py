@@ -26,14 +26,7 @@ class Services:
 
     def knows(self, unit: str) -> bool:
         """Tell whether systemd can be reached and has this unit loaded."""
-        systemctl = self.programs.find("systemctl")
-        if systemctl is None:
-            return False
-        try:
-            shown = self.programs.run([systemctl, "show", "--property=LoadState", unit], seconds=10)
-        except ProgramError:
-            return False  # systemd cannot be reached: that is the answer
-        return shown.status == 0 and shown.output.strip() == b"LoadState=loaded"
+        return self.property(unit, "LoadState") == "loaded"
 
     def property(self, unit: str, name: str) -> str | None:
         """Return a unit's property, such as `Restart`, or None where systemd does not tell."""
@@ -43,7 +36,7 @@ class Services:
         try:
             shown = self.programs.run([systemctl, "show", f"--property={name}", unit], seconds=10)
         except ProgramError:
-            return None
+            return None  # systemd cannot be reached: that is the answer
         text = shown.output.decode(errors="replace").strip()
         return text.removeprefix(f"{name}=") if shown.status == 0 and text else None
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node import signals, trust
 from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.owners import ourselves
 from toolkit_installer.node.processes import Process, look
 from toolkit_installer.node.trust import Standing
 
@@ -98,7 +99,7 @@ def _listener(connection: socket.socket) -> tuple[int, int]:
 
 def _believes(pid: int, user: int) -> bool:
     """Tell whether the word of a process counts; one that ended, or is not seen from here, is judged by its user."""
-    return trust.believes_user(user) and (not pid or trust.standing(pid) is not Standing.STRANGER)
+    return user in ourselves() and (not pid or trust.standing(pid) is not Standing.STRANGER)
 
 
 def _stranger(pid: int, user: int, path: str) -> StrangerError:
@@ -123,7 +124,7 @@ def listens(root: Root, path: str) -> bool:
 def _is_ours(root: Root, path: str) -> bool:
     """Tell whether the socket's file is root's, or ours."""
     try:
-        return trust.believes_user(os.lstat(root.outside(root.canonical(path))).st_uid)
+        return os.lstat(root.outside(root.canonical(path))).st_uid in ourselves()
     except (OSError, NodeError):
         return False
 

@@ -89,11 +89,6 @@ def _who_else(folder: int) -> int | None:
     return status.st_uid if status.st_mode & stat.S_ISUID else None
 
 
-def believes_user(user: int) -> bool:
-    """Tell whether what this user says counts, where no process can be looked at."""
-    return user in ourselves()
-
-
 def is_dead(folder: int) -> bool:
     """Tell whether the process behind `folder` is a zombie. Raises OSError."""
     return _status(folder).get("State", "").strip().startswith(("Z", "X"))

@@ -60,18 +60,17 @@ class Files(Writer):
         Raises ChangedMeanwhileError if something else is there now, which stays; NodeError, ConfigurationError.
         """
 
-        def fill(fd: int) -> None:
-            self._write_all(fd, content)
-            self._dress(fd, metadata)
-
         def place(folder: int, temporary: str, name: str, fd: int) -> None:
             _require(folder, name, expected, path)
-            if expected is None:
-                self._place_new(folder, temporary, name, path)
-            else:
+            if expected is not None:
                 self._exchange(folder, temporary, name, fd, expected)
+                return
+            try:
+                self._rename_new(temporary, name, folder)
+            except FileExistsError as error:
+                raise ChangedMeanwhileError.of(path) from error
 
-        self._put(path, fill, place)
+        self._put(path, self._filler(content, metadata), place)
 
     def remove_expected(self, expected: Found) -> None:
         """Remove the file that was read, durably; nothing there is fine.
@@ -141,12 +140,6 @@ class Files(Writer):
             recovered = Recovered.KEPT
         self.calls.fsync(folder)
         return recovered
-
-    def _place_new(self, folder: int, temporary: str, name: str, path: str) -> None:
-        try:
-            self._rename_new(temporary, name, folder)
-        except FileExistsError as error:
-            raise ChangedMeanwhileError.of(path) from error
 
     def _exchange(self, folder: int, temporary: str, name: str, fd: int, expected: Found) -> None:
         """Put the new version in the old one's place, if the old one is still what was read."""

@@ -41,12 +41,7 @@ class Folders(Reader):
 
         Raises NodeError.
         """
-        canonical = self.canonical(path)
-        found: tuple[str, ...] = ()
-        while canonical != "/" and (self.own_status(canonical) is None or self._mark_of(canonical)):
-            found = (canonical, *found)
-            canonical = os.path.dirname(canonical)
-        return found
+        return self._innermost(path, lambda folder: self.own_status(folder) is None or bool(self._mark_of(folder)))
 
     def made_by_others(self, path: str) -> bool:
         """Tell whether the folder at the canonical `path` is there, and lacks our mark where it could have one.

@@ -9,11 +9,11 @@ import fnmatch
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import signals
-from toolkit_installer.node.disk.root import NodeError, Root, attempt
+from toolkit_installer.node.disk.root import NodeError, Root, attempt, opened
 
 CONFIG_LIMIT = 4 * 1024 * 1024
 """Bytes. A configuration file larger than this is not one, whoever names it."""
@@ -128,7 +128,7 @@ class Reader:
         """
         canonical = self.canonical(path)
         try:
-            with self._opened(canonical) as fd:
+            with self.root.parent(canonical) as (folder, name), _opened(name, folder) as fd:
                 status = os.fstat(fd)
                 _require_regular(status, canonical)
                 content = _whole(fd, limit, path)
@@ -143,32 +143,26 @@ class Reader:
 
     def missing_folders(self, path: str) -> tuple[str, ...]:
         """Return which of the folder `path` and its parents are not there, outermost first. Raises NodeError."""
+        return self._innermost(path, lambda folder: self.own_status(folder) is None)
+
+    def _innermost(self, path: str, belongs: Callable[[str], bool]) -> tuple[str, ...]:
+        """Return the folder `path` and its parents up to the first that does not belong, outermost first."""
         canonical = self.canonical(path)
-        missing: tuple[str, ...] = ()
-        while canonical != "/" and self.own_status(canonical) is None:
-            missing = (canonical, *missing)
+        found: tuple[str, ...] = ()
+        while canonical != "/" and belongs(canonical):
+            found = (canonical, *found)
             canonical = os.path.dirname(canonical)
-        return missing
+        return found
 
     def mount_flags(self, path: str) -> int:
         """Return the flags (ST_RDONLY, ST_NOEXEC: statvfs(3)) of the file system that `path` is or will be on.
 
         Raises NodeError.
         """
-        canonical = self.canonical(path)
-        while canonical != "/" and self.own_status(canonical) is None:
-            canonical = os.path.dirname(canonical)
+        missing = self.missing_folders(path)
+        there = os.path.dirname(missing[0]) if missing else self.canonical(path)
         with attempt("look at its file system", path):
-            return os.statvfs(self.root.outside(canonical)).f_flag
-
-    @contextlib.contextmanager
-    def _opened(self, canonical: str) -> Iterator[int]:
-        with self.root.parent(canonical) as (folder, name):
-            fd = _open(name, folder)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+            return os.statvfs(self.root.outside(there)).f_flag
 
     def digest(self, path: str) -> str | None:
         """Return the SHA-256 of the file at `path` in hex, or None if no regular file is there. Raises NodeError.
@@ -178,7 +172,11 @@ class Reader:
         if not self.is_file(path):
             return None
         digest, left = hashlib.sha256(), _LARGEST
-        with attempt("read it", path), self._opened(self.canonical(path)) as fd:
+        with (
+            attempt("read it", path),
+            self.root.parent(self.canonical(path)) as (folder, name),
+            _opened(name, folder) as fd,
+        ):
             while left >= 0 and (piece := os.read(fd, 1 << 20)):
                 digest.update(piece)
                 left -= len(piece)
@@ -217,27 +215,24 @@ def read_bounded(path: str, limit: int = CONFIG_LIMIT) -> bytes:
 
     Raises ConfigurationError for what is no regular file, or is larger; OSError.
     """
-    fd = _open(path)
-    try:
+    with _opened(path) as fd:
         _require_regular(os.fstat(fd), path)
         return _whole(fd, limit, path)
-    finally:
-        os.close(fd)
 
 
-def _open(name: str, folder: int | None = None) -> int:
+@contextlib.contextmanager
+def _opened(name: str, folder: int | None = None) -> Iterator[int]:
     """Open a file for reading, never through a symlink; what is no regular file is not opened, only named. OSError.
 
     To open a pipe is to wait for its writer, and to open a device is to use it.
     """
-    named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    if not stat.S_ISREG(os.fstat(named).st_mode):
-        return named
-    try:
+    with opened(name, os.O_PATH | os.O_NOFOLLOW, folder) as named:
+        if not stat.S_ISREG(os.fstat(named).st_mode):
+            yield named
+            return
         # not blocking, either: a lease on the file (fcntl(2)) would have to be given up first
-        return os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    finally:
-        os.close(named)
+        with opened(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK) as fd:
+            yield fd
 
 
 def _require_regular(status: os.stat_result, path: str) -> None:

@@ -149,24 +149,16 @@ class Root:
         Raises OSError.
         """
         folder, name = os.path.split(path)
-        fd = self._open_folder(folder)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        fd = os.open(self.folder, flags)
         try:
+            for part in filter(None, folder.split("/")):
+                deeper = os.open(part, flags | os.O_NOFOLLOW, dir_fd=fd)
+                os.close(fd)
+                fd = deeper
             yield fd, name
         finally:
             os.close(fd)
-
-    def _open_folder(self, path: str) -> int:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        fd = os.open(self.folder, flags)
-        for part in path.split("/"):
-            if not part:
-                continue
-            try:
-                deeper = os.open(part, flags | os.O_NOFOLLOW, dir_fd=fd)
-            finally:
-                os.close(fd)
-            fd = deeper
-        return fd
 
     def mount_of(self, path: str) -> int:
         """Return the id of the mount that the folder of the canonical `path` lies on. Raises OSError."""
@@ -179,17 +171,12 @@ def is_mounted(path: str) -> bool:
 
     Device numbers do not tell: the node's / may lie on the disk that the container's own root lies on.
     """
-    mounts = []
-    for place in (path, os.path.join(path, "..")):
-        try:
-            folder = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            mounts.append(mount_id(folder))
-        finally:
-            os.close(folder)
-    return mounts[0] != mounts[1]
+    flags = os.O_PATH | os.O_DIRECTORY
+    try:
+        with opened(path, flags) as folder, opened(os.path.join(path, ".."), flags) as around:
+            return mount_id(folder) != mount_id(around)
+    except OSError:
+        return False
 
 
 def mount_id(fd: int) -> int:

@@ -37,8 +37,3 @@ class Tree(Reader):
     def outside(self, path: str) -> str:
         """Return where a path of the tree is for the installer."""
         return self.root.outside(self.canonical(path))
-
-
-def exists(path: str) -> bool:
-    """Tell whether a folder is there, in the installer's own file system."""
-    return os.path.isdir(path)

@@ -32,12 +32,7 @@ class Writer(Folders):
 
     def overwrite(self, path: str, content: bytes, metadata: Metadata) -> None:
         """Make the canonical `path` a file with this content, whatever is there now: for files wholly ours."""
-
-        def fill(fd: int) -> None:
-            self._write_all(fd, content)
-            self._dress(fd, metadata)
-
-        self._put(path, fill, self._rename)
+        self._put(path, self._filler(content, metadata), self._rename)
 
     def copy(self, source: str, path: str, metadata: Metadata) -> None:
         """Make the canonical `path` a copy of the installer's own file `source`, by the kernel where it can.
@@ -106,6 +101,13 @@ class Writer(Folders):
             finally:
                 os.close(fd)
             self.calls.fsync(folder)
+
+    def _filler(self, content: bytes, metadata: Metadata) -> Callable[[int], None]:
+        def fill(fd: int) -> None:
+            self._write_all(fd, content)
+            self._dress(fd, metadata)
+
+        return fill
 
     def _filled(self, temporary: str, folder: int, fill: Callable[[int], None]) -> int:
         """Return a new file, open, under its temporary name, with all that is in it on the disk.
