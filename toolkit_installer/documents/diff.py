@@ -45,7 +45,7 @@ def unified(path: str, before: bytes | None, after: bytes | None, *, color: bool
         f"--- {'/dev/null' if before is None else _safe(path)}",
         f"+++ {'/dev/null' if after is None else _safe(path)}",
     ]
-    for group in _hunks(_codes(old.lines, new.lines)):
+    for group in _hunks(old.lines, new.lines):
         _, old_start, _, new_start, _ = group[0]
         _, _, old_stop, _, new_stop = group[-1]
         lines.append(f"@@ -{_span(old_start, old_stop)} +{_span(new_start, new_stop)} @@")
@@ -60,37 +60,18 @@ def painted(line: str) -> str:
     return f"{color}{line}{_RESET}" if color else line
 
 
-def _codes(old: Sequence[bytes], new: Sequence[bytes]) -> list[_Code]:
-    """Return how `old` becomes `new`.
+def _hunks(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[list[_Code]]:
+    """Yield the changes in groups, with CONTEXT equal lines around.
 
     difflib compares only what lies between the equal lines at both ends: a small edit of a large file is quick to show.
     """
     short = min(len(old), len(new))
     head = next((n for n in range(short) if old[n] != new[n]), short)
     tail = next((n for n in range(short - head) if old[-1 - n] != new[-1 - n]), short - head)
-    matcher = difflib.SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail])
-    codes: list[_Code] = [("equal", 0, head, 0, head)]
-    codes += [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in matcher.get_opcodes()]
-    codes.append(("equal", len(old) - tail, len(old), len(new) - tail, len(new)))
-    return codes
-
-
-def _hunks(codes: list[_Code]) -> Iterator[list[_Code]]:
-    """Yield the changes in groups, with CONTEXT equal lines around; `codes` begins and ends with equal lines."""
-    hunk: list[_Code] = []
-    for index, (tag, a, b, c, d) in enumerate(codes):
-        if tag != "equal":
-            hunk.append((tag, a, b, c, d))
-            continue
-        last = index == len(codes) - 1
-        if index and not last and b - a <= 2 * CONTEXT:
-            hunk.append((tag, a, b, c, d))
-            continue
-        if index:
-            hunk.append((tag, a, min(b, a + CONTEXT), c, min(d, c + CONTEXT)))
-            if any(code[0] != "equal" for code in hunk):
-                yield hunk
-        hunk = [(tag, max(a, b - CONTEXT), b, max(c, d - CONTEXT), d)]
+    start, end = max(0, head - CONTEXT), max(0, tail - CONTEXT)
+    matcher = difflib.SequenceMatcher(None, old[start : len(old) - end], new[start : len(new) - end])
+    for group in matcher.get_grouped_opcodes(CONTEXT):
+        yield [(tag, a + start, b + start, c + start, d + start) for tag, a, b, c, d in group]
 
 
 def _block(tag: str, old: _Side, new: _Side) -> Iterator[str]:

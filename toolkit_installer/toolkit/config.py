@@ -8,7 +8,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
 from toolkit_installer.documents.changes import ABSENT, EditMismatchError, Set, Table, apply, lookup, same
-from toolkit_installer.errors import PayloadError, UsageError
+from toolkit_installer.errors import PayloadError
 from toolkit_installer.toolkit.payload import CLI, CTK, HOOK, RUNTIMES
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ mount-spec-path = "/etc/nvidia-container-runtime/host-files-for-container.d"
 """
 """Where the payload brings no config.toml: the toolkit's built-in defaults, those that every release understands."""
 
-_FEATURE = re.compile(r"[A-Za-z0-9_-]+")
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 
 
@@ -49,8 +48,7 @@ def text(payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_l
     `low_level` are the low-level runtimes to use, best first (`low_level.choose`). The same
     arguments give the same bytes.
 
-    Raises PayloadError if the payload's config.toml is broken, naming file and line; UsageError for settings that
-    cannot be written into it.
+    Raises PayloadError if the payload's config.toml is broken, naming file and line.
     """
     template = payload.config if payload.config and payload.config.strip() else DEFAULTS
     source = _decoded(template, payload.config_path)
@@ -99,16 +97,8 @@ def _changes(
         ((*cdi, "default-kind"), settings.cdi_default_kind),
         ((*cdi, "annotation-prefixes"), list(settings.cdi_annotation_prefixes)),
     ]
-    features = [(("features", _feature(name)), True) for name in settings.opt_in_features]
+    features = [(("features", name), True) for name in settings.opt_in_features]
     return tuple(Set(path, value) for path, value in (*always, *((p, v) for p, v in asked if v), *features))
-
-
-def _feature(name: str) -> str:
-    if not _FEATURE.fullmatch(name):
-        raise UsageError(
-            f"--opt-in-features {name!r} is not a feature's name", hint="such as disable-cuda-compat-lib-hook"
-        )
-    return name
 
 
 def _ldconfig_name(before: Table) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import TYPE_CHECKING
 
-from toolkit_installer.errors import UsageError
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 if TYPE_CHECKING:
@@ -18,10 +16,6 @@ _FIXED = {"nvidia-cdi": RUNTIMES[1], "nvidia-legacy": RUNTIMES[2]}
 _USUAL = "nvidia"
 """The first handler's name where the one that was given is one of the fixed two, which only chooses the default."""
 
-_TAKEN = {"runc": "is the engines' own runtime"}
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
 
 @dataclasses.dataclass(frozen=True)
 class Handler:
@@ -32,20 +26,7 @@ class Handler:
 
 
 def handlers(runtime_name: str, executables: Collection[str], toolkit_folder: str) -> tuple[Handler, ...]:
-    """Return the handlers to register: `runtime_name` first, then the two fixed ones, as far as `executables` go.
-
-    Raises UsageError if `runtime_name` is not a name, or is one that is taken.
-    """
-    if not _NAME.fullmatch(runtime_name):
-        raise UsageError(
-            f"--runtime-name {runtime_name!r} is not a handler's name",
-            hint="use letters, digits, '.', '_' and '-', beginning with a letter or digit",
-        )
-    if runtime_name in _TAKEN:
-        raise UsageError(
-            f"--runtime-name {runtime_name!r} cannot be used: it {_TAKEN[runtime_name]}",
-            hint="choose another name, such as nvidia",
-        )
+    """Return the handlers to register: `runtime_name` first, then the two fixed ones, as far as `executables` go."""
     wanted = {_USUAL if runtime_name in _FIXED else runtime_name: RUNTIMES[0], **_FIXED}
     return tuple(
         Handler(name, f"{toolkit_folder}/{executable}")

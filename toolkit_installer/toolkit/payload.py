@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from toolkit_installer.errors import PayloadError, UsageError
+from toolkit_installer.errors import PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from toolkit_installer.toolkit.source import SourceTree
 
 RUNTIMES = ("nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy")
 HOOK = "nvidia-container-runtime-hook"
@@ -33,6 +31,37 @@ _ELF_MAGIC = b"\x7fELF"
 _ELF_HEAD = 20
 """Bytes of a file that tell its architecture: e_machine is at offset 18 (ELF specification, "ELF Header")."""
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
+
+
+class SourceTree(Protocol):
+    """The files below a payload's root.
+
+    Paths are absolute, `/` being the payload's root; symlinks are followed as chroot would follow them, and never out
+    of the root. A question about what is not there is answered (False, or an empty list), not refused.
+    """
+
+    def is_file(self, path: str) -> bool:
+        """Tell whether `path` leads to a regular file. A dangling or looping symlink does not."""
+        ...
+
+    def is_executable(self, path: str) -> bool:
+        """Tell whether `path` leads to a regular file with an execute bit."""
+        ...
+
+    def canonical(self, path: str) -> str:
+        """Return the path of the file that `path` leads to, free of symlinks. Asked only of what is a file."""
+        ...
+
+    def read(self, path: str, limit: int = -1) -> bytes:
+        """Return the first `limit` bytes of a file, all of them if `limit` is negative. Asked only of what is a file.
+
+        Raises InstallerError if the file cannot be read.
+        """
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Return the names in a folder, dangling symlinks included; nothing if there is no such folder."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,19 +104,11 @@ def source_root(given: str | None, package_type: str, node_has_rpm: bool, exists
     `given` (--toolkit-source-root) is used as it is. Otherwise `package_type` says which of the image's two: "auto"
     prefers rpm where the node has /usr/bin/rpm, and takes the other one if the image has only that.
 
-    Raises UsageError for an unknown package type, PayloadError if the image has no such folder.
+    Raises PayloadError if the image has no such folder.
     """
     if given:
         return given
-    preferred = "rpm" if node_has_rpm else "deb"
-    wanted = {
-        "": (preferred, "deb", "rpm"),
-        "auto": (preferred, "deb", "rpm"),
-        "deb": ("deb",),
-        "rpm": ("rpm",),
-    }.get(package_type)
-    if wanted is None:
-        raise UsageError(f"--toolkit-package-type {package_type!r} is none of deb, rpm, auto")
+    wanted = ("rpm" if node_has_rpm else "deb", "deb", "rpm") if package_type == "auto" else (package_type,)
     candidates = tuple(dict.fromkeys(f"/artifacts/{kind}" for kind in wanted))
     for candidate in candidates:
         if exists(candidate):

@@ -98,6 +98,8 @@ REFUSED = [
     ("executable", "containerd-shim"),
     ("executable", "bin/containerd"),
     ("runtime_name", "runc"),
+    *(("runtime_name", name) for name in ("", "a b", "a/b", ".a", "-a", "ü", "a\n", "[a]", 'a"b')),
+    *(("opt_in_features", name) for name in ("a.b", "a b", 'a"', "a\nb")),
     ("runtime_name", "-nvidia"),
     ("runtime_name", 'nvidia"]'),
     ("runtime_name", "nv idia"),

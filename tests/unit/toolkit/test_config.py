@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support import payloads
 from toolkit_installer.documents.changes import Set, apply, same
-from toolkit_installer.errors import PayloadError, UsageError
+from toolkit_installer.errors import PayloadError
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit import config
 from toolkit_installer.toolkit.payload import HOOK, Payload
@@ -177,12 +177,6 @@ def test_a_broken_template_is_refused_with_file_and_line(template: bytes, line: 
         written(template)
     assert caught.value.path == "/artifacts/deb/etc/nvidia-container-runtime/config.toml"
     assert caught.value.line == line
-
-
-@pytest.mark.parametrize("name", ["", "a.b", "a b", 'a"', "a\nb"])
-def test_a_feature_with_an_impossible_name_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="opt-in-features"):
-        written(None, ToolkitSettings(opt_in_features=(name,)))
 
 
 def test_a_byte_order_mark_and_windows_line_ends_do_no_harm() -> None:

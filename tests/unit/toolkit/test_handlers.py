@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.errors import ExitCode, UsageError
 from toolkit_installer.toolkit.handlers import Handler, handlers
 from toolkit_installer.toolkit.payload import RUNTIMES
 
@@ -23,19 +22,6 @@ def test_a_handler_without_its_executable_is_not_registered() -> None:
         "nvidia",
         "nvidia-legacy",
     ]
-
-
-@pytest.mark.parametrize("name", ["runc"])
-def test_a_name_that_is_taken_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be used") as caught:
-        handlers(name, RUNTIMES, FOLDER)
-    assert caught.value.exit_code == ExitCode.USAGE
-
-
-@pytest.mark.parametrize("name", ["", "a b", "a/b", ".a", "-a", "ü", "a\n", "[a]", 'a"b'])
-def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="not a handler's name"):
-        handlers(name, RUNTIMES, FOLDER)
 
 
 @pytest.mark.parametrize("name", ["nvidia", "a", "NVIDIA_1.x-y", "0"])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import payloads
 from tests.support.payloads import Generation, Package, Tree
-from toolkit_installer.errors import ExitCode, PayloadError, UsageError
+from toolkit_installer.errors import ExitCode, PayloadError
 from toolkit_installer.toolkit.payload import HOOK, HOOK_2021, Library, Payload, find, source_root
 
 if TYPE_CHECKING:
@@ -235,7 +235,6 @@ BOTH = {"/artifacts/deb", "/artifacts/rpm"}
     [
         (None, "auto", False, BOTH, "/artifacts/deb"),
         (None, "auto", True, BOTH, "/artifacts/rpm"),
-        (None, "", True, BOTH, "/artifacts/rpm"),
         (None, "deb", True, BOTH, "/artifacts/deb"),
         (None, "rpm", False, BOTH, "/artifacts/rpm"),
         (None, "auto", True, {"/artifacts/deb"}, "/artifacts/deb"),
@@ -256,8 +255,3 @@ def test_the_payload_is_taken_from(
 def test_an_image_without_the_package_type_asked_for_is_refused() -> None:
     with pytest.raises(PayloadError, match="/artifacts/rpm"):
         source_root(None, "rpm", node_has_rpm=False, exists={"/artifacts/deb"}.__contains__)
-
-
-def test_an_unknown_package_type_is_refused() -> None:
-    with pytest.raises(UsageError, match="apk"):
-        source_root(None, "apk", node_has_rpm=False, exists=BOTH.__contains__)
