@@ -183,14 +183,6 @@ def uninstall(settings: Settings) -> int:
 
     Raises InstallerError.
     """
-    try:
-        return _uninstall(settings)
-    except Stopped as stopped:
-        log.get().info("Stopped before the work was begun; the node is as it was", signal=stopped.number.name)
-        return SIGNALLED + stopped.number
-
-
-def _uninstall(settings: Settings) -> int:
     from toolkit_installer.lifecycle import beforehand
     from toolkit_installer.lifecycle.ready_file import Marker
     from toolkit_installer.lifecycle.revert import request as uninstall_request
@@ -198,19 +190,23 @@ def _uninstall(settings: Settings) -> int:
     from toolkit_installer.receipt import trust
     from toolkit_installer.receipt.store import ReceiptStore
 
-    node = _opened(settings)
-    own_container.refuse(node, settings, own_container.asked_for(settings))
-    store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    receipt = trust.load(node, store)
-    beforehand.everything()
-    # a run under another of the program's names has another PID file
-    for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
-        seconds = settings.reload_timeout + _GRACE_SECONDS
-        uninstall_request.ask_to_leave(node, store, path, keep_toolkit=settings.keep_toolkit, seconds=seconds)
-    pid_file = _acquired(settings, node)
     try:
-        Marker(settings.ready_file, node.calls).clear_before_cleanup()
-        take_back(settings, node, store, pid_file)
-    finally:
-        pid_file.release()
+        node = _opened(settings)
+        own_container.refuse(node, settings, own_container.asked_for(settings))
+        store = ReceiptStore(node.files, settings.toolkit.install_dir)
+        receipt = trust.load(node, store)
+        beforehand.everything()
+        # a run under another of the program's names has another PID file
+        for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
+            seconds = settings.reload_timeout + _GRACE_SECONDS
+            uninstall_request.ask_to_leave(node, store, path, keep_toolkit=settings.keep_toolkit, seconds=seconds)
+        pid_file = _acquired(settings, node)
+        try:
+            Marker(settings.ready_file, node.calls).clear_before_cleanup()
+            take_back(settings, node, store, pid_file)
+        finally:
+            pid_file.release()
+    except Stopped as stopped:
+        log.get().info("Stopped before the work was begun; the node is as it was", signal=stopped.number.name)
+        return SIGNALLED + stopped.number
     return ExitCode.DONE

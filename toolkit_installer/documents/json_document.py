@@ -22,6 +22,7 @@ _REMEMBERED = 8
 """Documents: those of one engine, before and after."""
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
 def parse(content: bytes) -> Table:
     """Return what a JSON file means; an empty one means `{}`.
 
@@ -30,11 +31,6 @@ def parse(content: bytes) -> Table:
     a top level that is no object, for duplicate keys, and for numbers and nesting beyond reason. The same bytes give
     the same value again, without being read again: nobody changes it.
     """
-    return _parsed(content)
-
-
-@functools.lru_cache(maxsize=_REMEMBERED)
-def _parsed(content: bytes) -> Table:
     return _read(_decode(content))[1]
 
 

@@ -47,17 +47,13 @@ _REMEMBERED = 8
 """Documents: those of one engine, before and after."""
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
 def parse(content: bytes) -> Table:
     """Return what a TOML document means; a byte order mark at its start is no part of it.
 
     The same bytes give the same value again, without being read again: nobody changes it.
     Raises DocumentError, with the 1-based line where there is one, for anything that is no TOML of a sane depth.
     """
-    return _parsed(content)
-
-
-@functools.lru_cache(maxsize=_REMEMBERED)
-def _parsed(content: bytes) -> Table:
     text = _text(content)
     if dotted := _DOTTED.search(text):
         raise DocumentError("a key has too many parts", line=_line(text, dotted.end()), hint=_HINT)

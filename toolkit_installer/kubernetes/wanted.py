@@ -63,16 +63,6 @@ class Question:
         if bearer is not None:
             self.standing = dataclasses.replace(self.standing, accepted=(bearer.identity,))
 
-    @property
-    def open(self) -> bool:
-        """Whether the API server has yet to say that the node is wanted."""
-        return not self.standing.wanted
-
-    @property
-    def held(self) -> bool:
-        """Whether nothing may be changed on the node yet."""
-        return self.standing.held
-
     def ask_at_start(self, *, bare: bool) -> None:
         """Ask, decide whether the node may be changed, and say what a cleanup would do now. Raises Stopped.
 
@@ -90,10 +80,10 @@ class Question:
 
         Raises Stopped.
         """
-        if not self.open:
+        if self.standing.wanted:
             return
         answers, found = self._asked()
-        if loudly or not self.open or (found.verdict is Verdict.UNWANTED and not self.held):
+        if loudly or self.standing.wanted or (found.verdict is Verdict.UNWANTED and not self.standing.held):
             self._say(answers, found)
         else:
             log.get().debug("The API server still does not say that the DaemonSet wants this node", why=found.why)
@@ -110,7 +100,7 @@ class Question:
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
         if found.verdict is Verdict.WANTED:
             log.get().info("The DaemonSet wants this node: it is cleaned up once that changes", **about)
-        elif self.held:
+        elif self.standing.held:
             log.get().warning(
                 "Nothing is changed on this node: the API server does not say that the DaemonSet wants it, and is "
                 "asked again",

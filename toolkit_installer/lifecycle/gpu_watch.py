@@ -40,7 +40,7 @@ class GpuWatch:
         if not self.asked_for or receipt is not None:
             self.idle = False
             return False
-        watched = _identified(gpus.signs(self._node))
+        watched = identified(gpus.signs(self._node))
         seen = gpus.look_for_use(self._node, self._settings.toolkit)
         if not seen.absent:
             if self.idle:
@@ -65,5 +65,6 @@ class GpuWatch:
         return self.asked_for and self._settings.daemon and bare
 
 
-def _identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the paths, each with its identity as the idle process will compare it."""
     return tuple((path, idle_process.identity(path)) for path in paths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
@@ -78,7 +78,7 @@ class Instance:
         receipt = trust.load(self.node, self.store)
         # what a cleanup that was cut short left over is not installed any more
         self._question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
-        return not self._question.held
+        return not self._question.standing.held
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of waiter."""
@@ -114,10 +114,10 @@ class Instance:
         """Ask whether the node is wanted, where that is open; what was held back is done once it is."""
         if self._question is None:
             return
-        held = self._question.held
+        held = self._question.standing.held
         with self._stoppable():
             self._question.ask_again(loudly=loudly)
-        self.attention.again |= held and not self._question.held
+        self.attention.again |= held and not self._question.standing.held
 
     def _go_on(self) -> int:
         """Do what the signals so far ask for, then wait for more."""
@@ -158,7 +158,7 @@ class Instance:
 
     def _held(self) -> bool:
         """Tell whether nothing may be changed on the node yet."""
-        return self._question is not None and self._question.held
+        return self._question is not None and self._question.standing.held
 
     def _marked(self) -> bool:
         """Bring the ready file to what the engines serve; False if a signal came meanwhile, which is pending.
@@ -189,7 +189,7 @@ class Instance:
 
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
-        self._driver = _identified(roots.signs(self.node, self.settings.toolkit))
+        self._driver = gpu_watch.identified(roots.signs(self.node, self.settings.toolkit))
         receipt = trust.load(self.node, self.store)
         if self._gpus.look(receipt):
             self._converger.driver_away = False
@@ -217,7 +217,9 @@ class Instance:
 
     def _look_for_driver(self, why: str) -> None:
         """Converge again, unless that would put files right that are only to be told of."""
-        self._driver = _identified(path for path, _ in self._driver)  # whatever comes of it: this change is known
+        self._driver = gpu_watch.identified(
+            path for path, _ in self._driver
+        )  # whatever comes of it: this change is known
         drifted = [] if self.settings.on_drift is OnDrift.REPAIR else drift.drifted(self.node, self._recorded())
         if drifted:
             log.get().warning(
@@ -251,7 +253,7 @@ class Instance:
         watched += [(idle_process.DRIVER, *each) for each in self._driver]
         watched += [(idle_process.GPU, *each) for each in self._gpus.watched]
         log.get().info("Waiting for signal")
-        unknown = self._converger.driver_away or (self._question is not None and self._question.open)
+        unknown = self._converger.driver_away or (self._question is not None and not self._question.standing.wanted)
         tries = self._tries if unknown else 0
         idle = self._gpus.idle
         remembered = Remembered((), self._driver, self._converger.driver_away, tries, idle, self._command)
@@ -294,7 +296,3 @@ class Instance:
         if self._unfinished is not None and not self.settings.daemon:
             return SIGNALLED + self._unfinished.number
         return ExitCode.DONE
-
-
-def _identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((path, idle_process.identity(path)) for path in paths)
