@@ -156,8 +156,8 @@ def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: 
 def _is_installed(settings: Settings, node: Node) -> bool:
     """Tell whether a receipt says that the toolkit is installed, and not that a run was killed half-way.
 
-    Nothing that the receipt names is looked at or touched, so it is not held to what it may name: for that the flags
-    of the run that wrote it are needed (`--config`), which who waits for the driver is not given.
+    The paths in the receipt are not checked: that takes the flags of the run that wrote it (`--config`), which
+    `wait-driver` is not given, and nothing that the receipt names is touched here.
     """
     from toolkit_installer.receipt import schema as receipts
     from toolkit_installer.receipt import trust
@@ -179,7 +179,7 @@ def detect(settings: Settings, *, as_json: bool) -> int:
 
 
 def uninstall(settings: Settings) -> int:
-    """Take everything back, also what a running instance or a dead one did; return the exit code.
+    """Revert all that was installed, by a running instance or by one that was killed; return the exit code.
 
     Raises InstallerError.
     """

@@ -239,7 +239,7 @@ def _explain(error: Exception, arguments: Sequence[str], environment: Mapping[st
     if debug:
         import traceback  # noqa: PLC0415  # of bugs, and of nothing else
 
-        output.show_aside(mask("".join(traceback.format_exception(error)).rstrip()))
+        output.explain(mask("".join(traceback.format_exception(error)).rstrip()))
     return ExitCode.BUG
 
 

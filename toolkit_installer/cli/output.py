@@ -46,8 +46,8 @@ def show_own(text: str) -> None:
     _print(f"{text if sys.stdout.isatty() else click.unstyle(text)}\n")
 
 
-def show_aside(text: str) -> None:
-    """Print lines on stderr, if it takes them: they explain, and are no reason to fail."""
+def explain(text: str) -> None:
+    """Print lines on stderr; a stderr that cannot be written is no error."""
     shown = "".join(f"{visible.line(line, tabs=True)}\n" for line in text.split("\n"))
     try:
         streams.write(sys.stderr, shown)
@@ -56,7 +56,7 @@ def show_aside(text: str) -> None:
 
 
 def finish() -> None:
-    """Write what stdout still holds back. Raises as `show` does."""
+    """Flush stdout. Raises as `show` does."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -67,7 +67,7 @@ def finish() -> None:
 
 
 def reader_is_gone() -> bool:
-    """Tell whether stdout is a pipe that nobody reads any more (`… | head`). If so, it is led nowhere."""
+    """Tell whether stdout is a pipe that nobody reads any more (`… | head`); if so, redirect stdout to /dev/null."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -81,7 +81,7 @@ def reader_is_gone() -> bool:
 
 
 def _lead_nowhere() -> None:
-    """Have stdout swallow what it holds back: Python would fail on it once more when the process ends."""
+    """Redirect stdout to /dev/null: Python would try its buffer again, and fail, when the process ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

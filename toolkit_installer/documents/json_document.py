@@ -37,7 +37,7 @@ def parse(content: bytes) -> Table:
 def edit(content: bytes, changes: Sequence[Change]) -> bytes:
     """Return the file with the changes made and every other line as it was.
 
-    Changes without effect give back the same bytes. New members stand first in their object, in the order given.
+    Changes without effect return the same bytes. New members stand first in their object, in the order given.
     Raises DocumentError for a file that cannot be parsed, and EditMismatchError if the result would not mean exactly
     what was asked for.
     """

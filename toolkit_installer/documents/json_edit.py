@@ -1,7 +1,7 @@
 """Changing a JSON tree so that the text around a change stays as it is.
 
-New members go first in their object: so no comma has to be added to a line that somebody wrote, and taking them away
-gives the same bytes back.
+New members go first in their object: so no comma has to be added to a line that somebody wrote, and removing them
+restores the same bytes.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def set_value(document: Document, path: Path, value: Any, style: Style) -> None:
 
 
 def remove(document: Document, path: Path) -> None:
-    """Take the member at `path` away, with its comma, and with its lines if it stood there alone."""
+    """Remove the member at `path` with its comma, and with its lines if nothing else stands on them."""
     obj = document.root
     for key in path[:-1]:
         member = obj.find(key)
@@ -179,7 +179,7 @@ def _insert(obj: Object, key: str, value: Any, style: Style) -> None:
 
 
 def _slot(obj: Object, style: Style) -> tuple[str, str]:
-    """Make room for a new member at `obj.ours`; return the white space before and after it."""
+    """Return the white space before and after a new member at `obj.ours`, taken from its neighbours where need be."""
     if not obj.members:
         head, line_end, rest = _cut(obj.gap)
         if not line_end:

@@ -1,7 +1,7 @@
 """The blocks at a document's end that hold the tables we add, each under one comment line that says whose they are.
 
 A block is: an empty line (none in an empty document), the comment, our tables without empty lines between them. So a
-block can be taken away again whole, whatever was written below it since.
+block can be removed again as a whole, whatever was written below it since.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ chipsets are no GPUs. A virtual function (SR-IOV), a vGPU in a guest and a GPU s
 _GIVEN_AWAY = re.compile(r"vfio|^pci-stub$|^pciback$|^xen-pciback$")
 """Drivers that hold a device for virtual machines: vfio-pci and its variants, nvgrace_gpu_vfio_pci among them."""
 _FOR_MACHINES = ("vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback")
-"""Their folders, which list the devices that they hold."""
+"""The sysfs folders of such drivers, which list the devices that they hold."""
 _DEVICE = re.compile(r"nvidia[0-9]+|nvidiactl|nvhost-(?:ctrl-)?gpu|nvgpu")
 """Of the driver of Linux, and of a Tegra's."""
 _DEVICES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvhost-ctrl-gpu", "nvgpu", "dxg")
-"""Those that come first where there are more of a kind."""
+"""The first device nodes of each kind."""
 _DXG = "/dev/dxg"
 _WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 """Beside /dev/dxg, which any GPU of a WSL 2 machine has: NVIDIA's driver of Windows brings it."""
@@ -47,7 +47,7 @@ _LONGEST = 64 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class Gpus:
-    """What a look showed, in words: the GPUs that are the node's own, and those that it keeps for virtual machines.
+    """The GPUs that the node shows, in words: those for containers, and those kept for virtual machines.
 
     `known`: the node's sysfs was seen, so that what is not here is not there.
     """

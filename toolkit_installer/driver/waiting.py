@@ -22,7 +22,7 @@ from toolkit_installer.settings import Settings, WithoutGpu
 _LOOK_SECONDS = 3.0
 _TICK_SECONDS = 1.0
 _SAY_SECONDS = 60.0
-"""How often the same is said again."""
+"""How often an unchanged state is logged again."""
 
 
 def wait(node: Node, settings: Settings, seconds: float | None) -> Driver | None:

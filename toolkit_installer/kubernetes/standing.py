@@ -7,10 +7,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """What a run knows of itself and the DaemonSet, from its start to its end."""
+    """What a run knows of itself and of the DaemonSet; kept while the run is asleep."""
 
     bare: bool = False
-    """Nothing was installed on the node when the run started: what is there since, this run installed."""
+    """Nothing was installed on the node when the run started: whatever is installed now, this run installed."""
     held: bool = False
     """Nothing may be changed before the API server says that the DaemonSet wants the node."""
     wanted: bool = False

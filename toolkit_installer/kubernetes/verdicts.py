@@ -75,7 +75,7 @@ def judge(answers: Mapping[Asked, Answer], *, namespace: bool = False) -> Findin
 
 
 def _alone(asked: Asked, answer: Answer, *, namespace: bool) -> Verdict:
-    """Return what one answer comes to that does not say that the object is gone."""
+    """Return the verdict that follows from one answer alone, of those that do not say that the object is gone."""
     if is_told(asked, answer):
         return Verdict.WANTED
     if is_refused(answer, http.HTTPStatus.UNAUTHORIZED):
@@ -112,7 +112,7 @@ def accepted(answers: Collection[Answer]) -> frozenset[str]:
 
 
 def _gone(asked: Asked, answer: Answer) -> str:
-    """Return in words that the object is gone or going; nothing if it is not, or that cannot be told."""
+    """Return in words that the object was or is being deleted; an empty text where it was not, or nobody can tell."""
     metadata = answer.body.get("metadata")
     going = isinstance(metadata, Mapping) and metadata.get("deletionTimestamp") is not None
     if is_told(asked, answer) and going and asked is not Asked.NODE:
@@ -140,7 +140,7 @@ def holds(verdict: Verdict, *, bare: bool) -> bool:
 
 
 def gives_back(verdict: Verdict, standing: Standing, *, deleted: bool) -> bool:
-    """Tell whether a run that is told to stop takes back what is installed.
+    """Tell whether a run that is told to stop reverts what is installed.
 
     `deleted`: with a verdict of 401, that this is known to be a deletion (`doubt`, and time).
     """
@@ -153,7 +153,7 @@ def gives_back(verdict: Verdict, standing: Standing, *, deleted: bool) -> bool:
 
 
 def doubt(refused: Answer, review: Answer, known: Collection[str], clock: float) -> str:
-    """Return why a 401 is no sign of a deletion, nothing where it is one if it lasts.
+    """Return why a 401 does not mean a deletion; an empty text where it does mean one, if it lasts.
 
     `refused` is the answer of 401, `review` what the API server then said to the SelfSubjectReview; `known` are the
     identities that it accepted before, and `clock` is the node's time, in seconds since 1970. The server's own, from

@@ -54,9 +54,10 @@ class Question:
         self.standing = Standing()
 
     def recall(self, standing: Standing, answered: Collection[str]) -> None:
-        """Know again what was known. `answered`: what an older package says that its API server had answered for.
+        """Restore what a run knew before it slept.
 
-        It did not remember to whom: that was whoever the pod's token names.
+        `answered`: the objects that, to an older package, the API server had answered for. It did not record the
+        identity that asked: the one that the pod's token names now.
         """
         self.standing = dataclasses.replace(standing, namespace=standing.namespace or Asked.NAMESPACE in answered)
         bearer = self._api.bearer() if answered and not standing.accepted else None
@@ -146,10 +147,10 @@ class Question:
         return back
 
     def _settled(self) -> tuple[Finding, bool]:
-        """Ask until the answer is one for certain, or lasts; return it, and whether a 401 is known for a deletion."""
+        """Ask until the answer is certain or has lasted; return it, and whether a 401 is known to mean a deletion."""
         began = time.monotonic()
         since: float | None = None
-        """Since when there has been no answer but 401 that nothing speaks against."""
+        """The start of an unbroken series of 401s that nothing speaks against, None outside of one."""
         pause = _PAUSE_SECONDS
         while True:
             enough = began + (_SETTLING_SECONDS if since is None else _LEAVE_SECONDS)

@@ -16,15 +16,15 @@ READY = "no NVIDIA GPU: nothing is installed\n"
 
 
 class GpuWatch:
-    """What one run knows of the node's GPUs."""
+    """Decides whether a run leaves a node without a GPU alone, and knows what to watch meanwhile."""
 
     def __init__(self, settings: Settings, node: Node) -> None:
         self._settings = settings
         self._node = node
         self.idle = False
-        """Nothing is installed, nothing is to be, and that was said."""
+        """The node is left alone, and the log says so."""
         self.watched: tuple[tuple[str, str], ...] = ()
-        """What changes when a GPU comes, with the identities (waiter.identity) from before it was looked for."""
+        """Paths that change when a GPU comes, with their identities (idle_process.identity) from before the look."""
 
     @property
     def asked_for(self) -> bool:
@@ -32,7 +32,7 @@ class GpuWatch:
         return self._settings.without_gpu is WithoutGpu.IDLE
 
     def look(self, receipt: Receipt | None) -> bool:
-        """Tell whether the run is to change nothing. One that finds something installed looks after that.
+        """Tell whether the run is to change nothing. What is installed already is looked after, with or without a GPU.
 
         Raises NodeError, Stopped.
         """

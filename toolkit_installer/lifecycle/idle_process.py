@@ -30,7 +30,7 @@ DRIVER = "DRIVER"
 GPU = "GPU"
 """A device came or went on a node that showed no GPU."""
 LATER = "LATER"
-"""What could not be found out before may be known now."""
+"""The time has come to find out again what was not known."""
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 SIGNALS = (*STOPPING, signal.SIGHUP)
 LIMIT = 1 << 24
@@ -76,10 +76,10 @@ def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]
 
 
 class Told:
-    """What the fields say."""
+    """The state's fields, as this package or an older one wrote them."""
 
     def __init__(self, fields: list[str]) -> None:
-        """Read them as this package, or one before, wrote them."""
+        """Parse the fields."""
         if fields[3].isdigit():
             size, head = 3, fields[1:4]
         else:  # of the first packages: no time at which to be woken in any case, and drift is the only event
@@ -114,7 +114,7 @@ def become(commands: list[tuple[str, list[str]]]) -> str:
 
 
 def say(line: str) -> None:
-    """Say it on stderr, if anybody listens."""
+    """Write a line to stderr; a closed stderr is no error."""
     try:
         os.write(2, line.encode("utf-8", "surrogateescape"))
     except OSError:
@@ -124,8 +124,8 @@ def say(line: str) -> None:
 def main() -> None:
     """Wait, then execute the installer with the same arguments, locks and PID.
 
-    Where it is not there any more, a signal that stops ends with an exit code that says so, and what else happened is
-    forgotten: the next signal may find it again.
+    If the installer's files are gone, a signal to stop ends the process with an exit code that says so; any other event
+    is dropped, as the files may be back at the next one.
     """
     fd = int(sys.argv[1])
     told = Told(os.pread(fd, LIMIT, 0).decode("utf-8", "surrogateescape").split("\0"))

@@ -41,7 +41,7 @@ class Instance:
         self._unfinished: Stopped | None = None
         """A signal stopped the work before it was done."""
         self._told = False
-        """That a managed file was changed: said once in each process, as nothing else may come of it."""
+        """A changed file was reported: once in each process is enough, as the report may be all that follows."""
         self._question: Question | None = None
         if settings.cluster is not None:
             from toolkit_installer.kubernetes.wanted import Question
@@ -49,9 +49,9 @@ class Instance:
             self._question = Question(settings.cluster)
         self._marker = Marker(settings.ready_file, node.calls)
         self._awaited: tuple[tuple[str, str], ...] = ()
-        """What changes when an engine that does not serve the handlers yet is restarted."""
+        """Paths, with identities, that change when an engine that does not serve the handlers yet is restarted."""
         self._driver: tuple[tuple[str, str], ...] = ()
-        """Where a driver shows, with the identities from before it was looked for."""
+        """Paths that change with the driver, with their identities from before it was looked for."""
         self._gpus = GpuWatch(settings, node)
         self._converger = Converger(settings, node, self.store, pid_file, self.attention)
         self._tries = 0
@@ -69,7 +69,7 @@ class Instance:
         return self._go_on()
 
     def _may_change(self) -> bool:
-        """Ask for the first time, where somebody is to be asked; tell whether the node may be changed now.
+        """Ask the API server for the first time, if it is to be asked; tell whether the node may be changed now.
 
         Raises InstallerError where the receipt cannot be read, Stopped.
         """
@@ -135,7 +135,7 @@ class Instance:
 
     @contextlib.contextmanager
     def _stoppable(self) -> Iterator[None]:
-        """Let a signal end what is done within; it is taken care of afterwards."""
+        """Let a signal end the work inside; `_go_on` handles the signal afterwards."""
         self._unfinished = None
         try:
             yield
@@ -157,11 +157,11 @@ class Instance:
             log.get().error("Could not converge; the node is as it was", reason=str(error))
 
     def _held(self) -> bool:
-        """Tell whether nothing may be changed on the node yet."""
+        """Tell whether the API server has yet to allow any change of the node."""
         return self._question is not None and self._question.standing.held
 
     def _marked(self) -> bool:
-        """Bring the ready file to what the engines serve; False if a signal came meanwhile, which is pending.
+        """Write or remove the ready file, as the engines serve; return False if a signal came, which stays pending.
 
         A node that may not be changed yet is not ready.
         """
@@ -216,7 +216,7 @@ class Instance:
                 )
 
     def _look_for_driver(self, why: str) -> None:
-        """Converge again, unless that would put files right that are only to be told of."""
+        """Converge again, unless that would repair files whose drift is only to be reported."""
         self._driver = gpu_watch.identified(
             path for path, _ in self._driver
         )  # whatever comes of it: this change is known
@@ -262,7 +262,7 @@ class Instance:
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 
     def _leave(self) -> int:
-        """Clean up as the settings, or an order of `uninstall`, say; return the exit code."""
+        """Clean up as the settings, or a request of `uninstall`, say; return the exit code."""
         order = self.store.take_order() if self.store.exists() else None
         # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
         stays = order is None and self._question is not None and self.store.exists() and not self._question.unwanted()
@@ -286,7 +286,7 @@ class Instance:
                 self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep
             )
             self.pid_file.adopt_folders(receipt.pid_folders)
-            if order is not None or self._question is not None:  # somebody wants the node to be given back
+            if order is not None or self._question is not None:  # somebody wants the node reverted
                 uninstall.forgive_reloads(self.settings, self.node, receipt)
             uninstall.say_done(receipt, remainder)
         return self._exit_code()

@@ -1,4 +1,4 @@
-"""What a run noticed while it planned, for its log."""
+"""Logs the remarks that planning made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from toolkit_installer.toolkit import payload, wrappers
 
 
 def say(seen: Prepared) -> None:
-    """Log what was noticed while planning."""
+    """Log the plan's notes, dangers and warnings."""
     if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
         log.get().warning("An earlier run was interrupted: finishing what it began", state=seen.receipt.state)
     for warning in _security(seen):

@@ -30,7 +30,7 @@ class Marker:
         self._files = Files(Root("/"), calls)
 
     def prepare(self) -> None:
-        """Remove what an earlier run left, and see to it that there will be a place. Raises ConfigurationError."""
+        """Remove what an earlier run left. Raises ConfigurationError where there is no folder for the file."""
         if self.path is None:
             return
         folder = os.path.dirname(self.path)
@@ -66,7 +66,7 @@ class Marker:
 
 @dataclasses.dataclass(frozen=True)
 class Readiness:
-    """Whether all engines serve the handlers: what is `wrong`, and what will look different once that changed.
+    """Whether all engines serve the handlers: what is `wrong`, and what to watch until it is not.
 
     `awaited` are paths in the installer's mount namespace with their identities: the sockets and the processes.
     """
@@ -81,7 +81,7 @@ def look(node: Node, receipt: Receipt | None, seconds: float) -> Readiness:
     awaited: list[tuple[str, str]] = []
     for engine in receipt.engines if receipt is not None else ():
         socket = node.root.outside(node.files.canonical(engine.socket))
-        identity = idle_process.identity(socket)  # taken before it is asked: a restart from here on is seen
+        identity = idle_process.identity(socket)  # taken before the engine is asked: a restart from here on is seen
         pid, missing = _ask(node, engine, seconds)
         if missing:
             wrong += missing

@@ -59,7 +59,7 @@ class Recorder:
             folders=tuple(folders),
             pid_file=self._pid_path,
             pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self._pid_folders])),
-            # engines that are configured and not spoken of now stay recorded, until they are given back
+            # engines that are configured and not asked for now stay recorded until they are reverted
             engines=(
                 *(record for record in others if record.name not in {engine.name for engine in seen.plan.engines}),
                 *(self._engine(seen, engine) for engine in seen.plan.engines),
@@ -91,7 +91,7 @@ class Recorder:
 
 
 def settled(seen: Prepared, receipt: Receipt) -> Receipt:
-    """Return the receipt of a change that is done: with only what stands there now."""
+    """Return the receipt of a change that is done, which records only what stands on the node now."""
     works = {work.path: work for work in seen.plan.specifications}
     kept = (cdi_files.settled(works[file.path], file) for file in receipt.specifications)
     return dataclasses.replace(
@@ -103,7 +103,7 @@ def settled(seen: Prepared, receipt: Receipt) -> Receipt:
 
 
 def _places(seen: Prepared) -> list[str]:
-    """Return the paths of all that will be there."""
+    """Return the paths of all files that the change puts in place."""
     work = seen.plan.toolkit
     paths = [f"{work.folder}/{file.name}" for file in work.files]
     paths += [goal.path for engine in seen.plan.engines for goal in engine.goals.files if goal.target is not None]
@@ -130,7 +130,7 @@ def _file(engine: Engine, work: EngineWork, goal: Goal, previous: FileRecord | N
 
 
 def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
-    """Return an engine's record with only what stands there now; as it is if the change was not about it."""
+    """Return an engine's record once its change is done; unchanged if the change was about another engine."""
     work = next((work for work in seen.plan.engines if work.name == record.name), None)
     if work is None:
         return record

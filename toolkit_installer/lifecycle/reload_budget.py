@@ -27,7 +27,7 @@ _MODE = 0o644
 _COUNTING, _FORGIVEN = "reloads", "taken_back"
 """The keys of the file. Packages that know the first alone forget the others when they write it."""
 _WITH_FORGIVEN = 4
-"""How many times the budget all reloads may be, those that were taken back included."""
+"""How many times the budget the sum of counted and forgiven reloads may be."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ReloadBudget:
         self._write(dataclasses.replace(reloads, counting=(*reloads.counting, clock.boot_seconds())))
 
     def forgive(self) -> None:
-        """Count those no more whose change was served, and was taken back on purpose since. Raises NodeError."""
+        """Stop counting the reloads of a change that was served, and has been reverted on purpose. Raises NodeError."""
         # it is written whatever it says: what is done to the node must not depend on how long ago the reloads were
         if self.files.find(self.path) is not None:
             reloads = self._reloads()

@@ -64,11 +64,11 @@ class Remembered:
     answered: tuple[str, ...] = ()
     """What the Kubernetes API server has answered for: what the packages before version 5 went by."""
     driver: tuple[tuple[str, str], ...] = ()
-    """Where a driver shows, with the identities (waiter.identity) from before it was last looked for."""
+    """Paths that change with the driver, with their identities (idle_process.identity) from before the last look."""
     driver_away: bool = False
-    """Whether none was usable then."""
+    """Whether no driver was usable then."""
     tries: int = 0
-    """How often it was woken, one time after the other, for what is not known yet."""
+    """How often in a row the installer was woken to find out what is not known yet."""
     without_gpu: bool = False
     """Whether the node shows no GPU, so that nothing is installed and nothing is to be."""
     command: tuple[str, ...] = ()
@@ -76,12 +76,12 @@ class Remembered:
     standing: Standing = Standing()
     """What is known of the DaemonSet, and of what this run may change and has installed."""
     known: bool = True
-    """Whether all of this was understood. If not, a fresh look has to find it."""
+    """Whether all of the state was understood; if not, the installer inspects the node anew."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Resumed:
-    """What the installer was woken for (a signal's name, or events of waiter), and what it held when it fell asleep.
+    """What the installer was woken for (a signal's name, or events of `idle_process`), and the locks that it held.
 
     `pid_fd` and `lock_fd` are None where the state does not say, or says what cannot be; `held` finds them all the
     same.
@@ -105,9 +105,9 @@ def wait(
 ) -> None:
     """Replace this program by the idle one, same PID, locks kept, signals still blocked. Does not return.
 
-    `watched` are events (of waiter), paths in the installer's mount namespace, and their identities (waiter.identity)
-    as far as they are known: they are looked at every 30 s. With `later` it is woken in any case, the first time after
-    30 s, then after longer and longer, up to 10 min; a run that is held after 2 s at first, and 2 min at most.
+    `watched` are events, paths in the installer's mount namespace, and the paths' identities as `idle_process` has
+    them: they are compared every 30 s. With `later` the installer is woken in any case, first after 30 s, then after
+    longer and longer pauses of up to 10 min; a run that may not change the node yet after 2 s, and 2 min at most.
     """
     first = list(remembered.command) or [sys.executable, *sys.orig_argv[1:]]
     memory = {
@@ -145,8 +145,8 @@ def wait(
 def resumed() -> Resumed | None:
     """Return what this program was woken for, or None at a fresh start. Later calls return None.
 
-    Whatever package wrote the state, and whatever has become of it, what woke the program is told, and of the rest
-    what can be understood.
+    The state may be another package's, or damaged: the events are returned all the same, and of the rest what is
+    understood.
     """
     text = os.environ.pop(idle_process.RESUME, "")
     if not text:
@@ -177,7 +177,7 @@ def resumed() -> Resumed | None:
 def held(path: str) -> int | None:
     """Return the descriptor of a file or folder that this program was started with, None if it has none.
 
-    For what a state does not tell any more. `path` is in the installer's mount namespace.
+    For a state that does not name the descriptor. `path` is in the installer's mount namespace.
     """
     try:
         wanted = os.lstat(path)
@@ -206,7 +206,7 @@ def _opened(number: str) -> int | None:
 
 
 def _memory(content: bytes) -> dict[str, Any]:
-    """Return what is in the first field, {} where that cannot be read."""
+    """Return the state's first field, {} where it is no JSON object."""
     try:
         memory = json.loads(content.split(b"\0")[0])
     except (ValueError, RecursionError):
@@ -218,7 +218,7 @@ def _memory(content: bytes) -> dict[str, Any]:
 
 
 def _kept(fd: Any, is_kind: Callable[[int], bool]) -> int | None:
-    """Return a descriptor that was kept, which no child is to get; None if it cannot be what it is said to be."""
+    """Return a kept descriptor, closed to children from now on; None if it is not of the kind that the state says."""
     if type(fd) is not int or fd < 0:
         return None
     try:
@@ -231,7 +231,7 @@ def _kept(fd: Any, is_kind: Callable[[int], bool]) -> int | None:
 
 
 def _remembered(memory: dict[str, Any]) -> Remembered:
-    """Return what is understood of what was remembered.
+    """Return what is understood of the remembered values.
 
     The first packages remembered nothing, the next ones what the API server had answered, as `answered`.
     """
@@ -260,7 +260,7 @@ def _remembered(memory: dict[str, Any]) -> Remembered:
 
 
 def _standing(said: Any) -> Standing | None:
-    """Return what a run knows of itself and the DaemonSet, None where that is not understood.
+    """Return the run's `Standing`, None where the state's is not understood.
 
     The packages before version 5 say nothing of it. To them nothing was held back; who installed the toolkit is not
     known, so it was somebody else; and the API server is asked once more.

@@ -21,7 +21,7 @@ _LOCKED = "FLOCK"
 
 @dataclasses.dataclass(frozen=True)
 class Stranger:
-    """Somebody whose lock is no sign of an instance."""
+    """A process that we do not believe and that holds the lock: it is no instance."""
 
     pid: int
     users: tuple[int, ...]
@@ -30,8 +30,8 @@ class Stranger:
 def believed(fd: int, said: int | None) -> int | None:
     """Return the PID of a process that we believe and that holds a flock on the open file; None if there is none.
 
-    `said`: the PID that the file itself names. It is believed where it holds a lock on a file of the same number:
-    some file systems (overlayfs, btrfs) show another device to stat(2) than to the list. Raises NodeError.
+    `said`: the PID that the file names. That process needs a lock on any file of this inode number, as some file
+    systems (overlayfs, btrfs) show another device to stat(2) than in the list. Raises NodeError.
     """
     takers = _takers(fd)
     places = {pid for pid, exact in takers.items() if exact}

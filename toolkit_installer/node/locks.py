@@ -124,7 +124,7 @@ def _replaced(files: Files, path: str, held: int) -> int | None:
             _lock(fd, temporary)
             if not files.is_at(temporary, fd):
                 os.close(fd)
-                return None  # it was renamed, or taken back: by now another one is at the path
+                return None  # it was renamed, or removed by who made it: another one is at the path by now
             status = files.own_status(path)
             if status is not None and os.path.samestat(status, stranger):
                 _write_pid(files, fd, temporary)

@@ -29,7 +29,7 @@ def ourselves() -> frozenset[int]:
 
 
 def groups(owner: os.stat_result | None = None) -> frozenset[int]:
-    """Return the groups that count as nobody else: root's, ours, and that of a node root's owner."""
+    """Return the groups that count as nobody else: root's, our own, and the group of the node root's owner."""
     own = {0, os.getegid()}
     return frozenset(own if owner is None or owner.st_uid == 0 else {*own, owner.st_gid})
 

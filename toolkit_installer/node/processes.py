@@ -20,7 +20,7 @@ _LONGEST_LINE = 4096
 _LONGEST_COMMAND = 2 * 1024 * 1024
 """Bytes. The kernel takes no more for a program's arguments and variables together, by default (execve(2))."""
 _DELETED = " (deleted)"
-"""What the kernel puts after the name of a program that was removed, or replaced, since it was started."""
+"""The kernel's suffix to the path of a program whose file was removed or replaced after the start."""
 _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 """Where a process's arguments lay at its start: the fields 48 and 49 of proc_pid_stat(5), counted after the name."""
 
@@ -63,7 +63,7 @@ def look(pid: int) -> Process | None:
 
 
 def _seen(folder: int, pid: int) -> Process | None:
-    """Return what the open /proc/PID says, None for what is dead, or says more than programs do. Raises OSError."""
+    """Return the process behind the open /proc/PID, None if it is dead or says too much. Raises OSError."""
     arguments = _said(folder, "cmdline", _LONGEST_COMMAND)
     if arguments is None or trust.is_dead(folder):
         return None

@@ -88,7 +88,7 @@ class Programs:
             ) from error
 
     def _image(self, program: int, path: str) -> str:
-        """Return by what name the program is executed: that of its descriptor, unless somebody else has to open it.
+        """Return the path that is executed: the descriptor under /proc, unless the program has to be opened again.
 
         A script is opened once more, by its interpreter; and where the program's own root has no /proc, no descriptor
         has a name. Nobody else could have changed what is at the path since: its folders were looked at as well.

@@ -60,7 +60,7 @@ class Start:
 
 
 def reap() -> None:
-    """Take leave of programs that were given up in the kernel and have ended since, also before we slept."""
+    """Reap children that hung when they were killed and have ended since, also those from before a sleep."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -72,7 +72,7 @@ def run(command: Sequence[str], *, seconds: float, folder: str = "/", given: byt
 
 
 def completed(start: Start, given: bytes, seconds: float) -> Completed:
-    """Start the program and return what it left. Raises ProgramError, Stopped."""
+    """Run the program to its end and return status and output. Raises ProgramError, Stopped."""
     signals.heed()
     with _started(start) as child:
         return _Watch(child, start.command, given, seconds).completed()
@@ -134,12 +134,12 @@ class _Watch:
         os.set_blocking(child.stdin.fileno(), False)
         self._poll.register(child.stdin.fileno(), select.POLLOUT)
         self._hangs = False
-        """It was killed, and has not ended."""
+        """The program was killed and has not ended."""
         self._end = os.pidfd_open(child.pid)
         self._poll.register(self._end, select.POLLIN)
 
     def completed(self) -> Completed:
-        """Return what it left once it has ended, whatever it leaves running. Raises ProgramError, Stopped."""
+        """Return status and output once the program has ended, and end its children. Raises ProgramError, Stopped."""
         output, errors = self._streams.values()
         try:
             self._attend(time.monotonic() + self._seconds)
@@ -157,7 +157,7 @@ class _Watch:
         return Completed(self._child.returncode, bytes(output), errors.decode(errors="replace").strip())
 
     def _attend(self, deadline: float) -> None:
-        """Feed it and read from it until it ends. Raises ProgramError, Stopped."""
+        """Write input and read output until the program ends. Raises ProgramError, Stopped."""
         look = time.monotonic() + _LOOK_SECONDS
         while True:
             events = dict(self._poll.poll(max(0.0, min(deadline, look) - time.monotonic()) * 1000))
@@ -177,7 +177,7 @@ class _Watch:
                     raise self._timeout()
 
     def _feed(self) -> None:
-        """Write what it takes of its input; close that once it has all, or wants no more."""
+        """Write as much input as the pipe takes; close it after the last byte, or when nobody reads."""
         try:
             self._given = (
                 self._given[os.write(self._input.fileno(), self._given[:_PIECE]) :] if self._given else self._given
@@ -191,7 +191,7 @@ class _Watch:
             self._input.close()
 
     def _read(self, fd: int) -> None:
-        """Read what is there. Raises ProgramError once that is more than a program may print."""
+        """Read the output that is there. Raises ProgramError beyond OUTPUT_LIMIT."""
         kept = self._streams[fd]
         while True:
             try:

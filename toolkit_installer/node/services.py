@@ -14,7 +14,7 @@ _READ_LINES = 400
 _NO_TROUBLE = re.compile(
     r"\blevel=(info|debug|trace)\b|^(Starting|Started|Stopping|Stopped) |: Deactivated successfully"
 )
-"""What a log's line says that tells of no trouble: the engines' own levels, and systemd on its way."""
+"""Log lines without trouble: the engines' harmless levels, and systemd's own progress."""
 
 
 class Services:
@@ -62,9 +62,9 @@ class Services:
             raise ProgramError(f"{' '.join(command)} ended with {done.status}: {done.errors}{log}")
 
     def last_words(self, unit: str, since: float) -> str:
-        """Return the last lines of the unit's log since then that may tell of trouble, in one line, if they can be had.
+        """Return in one line the last log lines of the unit that may tell of trouble, else the last ones of all.
 
-        `since` is in seconds since the epoch. Where no line does, the last ones.
+        `since` is in seconds since the epoch. The text is empty where the log cannot be read.
         """
         journalctl = self.programs.find("journalctl")
         if journalctl is None:

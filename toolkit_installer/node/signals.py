@@ -29,12 +29,12 @@ def block() -> None:
 
 
 _deferrals: list[None] = []
-"""One for each piece of work that is to come to its end first."""
+"""One for each piece of work that no signal may interrupt."""
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Let no wait within end because of a signal: what is done here comes to its end, as what was begun must."""
+    """Keep signals from ending any wait inside: work that was begun is finished before the installer stops."""
     _deferrals.append(None)
     try:
         yield
@@ -128,7 +128,7 @@ def take(seconds: float = 0.0) -> signal.Signals | None:
 
 
 class Attention:
-    """Remembers which signals came, while work goes on to the next safe point."""
+    """Collects the signals that came, for the next instant at which it is safe to stop."""
 
     def __init__(self) -> None:
         self.stop: signal.Signals | None = None

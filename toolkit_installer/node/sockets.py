@@ -21,7 +21,7 @@ _ANSWER_SECONDS = 5.0
 
 
 class StrangerError(InstallerError):
-    """Whoever answers on a socket is a stranger: what it says does not count."""
+    """A process that we do not believe answers on an engine's socket."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 

@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 def write(stream: TextIO, text: str, *, patient: bool = False) -> None:
-    """Write a text at once: what a buffer cannot write it keeps, and Python fails on it again when the process ends.
+    """Write a text past Python's buffer, which keeps what it cannot write and fails again when the process ends.
 
     `patient`: wait where a pipe that does not block is full. Raises OSError, and ValueError for a closed stream.
     """

@@ -81,7 +81,7 @@ def standing_of(folder: int, pid: int) -> Standing:
 
 
 def _who_else(folder: int) -> int | None:
-    """Return who decides what root's process, or ours, is: None if nobody else does. Raises OSError."""
+    """Return the user who controls a process of root's, or ours, beside its owner; None: nobody. Raises OSError."""
     owner = _owner_of_namespace(folder)
     if owner is not None and owner not in ourselves():
         return owner

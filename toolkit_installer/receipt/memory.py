@@ -1,4 +1,4 @@
-"""Between the receipt's records and what planning works with. Pure."""
+"""Converts the receipt's records to what planning works with, and back. Pure."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from toolkit_installer.toolkit import layout
 def refuse_strangers(node: Node, receipt: Receipt | None, paths: Iterable[str]) -> None:
     """Raise ConfigurationError for what lies beside the files at `paths`, under our names, and no run of ours left.
 
-    It would be taken for a version of somebody's that a killed run had put aside, and be put in the file's place. A
+    It would be taken for somebody's version that a killed run had displaced, and would be put in the file's place. A
     run that was killed left a receipt that says so; one that ended well left nothing. Raises NodeError.
     """
     if receipt is not None and receipt.state is not State.INSTALLED:
@@ -90,15 +90,15 @@ def recover_engine(node: Node, engine: EngineRecord, store: str) -> None:
 
 
 def recover_specifications(node: Node, receipt: Receipt) -> None:
-    """Do the same for CDI specifications. Raises as `recover` does."""
+    """Leave each CDI specification alone in its folder, as one whole version. Raises as `recover` does."""
     for file in receipt.specifications:
         _recover(node, file, None)
 
 
-def _recover(node: Node, file: FileRecord, aside: str | None) -> None:
-    """Leave one file alone in its folder; `aside` is the folder for a version that must not stay there."""
+def _recover(node: Node, file: FileRecord, quarantine_folder: str | None) -> None:
+    """Leave one file alone in its folder; a version of somebody else's that must not stay there is quarantined."""
     before = () if file.before is None else (file.before.sha256,)
-    recovered = node.files.recover(file.path, frozenset((*file.written, *before)), aside)
+    recovered = node.files.recover(file.path, frozenset((*file.written, *before)), quarantine_folder)
     if recovered is Recovered.REMOVED:
         log.get().info("Tidied up", file=file.path, what=recovered)
     elif recovered is not Recovered.NOTHING:

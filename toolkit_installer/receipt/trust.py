@@ -113,11 +113,11 @@ def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, f
     Its name proves nothing, as --config may have been any file: one with a name of its own is believed where it is
     gone, or has something of ours in it. That nobody but root could have written the receipt is what counts.
     """
-    room = ROOMS[engine.name]
-    if not room.has_role(file.role):
+    adapter = ROOMS[engine.name]
+    if not adapter.has_role(file.role):
         yield f"names {file.path} as {file.role!r} of {engine.name}, which has no such file"
-    usual = room.may_be(file.role, posixpath.basename(file.path)) or any(
-        beneath(file.path, _canonical(node, place)) for place in room.folders
+    usual = adapter.may_be(file.role, posixpath.basename(file.path)) or any(
+        beneath(file.path, _canonical(node, place)) for place in adapter.folders
     )
     if not usual and not _has_ours(node, found, file):
         yield f"names {file.path}, which has nothing of this installer's in it, nor the name of a file of {engine.name}"
@@ -151,14 +151,14 @@ def _wrong_specification(node: Node, folder: str, found: Receipt, file: FileReco
 
 
 def _foreign(node: Node, found: Receipt, file: FileRecord, traces: Iterable[bytes]) -> bool:
-    """Tell whether the file would be given up for what stood there before, unread, and has nothing of ours in it.
+    """Tell whether cleanup would replace the file by what stood there before, though nothing in it is ours.
 
-    Ours are the toolkit's folder and `traces`.
+    Ours are the toolkit's folder and `traces`. A file with a content that no receipt knows is edited, not replaced.
     """
     try:
         present = node.files.find(file.path)
     except ConfigurationError:
-        return False  # no file any more: it is not given up, whoever needs it says what it is
+        return False  # no file any more, and so not replaced: whoever needs it says what it is
     if present is None:
         return False
     digest = memory.digest(present.content)

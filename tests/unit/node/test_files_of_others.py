@@ -255,13 +255,13 @@ def test_where_every_file_of_the_folder_counts_a_version_that_is_kept_lies_elsew
     aside.mkdir()
     for _killed_once_it_was_saved in range(2):
         place(files, swap_name("daemon.json")).write_bytes(THEIRS)
-        assert files.recover(PATH, OURS, "/aside") is Recovered.ASIDE
+        assert files.recover(PATH, OURS, "/aside") is Recovered.QUARANTINED
         assert names(files) == ["daemon.json"]
         (kept,) = aside.iterdir()
         assert kept.name.endswith(KEPT_SUFFIX)
         assert kept.read_bytes() == THEIRS
     place(files, swap_name("daemon.json")).write_bytes(b"another")
-    assert files.recover(PATH, OURS, "/aside") is Recovered.ASIDE
+    assert files.recover(PATH, OURS, "/aside") is Recovered.QUARANTINED
     assert {kept.read_bytes() for kept in aside.iterdir()} == {THEIRS, b"another"}
     place(files).unlink()
     place(files, swap_name("daemon.json")).write_bytes(THEIRS)

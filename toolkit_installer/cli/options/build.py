@@ -40,7 +40,7 @@ def build(
 
     `values` are the texts given on the command line by option name, in their order; the positional argument is under
     `DESTINATION`. With `installing` false, features that do not exist yet are no reason to refuse: a node can always
-    be looked at and given back. With `looking_for_driver`, a driver root that nobody gave is to be found.
+    be inspected and reverted. With `looking_for_driver`, a driver root that nobody gave is to be found.
 
     Raises UsageError: a bad value, a contradiction, or a feature that is not built yet.
     """

@@ -36,7 +36,7 @@ class Sources:
     program: Program
 
     def answer(self, option: Option, engine: EngineName | None = None) -> Answer:
-        """Find what was said about one option, *_ARGS strings aside.
+        """Return what was said about one option, apart from the *_ARGS strings.
 
         Raises UsageError, naming the flag or the variable, what it was given, and what is allowed.
         """
@@ -68,7 +68,7 @@ class Sources:
         return answers
 
     def answers(self, engine: EngineName | None, strings_of: EngineName | None) -> Answers:
-        """Find what was said about every option, when this engine is configured (None: not known yet).
+        """Return what was said about every option, when this engine is configured (None: not known yet).
 
         `strings_of` is the engine whose letters the *_ARGS strings use: the one that the caller named.
         """

@@ -1,4 +1,4 @@
-"""CDI specifications as files of the node: what one is to be, what is remembered of it, what cleanup leaves.
+"""CDI specifications as files of the node: what to write, what to record, and what cleanup restores.
 
 A specification is ours as a whole. What somebody else wrote in its place before us comes back at cleanup, unless it
 names our toolkit's folder: an older installer left it, and it would name what is gone. What somebody else writes over
@@ -22,10 +22,10 @@ from toolkit_installer.receipt.store import ReceiptStore
 
 @dataclasses.dataclass(frozen=True)
 class SpecificationWork:
-    """A CDI specification's part, at the canonical `path`.
+    """What is to be done about the CDI specification at the canonical `path`.
 
-    `base`: what cleanup leaves (None: no file). `target`: what is to stand there now. `note`: what there is to say of
-    somebody else's version.
+    `base`: the content that cleanup restores (None: no file). `target`: the desired content. `note`: a remark about
+    somebody else's version, for the log.
     """
 
     path: str
@@ -47,7 +47,7 @@ class SpecificationWork:
 
 @dataclasses.dataclass(frozen=True)
 class SpecificationFacts:
-    """The specifications that are wanted or recorded, as they were found."""
+    """The specifications that are desired or recorded, as they were found."""
 
     files: Mapping[str, tuple[str, Found | None]]
     """By the path that was looked at: the canonical one, and what stands there."""
@@ -57,9 +57,9 @@ class SpecificationFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """A specification that is to stand at `path`.
+    """A desired specification at `path`.
 
-    `content` is None where it is not known yet, and nothing is to be done about it. `note`: what there is to say of it.
+    `content` is None where it is not known yet, and the file is left alone. `note`: a remark for the log.
     """
 
     path: str
@@ -75,7 +75,7 @@ def look(node: Node, store: ReceiptStore, paths: Iterable[str]) -> Specification
 def works(
     seen: SpecificationFacts, receipt: Receipt | None, folder: str, wanted: Wanted | None
 ) -> tuple[SpecificationWork, ...]:
-    """Return what is to become of the specification that is wanted, and of those that are recorded and no longer are.
+    """Return the work on the desired specification, and on recorded ones that are no longer desired.
 
     `folder` is the toolkit's. Raises ConfigurationError.
     """
@@ -100,7 +100,7 @@ def standing(seen: SpecificationFacts, receipt: Receipt | None, path: str) -> by
 
 
 def taken_back(seen: SpecificationFacts, record: FileRecord, folder: str) -> SpecificationWork:
-    """Return what is to become of a recorded specification that is not wanted any more. Raises ConfigurationError."""
+    """Return the work on a recorded specification that is no longer desired. Raises ConfigurationError."""
     path, found = seen.files[record.path]
     if found is not None and not _of_ours(record, found):
         changed = memory.digest(found.content) != (record.before.sha256 if record.before is not None else "")
@@ -122,7 +122,7 @@ def recognised(node: Node, path: str, folder: str) -> FileRecord | None:
 
 
 def recorded(work: SpecificationWork, previous: FileRecord | None) -> FileRecord | None:
-    """Return the record for a file that will be what the work says, or is already; None where none of it is ours."""
+    """Return the record of a file that is, or will be, what the work says; None where nothing in it is ours."""
     if work.target == work.base and not work.changes and previous is None:
         return None
     written = {memory.digest(content) for content in (work.target,) if content is not None}
@@ -133,7 +133,7 @@ def recorded(work: SpecificationWork, previous: FileRecord | None) -> FileRecord
 
 
 def settled(work: SpecificationWork, record: FileRecord) -> FileRecord | None:
-    """Return the record once the work is done: with only what stands there now; None where that is not ours."""
+    """Return the record once the work is done, of the desired content alone; None where that is not ours."""
     if work.target is None or work.target == work.base:
         return None
     return dataclasses.replace(record, written=(memory.digest(work.target),))
@@ -145,14 +145,14 @@ def file_of(work: SpecificationWork) -> EngineFile:
 
 
 def ours(receipt: Receipt | None) -> dict[str, frozenset[str]]:
-    """Return what of ours may stand where: SHA-256 by path."""
+    """Return the SHA-256 of every content that we may have written, by path."""
     return {file.path: frozenset(file.written) for file in (receipt.specifications if receipt is not None else ())}
 
 
 def _base(
     seen: SpecificationFacts, record: FileRecord | None, found: Found | None, folder: str
 ) -> tuple[bytes | None, str]:
-    """Return what cleanup is to leave, and what there is to say about it."""
+    """Return the content that cleanup is to restore, and a remark for the log."""
     if found is None:
         return None, ""  # whatever stood there, somebody removed it since, or a boot did
     if record is not None and _of_ours(record, found):

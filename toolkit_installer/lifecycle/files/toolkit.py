@@ -51,7 +51,7 @@ def put(node: Node, folder: str, source_root: str, file: ToolkitFile) -> None:
 
 
 def flush(node: Node, work: ToolkitWork) -> None:
-    """Make the folders of the toolkit's files durable, and that of the toolkit itself. Raises NodeError."""
+    """Make the entries of all folders of the toolkit durable, and of the folder around them. Raises NodeError."""
     paths = [work.folder, *(posixpath.join(work.folder, file.name) for file in work.files)]
     for folder in dict.fromkeys(posixpath.dirname(node.files.in_folder(path)) for path in paths):
         node.files.flush_folder(folder)

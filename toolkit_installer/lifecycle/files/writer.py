@@ -14,7 +14,7 @@ _NEW_FILE_MODE = 0o644
 
 
 class Writer:
-    """Writes files, and remembers what it wrote: a file that holds anything else is somebody else's by now."""
+    """Writes files and keeps what it wrote, to notice another content as somebody else's edit."""
 
     def __init__(self, node: Node, store: str) -> None:
         """`store` is the receipt's folder."""

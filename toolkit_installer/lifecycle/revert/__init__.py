@@ -1,1 +1,1 @@
-"""Reverting: what a receipt records, or an installer without one left, is taken back; engines first."""
+"""Reverting: undoes what a receipt records, or what an installer without one left; engines first."""

@@ -18,7 +18,7 @@ from toolkit_installer.settings import Program
 
 REMOVE = b"remove\n"
 KEEP = b"keep\n"
-"""The orders: to clean up, and what is to become of the toolkit's files."""
+"""The requests: clean up, and remove or keep the toolkit's files."""
 
 _PAUSE_SECONDS = 0.1
 _INTERPRETER = "python"
@@ -49,7 +49,7 @@ def ask_to_leave(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bo
 
 
 def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: bool) -> bool:
-    """Leave the order and signal the instance; return False if it was ending, or becoming another program, just then.
+    """Leave the request and signal the instance; return False if it was ending, or becoming another program, just then.
 
     Raises AlreadyRunningError.
     """
@@ -94,7 +94,7 @@ def _sent(node: Node, process: Process) -> bool:
 
 
 def _give(store: ReceiptStore, order: bytes) -> None:
-    """Leave the order where there is a folder for it: without one, nothing is there that the order could be about."""
+    """Leave the request in the receipt's folder; without that folder nothing is installed that it could be about."""
     if not store.exists():
         return
     store.check()

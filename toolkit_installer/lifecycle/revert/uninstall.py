@@ -1,4 +1,4 @@
-"""Taking back what a receipt records, or what was found without one, when nobody else works on the node."""
+"""Reverting what a receipt records, or what was found without one, when nobody else works on the node."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: Pid
 
 
 def forgive_reloads(settings: Settings, node: Node, receipt: Receipt) -> None:
-    """Let the reloads count no more that were made for what this receipt recorded as installed, and is taken back.
+    """Forgive the reloads of an installation that was served and is now reverted on purpose.
 
-    What was never served, and was found half-way, stays counted. Raises NodeError.
+    The reloads of one that was found half done stay counted. Raises NodeError.
     """
     if receipt.state is State.INSTALLED:
         ReloadBudget(node.files, receipt.pid_file, settings.reload_budget).forgive()
 
 
 def say_done(receipt: Receipt, remainder: Remainder) -> None:
-    """Log how the node is after a cleanup that came to its end. Raises StillNamedError where the toolkit stays."""
+    """Log what a finished cleanup left on the node. Raises StillNamedError where files of engines name the toolkit."""
     if remainder.named:
         raise named_in_files.refuse_removal(remainder.named, recorded=remainder.recorded)
     files = "The node's files are as they were" if remainder.unseen else "The node is as it was"
@@ -83,7 +83,7 @@ def say_done(receipt: Receipt, remainder: Remainder) -> None:
 
 
 def _remove_pid_file(node: Node, path: str) -> None:
-    """Remove the PID file of a dead run: only what could be locked as one is taken for one."""
+    """Remove the PID file of a dead run, if it can be locked as a PID file."""
     if node.files.own_status(path) is None:
         return
     try:
@@ -97,7 +97,7 @@ def _remove_pid_file(node: Node, path: str) -> None:
 def revert(  # what a cleanup depends on
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
 ) -> Remainder:
-    """Take back what the receipt records.
+    """Revert what the receipt records.
 
     Raises as Reverter.revert does, but ChangedMeanwhileError.
     """

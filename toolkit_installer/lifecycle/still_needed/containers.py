@@ -48,7 +48,7 @@ _MONITOR = "conmon"
 class _Container:
     """A container that is not deleted. `runtime` is None where that cannot be told.
 
-    `pid` is its shim's or its monitor's, or that of a shim in the same engine; None where there is no such process.
+    `pid` is the PID of its shim or monitor, or of another shim of the same engine; None where there is no such process.
     """
 
     name: str
@@ -78,7 +78,7 @@ def found(node: Node, folder: str) -> list[str]:
 
 
 def _watched() -> list[_Container]:
-    """Return the containers that have a live shim or conmon, on the whole machine, then those beside them."""
+    """Return the containers with a live shim or conmon on the whole machine, then those of the same engines."""
     found: list[_Container] = []
     engines: dict[tuple[int, int], int] = {}
     for pid, name, standing in processes.matching(lambda name: name.startswith(_SHIM) or name == _MONITOR):
@@ -119,7 +119,7 @@ def _of_shim(pid: int, arguments: list[str]) -> list[_Container]:
 
 
 def _neighbourhood(pid: int) -> tuple[int, int]:
-    """Return which folder a shim's bundle lies in. Raises FileNotFoundError."""
+    """Return the device and inode of the folder around a shim's bundle. Raises FileNotFoundError."""
     status = os.stat(f"/proc/{pid}/cwd/..")
     return status.st_dev, status.st_ino
 

@@ -19,7 +19,7 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName
 
 _ROWS = [row for row in TABLE if row.refused is None]
-"""Those of which an engine could run the toolkit; others' files are local users' own, some of them."""
+"""The rows whose engine could run the toolkit; the files of others may belong to local users."""
 _OTHERS = (
     "/etc/containerd/conf.d/*.toml",
     "/etc/crio/crio.conf.d/*",
@@ -79,7 +79,7 @@ _FLAG_FOLDER = re.compile(
     r"""(?:[= ]|\s|\\\n)\s*["']?(/[^\s"'\\]+)""",
     re.IGNORECASE,
 )
-"""How it names a folder, all of whose files are read."""
+"""How a command line, or a variable, names a folder whose files are all read."""
 _FOLLOWED = frozenset({"base_runtime_spec", "ConfigPath", "runtime_config_path"})
 """Keys whose value is a file that is read as well."""
 _IMPORTS = re.compile(r"^[ \t]*imports[ \t]*=\s*\[([^\]]{0,4096})\]", re.MULTILINE)

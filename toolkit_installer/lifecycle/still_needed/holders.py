@@ -49,9 +49,9 @@ def holders(node: Node, folder: str, ours: Mapping[str, Container[str]] | None =
 
 
 def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecord], list[str]]:
-    """Return the engines that listen where engines usually do, and of which nothing is recorded.
+    """Return the engines that listen on usual sockets without a record, and, in words, the sockets that cannot be seen.
 
-    And in words those whose sockets this user may not look at. Raises NodeError.
+    Raises NodeError.
     """
     seen = {node.files.canonical(record.socket) for record in known}
     found, unseen = [], []

@@ -40,7 +40,7 @@ _MOST_FILES = 100_000
 _LONGEST_PATH = 4096
 _PATH = PATH.split(":")
 _OUT_OF_REACH = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""Why a file cannot be looked at that no engine reads either, or none that this user has. 0: it is not followed."""
+"""The errno values of files that no engine reads either, or no engine of this user; 0: a symlink is not followed."""
 _WILDCARD = re.compile(r"[*?\[\\]")
 _SHIM = "containerd-shim-"
 _PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
@@ -78,7 +78,7 @@ def naming(node: Node, folder: str, *, known: Iterable[str] = (), instead: Colle
 
 
 def in_specifications(node: Node, folder: str) -> tuple[Naming, ...]:
-    """Return what in CDI specifications names anything in the toolkit's `folder`; our own is to be gone before."""
+    """Return what names the toolkit's `folder` in CDI specifications. Our own has to be removed before."""
     search = _Search(node, folder, ())
     for reader in map(OneLook, node.readers()):
         search.read(reader, (f"{place}/*" for place in engine_paths.CDI_FOLDERS))
@@ -151,7 +151,7 @@ class _Search:
         if layout is not None and layout.detects:
             self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
         elif layout is not None:
-            return  # what is in there is of what the distribution made it of, and goes with that
+            return  # generated from a file that is looked at by itself, and generated again without the toolkit
         elif named:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
 
@@ -225,7 +225,7 @@ def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
 
 
 def _making(node: Node, path: str) -> Layout | None:
-    """Return whose file it is that a distribution makes anew at each start, with what it finds of the toolkit then."""
+    """Return the layout of the distribution that generates this file at each start; None: it is no such file."""
     try:
         layout = containerd_started.find(node, path)
     except ConfigurationError:

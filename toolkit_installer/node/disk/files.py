@@ -3,7 +3,7 @@
 A look before a rename leaves an instant in which somebody else's version can still come and be lost. So the new
 version is exchanged with the one that stands there, and what came out is compared with what was read: if it is
 something else, the exchange is made again, backwards. A run that is killed in between leaves what came out beside the
-file, whole, and `recover` gives it back.
+file, whole, and `recover` puts it back.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from toolkit_installer.node.disk.root import attempt
 from toolkit_installer.node.disk.writing import Writer, own_metadata
 
 SWAP_SUFFIX = ".toolkit-installer.swap"
-"""Ends the name at which a whole new version waits for its exchange, and the old one comes out."""
+"""Ends the name under which a new version, complete, waits to be exchanged, and which the old one has afterwards."""
 KEPT_SUFFIX = ".toolkit-installer.kept"
-"""Ends the name of a version that somebody else wrote and that nobody can tell where to put."""
+"""Ends the name of a version that somebody else wrote, and that a newer version of theirs keeps from its place."""
+_TAKEN_AWAY = "a killed run had taken somebody else's version away"
 _PRIVATE = 0o600
-"""The mode of such a version away from its folder: who may read it there is not known."""
+"""The mode of such a version outside of its folder, as nothing is known of who may read it there."""
 
 
 class ChangedMeanwhileError(InstallerError):
-    """Somebody else changed the file between our reading it and our replacing it. Read and plan again."""
+    """Somebody else changed a file after it was read and before it was replaced. Read and plan again."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
@@ -45,9 +46,9 @@ class Recovered(enum.StrEnum):
 
     NOTHING = "nothing was left"
     REMOVED = "removed what a killed run had replaced or not yet put in place"
-    RETURNED = "a killed run had taken somebody else's version away: it is back"
-    KEPT = f"a killed run had taken somebody else's version away: it lies beside the file, named {KEPT_SUFFIX}"
-    ASIDE = f"a killed run had taken somebody else's version away: it lies in the install folder, named {KEPT_SUFFIX}"
+    RETURNED = f"{_TAKEN_AWAY}: it is back"
+    KEPT = f"{_TAKEN_AWAY}: it lies beside the file, named {KEPT_SUFFIX}"
+    QUARANTINED = f"{_TAKEN_AWAY}: it lies in the install folder, named {KEPT_SUFFIX}"
 
 
 class Files(Writer):
@@ -98,11 +99,11 @@ class Files(Writer):
                 self.calls.unlink(swap, folder)
             self.calls.fsync(folder)
 
-    def recover(self, path: str, ours: Container[str], aside: str | None = None) -> Recovered:
+    def recover(self, path: str, ours: Container[str], quarantine: str | None = None) -> Recovered:
         """Tidy up after a run that was killed while it replaced or removed the canonical `path`.
 
-        `ours`: the SHA-256, in hex, of every version that may be thrown away. `aside`: the folder for a version that
-        is to be kept, where every file in the folder of `path` counts. Raises NodeError, ConfigurationError.
+        `ours`: the SHA-256, in hex, of every version that may be thrown away. `quarantine`: the folder for somebody
+        else's version, where an engine reads every file in the folder of `path`. Raises NodeError, ConfigurationError.
         """
         self.sweep(path)
         folder, name = os.path.split(path)
@@ -113,13 +114,13 @@ class Files(Writer):
             self.remove(swap)
             return Recovered.REMOVED
         present = self.find(path)
-        if aside is not None and present is not None and _digest(present) not in ours:
-            self._lay_aside(swap, name, aside)
-            return Recovered.ASIDE
+        if quarantine is not None and present is not None and _digest(present) not in ours:
+            self._quarantine(swap, name, quarantine)
+            return Recovered.QUARANTINED
         with attempt("give somebody else's version back", path), self.root.parent(path) as (open_folder, name):
-            return self._give_back(open_folder, name, present, ours)
+            return self._put_back(open_folder, name, present, ours)
 
-    def _lay_aside(self, swap: str, name: str, folder: str) -> None:
+    def _quarantine(self, swap: str, name: str, folder: str) -> None:
         """Move somebody else's version to another folder, maybe on another file system, under a name of its own."""
         found = self.find(swap)
         if found is not None:
@@ -128,8 +129,8 @@ class Files(Writer):
                 self.replace(target, found.content, own_metadata(_PRIVATE), None)
             self.remove(swap)
 
-    def _give_back(self, folder: int, name: str, present: Found | None, ours: Container[str]) -> Recovered:
-        """Bring the version that came out of an exchange to the file's name, or beside it if a newer one is there."""
+    def _put_back(self, folder: int, name: str, present: Found | None, ours: Container[str]) -> Recovered:
+        """Rename a displaced version back, or to a name beside it where somebody else's newer version stands."""
         recovered = Recovered.RETURNED
         if present is None:
             self._rename_new(swap_name(name), name, folder)
@@ -166,7 +167,7 @@ class Files(Writer):
         self.calls.unlink(swap, folder)
 
     def _exchange_back(self, folder: int, swap: str, name: str, new: tuple[int, ...]) -> None:
-        """Exchange again, until it is our `new` version that comes out: whatever else does is somebody's newer one."""
+        """Exchange again until our `new` version is the one displaced: any other is somebody's newer one, and stays."""
         superseded = new
         while True:
             held = _state(os.stat(swap, dir_fd=folder, follow_symlinks=False))
