@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from toolkit_installer.documents import visible
 from toolkit_installer.documents.secrets import mask
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 CONTEXT: Final = 3
 """Unchanged lines that are shown around a change."""

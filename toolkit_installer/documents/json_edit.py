@@ -10,15 +10,11 @@ import dataclasses
 import decimal
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from toolkit_installer.documents.changes import same
+from toolkit_installer.documents.changes import Path, same
 from toolkit_installer.documents.json_scan import Document, Member, Object, Raw, Value, scan_value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from toolkit_installer.documents.changes import Path
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 

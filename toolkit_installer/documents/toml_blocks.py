@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
+from toolkit_installer.documents.changes import Path, Table
 from toolkit_installer.documents.toml_inline import Splice
 from toolkit_installer.documents.toml_scan import Kind, Statement, scan
 from toolkit_installer.documents.toml_tree import Node, spelled
 from toolkit_installer.documents.toml_values import write, write_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from toolkit_installer.documents.changes import Path, Table
 
 INITIAL_COMMENT: Final = re.compile(r"(?:#[^\n]*\n)+(?=[ \t]*\r?\n)")
 """A comment about the whole document: an empty line follows it."""

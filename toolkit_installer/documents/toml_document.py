@@ -9,7 +9,8 @@ import codecs
 import functools
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from toolkit_installer.documents import toml_blocks, toml_edit, toml_tree
 from toolkit_installer.documents.changes import (
@@ -24,9 +25,6 @@ from toolkit_installer.documents.changes import (
     same,
 )
 from toolkit_installer.documents.toml_inline import spliced
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MAXIMUM_DEPTH: Final = 100
 """Tables and arrays within each other. Real configurations have ten; Python's stack ends at some hundreds."""

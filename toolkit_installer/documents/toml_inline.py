@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Container, Iterable, Sequence
+from typing import Any, Final
 
-from toolkit_installer.documents.changes import same
+from toolkit_installer.documents.changes import Path, Table, same
 from toolkit_installer.documents.toml_scan import Item, items
 from toolkit_installer.documents.toml_values import write, write_key
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
-
-    from toolkit_installer.documents.changes import Path, Table
 
 _BLANKS: Final = re.compile(r"[ \t]*")
 _REST_WITHOUT_VALUES: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")

@@ -11,12 +11,10 @@ import enum
 import functools
 import re
 import tomllib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from toolkit_installer.documents.changes import Path
+from toolkit_installer.documents.changes import Path
 
 # Possessive quantifiers, and parts that exclude one another: a long string never makes the matcher try again. None is
 # on a group: Python before 3.11.5, Debian 12's among them, matches such groups wrongly.

@@ -5,17 +5,13 @@ from __future__ import annotations
 import posixpath
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from toolkit_installer.documents.changes import ABSENT, EditMismatchError, Set, Table, apply, lookup, same
 from toolkit_installer.errors import PayloadError
-from toolkit_installer.toolkit.payload import CLI, CTK, HOOK, RUNTIMES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from toolkit_installer.settings import ToolkitSettings
-    from toolkit_installer.toolkit.payload import Payload
+from toolkit_installer.settings import ToolkitSettings
+from toolkit_installer.toolkit.payload import CLI, CTK, HOOK, RUNTIMES, Payload
 
 DEFAULTS: Final = b"""\
 # The NVIDIA container toolkit's configuration.

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from toolkit_installer.toolkit.payload import RUNTIMES
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 _FIXED = {"nvidia-cdi": RUNTIMES[1], "nvidia-legacy": RUNTIMES[2]}
 """The two handlers whose name is not for the user to choose, and their executables."""

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
 
+from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit import config, wrappers
 from toolkit_installer.toolkit.low_level import choose
-from toolkit_installer.toolkit.payload import CDI_HOOK, CLI, CTK, HOOK, HOOK_2021, RUNTIMES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from toolkit_installer.settings import ToolkitSettings
-    from toolkit_installer.toolkit.payload import Payload
+from toolkit_installer.toolkit.payload import CDI_HOOK, CLI, CTK, HOOK, HOOK_2021, RUNTIMES, Payload
 
 _EXECUTABLE, _PLAIN = 0o755, 0o644
 

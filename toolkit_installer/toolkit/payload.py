@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from toolkit_installer.errors import PayloadError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 RUNTIMES = ("nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy")
 HOOK = "nvidia-container-runtime-hook"

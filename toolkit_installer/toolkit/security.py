@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from toolkit_installer.documents.changes import lookup
+from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.payload import CLI
-
-if TYPE_CHECKING:
-    from toolkit_installer.settings import ToolkitSettings
 
 Version = tuple[int, int, int]
 

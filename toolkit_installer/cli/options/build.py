@@ -139,12 +139,11 @@ def _cluster(answers: Answers) -> ClusterSettings | None:
             hint="set NODE_NAME from the downward API's spec.nodeName and DAEMONSET_NAME to the DaemonSet's name; "
             "outside a pod use --cleanup always or never",
         )
-    return ClusterSettings(
-        daemon_set=answers.text("daemon_set"),
+    return answers.settings(
+        ClusterSettings,
         node=answers.text("node_name"),
         host=answers.text("api_host"),
-        port=answers.number("api_port"),
-        service_account=answers.text("service_account"),
+        port=answers.by_name["api_port"].value,
     )
 
 
@@ -206,7 +205,7 @@ def _engine(answers: Answers, name: EngineName | None, *, hooks: bool) -> Engine
         reload_mode=answers.by_name["restart_mode"].value,
         container_annotations=tuple(f"{prefix}*" for prefix in answers.words("engine_annotation_prefixes")),
         enable_cdi=enable_cdi,
-        answer_timeout=answers.seconds("reload_timeout"),
+        answer_timeout=answers.by_name["reload_timeout"].value,
         config_mode=ConfigMode(config_mode) if name is EngineName.CRIO else ConfigMode.CONFIG,
         **none,
     )

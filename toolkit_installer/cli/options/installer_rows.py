@@ -1,4 +1,4 @@
-"""The rows of the option table that steer the installer itself."""
+"""The rows of the option table that steer the installer itself, and say whom `--cleanup auto` asks about what."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from toolkit_installer.cli.options.model import Group, Kind, Option, Step
 from toolkit_installer.settings import Cleanup, LogFormat, OnDrift, Program, WithoutGpu
 
 _job = functools.partial(Option, group=Group.JOB, step=Step.INSTALLER)
+_cluster = functools.partial(Option, group=Group.KUBERNETES, step=Step.INSTALLER)
 _own = functools.partial(Option, group=Group.INSTALLER, step=Step.INSTALLER)
 
 ROWS = (
@@ -153,6 +154,41 @@ ROWS = (
         default="false",
         in_short_help=True,
         help="With --restart-mode systemd: restart docker even if its running containers would die of it.",
+    ),
+    _cluster(
+        name="daemon_set",
+        flags=("--daemonset",),
+        kind=Kind.OBJECT,
+        variables=("DAEMONSET_NAME",),
+        help="The DaemonSet that this pod is of, in the pod's namespace; --cleanup auto asks about it.",
+    ),
+    _cluster(
+        name="node_name",
+        kind=Kind.OBJECT,
+        help="The node's name in the cluster, as the downward API has it in spec.nodeName.",
+    ),
+    _cluster(
+        name="service_account",
+        flags=("--service-account-dir",),
+        kind=Kind.PATH,
+        default="/var/run/secrets/kubernetes.io/serviceaccount",
+        help="The folder of the pod's token, ca.crt and namespace; not the node's but of this file system.",
+    ),
+    # the kubelet sets these two in every container
+    _cluster(
+        name="api_host",
+        flags=("--kubernetes-service-host",),
+        kind=Kind.HOST,
+        hidden=True,
+        help="Where the API server answers.",
+    ),
+    _cluster(
+        name="api_port",
+        flags=("--kubernetes-service-port",),
+        kind=Kind.PORT,
+        default="443",
+        hidden=True,
+        help="The port on which it does.",
     ),
 )
 

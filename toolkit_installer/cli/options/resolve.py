@@ -11,11 +11,11 @@ from toolkit_installer.cli.options.argv import Grammar
 from toolkit_installer.cli.options.model import Option, Value
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.errors import UsageError
-from toolkit_installer.settings import EngineName, EngineSettings, Program, Settings, ToolkitSettings
+from toolkit_installer.settings import ClusterSettings, EngineName, EngineSettings, Program, Settings, ToolkitSettings
 
 _LONGEST_SHOWN = 120
 _T = typing.TypeVar("_T")
-_Settings = typing.TypeVar("_Settings", ToolkitSettings, EngineSettings, Settings)
+_Settings = typing.TypeVar("_Settings", ClusterSettings, ToolkitSettings, EngineSettings, Settings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,14 +102,6 @@ class Answers:
     def text_or_none(self, name: str) -> str | None:
         """Return the text of an option that need not be given."""
         return None if self.by_name[name].value is None else self.text(name)
-
-    def number(self, name: str) -> int:
-        """Return a whole number."""
-        return _typed(self.by_name[name].value, int, name)
-
-    def seconds(self, name: str) -> float:
-        """Return a time in seconds."""
-        return _typed(self.by_name[name].value, float, name)
 
     def settings(self, kind: type[_Settings], **own: typing.Any) -> _Settings:
         """Return settings whose fields are as `own` says, or else as the options say that are called like them."""

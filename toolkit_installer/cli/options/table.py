@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit_installer.cli.options import cluster_rows, device_rows, engine_rows, installer_rows, toolkit_rows
+from toolkit_installer.cli.options import device_rows, engine_rows, installer_rows, toolkit_rows
 from toolkit_installer.cli.options.model import Option
 
 OPTIONS: tuple[Option, ...] = (
@@ -10,7 +10,6 @@ OPTIONS: tuple[Option, ...] = (
     *toolkit_rows.ROWS,
     *engine_rows.ROWS,
     *device_rows.ROWS,
-    *cluster_rows.ROWS,
 )
 
 BY_NAME = {option.name: option for option in OPTIONS}
