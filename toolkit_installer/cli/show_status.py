@@ -31,16 +31,12 @@ _ASK_SECONDS = 5.0
 
 def show_plan(node: Node, seen: Prepared) -> None:
     """Print what `run` would do, as unified diffs with secrets masked. Raises OutputError, NodeError."""
-    output.show([*_plan_lines(seen), *_gpu_lines(node)])
+    show_gpus(node, *_plan_lines(seen))
 
 
-def show_gpus(node: Node, words: str) -> None:
+def show_gpus(node: Node, *words: str | DiffLine) -> None:
     """Print these words, and which GPUs the node shows. Raises OutputError, NodeError."""
-    output.show([words, *_gpu_lines(node)])
-
-
-def _gpu_lines(node: Node) -> list[str]:
-    return [f"GPUs of the node: {gpus.look(node)}"]
+    output.show([*words, f"GPUs of the node: {gpus.look(node)}"])
 
 
 def _plan_lines(seen: Prepared) -> list[str | DiffLine]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import re
 import tomllib
@@ -76,17 +77,6 @@ class _Members(list[tuple[str, Any]]):
     """The members of a JSON object, all of them where a key is there twice: Go takes them together."""
 
 
-def _json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_Members)
-
-
-def _members(value: Any) -> Iterable[tuple[str, Any]] | None:
-    """Return the members of what has some, None for anything else."""
-    if isinstance(value, dict):
-        return value.items()
-    return value if isinstance(value, _Members) else None
-
-
 def pairs(content: bytes) -> Iterator[tuple[str, str]]:
     """Yield the texts that a JSON or TOML document has, alone or in lists, each with its key. Never raises."""
     texts = _texts(content.decode(errors="surrogateescape")) or []
@@ -102,7 +92,7 @@ def _paths(text: str) -> Iterator[str]:
 
 def _texts(text: str) -> list[tuple[str | None, str]] | None:
     """Return the strings of a JSON or TOML document, values with their key and keys with none; None: it is neither."""
-    for parse in (_json, tomllib.loads):
+    for parse in (functools.partial(json.loads, object_pairs_hook=_Members), tomllib.loads):
         with contextlib.suppress(ValueError, RecursionError):
             return list(_strings("", parse(text)))
     return None
@@ -111,8 +101,8 @@ def _texts(text: str) -> list[tuple[str | None, str]] | None:
 def _strings(key: str, value: Any) -> Iterator[tuple[str | None, str]]:
     if isinstance(value, str):
         yield key, value
-    elif (members := _members(value)) is not None:
-        for name, each in members:
+    elif isinstance(value, dict | _Members):
+        for name, each in value.items() if isinstance(value, dict) else value:
             yield None, name
             yield from _strings(name, each)
     elif isinstance(value, list):

@@ -116,10 +116,7 @@ def first_line(text: str, path: Path) -> int | None:
 def _walk(node: Node, path: Path, spelling: tuple[str, ...]) -> Node:
     """Return the node at `path` below `node`, made if need be; an array of tables on the way is where it ends."""
     for key, part in zip(path, spelling, strict=True):
-        child = node.children.get(key)
-        if child is None:
-            child = node.children[key] = Node(part)
-        node = child
+        node = node.children.setdefault(key, Node(part))
         if node.array:
             break
     return node
@@ -131,8 +128,5 @@ def _add_value(section: Node, statement: Statement) -> None:
     for key, part in zip(statement.path[len(statement.section) :], statement.spelling, strict=True):
         if node is not section:
             node.last_dotted = statement
-        child = node.children.get(key)
-        if child is None:
-            child = node.children[key] = Node(part)
-        node = child
+        node = node.children.setdefault(key, Node(part))
     node.value = statement

@@ -12,7 +12,7 @@ import time
 
 from toolkit_installer import log
 from toolkit_installer.driver import gpus, roots
-from toolkit_installer.driver.roots import Driver, Look
+from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
@@ -31,42 +31,36 @@ def wait(node: Node, settings: Settings, seconds: float | None) -> Driver | None
     With `--without-gpu idle` that is None where the node shows no GPU, or none any more. HUP: it is looked at once.
     Raises DriverNotReadyError, and Stopped when a signal says so.
     """
-    began = time.monotonic()
     progress = _Progress(on=settings.log_format is None)
+    try:
+        return _wait(node, settings, seconds, progress)
+    finally:
+        progress.clear()
+
+
+def _wait(node: Node, settings: Settings, seconds: float | None, progress: _Progress) -> Driver | None:
+    began = time.monotonic()
     said: tuple[str, ...] | None = None
     said_at = began
     while True:
         left = math.inf if seconds is None else began + seconds - time.monotonic()
-        proof = min(roots.PROOF_SECONDS, max(_TICK_SECONDS, left))
-        seen = _look(node, settings, proof, progress)
+        seen = roots.look(node, settings.toolkit, min(roots.PROOF_SECONDS, max(_TICK_SECONDS, left)))
         now = time.monotonic()
         if seen.driver is not None:
-            progress.clear()
             return seen.driver
         if settings.without_gpu is WithoutGpu.IDLE and gpus.look(node).absent:
-            progress.clear()
             return None
         if seen.missing != said or now - said_at >= _SAY_SECONDS:
             progress.clear()
             log.get().info("Waiting for the driver", elapsed=_duration(now - began), missing="; ".join(seen.missing))
             said, said_at = seen.missing, now
         if seconds is not None and now - began >= seconds:
-            progress.clear()
             raise DriverNotReadyError(
                 f"the driver did not become ready within {seconds:g} s: {'; '.join(seen.missing)}",
                 hint="look at the driver container's log, or install the driver on the node; --timeout gives it longer",
             )
         end = now + _LOOK_SECONDS if seconds is None else min(now + _LOOK_SECONDS, began + seconds)
         _rest(end, began, progress, seen.missing)
-
-
-def _look(node: Node, settings: Settings, seconds: float, progress: _Progress) -> Look:
-    """Look for the driver. Raises Stopped."""
-    try:
-        return roots.look(node, settings.toolkit, seconds)
-    except Stopped:
-        progress.clear()
-        raise
 
 
 def _rest(end: float, began: float, progress: _Progress, missing: tuple[str, ...]) -> None:
@@ -77,7 +71,6 @@ def _rest(end: float, began: float, progress: _Progress, missing: tuple[str, ...
         if number == signal.SIGHUP:
             return
         if number is not None:
-            progress.clear()
             raise Stopped(number)
 
 
