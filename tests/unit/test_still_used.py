@@ -100,6 +100,6 @@ def test_a_file_that_its_disk_does_not_give_holds_the_toolkit(
             raise NodeError.of(OSError(number, ""), path, "read it")
         return found(reader, path) if limit is None else found(reader, path, limit)
 
-    monkeypatch.setattr(Reader, "find", refused)
+    monkeypatch.setattr(Reader, "read_file", refused)
     named = named_in_files.naming(Node.open(str(tmp_path), "/host"), TOOLKIT)
     assert bool(named) is holds

@@ -144,7 +144,7 @@ def player(node: Node) -> Player:
 
 
 def switch(player: Player, reload: Reload, content: bytes | None = NEW, *, last_resort: bool = False) -> Switch:
-    file = EngineFile("conf", PATH, player.node.files.find(PATH))
+    file = EngineFile("conf", PATH, player.node.files.read_file(PATH))
 
     def wrong(live: Live) -> list[str]:
         return [] if (content or b"").decode() in "".join(live.handlers) else ["it lists something else"]
@@ -179,7 +179,7 @@ def test_a_signalled_engine_reads_explicit_values_and_the_exact_bytes_come_after
 def test_a_file_that_is_to_go_stays_until_the_signalled_engine_has_forgotten(node: Node, player: Player) -> None:
     switcher(node).make(switch(player, SIGNAL, None), interruptible=False)
     assert player.heard == [b"explicit "]
-    assert node.files.find(PATH) is None
+    assert node.files.read_file(PATH) is None
 
 
 def test_an_engine_that_ignores_the_signal_is_not_believed(node: Node, player: Player) -> None:
@@ -360,7 +360,7 @@ def test_a_signal_ends_the_wait_for_the_engine_only_where_that_is_safe(
 
 def test_a_file_that_says_this_already_is_not_written(node: Node, player: Player) -> None:
     def stamp() -> Any:
-        found = node.files.find(PATH)
+        found = node.files.read_file(PATH)
         assert found is not None
         return found.identity
 

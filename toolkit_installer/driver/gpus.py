@@ -146,7 +146,7 @@ def _tegra(reader: Reader) -> Iterator[str]:
 def _text(reader: Reader, path: str) -> str:
     """Return what a small file says, nothing where it is not there, or went just now. Raises NodeError."""
     try:
-        found = reader.find(path, _LONGEST)
+        found = reader.read_file(path, _LONGEST)
     except ConfigurationError as error:
         if error.path is None or reader.status(path) is not None:
             raise

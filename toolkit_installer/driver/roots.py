@@ -258,7 +258,7 @@ def _installed_root(node: Node, folder: str) -> str | None:
     """Return the driver root that the installed toolkit has, None where there is none."""
     from toolkit_installer.documents import toml_document  # noqa: PLC0415  # a driver that is usable asks for nothing
 
-    found = node.files.find(posixpath.join(folder, CONFIG_NAME))
+    found = node.files.read_file(posixpath.join(folder, CONFIG_NAME))
     try:
         document = toml_document.parse(found.content) if found is not None else {}
     except ConfigurationError:  # damaged: it is about to be put right, and says nothing
@@ -275,7 +275,7 @@ def _present(node: Node, path: str) -> bool:
 def _read(node: Node, path: str) -> str | None:
     """Return the text of a file of the node, wherever it is seen. Raises NodeError, ConfigurationError."""
     for reader in node.readers():
-        found = reader.find(path)
+        found = reader.read_file(path)
         if found is not None:
             return found.content.decode(errors="replace")
     return None

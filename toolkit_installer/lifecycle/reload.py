@@ -168,7 +168,7 @@ class Switcher:
             return False
         try:
             for step in switch.steps:  # as they are now, whoever wrote them
-                found = self.node.files.find(step.file.path)
+                found = self.node.files.read_file(step.file.path)
                 live.refuse_signal(None if found is None else found.content)
         except ConfigurationError as error:
             raise NotSignalledError(f"{error.reason}; it was not signalled", answers=True) from error

@@ -105,7 +105,7 @@ class ReloadBudget:
     def forgive(self) -> None:
         """Stop counting the reloads of a change that was served, and has been reverted on purpose. Raises NodeError."""
         # it is written whatever it says: what is done to the node must not depend on how long ago the reloads were
-        if self.files.find(self.path) is not None:
+        if self.files.read_file(self.path) is not None:
             reloads = self._reloads()
             self._write(Reloads((), (*reloads.forgiven, *reloads.counting)))
 
@@ -115,7 +115,7 @@ class ReloadBudget:
         self.files.overwrite(self.path, json.dumps(body).encode() + b"\n", own_metadata(_MODE))
 
     def _reloads(self) -> Reloads:
-        found = self.files.find(self.path)
+        found = self.files.read_file(self.path)
         if found is None:
             return Reloads()
         return remembered(found.content, clock.boot_id(), clock.boot_seconds(), self.budget[1])

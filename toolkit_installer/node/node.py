@@ -56,7 +56,7 @@ class Node:
             return [self.files]
         return [self.files, Reader(self.programs.root)]
 
-    def find(self, path: str) -> tuple[str, Found | None]:
+    def locate_file(self, path: str) -> tuple[str, Found | None]:
         """Return the canonical path and the file there, None if absent. Raises ConfigurationError, NodeError.
 
         Where only single folders of the node are mounted, a symlink that leads out of its mount leads to a file of
@@ -82,7 +82,7 @@ class Node:
                     hint=f"mount the node's {where} as well and name the file itself, "
                     "or mount the node's / and use --node-root",
                 )
-        return canonical, self.files.find(path)
+        return canonical, self.files.read_file(path)
 
     def _mount(self, path: str) -> int | None:
         with attempt("find its mount", path), contextlib.suppress(FileNotFoundError):

@@ -133,7 +133,7 @@ def read_as(process: Process, path: str) -> bytes | None:
     Raises NodeError, also for what is no regular file, or larger than a configuration is.
     """
     try:
-        found = Reader(root_of(process)).find(path)
+        found = Reader(root_of(process)).read_file(path)
     except NodeError:
         raise
     except ConfigurationError as error:

@@ -17,7 +17,7 @@ def drifted(node: Node, receipt: Receipt | None) -> list[str]:
 def state_of(node: Node, file: FileRecord) -> str:
     """Return in words how a managed file stands: as written, missing, or what else became of it."""
     try:
-        found = node.files.find(file.path)
+        found = node.files.read_file(file.path)
     except ConfigurationError as error:
         return f"unreadable: {error.reason}"
     if found is None:

@@ -106,7 +106,7 @@ class ReceiptStore:
         """Return the receipt, or None where there is none. Raises ConfigurationError for one that cannot be used."""
         self.check()
         path = f"{self.folder}/{_RECEIPT}"
-        found = self.files.find(path)
+        found = self.files.read_file(path)
         if found is None:
             return None
         with located(path):
@@ -144,7 +144,7 @@ class ReceiptStore:
     def original(self, before: Before) -> bytes:
         """Return the copy of what stood there before. Raises ConfigurationError if it is missing or damaged."""
         path = f"{self.folder}/{_ORIGINALS}/{before.sha256}"
-        found = self.files.find(path)
+        found = self.files.read_file(path)
         if found is None or hashlib.sha256(found.content).hexdigest() != before.sha256:
             raise ConfigurationError(
                 "the copy of the original file is missing or damaged",
@@ -161,7 +161,7 @@ class ReceiptStore:
     def take_order(self) -> bytes | None:
         """Return the order that was left, and remove it."""
         path = f"{self.folder}/{_ORDER}"
-        found = self.files.find(path)
+        found = self.files.read_file(path)
         if found is not None:
             self.files.remove(path)
             return found.content

@@ -130,7 +130,7 @@ def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, f
 def _has_ours(node: Node, found: Receipt, file: FileRecord) -> bool:
     """Tell whether a file is gone, or says what this installer may have written."""
     try:
-        present = node.files.find(file.path)
+        present = node.files.read_file(file.path)
     except ConfigurationError:
         return True  # whoever needs it says what it is
     if present is None:
@@ -156,7 +156,7 @@ def _foreign(node: Node, found: Receipt, file: FileRecord, traces: Iterable[byte
     Ours are the toolkit's folder and `traces`. A file with a content that no receipt knows is edited, not replaced.
     """
     try:
-        present = node.files.find(file.path)
+        present = node.files.read_file(file.path)
     except ConfigurationError:
         return False  # no file any more, and so not replaced: whoever needs it says what it is
     if present is None:

@@ -42,7 +42,7 @@ def place(files: Files, path: str = PATH) -> Path:
 
 
 def present(files: Files) -> Found:
-    found = files.find(PATH)
+    found = files.read_file(PATH)
     assert found is not None
     return found
 
@@ -59,7 +59,7 @@ def test_a_replaced_file_keeps_mode_owner_and_attributes(files: Files) -> None:
         os.chown(place(files), 12, 34)
         place(files).chmod(0o4640)
     before = place(files).stat()
-    found = files.find(PATH)
+    found = files.read_file(PATH)
     assert found is not None
     files.replace(PATH, NEW, found.metadata, found)
     after = place(files).stat()
@@ -256,7 +256,7 @@ def test_what_is_no_regular_file_is_refused_and_called_what_it_is(
 ) -> None:
     make(place(files))
     with pytest.raises(ConfigurationError, match=word) as raised:
-        files.find(PATH)
+        files.read_file(PATH)
     assert raised.value.path == PATH
 
 
@@ -275,8 +275,8 @@ def test_a_device_is_refused() -> None:
 def test_a_file_beyond_all_reason_is_refused(files: Files) -> None:
     place(files).write_bytes(b"x" * 101)
     with pytest.raises(ConfigurationError, match="larger than 100 bytes"):
-        files.find(PATH, limit=100)
-    assert files.find(PATH, limit=101) is not None
+        files.read_file(PATH, limit=100)
+    assert files.read_file(PATH, limit=101) is not None
 
 
 def test_an_interrupted_write_goes_on_where_it_stopped(
@@ -389,6 +389,6 @@ def test_a_folder_that_others_use_is_left(files: Files) -> None:
 def test_digests_and_lists_of_what_is_not_there_are_none(files: Files) -> None:
     assert files.digest(PATH) is None
     assert files.list("/nowhere") == []
-    assert files.find("/nowhere/at/all") is None
+    assert files.read_file("/nowhere/at/all") is None
     place(files).write_bytes(b"")
     assert files.digest(PATH) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -39,7 +39,7 @@ def place(files: Files, name: str = "daemon.json") -> Path:
 
 
 def present(files: Files) -> Found:
-    found = files.find(PATH)
+    found = files.read_file(PATH)
     assert found is not None
     return found
 

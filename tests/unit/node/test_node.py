@@ -19,7 +19,7 @@ def link(tmp_path: Path) -> Path:
 
 def test_a_link_that_leads_to_no_folder_says_so_rather_than_blame_a_mount(link: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        Node("/", whole=False).find(str(link))
+        Node("/", whole=False).locate_file(str(link))
     assert refused.value.path == str(link)
     assert refused.value.reason.endswith(f"and there is no {tmp_path}/elsewhere here")
     assert refused.value.hint is not None
@@ -28,11 +28,11 @@ def test_a_link_that_leads_to_no_folder_says_so_rather_than_blame_a_mount(link: 
 
 def test_a_link_to_a_file_that_is_still_to_come_is_followed(link: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    assert Node("/", whole=False).find(str(link)) == (str(tmp_path / "elsewhere" / "config.toml"), None)
+    assert Node("/", whole=False).locate_file(str(link)) == (str(tmp_path / "elsewhere" / "config.toml"), None)
 
 
 def test_a_link_to_another_mount_is_refused(tmp_path: Path) -> None:
     link = tmp_path / "config.toml"
     link.symlink_to("/proc/self/config.toml")
     with pytest.raises(ConfigurationError, match="on another mount"):
-        Node("/", whole=False).find(str(link))
+        Node("/", whole=False).locate_file(str(link))

@@ -77,7 +77,7 @@ def read(
                     if _WILDCARD in pattern or name not in drop_in:
                         missing.append(Missing(path, name))
                     continue
-                found = files.find(place) if seen.isdisjoint({name, place}) else None
+                found = files.read_file(place) if seen.isdisjoint({name, place}) else None
                 if found is not None:
                     seen |= {name, place}
                     ours = not drop_in.isdisjoint((name, place, found.path))

@@ -30,7 +30,7 @@ def find(node: Node, config: str) -> Layout | None:
     """
 
     def read(path: str) -> bytes | None:
-        found = node.files.find(path)
+        found = node.files.read_file(path)
         return found.content if found is not None else None
 
     return layout_of(read, config)

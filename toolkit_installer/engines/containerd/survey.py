@@ -85,13 +85,13 @@ def look_at_distribution(
     way, notes = layout.way(node, live.version if live is not None else None)
     drop_in, ignored = layout.drop_in_for(settings)
     files = [
-        EngineFile(layouts.GENERATED_ROLE, *node.find(layout.generated)),
-        EngineFile(layout.drop_in_role, *node.find(drop_in)),
+        EngineFile(layouts.GENERATED_ROLE, *node.locate_file(layout.generated)),
+        EngineFile(layout.drop_in_role, *node.locate_file(drop_in)),
     ]
     if layout.template is not None:
-        files.append(EngineFile(layouts.TEMPLATE_ROLE, *node.find(layout.template)))
+        files.append(EngineFile(layouts.TEMPLATE_ROLE, *node.locate_file(layout.template)))
     own = layout.low_level(node, process)
-    source = node.files.find(layout.source)
+    source = node.files.read_file(layout.source)
     placed = Placed(layout, way, source.content if source is not None else None, own, (*notes, *ignored))
     place = started.config_or(process, layout.generated) if process is not None else None
     sources = _sources(node, process, settings, place)
@@ -103,9 +103,9 @@ def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, s
     process = live.process if live is not None else None
     given = _given(process, settings)
     config = settings.config or given or CONFIG
-    root = EngineFile(ROOT_ROLE, *node.find(config))
+    root = EngineFile(ROOT_ROLE, *node.locate_file(config))
     drop_in_path = settings.drop_in or DROP_IN
-    drop_in = EngineFile(DROP_IN_ROLE, *node.find(drop_in_path))
+    drop_in = EngineFile(DROP_IN_ROLE, *node.locate_file(drop_in_path))
     named = settings.drop_in_host_path or drop_in_path
     elsewhere = {posixpath.dirname(named): posixpath.dirname(drop_in_path)}
     if given is not None:
@@ -168,7 +168,7 @@ def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> li
     result = []
     for each in imported:
         try:
-            path, found = node.find(each.place)
+            path, found = node.locate_file(each.place)
         except ConfigurationError:
             continue  # a symlink out of its mount: it can be looked at, and is not ours to change
         if path not in known and ENDING in posixpath.basename(path):
@@ -186,7 +186,7 @@ def _sources(node: Node, process: Process | None, settings: EngineSettings, plac
     printed = None
     if process is not None and place is not None and (not asked or COMMAND in asked):
         printed, _ = trial.containerd_dump_of(node.programs, process.executable, place)
-    found = {path: node.files.find(path) for word, _, path in (each.partition("=") for each in asked) if path}
+    found = {path: node.files.read_file(path) for word, _, path in (each.partition("=") for each in asked) if path}
     return Sources(asked, printed, {path: each.content if each is not None else None for path, each in found.items()})
 
 

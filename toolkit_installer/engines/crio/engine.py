@@ -68,9 +68,9 @@ class Crio(Room[CrioSurvey]):
         places = crio_places.find(node, settings, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
         files = (
-            EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)),
+            EngineFile(crio_goals.ROOT_ROLE, *node.locate_file(places.config)),
             *_drop_ins(node, places),
-            EngineFile(crio_goals.HOOK_ROLE, *node.find(hook)),
+            EngineFile(crio_goals.HOOK_ROLE, *node.locate_file(hook)),
         )
         sources = crio_sources.find(node, settings, live, *_own_flags(places, settings.socket or SOCKET))
         return CrioSurvey(
@@ -217,7 +217,7 @@ def _lost(node: Node, live: Live, goals: Sequence[Goal]) -> set[str]:
     """
     places = crio_places.find(node, EngineSettings(), live)
     to_be = {goal.path: goal for goal in goals}
-    for file in (EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)), *_drop_ins(node, places)):
+    for file in (EngineFile(crio_goals.ROOT_ROLE, *node.locate_file(places.config)), *_drop_ins(node, places)):
         to_be.setdefault(file.path, Goal(file.role, file.path, file.content, file.content))
     return crio_goals.lost(live, list(to_be.values()))
 
@@ -225,7 +225,7 @@ def _lost(node: Node, live: Live, goals: Sequence[Goal]) -> set[str]:
 def _drop_ins(node: Node, places: Places) -> list[EngineFile]:
     """Return the files of the drop-ins' folder in CRI-O's order, ours among them whether it is there or not."""
     folder, drop_in = places.folder, places.drop_in
-    ours = EngineFile(crio_goals.DROP_IN_ROLE, *node.find(drop_in))
+    ours = EngineFile(crio_goals.DROP_IN_ROLE, *node.locate_file(drop_in))
     paths = {path for path in crio_files.drop_ins(node.files, folder) if path != drop_in}
     found = []
     for path in sorted({*paths, drop_in}, key=lambda path: crio_files.order(path, folder)):
@@ -240,7 +240,7 @@ def _drop_ins(node: Node, places: Places) -> list[EngineFile]:
 def _other(node: Node, path: str, role: str) -> EngineFile:
     """Return somebody else's drop-in; one that cannot be read from here counts as absent, and a note says so."""
     try:
-        return EngineFile(role, *node.find(path))
+        return EngineFile(role, *node.locate_file(path))
     except ConfigurationError:
         return EngineFile(role, path, None)
 

@@ -68,7 +68,7 @@ def find(
 
 
 def _file(node: Node, path: str) -> Source | list[str]:
-    canonical, found = node.find(path)
+    canonical, found = node.locate_file(path)
     return Source(canonical, found.content) if found is not None else [f"{path} does not exist"]
 
 

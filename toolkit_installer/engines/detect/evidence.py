@@ -180,7 +180,7 @@ def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
     from toolkit_installer.documents import toml_document  # noqa: PLC0415  # a node without containerd has none
 
     try:
-        found = node.files.find(own.config or USUAL[EngineName.CONTAINERD].config)
+        found = node.files.read_file(own.config or USUAL[EngineName.CONTAINERD].config)
         disabled = toml_document.parse(found.content).get("disabled_plugins") if found is not None else ["cri"]
     except ConfigurationError:
         return False  # whatever it says, somebody wrote it

@@ -67,7 +67,7 @@ class Docker(Room[Survey]):
         kinds.refuse(node, settings, socket, config, live)
         if process is not None:
             _refuse_conflicts(process, config)
-        file = EngineFile(ROLE, *node.find(config))
+        file = EngineFile(ROLE, *node.locate_file(config))
         return Survey(socket, (file,), live, silence, elsewhere=_elsewhere(node, settings, live))
 
     def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:

@@ -69,7 +69,7 @@ class Wanted:
 
 def look(node: Node, store: ReceiptStore, paths: Iterable[str]) -> SpecificationFacts:
     """Return what stands at these paths. Raises ConfigurationError, NodeError."""
-    return SpecificationFacts({path: node.find(path) for path in paths}, store.original)
+    return SpecificationFacts({path: node.locate_file(path) for path in paths}, store.original)
 
 
 def works(
@@ -115,7 +115,7 @@ def recognised(node: Node, path: str, folder: str) -> FileRecord | None:
 
     Raises ConfigurationError, NodeError.
     """
-    path, found = node.find(path)
+    path, found = node.locate_file(path)
     if found is None or not _names(found, folder):
         return None
     return FileRecord(SPECIFICATION_ROLE, path, None, (memory.digest(found.content),))

@@ -48,7 +48,7 @@ class Writer:
         known = (*attempts, file.content)
         ours = {memory.digest(content) for content in known if content is not None}
         self._node.files.recover(file.path, ours, quarantine(engine, self._store) if engine is not None else None)
-        now = self._node.files.find(file.path)
+        now = self._node.files.read_file(file.path)
         if (None if now is None else now.content) not in known:
             raise ChangedMeanwhileError("somebody else changed it meanwhile", path=file.path, hint="it is read again")
         return now

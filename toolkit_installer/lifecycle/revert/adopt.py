@@ -88,7 +88,7 @@ def _left_by_us(node: Node, folder: str) -> bool:
     A cleanup of NVIDIA's own installer leaves toolkit and specification alike.
     """
     path = posixpath.join(folder, RUNTIMES[0])
-    found = node.files.find(path) if node.files.is_file(path) else None
+    found = node.files.read_file(path) if node.files.is_file(path) else None
     return found is not None and f"\n{wrappers.SIGNATURE}".encode() in found.content
 
 

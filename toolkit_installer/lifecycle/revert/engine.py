@@ -99,7 +99,7 @@ class EngineReverter:
         remembered = memories(engine, record, self.store, originals)
         found = []
         for file in reversed(record.files):
-            present = EngineFile(file.role, *self.node.find(file.path))  # it may be a symlink by now
+            present = EngineFile(file.role, *self.node.locate_file(file.path))  # it may be a symlink by now
             found.append((present, engine.without_us(present, remembered[file.path], receipt.toolkit_folder)))
         return found
 

@@ -178,7 +178,7 @@ def _bundles_below(files: Reader, tasks: str) -> Iterator[_Container]:
         for namespace in files.list(tasks)
         for name in files.list(posixpath.join(tasks, namespace))
     ):
-        found = files.find(posixpath.join(bundle, _RUNTIME_FILE))
+        found = files.read_file(posixpath.join(bundle, _RUNTIME_FILE))
         if found is not None:
             runtime = found.content.decode(errors="replace").strip()
             place = Bundle(files.root.outside(files.canonical(bundle)), files.root.folder)

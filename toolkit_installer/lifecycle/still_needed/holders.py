@@ -127,7 +127,7 @@ def _specifications(node: Node, folder: str, ours: Mapping[str, Container[str]])
                 if not files.is_file(path):
                     continue
                 try:
-                    specification = files.find(path)
+                    specification = files.read_file(path)
                 except ConfigurationError as error:
                     found[path] = f"the CDI specification {path} cannot be read, and may name it: {error}"
                     continue

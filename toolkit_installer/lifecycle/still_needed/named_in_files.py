@@ -136,7 +136,7 @@ class _Search:
             if place in self._seen or canonical in self._instead or not reader.is_file(canonical):
                 return None
             self._seen.add(place)
-            found = reader.find(canonical)
+            found = reader.read_file(canonical)
         except ConfigurationError as error:
             log.get().warning("A file that an engine may read cannot be looked at", file=path, reason=error.reason)
             # it is there, and larger than what is read here, or its disk does not give it: an engine may yet read it

@@ -110,10 +110,10 @@ class Files(Writer):
         swap = os.path.join(folder, swap_name(name))
         if self.own_status(swap) is None:
             return Recovered.NOTHING
-        if self.link_target(swap) is not None or _digest(self.find(swap)) in ours:
+        if self.link_target(swap) is not None or _digest(self.read_file(swap)) in ours:
             self.remove(swap)
             return Recovered.REMOVED
-        present = self.find(path)
+        present = self.read_file(path)
         if quarantine is not None and present is not None and _digest(present) not in ours:
             self._quarantine(swap, name, quarantine)
             return Recovered.QUARANTINED
@@ -122,7 +122,7 @@ class Files(Writer):
 
     def _quarantine(self, swap: str, name: str, folder: str) -> None:
         """Move somebody else's version to another folder, maybe on another file system, under a name of its own."""
-        found = self.find(swap)
+        found = self.read_file(swap)
         if found is not None:
             target = os.path.join(folder, f"{name}.{_digest(found)[:12]}{KEPT_SUFFIX}")
             if self.own_status(target) is None:  # else a run was killed when it had just been saved
@@ -185,7 +185,7 @@ class Files(Writer):
         """Raise ChangedMeanwhileError, once `back` has been done, unless what came out is what was read."""
         try:
             regular = stat.S_ISREG(os.stat(swap, dir_fd=folder, follow_symlinks=False).st_mode)
-            came_out = self.find(os.path.join(os.path.dirname(expected.path), swap)) if regular else None
+            came_out = self.read_file(os.path.join(os.path.dirname(expected.path), swap)) if regular else None
         except (OSError, InstallerError):
             back()
             raise

@@ -116,12 +116,12 @@ class Reader:
 
     def read(self, path: str) -> bytes:
         """Return the content of the file at `path`, which must be there. Raises NodeError, ConfigurationError."""
-        found = self.find(path)
+        found = self.read_file(path)
         if found is None:
             raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "read it")
         return found.content
 
-    def find(self, path: str, limit: int = CONFIG_LIMIT) -> Found | None:
+    def read_file(self, path: str, limit: int = CONFIG_LIMIT) -> Found | None:
         """Read the regular file that `path` leads to, or return None if nothing is there.
 
         Raises ConfigurationError for anything else (a folder, a pipe, more than `limit` bytes), NodeError.
