@@ -106,7 +106,7 @@ class _Made:
             mock.patch.object(containerd_live, "ask", self._ask),
             mock.patch.object(Services, "knows", return_value=True),
             mock.patch.object(Services, "property", self._property),
-            mock.patch.object(Programs, "find", lambda _, name: _SYSTEMCTL if name == "systemctl" else None),
+            mock.patch.object(Programs, "find_program", lambda _, name: _SYSTEMCTL if name == "systemctl" else None),
             mock.patch.object(Programs, "run", self._run),
         ):
             yield

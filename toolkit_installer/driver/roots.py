@@ -176,7 +176,7 @@ def _usable(node: Node, toolkit: ToolkitSettings, place: _Place, seconds: float)
 def _program(programs: Programs) -> str | None:
     """Return nvidia-smi's path below the root; an empty file is what a container gets mounted over."""
     try:
-        path = programs.find(_PROGRAM)
+        path = programs.find_program(_PROGRAM)
         refusal = programs.refusal(_PROGRAM) if path is None else None
         if refusal is not None:
             raise _NotUsableError(str(refusal))

@@ -47,7 +47,7 @@ def resolve(settings: Settings, node: Node) -> Target:
     source = payload.source_root(
         settings.toolkit.source_root,
         settings.toolkit.package_type,
-        node.programs.find("rpm") is not None,
+        node.programs.find_program("rpm") is not None,
         os.path.isdir,
     )
     contents = payload.find(Tree(source), source, os.uname().machine)

@@ -36,7 +36,7 @@ class Programs:
         self.root = root
         self._path: tuple[str, ...] | None = None
 
-    def find(self, name: str) -> str | None:
+    def find_program(self, name: str) -> str | None:
         """Return the node's path of the program `name`, or None."""
         for folder in PATH.split(":"):
             path = f"{folder}/{name}"

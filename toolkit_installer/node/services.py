@@ -30,7 +30,7 @@ class Services:
 
     def property(self, unit: str, name: str) -> str | None:
         """Return a unit's property, such as `Restart`, or None where systemd does not tell."""
-        systemctl = self.programs.find("systemctl")
+        systemctl = self.programs.find_program("systemctl")
         if systemctl is None:
             return None
         try:
@@ -47,7 +47,7 @@ class Services:
 
         Raises ProgramError with systemd's own words, and with what the unit's log says of it.
         """
-        systemctl = self.programs.find("systemctl")
+        systemctl = self.programs.find_program("systemctl")
         if systemctl is None:
             raise ProgramError("the node has no systemctl", hint="use --restart-mode signal or none")
         command = [systemctl, "restart", *(() if wait else ("--no-block",)), unit]
@@ -66,7 +66,7 @@ class Services:
 
         `since` is in seconds since the epoch. The text is empty where the log cannot be read.
         """
-        journalctl = self.programs.find("journalctl")
+        journalctl = self.programs.find_program("journalctl")
         if journalctl is None:
             return ""
         # systemd counts whole seconds here, and says "@" for them (systemd.time(7))

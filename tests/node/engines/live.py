@@ -190,7 +190,7 @@ class FakeContainerd:
             mock.patch.object(Containerd, "ask", self._ask),
             mock.patch.object(Services, "knows", return_value=True),
             mock.patch.object(steadiness, "STEADY_SECONDS", 0.0),
-            mock.patch.object(Programs, "find", self._find),
+            mock.patch.object(Programs, "find_program", self._find),
             mock.patch.object(Programs, "run", self._run),
         ):
             yield

@@ -19,7 +19,7 @@ class Scripts(Programs):
         super().__init__(Root("/"))
         self.folder = folder
 
-    def find(self, name: str) -> str | None:
+    def find_program(self, name: str) -> str | None:
         path = self.folder / name
         return str(path) if path.exists() else None
 

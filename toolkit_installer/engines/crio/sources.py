@@ -96,7 +96,7 @@ def _binary(node: Node, settings: EngineSettings, live: Live | None) -> str | No
     process = live.process if live is not None else None
     if process is not None and not process.executable.endswith(_DELETED):
         return process.executable
-    return node.programs.find(_NAME)
+    return node.programs.find_program(_NAME)
 
 
 def _said(node: Node, command: Sequence[str], *, complete: bool = True) -> Source | str:
