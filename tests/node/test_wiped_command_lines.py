@@ -68,7 +68,7 @@ def generate(node: FakeNode, name: str) -> None:
 
 
 def seen(pid: int) -> processes.Process:
-    process = processes.look(pid)
+    process = processes.inspect_process(pid)
     assert process is not None
     return process
 

@@ -220,7 +220,7 @@ class Room:
     def ask(self, _node: Node, socket: str, _seconds: float) -> Live:
         if socket != self.answers:
             raise EngineSilentError("no HTTP/2", path=socket)
-        return Live("2.1", {"gpu": self.runs}, None, processes.look(os.getpid()))
+        return Live("2.1", {"gpu": self.runs}, None, processes.inspect_process(os.getpid()))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ class Room:
 def test_an_engine_with_a_wiped_command_line_and_an_odd_socket_is_asked_on_each_that_it_has(  # what it has and says
     node: Node, monkeypatch: pytest.MonkeyPatch, sockets: list[str], answers: str, runs: str, held: str | None
 ) -> None:
-    me = processes.look(os.getpid())
+    me = processes.inspect_process(os.getpid())
     monkeypatch.setattr(holders.serving, "unnamed", lambda _: iter([(EngineName.CONTAINERD, me, sockets)]))
     monkeypatch.setattr(holders, "room", lambda _: Room(answers, runs))
     found = holders._unseen(node, TOOLKIT)

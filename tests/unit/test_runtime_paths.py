@@ -30,7 +30,7 @@ def test_the_engines_own_search_path_counts(place: Path) -> None:
     with subprocess.Popen(["/bin/sleep", "60"], env={"PATH": f"relative:{place}/none:{place}/bin:/usr/bin"}) as engine:
         try:
             wait_until_it_shows(engine.pid, "sleep")
-            process = processes.look(engine.pid)
+            process = processes.inspect_process(engine.pid)
             assert process is not None
             found = runtime_paths.absolute(Node("/"), ("youki", "/opt/own", "gone"), FOLDER, process)
         finally:

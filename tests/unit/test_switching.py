@@ -19,7 +19,7 @@ from toolkit_installer.lifecycle import reload as switching
 from toolkit_installer.lifecycle.reload import NotServedError, Step, Switch, Switcher
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, ProcessGoneError, look
+from toolkit_installer.node.processes import Process, ProcessGoneError, inspect_process
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.settings import EngineName, ReloadMode
@@ -309,7 +309,7 @@ def test_an_engine_that_comes_up_without_its_service_is_not_waited_for(
 def test_an_engine_that_runs_is_not_restarted_on_files_that_its_own_binary_refuses(
     node: Node, player: Player, restarts: Restarts
 ) -> None:
-    here = look(os.getpid())
+    here = inspect_process(os.getpid())
     assert here is not None
     player.process, player.refuses = here, "somebody's drop-in: syntax error"
     work = switcher(node)
@@ -416,7 +416,7 @@ def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_by_a_proc
     node: Node, player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch, *, lives: bool
 ) -> None:
     monkeypatch.setattr(switching, "_END_SECONDS", 0.0)
-    here = look(os.getpid())
+    here = inspect_process(os.getpid())
     assert here is not None
     if lives:
         player.process = here

@@ -111,7 +111,7 @@ class Switcher:
     def _refusal(self, switch: Switch) -> str | None:
         """Return why a restart would take down an engine that runs; None if nothing is known against it."""
         process = process_of_live(switch.live)
-        if not switch.reload.restarts or process is None or processes.look(process.pid) != process:
+        if not switch.reload.restarts or process is None or processes.inspect_process(process.pid) != process:
             return None
         words = switch.engine.refusal(self.node, process)
         return None if words is None else secrets.mask(words)
@@ -144,7 +144,7 @@ class Switcher:
         """Wait for the end of the process that served so far, as long as it takes if nothing is in its way."""
         process = process_of_live(switch.live)
         deadline = time.monotonic() + _END_SECONDS
-        while process is not None and processes.look(process.pid) == process:
+        while process is not None and processes.inspect_process(process.pid) == process:
             if time.monotonic() > deadline:
                 return False
             self.attention.look(_POLL_SECONDS)

@@ -114,7 +114,7 @@ class Verifier:
     def fallen(self, switch: Switch) -> str | None:
         """Return the unit of an engine that ended and that nothing starts again; None for all others."""
         process = process_of_live(switch.live)
-        if process is None or process.unit is None or processes.look(process.pid) == process:
+        if process is None or process.unit is None or processes.inspect_process(process.pid) == process:
             return None
         state = self._node.services.property(process.unit, "ActiveState")
         return process.unit if state in _FALLEN else None

@@ -47,7 +47,7 @@ class Process:
     """It has wiped its command line, as k3s does: a flag that is not among `arguments` may have been given."""
 
 
-def look(pid: int) -> Process | None:
+def inspect_process(pid: int) -> Process | None:
     """Return the process `pid`, or None if it is gone or dead, or not to be believed."""
     try:
         with trust.pinned(pid) as folder:
@@ -167,7 +167,7 @@ def environment(process: Process) -> dict[str, str]:
 
 def named(names: frozenset[str]) -> list[Process]:
     """Return the running processes with one of these names that we believe."""
-    seen = (look(pid) for pid, _ in _running(names.__contains__))
+    seen = (inspect_process(pid) for pid, _ in _running(names.__contains__))
     return [process for process in seen if process is not None]
 
 
@@ -212,7 +212,7 @@ def send(calls: SystemCalls, process: Process, number: signal.Signals) -> None:
         raise NodeError.of(error, f"/proc/{process.pid}", "open the process") from error
     try:
         # looked at again once the descriptor pins it: the PID cannot be reused from here on
-        if look(process.pid) != process:
+        if inspect_process(process.pid) != process:
             raise _gone(process)
         calls.signal(pidfd, number)
     except ProcessLookupError as error:

@@ -12,7 +12,7 @@ from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node import signals, trust
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.owners import ourselves
-from toolkit_installer.node.processes import Process, look
+from toolkit_installer.node.processes import Process, inspect_process
 from toolkit_installer.node.trust import Standing
 
 _CREDENTIALS = struct.Struct("3i")
@@ -55,7 +55,7 @@ def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
     pid, user = found
     if not _believes(pid, user):
         raise _stranger(pid, user, path)
-    return look(pid) if pid else None
+    return inspect_process(pid) if pid else None
 
 
 def peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:

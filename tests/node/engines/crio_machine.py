@@ -74,12 +74,12 @@ class Machine:
 
     def end(self) -> None:
         """End it, if it runs: by its PID, as it may be another process's child."""
-        process = processes.look(self.pid)
+        process = processes.inspect_process(self.pid)
         if process is None or "crio_stand_in.py" not in " ".join(process.arguments):
             return
         os.kill(self.pid, signal.SIGTERM)
         deadline = time.monotonic() + DEADLINE
-        while processes.look(self.pid) == process:
+        while processes.inspect_process(self.pid) == process:
             assert time.monotonic() < deadline, "the stand-in does not end"
             time.sleep(0.02)
 

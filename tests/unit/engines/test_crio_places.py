@@ -20,7 +20,7 @@ from toolkit_installer.settings import EngineSettings
 
 def live(*arguments: str) -> Live:
     """Return a running CRI-O that was started with these, and sees the files that the test sees."""
-    me = processes.look(os.getpid())
+    me = processes.inspect_process(os.getpid())
     assert me is not None
     return Live("1.37.0", {}, None, dataclasses.replace(me, name="crio", arguments=("crio", *arguments)))
 

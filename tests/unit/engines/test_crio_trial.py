@@ -98,7 +98,7 @@ def test_a_cri_o_that_cannot_be_started_says_nothing_against_its_files(tmp_path:
 
 
 def refused(binary: str, *arguments: str) -> str | None:
-    me = processes.look(os.getpid())
+    me = processes.inspect_process(os.getpid())
     assert me is not None
     process = dataclasses.replace(me, executable=binary, arguments=("crio", *arguments))
     return Crio().refusal(Node("/"), process)

@@ -44,7 +44,7 @@ def player(root: str, folder: str, *arguments: str) -> Iterator[Process]:
         try:
             assert started.stdout is not None
             assert started.stdout.readline() == b"ready\n"
-            seen = processes.look(started.pid)
+            seen = processes.inspect_process(started.pid)
             assert seen is not None
             yield seen
         finally:
@@ -109,7 +109,7 @@ def test_a_crios_relative_files_are_those_in_its_own_folder(tmp_path: Path) -> N
 
 @pytest.fixture
 def me() -> Process:
-    seen = processes.look(os.getpid())
+    seen = processes.inspect_process(os.getpid())
     assert seen is not None
     return seen
 

@@ -125,19 +125,19 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_process_is_seen_with_what_tells_it_from_others(sleeper: subprocess.Popen[bytes]) -> None:
-    seen = processes.look(sleeper.pid)
+    seen = processes.inspect_process(sleeper.pid)
     assert seen is not None
     assert seen.executable == os.path.realpath(sys.executable)
     assert seen.arguments[1:4] == ("-I", "-S", "-c")
-    assert seen == processes.look(sleeper.pid)
+    assert seen == processes.inspect_process(sleeper.pid)
 
 
 def test_a_dead_process_is_none_even_before_it_is_reaped(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # dead, and a zombie still
-    assert processes.look(sleeper.pid) is None
+    assert processes.inspect_process(sleeper.pid) is None
     sleeper.wait()
-    assert processes.look(sleeper.pid) is None
+    assert processes.inspect_process(sleeper.pid) is None
 
 
 class Signals(SystemCalls):
@@ -162,7 +162,7 @@ def test_no_process_group_and_no_init_is_ever_signalled(pid: int) -> None:
 
 def test_a_pid_that_was_given_to_another_process_is_not_signalled(sleeper: subprocess.Popen[bytes]) -> None:
     calls = Signals()
-    seen = processes.look(sleeper.pid)
+    seen = processes.inspect_process(sleeper.pid)
     assert seen is not None
     earlier = dataclasses.replace(seen, started=seen.started - 100)
     with pytest.raises(ProcessGoneError, match="is gone"):
@@ -171,7 +171,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(sleeper: subpr
 
 
 def test_a_process_that_is_gone_is_an_error_with_its_pid(sleeper: subprocess.Popen[bytes]) -> None:
-    seen = processes.look(sleeper.pid)
+    seen = processes.inspect_process(sleeper.pid)
     assert seen is not None
     sleeper.kill()
     sleeper.wait()
@@ -180,7 +180,7 @@ def test_a_process_that_is_gone_is_an_error_with_its_pid(sleeper: subprocess.Pop
 
 
 def test_a_process_belongs_to_the_node_whose_root_it_sees(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    seen = processes.look(sleeper.pid)
+    seen = processes.inspect_process(sleeper.pid)
     assert seen is not None
     assert processes.lives_on(seen, Root("/"))
     assert not processes.lives_on(seen, Root(str(tmp_path)))
@@ -191,7 +191,7 @@ def test_a_process_belongs_to_the_node_whose_root_it_sees(sleeper: subprocess.Po
 
 
 def test_the_right_process_gets_the_signal(sleeper: subprocess.Popen[bytes]) -> None:
-    seen = processes.look(sleeper.pid)
+    seen = processes.inspect_process(sleeper.pid)
     assert seen is not None
     processes.send(SystemCalls(), seen, signal.SIGTERM)
     assert sleeper.wait(10) == -signal.SIGTERM

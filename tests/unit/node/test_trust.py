@@ -58,7 +58,7 @@ def of_users(real: int, effective: int, saved: int) -> Iterator[int]:
 
 def test_we_believe_ourselves() -> None:
     assert trust.standing(os.getpid()) is Standing.BELIEVED
-    seen = processes.look(os.getpid())
+    seen = processes.inspect_process(os.getpid())
     assert seen is not None
     assert seen.pid == os.getpid()
 
@@ -70,7 +70,7 @@ def test_we_believe_ourselves() -> None:
 def test_a_process_with_any_user_of_somebody_elses_is_a_strangers(users: tuple[int, int, int]) -> None:
     with of_users(*users) as pid:
         assert trust.standing(pid) is Standing.STRANGER
-        assert processes.look(pid) is None
+        assert processes.inspect_process(pid) is None
         assert trust.users_of(pid) >= set(users)
 
 
@@ -119,7 +119,7 @@ def test_who_made_a_processs_user_namespace_could_be_it() -> None:
         with started(sys.executable, "-I", "-S", "-c", IN_A_NAMESPACE, f"/proc/{maker}/ns/user") as pid:
             assert trust.users_of(pid) == {0}
             assert trust.standing(pid) is Standing.STRANGER
-            assert processes.look(pid) is None
+            assert processes.inspect_process(pid) is None
     finally:
         os.kill(maker, signal.SIGKILL)
         os.waitpid(maker, 0)
@@ -130,7 +130,7 @@ def test_a_process_that_is_gone_says_nothing() -> None:
     child = subprocess.Popen(["/bin/true"])
     child.wait()
     assert trust.standing(child.pid) is Standing.GONE
-    assert processes.look(child.pid) is None
+    assert processes.inspect_process(child.pid) is None
 
 
 def test_a_process_that_ends_while_it_is_looked_at_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_a_process_that_ends_while_it_is_looked_at_is_not_believed(monkeypatch: 
         return real(pid)
 
     monkeypatch.setattr(processes, "_unit", end_meanwhile)
-    assert processes.look(child.pid) is None
+    assert processes.inspect_process(child.pid) is None
 
 
 @as_root
@@ -155,7 +155,7 @@ def test_a_strangers_words_are_not_even_read(monkeypatch: pytest.MonkeyPatch) ->
 
     with of_users(STRANGER, STRANGER, STRANGER) as pid:
         monkeypatch.setattr(processes, "_said", read)
-        assert processes.look(pid) is None
+        assert processes.inspect_process(pid) is None
 
 
 @pytest.mark.parametrize("word", ["x" * (3 * 1024 * 1024)], ids=["long"])
@@ -164,7 +164,7 @@ def test_a_process_that_says_more_than_programs_do_says_nothing(monkeypatch: pyt
     words = [word[at : at + 100] for at in range(0, 2000, 100)]
     with subprocess.Popen(["/bin/sh", "-c", "read x", *words], stdin=subprocess.PIPE) as child:
         wait_until_it_shows(child.pid, "sh")
-        assert processes.look(child.pid) is None
+        assert processes.inspect_process(child.pid) is None
         child.kill()
 
 
@@ -180,7 +180,7 @@ def test_a_process_that_becomes_another_program_while_it_is_looked_at_is_not_bel
         return found if found is None or len(seen) == 1 else dataclasses.replace(found, name="another")
 
     monkeypatch.setattr(processes, "_seen", another)
-    assert processes.look(os.getpid()) is None
+    assert processes.inspect_process(os.getpid()) is None
 
 
 def test_a_name_that_is_no_utf_8_is_a_name(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_name_that_is_no_utf_8_is_a_name(tmp_path: Path) -> None:
     shutil.copy(sys.executable if sys.executable.startswith("/usr") else "/bin/sleep", os.fsdecode(program))
     with subprocess.Popen([b"\xff", "60"], executable=os.fsdecode(program)) as child:
         deadline = time.monotonic() + 20
-        while (seen := processes.look(child.pid)) is None or not seen.executable.endswith("\udcfe"):
+        while (seen := processes.inspect_process(child.pid)) is None or not seen.executable.endswith("\udcfe"):
             assert time.monotonic() < deadline
         child.kill()
     assert seen.arguments[0] == "\udcff"
@@ -217,7 +217,7 @@ def test_a_look_at_a_process_leaves_no_descriptor_open() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for pid in (os.getpid(), 1, 2**22 + 1):
         trust.standing(pid)
-        processes.look(pid)
+        processes.inspect_process(pid)
     with contextlib.suppress(Exception), trust.program(Root("/"), "/no/such/program"):
         pass
     assert len(os.listdir("/proc/self/fd")) == before

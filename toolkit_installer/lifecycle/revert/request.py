@@ -53,7 +53,7 @@ def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: 
 
     Raises AlreadyRunningError.
     """
-    process = processes.look(pid)
+    process = processes.inspect_process(pid)
     if process is None or not _is_installer(node, path, process):
         if locks.holder(node.files, path) != pid:
             return False  # it left by itself
@@ -87,7 +87,7 @@ def _sent(node: Node, process: Process) -> bool:
     try:
         processes.send(node.calls, process, signal.SIGTERM)
     except ConfigurationError:
-        if processes.look(process.pid) == process:
+        if processes.inspect_process(process.pid) == process:
             raise
         return False  # it ended, or went to sleep or woke up, which makes another program of it
     return True

@@ -86,7 +86,7 @@ def _watched() -> list[_Container]:
             found.append(_Container(f"of PID {pid}", None, pid, "this user may not look, root may"))
             continue
         try:
-            seen = processes.look(pid)
+            seen = processes.inspect_process(pid)
             arguments = list(seen.arguments) if seen is not None else []
             own = _of_monitor(pid, arguments) if name == _MONITOR else _of_shim(pid, arguments)
             if seen is not None and seen.hidden and not own:
