@@ -23,7 +23,7 @@ NOTHING = ("/run/nvidia/driver: there is no such folder", "/: there is no nvidia
 
 
 def looked(node: FakeNode, toolkit: ToolkitSettings = TO_BE_FOUND) -> roots.Look:
-    return roots.look(Node(str(node.root)), toolkit)
+    return roots.find_driver(Node(str(node.root)), toolkit)
 
 
 def found(node: FakeNode, toolkit: ToolkitSettings = TO_BE_FOUND) -> Driver:
@@ -146,7 +146,7 @@ def test_where_single_folders_are_mounted_the_operator_says_under_which_names(no
         DRIVER_ROOT_CTR_PATH=str(mounted),
         DEV_ROOT_CTR_PATH=str(mounted),
     )
-    seen = roots.look(Node("/", str(node.root), whole=False), TO_BE_FOUND)
+    seen = roots.find_driver(Node("/", str(node.root), whole=False), TO_BE_FOUND)
     root = "/home/kubernetes/bin/nvidia"
     assert seen.driver == Driver(root, str(mounted), root, str(mounted), VERSION)
 
@@ -158,7 +158,7 @@ def test_where_the_node_is_mounted_for_its_programs_alone_the_driver_is_seen_bel
 ) -> None:
     install(node.place(root), devices=False)
     (node.root / "dev").mkdir(exist_ok=True)
-    seen = roots.look(Node("/", str(node.root), whole=False), TO_BE_FOUND)
+    seen = roots.find_driver(Node("/", str(node.root), whole=False), TO_BE_FOUND)
     at = str(node.place(root)).rstrip("/")
     assert seen.driver == Driver(root, at, "/", str(node.root), VERSION)
 

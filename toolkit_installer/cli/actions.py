@@ -147,7 +147,7 @@ def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: 
         log.get().info("Stopped before the driver was ready", signal=stopped.number.name)
         return SIGNALLED + stopped.number
     if found is None:
-        log.get().info("This node shows no NVIDIA GPU: no driver is waited for", gpu=str(gpus.look(node)))
+        log.get().info("This node shows no NVIDIA GPU: no driver is waited for", gpu=str(gpus.find_gpus(node)))
         return ExitCode.DONE
     log.get().info("The driver is ready", root=found.root, dev_root=found.dev_root, version=found.version)
     return ExitCode.DONE

@@ -34,7 +34,7 @@ def show(node: Node, settings: Settings, *, as_json: bool) -> int:
         "decided": [_facts(node, decision) for decision in decided],
         "error": None if error is None else {"reason": error.reason, "hint": error.hint},
         "evidence": [_of(each) for each in seen],
-        "gpus": list(gpus.look(node).words),
+        "gpus": list(gpus.find_gpus(node).words),
     }
     output.show(json.dumps(facts, indent=2).split("\n") if as_json else _lines(facts))
     if error is None:

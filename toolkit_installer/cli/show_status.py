@@ -36,7 +36,7 @@ def show_plan(node: Node, seen: Prepared) -> None:
 
 def show_gpus(node: Node, *words: str | DiffLine) -> None:
     """Print these words, and which GPUs the node shows. Raises OutputError, NodeError."""
-    output.show([*words, f"GPUs of the node: {gpus.look(node)}"])
+    output.show([*words, f"GPUs of the node: {gpus.find_gpus(node)}"])
 
 
 def _plan_lines(seen: Prepared) -> list[str | DiffLine]:
@@ -116,7 +116,7 @@ def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str,
         "installed": receipt is not None and receipt.state is State.INSTALLED,
         "state": receipt.state.value if receipt is not None else "absent",
         "running_pid": _holder(node, settings, receipt),
-        "gpus": list(gpus.look(node).words),
+        "gpus": list(gpus.find_gpus(node).words),
         "toolkit": None,
         "engines": [],
         "specifications": [],

@@ -73,7 +73,7 @@ class Gpus:
         return "; ".join(self.words)
 
 
-def look(node: Node) -> Gpus:
+def find_gpus(node: Node) -> Gpus:
     """Look at the node's buses and device nodes. Raises NodeError for what is there and cannot be read."""
     own: dict[str, None] = {}
     given_away: dict[str, None] = {}
@@ -86,15 +86,15 @@ def look(node: Node) -> Gpus:
     return Gpus(tuple(own), tuple(given_away), known)
 
 
-def look_for_use(node: Node, toolkit: ToolkitSettings) -> Gpus:
-    """Look as `look` does, and where there is nothing, ask the drivers that are installed: one that works has a GPU.
+def find_usable_gpus(node: Node, toolkit: ToolkitSettings) -> Gpus:
+    """Return what `find_gpus` does, and where that is nothing, whether an installed driver works: then it has a GPU.
 
     Raises NodeError, Stopped.
     """
-    seen = look(node)
+    seen = find_gpus(node)
     if not seen.absent:
         return seen
-    found = roots.look(node, toolkit).driver
+    found = roots.find_driver(node, toolkit).driver
     return seen if found is None else dataclasses.replace(seen, own=(f"a driver that works, in {found.root}",))
 
 

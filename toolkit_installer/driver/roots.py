@@ -81,7 +81,7 @@ def settled(settings: Settings, node: Node) -> tuple[Settings, bool]:
     toolkit = settings.toolkit
     if not _is_looked_for(toolkit):
         return settings, False
-    seen = look(node, toolkit)
+    seen = find_driver(node, toolkit)
     found = seen.driver
     if found is None:
         root = _installed_root(node, toolkit.folder)
@@ -108,7 +108,7 @@ def _is_looked_for(toolkit: ToolkitSettings) -> bool:
     return AUTO in (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
 
 
-def look(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SECONDS) -> Look:
+def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SECONDS) -> Look:
     """Look whether a driver is usable now: in the root that was asked for, else in the first of those that may be.
 
     nvidia-smi gets so many `seconds` in each. Raises Stopped.

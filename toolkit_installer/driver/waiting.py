@@ -44,11 +44,11 @@ def _wait(node: Node, settings: Settings, seconds: float | None, progress: _Prog
     said_at = began
     while True:
         left = math.inf if seconds is None else began + seconds - time.monotonic()
-        seen = roots.look(node, settings.toolkit, min(roots.PROOF_SECONDS, max(_TICK_SECONDS, left)))
+        seen = roots.find_driver(node, settings.toolkit, min(roots.PROOF_SECONDS, max(_TICK_SECONDS, left)))
         now = time.monotonic()
         if seen.driver is not None:
             return seen.driver
-        if settings.without_gpu is WithoutGpu.IDLE and gpus.look(node).absent:
+        if settings.without_gpu is WithoutGpu.IDLE and gpus.find_gpus(node).absent:
             return None
         if seen.missing != said or now - said_at >= _SAY_SECONDS:
             progress.clear()

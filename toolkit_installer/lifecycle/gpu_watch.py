@@ -41,7 +41,7 @@ class GpuWatch:
             self.idle = False
             return False
         watched = identified(gpus.signs(self._node))
-        seen = gpus.look_for_use(self._node, self._settings.toolkit)
+        seen = gpus.find_usable_gpus(self._node, self._settings.toolkit)
         if not seen.absent:
             if self.idle:
                 log.get().info("The node shows an NVIDIA GPU now", gpu=str(seen))
