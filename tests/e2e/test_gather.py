@@ -164,6 +164,6 @@ def test_what_was_taken_is_as_much_of_a_payload_as_what_was_given(
     gathered(given, tmp_path / "a")
     names = []
     for root in (given, tmp_path / "a/deb"):
-        found = payload_of.find(Tree(str(root)), str(root))
+        found = payload_of.find_payload(Tree(str(root)), str(root))
         names.append((found.executables, [library.name for library in found.libraries], found.hook, found.config))
     assert names[0] == names[1]

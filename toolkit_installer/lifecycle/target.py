@@ -50,7 +50,7 @@ def resolve(settings: Settings, node: Node) -> Target:
         node.programs.find_program("rpm") is not None,
         os.path.isdir,
     )
-    contents = payload.find(Tree(source), source, os.uname().machine)
+    contents = payload.find_payload(Tree(source), source, os.uname().machine)
     engines: tuple[EngineTarget, ...] = ()
     if settings.configure_engine:
         decided = decide.detect(node, found)

@@ -114,7 +114,7 @@ def source_root(given: str | None, package_type: str, node_has_rpm: bool, exists
     raise PayloadError(f"there is no payload: {' and '.join(candidates)} not found", hint=_HINT)
 
 
-def find(tree: SourceTree, root: str, machine: str | None = None) -> Payload:
+def find_payload(tree: SourceTree, root: str, machine: str | None = None) -> Payload:
     """Return what the payload below `root` holds.
 
     `machine` is the node's architecture as uname says it ("x86_64", "aarch64"); ELF files for another one are

@@ -10,7 +10,7 @@ from tests.support.payloads import Generation, Tree
 from toolkit_installer.errors import PayloadError, UsageError
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.layout import ToolkitFile, desired
-from toolkit_installer.toolkit.payload import RUNTIMES, find
+from toolkit_installer.toolkit.payload import RUNTIMES, find_payload
 from toolkit_installer.toolkit.wrappers import CONFIG_NAME
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ FOLDER = "/usr/local/nvidia/toolkit"
 
 
 def files(root: Path, settings: ToolkitSettings | None = None, folder: str = FOLDER) -> tuple[ToolkitFile, ...]:
-    return desired(find(Tree(root), str(root)), settings or ToolkitSettings(), ("/usr/bin/runc",), folder)
+    return desired(find_payload(Tree(root), str(root)), settings or ToolkitSettings(), ("/usr/bin/runc",), folder)
 
 
 def kinds(listed: Iterable[ToolkitFile]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from tests.support import payloads
 from tests.support.payloads import Generation, Package, Tree
 from toolkit_installer.errors import ExitCode, PayloadError
-from toolkit_installer.toolkit.payload import HOOK, HOOK_2021, Library, Payload, find, source_root
+from toolkit_installer.toolkit.payload import HOOK, HOOK_2021, Library, Payload, find_payload, source_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def found(root: Path, machine: str | None = None) -> Payload:
     tree: SourceTree = Tree(root)
-    return find(tree, str(root), machine)
+    return find_payload(tree, str(root), machine)
 
 
 def refusal(root: Path, machine: str | None = None) -> str:
