@@ -175,7 +175,7 @@ class Instance:
             return True
         receipt = self._recorded()
         try:
-            seen = ready_file.look(self.node, receipt, self.settings.reload_timeout)
+            seen = ready_file.ask_readiness(self.node, receipt, self.settings.reload_timeout)
         except Stopped as stopped:
             self._unfinished = stopped
             return False

@@ -75,7 +75,7 @@ class Readiness:
     awaited: tuple[tuple[str, str], ...] = ()
 
 
-def look(node: Node, receipt: Receipt | None, seconds: float) -> Readiness:
+def ask_readiness(node: Node, receipt: Receipt | None, seconds: float) -> Readiness:
     """Ask the engines what they serve; one that is starting gets `seconds`. Raises Stopped on a pending signal."""
     wrong: list[str] = []
     awaited: list[tuple[str, str]] = []
