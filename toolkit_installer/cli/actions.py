@@ -101,7 +101,7 @@ def plan(settings: Settings) -> int:
     node = _opened(settings)
     own_container.refuse(node, settings, own_container.asked_for(settings))
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    if GpuWatch(settings, node).look(trust.load(node, store)):
+    if GpuWatch(settings, node).leaves_alone(trust.load(node, store)):
         show_status.show_gpus(node, "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle).")
         return ExitCode.DONE
     seen = prepare(settings, node, store)

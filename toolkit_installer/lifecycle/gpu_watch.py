@@ -31,7 +31,7 @@ class GpuWatch:
         """Whether a node without a GPU is to be left alone."""
         return self._settings.without_gpu is WithoutGpu.IDLE
 
-    def look(self, receipt: Receipt | None) -> bool:
+    def leaves_alone(self, receipt: Receipt | None) -> bool:
         """Tell whether the run is to change nothing. What is installed already is looked after, with or without a GPU.
 
         Raises NodeError, Stopped.

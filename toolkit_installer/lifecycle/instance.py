@@ -191,7 +191,7 @@ class Instance:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
         self._driver = gpu_watch.identified(roots.signs(self.node, self.settings.toolkit))
         receipt = trust.load(self.node, self.store)
-        if self._gpus.look(receipt):
+        if self._gpus.leaves_alone(receipt):
             self._converger.driver_away = False
             return
         if receipt is None:
