@@ -260,7 +260,7 @@ def test_an_edit_between_our_own_and_the_signal_is_what_the_engine_would_die_of(
         Path(node.root.outside(PATH)).write_bytes(b"somebody's")
 
     attention = Attention()
-    attention.look = edits  # type: ignore[method-assign]  # somebody edits while we wait for an answer
+    attention.take_pending = edits  # type: ignore[method-assign]  # somebody edits while we wait for an answer
     with pytest.raises(NotServedError, match="it would die of"):
         switcher(node, attention).make(switch(player, SIGNAL), interruptible=False)
     assert player.heard == []
@@ -351,7 +351,7 @@ def test_a_signal_ends_the_wait_for_the_engine_only_where_that_is_safe(
     node: Node, player: Player, monkeypatch: pytest.MonkeyPatch, *, interruptible: bool
 ) -> None:
     attention = Attention()
-    monkeypatch.setattr(attention, "look", lambda _seconds=0.0: setattr(attention, "stop", signal.SIGTERM))
+    monkeypatch.setattr(attention, "take_pending", lambda _seconds=0.0: setattr(attention, "stop", signal.SIGTERM))
     player.deaf = True
     expected: type[BaseException] = Stopped if interruptible else NotServedError
     with pytest.raises(expected):

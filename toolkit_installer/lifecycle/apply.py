@@ -127,7 +127,7 @@ class Applier:
 
     def _safe_point(self) -> None:
         if self.interruptible:
-            self.attention.check()
+            self.attention.raise_if_stopped()
 
     def _switch_engine(self, work: EngineWork) -> None:
         engine = room(work.name)

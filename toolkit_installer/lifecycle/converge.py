@@ -100,7 +100,7 @@ class Converger:
         """Look at the node; first take the handlers back from a file of the same engine that is not to have them."""
         seen = prepare(self._settings, self._node, self._store)
         while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
-            self._attention.check()
+            self._attention.raise_if_stopped()
             if any(engine.reload_why for engine in seen.plan.engines):
                 ReloadBudget(self._node.files, self._pid_file.path, self._settings.reload_budget).check()
             again = {name for engine in seen.plan.engines if engine.name == record.name for name in engine.goals.served}

@@ -122,7 +122,7 @@ class Instance:
     def _go_on(self) -> int:
         """Do what the signals so far ask for, then wait for more."""
         while self.attention.stop is None:
-            self.attention.look()
+            self.attention.take_pending()
             if self.attention.again:
                 self.attention.again = False
                 self._converge_again()

@@ -147,7 +147,7 @@ class Switcher:
         while process is not None and processes.inspect_process(process.pid) == process:
             if time.monotonic() > deadline:
                 return False
-            self.attention.look(_POLL_SECONDS)
+            self.attention.take_pending(_POLL_SECONDS)
         return True
 
     def _restart(self, unit: str, *, last_resort: bool, wait: bool = True) -> str:

@@ -109,7 +109,7 @@ class Verifier:
         seconds = steady.pause()
         if seconds is None:
             raise NotServedError(f"{last} (waited {self._seconds:g} s)", answers=answers)
-        self._attention.look(seconds)
+        self._attention.take_pending(seconds)
 
     def fallen(self, switch: Switch) -> str | None:
         """Return the unit of an engine that ended and that nothing starts again; None for all others."""

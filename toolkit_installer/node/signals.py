@@ -134,7 +134,7 @@ class Attention:
         self.stop: signal.Signals | None = None
         self.again = False
 
-    def look(self, seconds: float = 0.0) -> None:
+    def take_pending(self, seconds: float = 0.0) -> None:
         """Take all that is pending, waiting up to `seconds` for a first one, but not beyond a request to stop."""
         deadline = time.monotonic() + seconds
         while True:
@@ -147,8 +147,8 @@ class Attention:
                 self.stop = number
                 return
 
-    def check(self) -> None:
+    def raise_if_stopped(self) -> None:
         """Raise Stopped if a signal asked for it: called at instants where nothing is half done."""
-        self.look()
+        self.take_pending()
         if self.stop is not None:
             raise Stopped(self.stop)

@@ -249,34 +249,34 @@ class TestAttention:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
     def test_a_request_to_stop_waits_for_the_next_safe_point(self, number: signal.Signals) -> None:
         attention = Attention()
-        attention.check()
+        attention.raise_if_stopped()
         signal.pthread_kill(threading.get_ident(), number)
         with pytest.raises(Stopped, match=number.name):
-            attention.check()
+            attention.raise_if_stopped()
         assert attention.stop is number
 
     def test_a_request_to_look_again_is_remembered_and_stops_nothing(self) -> None:
         attention = Attention()
         signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
-        attention.check()
+        attention.raise_if_stopped()
         assert (attention.again, attention.stop) == (True, None)
 
     def test_both_at_once_are_both_remembered(self) -> None:
         attention = Attention()
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
-        attention.look()
-        attention.look()
+        attention.take_pending()
+        attention.take_pending()
         assert (attention.again, attention.stop) == (True, signal.SIGTERM)
 
     def test_waiting_ends_at_once_for_a_request_to_stop(self) -> None:
         attention = Attention()
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         began = time.monotonic()
-        attention.look(30)
+        attention.take_pending(30)
         assert time.monotonic() - began < 5
 
     def test_waiting_ends_in_time_without_any_signal(self) -> None:
         attention = Attention()
-        attention.look(0.01)
+        attention.take_pending(0.01)
         assert (attention.again, attention.stop) == (False, None)

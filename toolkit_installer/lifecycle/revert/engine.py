@@ -135,7 +135,7 @@ class EngineReverter:
                     or sockets.listens(self.node.root, record.socket)
                 )
                 if hangs and time.monotonic() < deadline:
-                    self.switcher.attention.look(_PAUSE_SECONDS)
+                    self.switcher.attention.take_pending(_PAUSE_SECONDS)
                     continue
                 if hangs:
                     raise EngineDownError(
