@@ -34,7 +34,7 @@ def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptS
     generated = _generated(target)
     recorded = receipt.specifications if receipt is not None else ()
     paths = [record.path for record in recorded] + ([generated.path] if generated is not None else [])
-    specifications = cdi_files.look(node, store, paths)
+    specifications = cdi_files.read_specifications(node, store, paths)
     return Facts(receipt, originals, engines, _toolkit(node, target, receipt), specifications, generated)
 
 

@@ -112,7 +112,7 @@ def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
         if ours is None:
             raise made.failure
         wanted = cdi_files.Wanted(made.path, ours, f"{_KEPT} ({made.failure.reason})")
-    return cdi_files.works(facts.specifications, facts.receipt, facts.toolkit.folder, wanted)
+    return cdi_files.plan_specifications(facts.specifications, facts.receipt, facts.toolkit.folder, wanted)
 
 
 def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:

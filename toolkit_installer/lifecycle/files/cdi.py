@@ -67,12 +67,12 @@ class Wanted:
     note: str = ""
 
 
-def look(node: Node, store: ReceiptStore, paths: Iterable[str]) -> SpecificationFacts:
+def read_specifications(node: Node, store: ReceiptStore, paths: Iterable[str]) -> SpecificationFacts:
     """Return what stands at these paths. Raises ConfigurationError, NodeError."""
     return SpecificationFacts({path: node.locate_file(path) for path in paths}, store.original)
 
 
-def works(
+def plan_specifications(
     seen: SpecificationFacts, receipt: Receipt | None, folder: str, wanted: Wanted | None
 ) -> tuple[SpecificationWork, ...]:
     """Return the work on the desired specification, and on recorded ones that are no longer desired.
@@ -87,7 +87,7 @@ def works(
         if wanted.content is not None:
             base, note = _base(seen, recorded.get(path), found, folder)
             made.append(SpecificationWork(path, found, base, wanted.content, note or wanted.note))
-    stale = (taken_back(seen, record, folder) for name, record in recorded.items() if name != path)
+    stale = (reverted(seen, record, folder) for name, record in recorded.items() if name != path)
     return (*made, *stale)
 
 
@@ -99,7 +99,7 @@ def standing(seen: SpecificationFacts, receipt: Receipt | None, path: str) -> by
     return found.content if found is not None and ours_there else None
 
 
-def taken_back(seen: SpecificationFacts, record: FileRecord, folder: str) -> SpecificationWork:
+def reverted(seen: SpecificationFacts, record: FileRecord, folder: str) -> SpecificationWork:
     """Return the work on a recorded specification that is no longer desired. Raises ConfigurationError."""
     path, found = seen.files[record.path]
     if found is not None and not _of_ours(record, found):

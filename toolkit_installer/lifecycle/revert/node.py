@@ -101,8 +101,8 @@ class Reverter:
 
     def _revert_specifications(self, receipt: Receipt) -> Receipt:
         """Give the CDI specifications back; return the receipt with what was learnt on the way."""
-        seen = cdi_files.look(self.node, self.store, [file.path for file in receipt.specifications])
-        works = [cdi_files.taken_back(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
+        seen = cdi_files.read_specifications(self.node, self.store, [file.path for file in receipt.specifications])
+        works = [cdi_files.reverted(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
         if not works:
             return receipt
         files = (cdi_files.recorded(work, file) for work, file in zip(works, receipt.specifications, strict=True))
