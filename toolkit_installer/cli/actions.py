@@ -164,8 +164,8 @@ def _is_installed(settings: Settings, node: Node) -> bool:
     from toolkit_installer.receipt.store import ReceiptStore
 
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    store.check()
-    trust.check_file(node, f"{store.folder}/{receipts.FILE}")
+    store.require_private()
+    trust.require_ours(node, f"{store.folder}/{receipts.FILE}")
     receipt = store.load()
     return receipt is not None and receipt.state is receipts.State.INSTALLED
 

@@ -35,7 +35,7 @@ class Recorder:
 
     def check(self, seen: Prepared) -> None:
         """Raise ConfigurationError where the receipt of the change could not be written so that it is read again."""
-        self._store.check_content(self.begun(seen, ()))
+        self._store.checked_content(self.begun(seen, ()))
 
     def begun(self, seen: Prepared, created: tuple[str, ...]) -> Receipt:
         """Return the receipt that is to stand before the first change; `created` are folders made for it already."""

@@ -231,7 +231,7 @@ def decode(content: bytes) -> Receipt:
     return receipt
 
 
-def check(content: bytes, receipt: Receipt) -> None:
+def require_readable(content: bytes, receipt: Receipt) -> None:
     """Raise ConfigurationError unless `content` reads back as `receipt`: a later run could do nothing with it."""
     try:
         same = decode(content) == receipt

@@ -46,7 +46,7 @@ class ReceiptStore:
         """Tell whether the folder is there."""
         return self.files.own_status(self.folder) is not None
 
-    def check(self) -> None:
+    def require_private(self) -> None:
         """Raise ConfigurationError unless the folder is ours alone: its content decides what root writes."""
         status = self.files.own_status(self.folder)
         if status is None:
@@ -64,7 +64,7 @@ class ReceiptStore:
         """Lock the folder, which must exist. Raises AlreadyRunningError, ConfigurationError."""
         if self._lock is not None and self.files.is_at(self.folder, self._lock):
             return  # somebody may have removed the folder that is locked, and made another one
-        self.check()
+        self.require_private()
         fd = lock_folder(self.files, self.folder, private=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -104,7 +104,7 @@ class ReceiptStore:
 
     def load(self) -> Receipt | None:
         """Return the receipt, or None where there is none. Raises ConfigurationError for one that cannot be used."""
-        self.check()
+        self.require_private()
         path = f"{self.folder}/{_RECEIPT}"
         found = self.files.read_file(path)
         if found is None:
@@ -117,7 +117,7 @@ class ReceiptStore:
 
         Raises ConfigurationError before anything is written for a receipt that `load` would refuse.
         """
-        content = self.check_content(receipt)
+        content = self.checked_content(receipt)
         wanted = {file.before.sha256 for file in receipt.files() if file.before}
         for digest in sorted(wanted & originals.keys()):
             path = f"{self.folder}/{_ORIGINALS}/{digest}"
@@ -126,11 +126,11 @@ class ReceiptStore:
                 self._write(path, originals[digest])
         self._write(f"{self.folder}/{_RECEIPT}", content)
 
-    def check_content(self, receipt: Receipt) -> bytes:
+    def checked_content(self, receipt: Receipt) -> bytes:
         """Return the receipt as it is written. Raises ConfigurationError for one that `load` would refuse."""
         content = receipts.encode(receipt)
         with located(f"{self.folder}/{_RECEIPT}"):
-            receipts.check(content, receipt)
+            receipts.require_readable(content, receipt)
         return content
 
     def tidy(self, receipt: Receipt) -> None:

@@ -34,15 +34,15 @@ the folder of our hook."""
 
 def load(node: Node, store: ReceiptStore) -> Receipt | None:
     """Return the receipt, None where there is none. Raises ConfigurationError for one that is not to be believed."""
-    store.check()
-    check_file(node, f"{store.folder}/{schema.FILE}")
+    store.require_private()
+    require_ours(node, f"{store.folder}/{schema.FILE}")
     found = store.load()
     if found is not None:
-        check(node, store.folder, found)
+        require_believable(node, store.folder, found)
     return found
 
 
-def check_file(node: Node, path: str) -> None:
+def require_ours(node: Node, path: str) -> None:
     """Raise ConfigurationError unless what is at `path`, the receipt's, can only have been put there by root or us."""
     status = node.files.own_status(path)
     if status is None:
@@ -58,7 +58,7 @@ def check_file(node: Node, path: str) -> None:
             raise schema.damaged("has another name as well: it may be somebody else's file")
 
 
-def check(node: Node, folder: str, found: Receipt) -> None:
+def require_believable(node: Node, folder: str, found: Receipt) -> None:
     """Raise ConfigurationError if the receipt in `folder` names anything that an installer would not have made.
 
     Reads, never writes. Raises NodeError too, where the node cannot be looked at.

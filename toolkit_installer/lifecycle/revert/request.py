@@ -97,7 +97,7 @@ def _give(store: ReceiptStore, order: bytes) -> None:
     """Leave the request in the receipt's folder; without that folder nothing is installed that it could be about."""
     if not store.exists():
         return
-    store.check()
+    store.require_private()
     try:
         store.give_order(order)
     except NodeError as error:
