@@ -110,7 +110,7 @@ def plan(settings: Settings) -> int:
 
         pid_file = node.files.in_folder(settings.pid_file)
         folders = node.files.missing_folders(os.path.dirname(pid_file))
-        Recorder(node, settings, store, pid_file, tuple(folders)).check(seen)
+        Recorder(node, settings, store, pid_file, tuple(folders)).require_recordable(seen)
     show_status.show_plan(node, seen)
     return ExitCode.DONE
 

@@ -62,8 +62,8 @@ class Applier:
         receipt can say; DriverNotReadyError where device nodes cannot be created; Stopped after a signal.
         """
         if any(engine.reload_why for engine in seen.plan.engines):
-            self.budget.check()
-        self.recorder.check(seen)
+            self.budget.require_reload()
+        self.recorder.require_recordable(seen)
         created = self.store.prepare()
         if self.store.load() != seen.receipt:
             # another run came between our look and our lock: what was planned is about a node that is gone

@@ -102,7 +102,7 @@ class Converger:
         while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
             self._attention.raise_if_stopped()
             if any(engine.reload_why for engine in seen.plan.engines):
-                ReloadBudget(self._node.files, self._pid_file.path, self._settings.reload_budget).check()
+                ReloadBudget(self._node.files, self._pid_file.path, self._settings.reload_budget).require_reload()
             again = {name for engine in seen.plan.engines if engine.name == record.name for name in engine.goals.served}
             self._reverter().retire(seen.receipt, record, staying=again)
             seen = prepare(self._settings, self._node, self._store)

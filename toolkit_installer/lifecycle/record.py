@@ -33,7 +33,7 @@ class Recorder:
         self._pid_path = pid_path
         self._pid_folders = pid_folders
 
-    def check(self, seen: Prepared) -> None:
+    def require_recordable(self, seen: Prepared) -> None:
         """Raise ConfigurationError where the receipt of the change could not be written so that it is read again."""
         self._store.checked_content(self.begun(seen, ()))
 

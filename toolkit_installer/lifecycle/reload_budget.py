@@ -86,7 +86,7 @@ class ReloadBudget:
         """Remove what a killed run left half written beside the file. Raises NodeError."""
         self.files.sweep(self.path)
 
-    def check(self) -> None:
+    def require_reload(self) -> None:
         """Raise ConfigurationError if the budget is used up."""
         reason = refusal_of_any(self._reloads(), clock.boot_seconds(), self.budget)
         if reason is not None:
