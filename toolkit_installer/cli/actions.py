@@ -186,7 +186,7 @@ def uninstall(settings: Settings) -> int:
     from toolkit_installer.lifecycle import beforehand
     from toolkit_installer.lifecycle.ready_file import Marker
     from toolkit_installer.lifecycle.revert import request as uninstall_request
-    from toolkit_installer.lifecycle.revert.uninstall import take_back
+    from toolkit_installer.lifecycle.revert.uninstall import finish_uninstall
     from toolkit_installer.receipt import trust
     from toolkit_installer.receipt.store import ReceiptStore
 
@@ -203,7 +203,7 @@ def uninstall(settings: Settings) -> int:
         pid_file = _acquired(settings, node)
         try:
             Marker(settings.ready_file, node.calls).clear_before_cleanup()
-            take_back(settings, node, store, pid_file)
+            finish_uninstall(settings, node, store, pid_file)
         finally:
             pid_file.release()
     except Stopped as stopped:

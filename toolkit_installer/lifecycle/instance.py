@@ -61,7 +61,7 @@ class Instance:
     def start(self) -> int:
         """Converge for the first time, then wait; return the exit code if it is not to wait."""
         if locked(self.store):
-            self.store.take_order()  # it was for a run that is gone
+            self.store.take_request()  # it was for a run that is gone
         self._marker.prepare()
         with self._stoppable():
             if self._may_change():
@@ -263,7 +263,7 @@ class Instance:
 
     def _leave(self) -> int:
         """Clean up as the settings, or a request of `uninstall`, say; return the exit code."""
-        order = self.store.take_order() if self.store.exists() else None
+        order = self.store.take_request() if self.store.exists() else None
         # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
         stays = order is None and self._question is not None and self.store.exists() and not self._question.unwanted()
         self._marker.clear_before_cleanup()

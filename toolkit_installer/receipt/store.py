@@ -154,11 +154,11 @@ class ReceiptStore:
             )
         return found.content
 
-    def give_order(self, text: bytes) -> None:
+    def leave_request(self, text: bytes) -> None:
         """Leave an order for the run that holds the lock."""
         self._write(f"{self.folder}/{_ORDER}", text)
 
-    def take_order(self) -> bytes | None:
+    def take_request(self) -> bytes | None:
         """Return the order that was left, and remove it."""
         path = f"{self.folder}/{_ORDER}"
         found = self.files.read_file(path)

@@ -99,7 +99,7 @@ def _give(store: ReceiptStore, order: bytes) -> None:
         return
     store.require_private()
     try:
-        store.give_order(order)
+        store.leave_request(order)
     except NodeError as error:
         if error.number != errno.ENOENT:
             raise

@@ -22,14 +22,14 @@ from toolkit_installer.receipt.store import ReceiptStore, locked
 from toolkit_installer.settings import EngineName, Settings
 
 
-def take_back(settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile) -> None:
+def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile) -> None:
     """Finish what is left on the node when nobody else works on it.
 
     Raises the gravest of what failed; StillNamedError where the toolkit has to stay.
     """
     held = locked(store)
     if held:
-        store.take_order()
+        store.take_request()
     recorded = trust.load(node, store)
     # beside a receipt nothing counts as left behind by an installer: it may be the operator's own
     left = adopt.leftovers(node, settings) if recorded is None else adopt.Left(recorded)
