@@ -151,7 +151,7 @@ CHANGED = {True: "is configured", False: "is brought up to date"}
 @pytest.mark.parametrize("bare", AT_START, ids=AT_START.get)
 @pytest.mark.parametrize("row", table("first answer"), ids=lambda row: row["first answer"])
 def test_what_the_document_says_of_the_start_is_so(row: dict[str, str], *, bare: bool) -> None:
-    holds = verdicts.holds(Verdict(row["first answer"]), bare=bare)
+    holds = verdicts.must_hold(Verdict(row["first answer"]), bare=bare)
     assert row[AT_START[bare]] == ("is not changed" if holds else CHANGED[bare])
 
 
@@ -171,7 +171,7 @@ def test_what_the_document_says_of_the_end_is_so(row: dict[str, str], column: st
     said = row["last answer"]
     verdict = Verdict.STRANGER if said in (DELETION, NO_DELETION) else Verdict(said)
     for standing in AT_END[column]:
-        back = verdicts.gives_back(verdict, standing, deleted=said == DELETION)
+        back = verdicts.must_revert(verdict, standing, deleted=said == DELETION)
         assert row[column] == ("is given back" if back else "stays configured")
 
 
@@ -183,8 +183,8 @@ def test_the_document_tells_the_end_of_each_answer() -> None:
 
 def test_a_half_finished_cleanup_that_a_held_run_found_is_not_that_runs_to_finish() -> None:
     standing = Standing(bare=True, held=True)
-    assert not verdicts.gives_back(Verdict.FORBIDDEN, standing, deleted=False)
-    assert verdicts.gives_back(Verdict.UNWANTED, standing, deleted=False)
+    assert not verdicts.must_revert(Verdict.FORBIDDEN, standing, deleted=False)
+    assert verdicts.must_revert(Verdict.UNWANTED, standing, deleted=False)
 
 
 NOW = 1_800_000_000.0

@@ -130,7 +130,7 @@ def said(answer: Answer) -> str:
 # --- what follows for the node ---
 
 
-def holds(verdict: Verdict, *, bare: bool) -> bool:
+def must_hold(verdict: Verdict, *, bare: bool) -> bool:
     """Tell whether a run whose first answers come to this changes nothing, until it is told that the node is wanted.
 
     Who deletes the DaemonSet while its pod starts has often deleted what lets the pod ask before. An API server that
@@ -139,7 +139,7 @@ def holds(verdict: Verdict, *, bare: bool) -> bool:
     return verdict is Verdict.UNWANTED or (bare and verdict in (Verdict.STRANGER, Verdict.FORBIDDEN))
 
 
-def gives_back(verdict: Verdict, standing: Standing, *, deleted: bool) -> bool:
+def must_revert(verdict: Verdict, standing: Standing, *, deleted: bool) -> bool:
     """Tell whether a run that is told to stop reverts what is installed.
 
     `deleted`: with a verdict of 401, that this is known to be a deletion (`doubt`, and time).

@@ -72,7 +72,7 @@ class Question:
         # until there is an answer: whoever is told to stop meanwhile has changed nothing
         self.standing = dataclasses.replace(self.standing, bare=bare, held=True)
         answers, found = self._asked()
-        held = verdicts.holds(found.verdict, bare=bare)
+        held = verdicts.must_hold(found.verdict, bare=bare)
         self.standing = dataclasses.replace(self.standing, held=held)
         self._say(answers, found)
 
@@ -127,7 +127,7 @@ class Question:
         """Ask whether the node is to be cleaned up, and say what was found."""
         found, deleted = self._settled()
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
-        back = verdicts.gives_back(found.verdict, self.standing, deleted=deleted)
+        back = verdicts.must_revert(found.verdict, self.standing, deleted=deleted)
         if found.verdict is Verdict.WANTED:
             log.get().info(f"The DaemonSet still wants this node: {_STAYS}", **about)
         elif found.verdict is Verdict.UNWANTED:
