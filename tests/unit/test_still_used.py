@@ -93,7 +93,7 @@ def test_a_file_that_its_disk_does_not_give_holds_the_toolkit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, holds: bool
 ) -> None:
     write(tmp_path, ROOT, "version = 2\n")
-    found = Reader.find
+    found = Reader.read_file
 
     def refused(reader: Reader, path: str, limit: int | None = None) -> object:
         if path == ROOT:

@@ -269,7 +269,7 @@ def test_a_file_larger_than_any_program_is_none_of_a_toolkits_and_is_not_read_fo
 
 def test_a_device_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="a device"):
-        Files(Root("/"), SystemCalls()).find("/dev/null")
+        Files(Root("/"), SystemCalls()).read_file("/dev/null")
 
 
 def test_a_file_beyond_all_reason_is_refused(files: Files) -> None:

@@ -162,7 +162,7 @@ def test_a_program_that_somebody_else_could_have_written_is_not_run(
 def test_a_program_that_others_could_swap_does_not_hide_the_one_that_comes_after_it(tmp_path: Path) -> None:
     os.chown(at(tmp_path, "/usr/local/bin/systemctl"), 65534, 0)
     at(tmp_path, "/usr/bin/systemctl")
-    assert Programs(Root(str(tmp_path))).find("systemctl") == "/usr/bin/systemctl"
+    assert Programs(Root(str(tmp_path))).find_program("systemctl") == "/usr/bin/systemctl"
 
 
 @as_root
@@ -226,11 +226,11 @@ def test_a_program_inherits_neither_blocked_signals_nor_environment_nor_input(mo
 
 def test_programs_are_found_beneath_the_root_alone(tmp_path: Path) -> None:
     (tmp_path / "usr/bin").mkdir(parents=True)
-    assert Programs(Root(str(tmp_path))).find("sh") is None
+    assert Programs(Root(str(tmp_path))).find_program("sh") is None
     (tmp_path / "usr/bin/sh").write_text("")
-    assert Programs(Root(str(tmp_path))).find("sh") is None
+    assert Programs(Root(str(tmp_path))).find_program("sh") is None
     (tmp_path / "usr/bin/sh").chmod(0o755)
-    assert Programs(Root(str(tmp_path))).find("sh") == "/usr/bin/sh"
+    assert Programs(Root(str(tmp_path))).find_program("sh") == "/usr/bin/sh"
 
 
 def test_a_node_without_systemctl_knows_no_unit_and_says_so_when_asked_to_restart_one(tmp_path: Path) -> None:
