@@ -61,7 +61,7 @@ class Instance:
     def start(self) -> int:
         """Converge for the first time, then wait; return the exit code if it is not to wait."""
         if locked(self.store):
-            self.store.take_request()  # it was for a run that is gone
+            self.store.take_request()  # it was meant for a run that is gone
         self._marker.prepare()
         with self._stoppable():
             if self._may_change():
@@ -81,7 +81,7 @@ class Instance:
         return not self._question.standing.held
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
-        """Go on after the idle process was woken by `events`, a signal's name among them or those of waiter."""
+        """Go on after the idle process was woken by `events`, a signal's name among them or those of `idle_process`."""
         if self._question is not None:
             self._question.recall(remembered.standing, remembered.answered)
         self._driver, self._converger.driver_away = remembered.driver, remembered.driver_away
@@ -263,14 +263,14 @@ class Instance:
 
     def _leave(self) -> int:
         """Clean up as the settings, or a request of `uninstall`, say; return the exit code."""
-        order = self.store.take_request() if self.store.exists() else None
+        asked = self.store.take_request() if self.store.exists() else None
         # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
-        stays = order is None and self._question is not None and self.store.exists() and not self._question.unwanted()
+        stays = asked is None and self._question is not None and self.store.exists() and not self._question.unwanted()
         self._marker.clear_before_cleanup()
         receipt = trust.load(self.node, self.store)
-        if order is None and self.settings.cleanup is Cleanup.NEVER:
+        if asked is None and self.settings.cleanup is Cleanup.NEVER:
             log.get().info("Leaving the node configured, as --cleanup never says")
-        elif order is None and not self.settings.daemon:
+        elif asked is None and not self.settings.daemon:
             log.get().info("Leaving: --no-daemon cleans nothing up")
         elif stays:
             log.get().info("Leaving the node configured, as --cleanup auto says")
@@ -281,12 +281,12 @@ class Instance:
             from toolkit_installer.lifecycle.revert import request, uninstall
 
             log.get().info("Cleaning up", signal=self.attention.stop.name if self.attention.stop else None)
-            keep = self.settings.keep_toolkit if order is None else order == request.KEEP
+            keep = self.settings.keep_toolkit if asked is None else asked == request.KEEP
             remainder = uninstall.revert(
                 self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep
             )
             self.pid_file.adopt_folders(receipt.pid_folders)
-            if order is not None or self._question is not None:  # somebody wants the node reverted
+            if asked is not None or self._question is not None:  # somebody wants the node reverted
                 uninstall.forgive_reloads(self.settings, self.node, receipt)
             uninstall.say_done(receipt, remainder)
         return self._exit_code()

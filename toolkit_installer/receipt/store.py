@@ -18,7 +18,7 @@ from toolkit_installer.receipt.schema import Before, Receipt
 
 _RECEIPT = receipts.FILE
 _ORIGINALS = "originals"
-_ORDER = "order.json"
+_REQUEST = "order.json"
 _ATTEMPTS = 10
 """How often the folder is made because another instance makes or removes it at the same time."""
 _PRIVATE_FOLDER = 0o700
@@ -155,12 +155,12 @@ class ReceiptStore:
         return found.content
 
     def leave_request(self, text: bytes) -> None:
-        """Leave an order for the run that holds the lock."""
-        self._write(f"{self.folder}/{_ORDER}", text)
+        """Leave what `uninstall` asks of the run that holds the lock."""
+        self._write(f"{self.folder}/{_REQUEST}", text)
 
     def take_request(self) -> bytes | None:
-        """Return the order that was left, and remove it."""
-        path = f"{self.folder}/{_ORDER}"
+        """Return the request that was left, and remove it; None where there is none."""
+        path = f"{self.folder}/{_REQUEST}"
         found = self.files.read_file(path)
         if found is not None:
             self.files.remove(path)

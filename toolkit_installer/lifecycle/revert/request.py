@@ -63,7 +63,7 @@ def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: 
             hint="run uninstall where it runs, in the same PID namespace (`hostPID: true`); or look at what that "
             "process is, and end it",
         )
-    _give(store, KEEP if keep_toolkit else REMOVE)
+    _leave(store, KEEP if keep_toolkit else REMOVE)
     log.get().info("Asking the running instance to clean up and leave", pid=pid)
     return _sent(node, process)
 
@@ -93,13 +93,13 @@ def _sent(node: Node, process: Process) -> bool:
     return True
 
 
-def _give(store: ReceiptStore, order: bytes) -> None:
+def _leave(store: ReceiptStore, request: bytes) -> None:
     """Leave the request in the receipt's folder; without that folder nothing is installed that it could be about."""
     if not store.exists():
         return
     store.require_private()
     try:
-        store.leave_request(order)
+        store.leave_request(request)
     except NodeError as error:
         if error.number != errno.ENOENT:
             raise
