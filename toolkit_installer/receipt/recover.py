@@ -26,7 +26,7 @@ def refuse_strangers(node: Node, receipt: Receipt | None, paths: Iterable[str]) 
     if receipt is not None and receipt.state is not State.INSTALLED:
         return
     recorded = receipt.files() if receipt is not None else []
-    ours = {file.path: {*file.written, *([file.before.sha256] if file.before else [])} for file in recorded}
+    ours = {file.path: file.known for file in recorded}
     for path in paths:
         folder, name = os.path.split(path)
         swap = os.path.join(folder, swap_name(name))
@@ -97,8 +97,7 @@ def recover_specifications(node: Node, receipt: Receipt) -> None:
 
 def _recover(node: Node, file: FileRecord, quarantine_folder: str | None) -> None:
     """Leave one file alone in its folder; a version of somebody else's that must not stay there is quarantined."""
-    before = () if file.before is None else (file.before.sha256,)
-    recovered = node.files.recover(file.path, frozenset((*file.written, *before)), quarantine_folder)
+    recovered = node.files.recover(file.path, file.known, quarantine_folder)
     if recovered is Recovered.REMOVED:
         log.get().info("Tidied up", file=file.path, what=recovered)
     elif recovered is not Recovered.NOTHING:

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import hashlib
 import json
 import re
 import types
@@ -146,6 +147,16 @@ class FileRecord:
     keys: tuple[OwnedKey, ...] = ()
     created: tuple[OwnedKey, ...] = ()
 
+    @property
+    def known(self) -> frozenset[str]:
+        """SHA-256 of all contents that a run may have put there: ours, and what stood there before."""
+        return frozenset({*self.written, *([self.before.sha256] if self.before is not None else [])})
+
+    def is_ours(self, content: bytes) -> bool:
+        """Tell whether a content is ours, and not what stood there before as well."""
+        digest = hashlib.sha256(content).hexdigest()
+        return digest in self.written and (self.before is None or self.before.sha256 != digest)
+
 
 @dataclasses.dataclass(frozen=True)
 class EngineRecord:
@@ -190,6 +201,10 @@ class Receipt:
     def files(self) -> list[FileRecord]:
         """Return the managed files: the engines', and the specifications."""
         return [*(file for engine in self.engines for file in engine.files), *self.specifications]
+
+    def originals(self) -> frozenset[str]:
+        """Return the SHA-256 of the copies that are kept beside the receipt."""
+        return frozenset(file.before.sha256 for file in self.files() if file.before is not None)
 
     def file_paths(self) -> list[str]:
         """Return where the managed files are."""

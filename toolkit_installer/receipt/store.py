@@ -118,8 +118,7 @@ class ReceiptStore:
         Raises ConfigurationError before anything is written for a receipt that `load` would refuse.
         """
         content = self.checked_content(receipt)
-        wanted = {file.before.sha256 for file in receipt.files() if file.before}
-        for digest in sorted(wanted & originals.keys()):
+        for digest in sorted(receipt.originals() & originals.keys()):
             path = f"{self.folder}/{_ORIGINALS}/{digest}"
             if self.files.digest(path) != digest:
                 self.files.make_folders(os.path.dirname(path), _PRIVATE_FOLDER)
@@ -135,7 +134,7 @@ class ReceiptStore:
 
     def tidy(self, receipt: Receipt) -> None:
         """Remove the copies that the receipt no longer names."""
-        wanted = {file.before.sha256 for file in receipt.files() if file.before}
+        wanted = receipt.originals()
         folder = f"{self.folder}/{_ORIGINALS}"
         for name in self.files.list(folder):
             if name not in wanted:

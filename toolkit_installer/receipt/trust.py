@@ -129,15 +129,17 @@ def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, f
 
 def _has_ours(node: Node, found: Receipt, file: FileRecord) -> bool:
     """Tell whether a file is gone, or says what this installer may have written."""
+    content = _content(node, file)
+    return content is None or memory.digest(content) in file.known or found.toolkit_folder.encode() in content
+
+
+def _content(node: Node, file: FileRecord) -> bytes | None:
+    """Return what a recorded file holds, None where it is gone, or no file any more: whoever needs it says so."""
     try:
         present = node.files.read_file(file.path)
     except ConfigurationError:
-        return True  # whoever needs it says what it is
-    if present is None:
-        return True
-    before = {file.before.sha256} if file.before is not None else set()
-    known = memory.digest(present.content) in {*file.written, *before}
-    return known or found.toolkit_folder.encode() in present.content
+        return None
+    return None if present is None else present.content
 
 
 def _wrong_specification(node: Node, folder: str, found: Receipt, file: FileRecord) -> Iterator[str]:
@@ -155,16 +157,10 @@ def _foreign(node: Node, found: Receipt, file: FileRecord, traces: Iterable[byte
 
     Ours are the toolkit's folder and `traces`. A file with a content that no receipt knows is edited, not replaced.
     """
-    try:
-        present = node.files.read_file(file.path)
-    except ConfigurationError:
-        return False  # no file any more, and so not replaced: whoever needs it says what it is
-    if present is None:
+    content = _content(node, file)
+    if content is None or not file.is_ours(content):
         return False
-    digest = memory.digest(present.content)
-    if digest not in file.written or (file.before is not None and file.before.sha256 == digest):
-        return False
-    return not any(trace in present.content for trace in (*traces, found.toolkit_folder.encode()))
+    return not any(trace in content for trace in (*traces, found.toolkit_folder.encode()))
 
 
 def _canonical(node: Node, path: str) -> str:

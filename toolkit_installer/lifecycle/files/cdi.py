@@ -95,14 +95,14 @@ def standing(seen: SpecificationFacts, receipt: Receipt | None, path: str) -> by
     """Return what stands at `path` if it is recorded there, and as this installer wrote it; else None."""
     path, found = seen.files[path]
     records = receipt.specifications if receipt is not None else ()
-    ours_there = found is not None and any(file.path == path and _of_ours(file, found) for file in records)
+    ours_there = found is not None and any(file.path == path and file.is_ours(found.content) for file in records)
     return found.content if found is not None and ours_there else None
 
 
 def reverted(seen: SpecificationFacts, record: FileRecord, folder: str) -> SpecificationWork:
     """Return the work on a recorded specification that is no longer desired. Raises ConfigurationError."""
     path, found = seen.files[record.path]
-    if found is not None and not _of_ours(record, found):
+    if found is not None and not record.is_ours(found.content):
         changed = memory.digest(found.content) != (record.before.sha256 if record.before is not None else "")
         note = "it is theirs now, and stays" if changed else ""
         return SpecificationWork(path, found, found.content, found.content, note)
@@ -126,7 +126,7 @@ def recorded(work: SpecificationWork, previous: FileRecord | None) -> FileRecord
     if work.target == work.base and not work.changes and previous is None:
         return None
     written = {memory.digest(content) for content in (work.target,) if content is not None}
-    if previous is not None and work.found is not None and _of_ours(previous, work.found):
+    if previous is not None and work.found is not None and previous.is_ours(work.found.content):
         written.add(memory.digest(work.found.content))  # until it is replaced, the last version of ours stands there
     before = memory.before(work.base, work.found, previous)
     return FileRecord(SPECIFICATION_ROLE, work.path, before, tuple(sorted(written)))
@@ -155,7 +155,7 @@ def _base(
     """Return the content that cleanup is to restore, and a remark for the log."""
     if found is None:
         return None, ""  # whatever stood there, somebody removed it since, or a boot did
-    if record is not None and _of_ours(record, found):
+    if record is not None and record.is_ours(found.content):
         return (None if record.before is None else seen.original(record.before)), ""
     if _names(found, folder):
         if record is not None and record.before is not None:
@@ -163,11 +163,6 @@ def _base(
             return seen.original(record.before), note
         return None, "somebody else wrote it, but it names the toolkit's folder: it is replaced, and does not come back"
     return found.content, "somebody else's version is replaced, and comes back at cleanup"
-
-
-def _of_ours(record: FileRecord, found: Found) -> bool:
-    digest = memory.digest(found.content)
-    return digest in record.written and (record.before is None or record.before.sha256 != digest)
 
 
 def _names(found: Found, folder: str) -> bool:
