@@ -7,6 +7,7 @@ would leave the node as it is at that instant. So whoever is about to change som
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 
@@ -31,6 +32,7 @@ _OF_CHILDREN = frozenset(
 """Programs of their own: they bring gRPC along, whose threads are not for the process that starts programs."""
 
 
+@functools.cache
 def everything() -> None:
     """Import all of this program, and what its functions import late. Changes nothing."""
     log.set_up()
