@@ -93,7 +93,7 @@ class CdiSettings:
 class ToolkitSettings:
     """The install step. Paths are the node's, but for `source_root`, which is the installer's own.
 
-    The four of the driver are AUTO until `driver.settled` has found them.
+    Of the driver's four, those that are to be found on the node are AUTO.
     """
 
     install_dir: str = "/usr/local/nvidia"
@@ -141,8 +141,6 @@ class EngineSettings:
     """A JSON object that is merged into the options of containerd's handlers."""
     use_legacy_config: bool = False
     """Make the handler the default as containerd before 1.3 reads it, in files of version 1."""
-    recognised: bool = False
-    """The engine was recognised on the node, not named (`--runtime`)."""
     allow_restart: bool = False
     """systemd may restart docker although its running containers would die."""
     container_annotations: tuple[str, ...] = ()
@@ -207,8 +205,6 @@ class Settings:
     """Unless `runtimes` is one: for engines of which something else was asked than `engine` says. They differ by the
     variables that speak of one engine only, such as DOCKER_CONFIG; `engine` itself is then containerd's."""
 
-    def for_engine(self, name: EngineName) -> Settings:
-        """Return the same for this engine alone."""
-        own = dict(self.engine_of).get(name, self.engine)
-        engine = dataclasses.replace(own, recognised=own.recognised or not self.runtimes)
-        return dataclasses.replace(self, runtimes=(name,), engine=engine, engine_of=())
+    def asked_of(self, name: EngineName) -> EngineSettings:
+        """Return what was asked of this engine."""
+        return dict(self.engine_of).get(name, self.engine)

@@ -17,10 +17,11 @@ import pytest
 from tests.support import payloads
 from tests.support.engines import PATH, DockerEngine
 from toolkit_installer.cli import commands
+from toolkit_installer.engines.api import EngineTarget
 from toolkit_installer.engines.docker import engine as room
 from toolkit_installer.node import processes, trust
 from toolkit_installer.node.node import Node
-from toolkit_installer.settings import EngineSettings, Program
+from toolkit_installer.settings import EngineName, EngineSettings, Program
 
 USER = 12345
 PRELOADED = (sdk, *map(codecs.lookup, ("utf-8-sig", "ascii", "idna")))
@@ -103,14 +104,14 @@ def test_a_users_docker_behind_the_usual_socket_is_not_heard(
     rootless: Rootless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "SOCKET", str(rootless.socket))
-    survey = room.Docker().survey(node(), EngineSettings())
+    survey = room.Docker().survey(node(), EngineTarget(EngineName.DOCKER))
     assert survey.live is None
     assert f"user {USER}" in survey.silence
     assert [file.path for file in survey.files] == [room.CONFIG]
 
 
 def test_a_users_docker_is_not_heard_where_root_names_its_socket_either(rootless: Rootless) -> None:
-    survey = room.Docker().survey(node(), EngineSettings(socket=str(rootless.socket)))
+    survey = room.Docker().survey(node(), EngineTarget(EngineName.DOCKER, EngineSettings(socket=str(rootless.socket))))
     assert survey.live is None
     assert "neither root nor who this installer is" in survey.silence
     assert [file.path for file in survey.files] == [room.CONFIG]
@@ -123,7 +124,9 @@ def test_a_users_docker_forbids_nothing_and_is_no_docker_of_the_nodes(
     assert own
     assert not [each for each in processes.named(frozenset({"dockerd"})) if each.pid in own]
     monkeypatch.setattr(room, "SOCKET", str(rootless.folder / "absent" / "docker.sock"))
-    survey = room.Docker().survey(node(), EngineSettings(config=str(rootless.folder / "other.json")))
+    survey = room.Docker().survey(
+        node(), EngineTarget(EngineName.DOCKER, EngineSettings(config=str(rootless.folder / "other.json")))
+    )
     assert survey.live is None
 
 

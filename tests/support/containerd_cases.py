@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from toolkit_installer.cli.options.build import build
-from toolkit_installer.engines.api import EngineFile, Goals, Live, Memory, Request
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Goals, Live, Memory, Request
 from toolkit_installer.engines.containerd import survey as containerd_survey
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.survey import ContainerdSurvey
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.memory import digest
-from toolkit_installer.settings import Program
+from toolkit_installer.settings import EngineName, Program
 from toolkit_installer.toolkit.handlers import Handler
 
 DATA = Path(__file__).parents[1] / "data" / "containerd"
@@ -104,12 +104,12 @@ def make(case: Case, root: Path) -> Made:
     engine = build(
         {}, {"RUNTIME": "containerd", **case.about.get("variables", {})}, Program.NVIDIA_CTK_INSTALLER
     ).engine
-    engine = dataclasses.replace(engine, recognised=case.about.get("recognised", False))
+    target = EngineTarget(EngineName.CONTAINERD, engine, recognised=case.about.get("recognised", False))
     release = case.about.get("live")
     live = Live(release, {"runc": None}, "runc") if release is not None else None
-    survey = containerd_survey.look(Node(str(root)), engine, "/run/containerd/containerd.sock", live, "")
+    survey = containerd_survey.look(Node(str(root)), target, "/run/containerd/containerd.sock", live, "")
     survey = dataclasses.replace(survey, kubelet=case.about.get("kubelet"))
-    return Made(survey, Containerd().goals(survey, Request(HANDLERS, "nvidia", TOOLKIT, engine), {}))
+    return Made(survey, Containerd().goals(survey, Request(target, HANDLERS, "nvidia", TOOLKIT), {}))
 
 
 def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, bytes | None]]:

@@ -9,8 +9,8 @@ from typing import Any
 from toolkit_installer import log
 from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
+from toolkit_installer.engines.api import EngineTarget
 from toolkit_installer.engines.detect import decide
-from toolkit_installer.engines.detect.decide import Decision
 from toolkit_installer.engines.detect.evidence import Evidence
 from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import ConfigurationError, InstallerError
@@ -24,14 +24,14 @@ def show(node: Node, settings: Settings, *, as_json: bool) -> int:
     Raises OutputError.
     """
     seen = decide.look(node, settings)
-    decided: Sequence[Decision] = ()
+    decided: Sequence[EngineTarget] = ()
     error: ConfigurationError | None = None
     try:
         decided = decide.detect(node, settings, seen)
     except ConfigurationError as refusal:
         error = refusal
     facts = {
-        "decided": [_facts(node, decision) for decision in decided],
+        "decided": [_facts(node, target) for target in decided],
         "error": None if error is None else {"reason": error.reason, "hint": error.hint},
         "evidence": [_of(each) for each in seen],
         "gpus": list(gpus.look(node).words),
@@ -53,24 +53,25 @@ def _of(each: Evidence) -> dict[str, Any]:
     }
 
 
-def _facts(node: Node, decision: Decision) -> dict[str, Any]:
+def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
     """Return what a run would work on. What is wrong with the engine's files is said, and no reason to say no more."""
-    row, own = decision.row, decision.settings.engine
+    row = target.distribution
+    assert row is not None  # noqa: S101  # whoever detects an engine says whose it is
     facts: dict[str, Any] = {
-        "engine": row.engine.value,
+        "engine": target.name.value,
         "distribution": row.name,
-        "why": decision.why,
+        "why": target.why,
         "how": row.configured,
-        "socket": own.socket or row.socket,
-        "config": own.config or row.config,
-        "drop_in": own.drop_in or row.drop_in,
+        "socket": target.socket or row.socket,
+        "config": target.config or row.config,
+        "drop_in": target.asked.drop_in or row.drop_in,
         "unit": None,
         "files": [],
         "version": None,
         "trouble": None,
     }
     try:
-        survey = room(row.engine).survey(node, own)
+        survey = room(target.name).survey(node, target)
     except InstallerError as error:
         facts["trouble"] = str(error)
         return facts

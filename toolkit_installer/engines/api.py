@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from toolkit_installer.engines.common.distribution import Distribution
 from toolkit_installer.engines.ownership import OurHandlers, Ownership
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.disk.reading import Found
@@ -19,6 +20,33 @@ from toolkit_installer.toolkit.handlers import Handler
 
 class EngineSilentError(InstallerError):
     """The engine does not answer (yet). The text is its own, or the connection's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineTarget:
+    """An engine to work on: what was asked of it, which stays as it is, and what was found about it on the node."""
+
+    name: EngineName
+    asked: EngineSettings = EngineSettings()
+    found_config: str | None = None
+    """The file that the node's distribution starts it with, None where that is the usual one or its process tells."""
+    found_socket: str | None = None
+    """The socket on which it was met, or on which the node's distribution has it; None: the usual one."""
+    recognised: bool = False
+    """It was recognised on the node, not named (`--runtime`)."""
+    distribution: Distribution | None = None
+    why: str = ""
+    """What tells that it is this engine, in words."""
+
+    @property
+    def config(self) -> str | None:
+        """Its file: the one that was asked for, else the one that was found; None: where it usually is."""
+        return self.found_config if self.asked.config is None else self.asked.config
+
+    @property
+    def socket(self) -> str | None:
+        """Its socket: the one that was asked for, else the one that was found; None: where it usually is."""
+        return self.found_socket if self.asked.socket is None else self.asked.socket
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +143,17 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is to be registered."""
+    """What is to be registered with an engine."""
 
+    target: EngineTarget
     handlers: tuple[Handler, ...]
     default: str | None
     toolkit_folder: str
-    settings: EngineSettings = EngineSettings()
+
+    @property
+    def settings(self) -> EngineSettings:
+        """What was asked of the engine."""
+        return self.target.asked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +220,7 @@ class Room(Protocol[_Found]):
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role, wherever it lies, may be called `name`. Pure."""
 
-    def survey(self, node: Node, settings: EngineSettings) -> _Found:
+    def survey(self, node: Node, target: EngineTarget) -> _Found:
         """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
 
     def goals(self, survey: _Found, request: Request, memories: Mapping[str, Memory]) -> Goals:

@@ -94,7 +94,9 @@ class Applier:
         It is planned from what is there now, and what was recorded before this run.
         """
         self._safe_point()
-        cdi.Generator(seen.target.payload, seen.target.toolkit).create_nodes(self.node.calls)
+        cdi.Generator(seen.target.payload, seen.target.settings.toolkit, seen.target.driver).create_nodes(
+            self.node.calls
+        )
         again = prepare_from(seen.receipt, self.settings, self.node, self.store)
         if again.plan.device_nodes:
             raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # somebody removed it just now

@@ -8,11 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from toolkit_installer.engines.api import Memory, Reload, Survey
+from toolkit_installer.engines.api import Memory, Reload, Request, Survey
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle.files.cdi import SpecificationFacts
 from toolkit_installer.lifecycle.files.toolkit import Installed
-from toolkit_installer.lifecycle.target import EngineTarget
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 
 
@@ -20,7 +19,7 @@ from toolkit_installer.receipt.schema import EngineRecord, Receipt
 class EngineFacts:
     """An engine that is to be configured, as it was found."""
 
-    target: EngineTarget
+    request: Request
     survey: Survey
     recorded: EngineRecord | None
     memories: Mapping[str, Memory]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 
-from toolkit_installer.engines.api import Engine, Memory, Survey
+from toolkit_installer.engines.api import Engine, Memory, Request, Survey
 from toolkit_installer.engines.common import runtime_paths
 from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Generated, ToolkitFacts
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.toolkit import installed
-from toolkit_installer.lifecycle.target import EngineTarget, Target
+from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node.disk.tree import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
@@ -39,20 +39,21 @@ def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptS
 
 
 def _engine(
-    node: Node, target: EngineTarget, receipt: Receipt | None, store: ReceiptStore, originals: dict[str, bytes]
+    node: Node, request: Request, receipt: Receipt | None, store: ReceiptStore, originals: dict[str, bytes]
 ) -> EngineFacts:
-    engine = room(target.name)
-    recorded = receipt.engine(target.name) if receipt is not None else None
-    survey = engine.survey(node, target.settings)
+    name = request.target.name
+    engine = room(name)
+    recorded = receipt.engine(name) if receipt is not None else None
+    survey = engine.survey(node, request.target)
     remembered = memories(engine, recorded, store, originals)
-    reload = engine.reload(node, survey, target.settings)
+    reload = engine.reload(node, survey, request.settings)
     process = survey.live.process if survey.live is not None else None
 
     def base_runtimes(named: Sequence[str]) -> tuple[str, ...]:
-        return runtime_paths.absolute(node, named, target.request.toolkit_folder, process)
+        return runtime_paths.absolute(node, named, request.toolkit_folder, process)
 
     dangers = engine.dangers(node, survey, reload)
-    return EngineFacts(target, survey, recorded, remembered, reload, dangers, _read_since(survey), base_runtimes)
+    return EngineFacts(request, survey, recorded, remembered, reload, dangers, _read_since(survey), base_runtimes)
 
 
 def memories(
@@ -79,12 +80,12 @@ def _read_since(survey: Survey) -> bool:
 
 def _generated(target: Target) -> Generated | None:
     """Return the CDI specification for the driver, and the device nodes that are to be created before."""
-    asked = target.toolkit.cdi
+    asked = target.settings.toolkit.cdi
     if not asked.enabled:
         return None
     from toolkit_installer.driver import cdi
 
-    generator = cdi.Generator(target.payload, target.toolkit)
+    generator = cdi.Generator(target.payload, target.settings.toolkit, target.driver)
     try:
         missing = generator.missing_nodes()
         return Generated(asked.path, generator.specification(nodes_to_come=bool(missing)), missing)
@@ -93,7 +94,7 @@ def _generated(target: Target) -> Generated | None:
 
 
 def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFacts:
-    folder = target.toolkit.folder
+    folder = target.settings.toolkit.folder
     # without a receipt, what an installer of another time left
     recorded = receipt.toolkit_files if receipt is not None else layout.known(node.files.list(folder))
     source = Tree(target.payload.root)

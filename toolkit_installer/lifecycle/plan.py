@@ -93,8 +93,8 @@ def plan(target: Target, facts: Facts) -> Plan:
 
 
 def _engine(seen: EngineFacts) -> EngineWork:
-    engine = room(seen.target.name)
-    goals = engine.goals(seen.survey, seen.target.request, seen.memories)
+    engine = room(seen.request.target.name)
+    goals = engine.goals(seen.survey, seen.request, seen.memories)
     goals = dataclasses.replace(goals, dangers=seen.dangers, low_level=seen.base_runtimes(goals.low_level))
     due = seen.recorded is not None and seen.recorded.reload_due and not seen.read_since
     return engine_work(engine.name, seen.survey, goals, seen.reload, reload_due=due)
@@ -117,7 +117,7 @@ def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
 
 def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:
     seen = facts.toolkit
-    files = layout.desired(target.payload, target.toolkit, low_level, seen.folder)
+    files = layout.desired(target.payload, target.settings.toolkit, low_level, seen.folder, target.driver.root)
     wanted = {file.name: _wanted(file, seen.digests) for file in files}
     work = toolkit_work(seen.folder, files, wanted, seen.present, seen.recorded)
     if not engines and facts.receipt is not None and facts.receipt.engines:

@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from toolkit_installer.engines.api import EngineFile, Survey
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Survey
 from toolkit_installer.engines.common import stranding
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.engines.ownership import OurHandlers
@@ -23,7 +23,7 @@ from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
 from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
-from toolkit_installer.settings import EngineSettings, ReloadMode
+from toolkit_installer.settings import ReloadMode
 
 _SHELL = "/bin/sh"
 _SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
@@ -41,7 +41,7 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
         _engine(node, seen, work)
     if made.empty:
         return
-    driver_roots = (target.toolkit.driver_root_ctr_path, target.toolkit.driver_root)
+    driver_roots = (target.driver.seen_at, target.driver.root)
     own_container.refuse(node, target.settings, plan.folders(made.engines), driver_roots)
     if made.toolkit.write:
         _refuse_no_shell(node)
@@ -53,7 +53,7 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
 def refuse_contradictions(node: Node, facts: Facts) -> None:
     """Raise ConfigurationError where an engine's files are not to be planned for as they were found."""
     for seen in facts.engines:
-        _refuse_unread(seen.target.name, seen.survey, seen.target.settings)
+        _refuse_unread(seen.request.target, seen.survey)
         for file in seen.survey.files:
             _refuse_another_installation(node, file, facts.toolkit.folder)
 
@@ -64,19 +64,19 @@ def _engine(node: Node, seen: EngineFacts, work: EngineWork) -> None:
     _refuse_deadly_signal(work)
     if work.changes and live is not None:
         recorded = dict(seen.recorded.handlers) if seen.recorded is not None else {}
-        ours = OurHandlers(seen.target.request.toolkit_folder, frozenset(recorded))
+        ours = OurHandlers(seen.request.toolkit_folder, frozenset(recorded))
         stranding.refuse(node, engine, work.survey.socket, live, work.goals.files, ours, "or keep the handler's name")
     if work.changes or work.reload_why:
         engine.try_out(node, work.survey, work.goals)
 
 
-def _refuse_unread(name: str, survey: Survey, settings: EngineSettings) -> None:
+def _refuse_unread(target: EngineTarget, survey: Survey) -> None:
     """Raise ConfigurationError if the running engine would not read the file that was named."""
     process = survey.live.process if survey.live is not None else None
     if survey.elsewhere and process is not None:
         raise ConfigurationError(
-            f"the running {name} (PID {process.pid}) reads {survey.elsewhere}, and not this file",
-            path=settings.config,
+            f"the running {target.name} (PID {process.pid}) reads {survey.elsewhere}, and not this file",
+            path=target.config,
             hint="nothing was changed; name that one, or leave --config out; where only single folders of the node are "
             "mounted, mount the folder that it is in, and name it as it is seen there",
         )

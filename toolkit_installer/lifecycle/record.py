@@ -81,7 +81,7 @@ class Recorder:
         return EngineRecord(
             name=work.name,
             socket=work.survey.socket,
-            reload=self._settings.for_engine(work.name).engine.reload_mode,
+            reload=self._settings.asked_of(work.name).reload_mode,
             handlers=tuple(work.goals.served.items()),
             default=work.goals.default,
             files=tuple(file for file in files if file is not None),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, lookup, same
-from toolkit_installer.engines.api import EngineFile, Goals, Live, Memory, Request
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Goals, Live, Memory, Request
 from toolkit_installer.engines.containerd import config as containerd_config
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
@@ -23,7 +23,7 @@ from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
-from toolkit_installer.settings import EngineSettings
+from toolkit_installer.settings import EngineName, EngineSettings
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -236,7 +236,9 @@ def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None)
         file(ROOT_ROLE, "/etc/containerd/config.toml", root),
         file(DROP_IN_ROLE, "/etc/containerd/conf.d/99-nvidia.toml", drop_in),
     )
-    return Containerd().goals(Survey("/s", files, live), Request(HANDLERS, "nvidia", FOLDER), {})
+    return Containerd().goals(
+        Survey("/s", files, live), Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER), {}
+    )
 
 
 ROOT_3 = b"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nSystemdCgroup=true\n"
@@ -295,6 +297,6 @@ def test_a_relative_import_is_looked_for_beside_the_file_that_the_daemon_was_sta
     path = "/srv/containerd/conf.d/99-nvidia.toml"
     files = (file(ROOT_ROLE, "/srv/containerd/config.toml", root), file(DROP_IN_ROLE, path, None))
     live = Live("v2.1.4", {"runc": None}, "runc")
-    request = Request(HANDLERS, "nvidia", FOLDER, EngineSettings(drop_in=path))
+    request = Request(EngineTarget(EngineName.CONTAINERD, EngineSettings(drop_in=path)), HANDLERS, "nvidia", FOLDER)
     made = Containerd().goals(Survey("/s", files, live), request, {})
     assert {goal.role: goal.target for goal in made.files}[ROOT_ROLE] == root  # imported already: nothing to add

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, Table, lookup, same
-from toolkit_installer.engines.api import EngineFile, Goal, Live, Memory, Request
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Goal, Live, Memory, Request
 from toolkit_installer.engines.containerd.config import built_in, recognised
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_ROLE
@@ -21,11 +21,17 @@ from toolkit_installer.engines.containerd.survey import ContainerdSurvey as Surv
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, MARKER, PLUGINS, shape
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
+from toolkit_installer.settings import EngineName, EngineSettings
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
-REQUEST = Request((Handler("nvidia", f"{FOLDER}/r"), Handler("nvidia-cdi", f"{FOLDER}/r.cdi")), "nvidia", FOLDER)
+REQUEST = Request(
+    EngineTarget(EngineName.CONTAINERD),
+    (Handler("nvidia", f"{FOLDER}/r"), Handler("nvidia-cdi", f"{FOLDER}/r.cdi")),
+    "nvidia",
+    FOLDER,
+)
 BASES = [
     None,
     b"",
@@ -221,7 +227,8 @@ def test_a_file_of_comments_that_gets_one_more_has_no_byte_of_ours(
 
 
 def test_a_version_1_that_we_wrote_goes_whatever_others_wrote() -> None:
-    request = dataclasses.replace(REQUEST, settings=dataclasses.replace(REQUEST.settings, use_legacy_config=True))
+    target = EngineTarget(EngineName.CONTAINERD, EngineSettings(use_legacy_config=True))
+    request = dataclasses.replace(REQUEST, target=target)
     files = (file(ROOT_ROLE, "/c", b""), file(DROP_IN_ROLE, DROP_IN, None))
     story = made(Containerd().goals(Survey("/s", files, None), request, {}).files[0])
     assert meaning(story.text)["version"] == 1

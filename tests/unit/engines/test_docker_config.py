@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, apply, lookup, same
-from toolkit_installer.engines.api import EngineFile, Memory, Request, Survey
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Memory, Request, Survey
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.engines.ownership import Ownership, low_level
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
+from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -259,12 +260,19 @@ def test_an_empty_file_of_the_operators_stays_an_empty_file() -> None:
 
 
 def test_what_should_be_served_is_what_was_registered() -> None:
-    goals = Docker().goals(Survey("/s", (file(None),), None), Request(HANDLERS, "nvidia", FOLDER), {})
+    goals = Docker().goals(
+        Survey("/s", (file(None),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia", FOLDER), {}
+    )
     assert goals.served == {handler.name: handler.executable for handler in HANDLERS}
     assert goals.default == "nvidia"
     (goal,) = goals.files
     assert (goal.base, json_document.parse(goal.target or b"")["default-runtime"]) == (None, "nvidia")
-    assert Docker().goals(Survey("/s", (file(b"{}"),), None), Request(HANDLERS, None, FOLDER), {}).default is None
+    assert (
+        Docker()
+        .goals(Survey("/s", (file(b"{}"),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, None, FOLDER), {})
+        .default
+        is None
+    )
 
 
 @settings(max_examples=60)

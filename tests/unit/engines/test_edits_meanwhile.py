@@ -21,7 +21,7 @@ from tests.support.random_edits import (
 )
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, Set, same
-from toolkit_installer.engines.api import EngineFile, Memory, Request, Survey
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Memory, Request, Survey
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
 from toolkit_installer.engines.containerd.tables import containerd_table
@@ -30,6 +30,7 @@ from toolkit_installer.engines.docker.engine import ROLE, Docker
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
+from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -64,7 +65,7 @@ def test_docker_means_what_the_edit_alone_would_mean(
     base: bytes, changes: list[Change], *, as_default: bool, again: bool
 ) -> None:
     docker = Docker()
-    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
+    request = Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia" if as_default else None, FOLDER)
     (goal,) = docker.goals(Survey("/s", (file(ROLE, base),), None), request, {}).files
     assert goal.base == base
     assert goal.target is not None
@@ -100,7 +101,7 @@ def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
 ) -> None:
     docker = Docker()
     keys = [key for key in json_document.parse(base) if key not in ("runtimes", "default-runtime")]
-    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
+    request = Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia" if as_default else None, FOLDER)
     (goal,) = docker.goals(Survey("/s", (file(ROLE, base),), None), request, {}).files
     assert goal.target is not None
     memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
@@ -120,7 +121,7 @@ def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *,
     runtimes, default = (*table, "runtimes"), (*table, "default_runtime_name")
     changes = data.draw(containerd_edits(version))
     containerd = Containerd()
-    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
+    request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia" if as_default else None, FOLDER)
 
     def goal_of(content: bytes, memories: dict[str, Memory]) -> tuple[bytes, Memory]:
         files = (file(ROOT_ROLE, content), file(DROP_IN_ROLE, None))
@@ -147,7 +148,7 @@ def test_containerd_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
 ) -> None:
     base, _ = made
     containerd = Containerd()
-    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
+    request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia" if as_default else None, FOLDER)
     files = (file(ROOT_ROLE, base), file(DROP_IN_ROLE, None))
     (goal, _) = containerd.goals(ContainerdSurvey("/s", files, None), request, {}).files
     assert goal.target is not None

@@ -7,11 +7,11 @@ import posixpath
 from collections.abc import Sequence
 
 from toolkit_installer import log
+from toolkit_installer.engines.api import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value, lives_on, root_of
-from toolkit_installer.settings import EngineSettings
 
 
 class HiddenError(ConfigurationError):
@@ -50,14 +50,14 @@ def path(process: Process, *flags: str) -> str | None:
     return place(process, value) if value else None
 
 
-def refuse_hidden(process: Process | None, settings: EngineSettings) -> None:
+def refuse_hidden(process: Process | None, target: EngineTarget) -> None:
     """Raise HiddenError for an engine whose files are named neither by us nor, visibly, by its command line.
 
     Where they are named, say that flags of its own may contradict them.
     """
     if process is None or not process.hidden:
         return
-    if settings.config is None and settings.drop_in is None:
+    if target.config is None and target.asked.drop_in is None:
         raise hidden(process, "which files it reads, and with which flags it was started,")
     log.get().warning(
         "The engine has wiped its command line: flags of its own that contradict its files cannot be seen",

@@ -6,7 +6,18 @@ import dataclasses
 from collections.abc import Mapping
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import EngineFile, Goal, Goals, Live, Memory, Reload, Request, Room, Survey
+from toolkit_installer.engines.api import (
+    EngineFile,
+    EngineTarget,
+    Goal,
+    Goals,
+    Live,
+    Memory,
+    Reload,
+    Request,
+    Room,
+    Survey,
+)
 from toolkit_installer.engines.common import answering, in_toml, reloading, serving
 from toolkit_installer.engines.containerd import back, links, started, trial
 from toolkit_installer.engines.containerd import goals as containerd_goals
@@ -39,18 +50,18 @@ class Containerd(Room[ContainerdSurvey]):
         """Tell whether a file of that role may be called `name`."""
         return self.has_role(role) and ENDING in name
 
-    def survey(self, node: Node, settings: EngineSettings) -> ContainerdSurvey:
+    def survey(self, node: Node, target: EngineTarget) -> ContainerdSurvey:
         """Read its own files and what they import, or a distribution's, and ask the CRI. Raises ConfigurationError."""
-        socket = settings.socket or SOCKET
-        layout = self._layout(node, settings, socket)
-        live, silence = answering.heard(self, node, socket, settings.answer_timeout)
+        socket = target.socket or SOCKET
+        layout = self._layout(node, target, socket)
+        live, silence = answering.heard(self, node, socket, target.asked.answer_timeout)
         if layout is not None:
-            return containerd_survey.look_at_distribution(node, settings, layout, socket, live, silence)
-        return containerd_survey.look(node, settings, socket, live, silence)
+            return containerd_survey.look_at_distribution(node, target, layout, socket, live, silence)
+        return containerd_survey.look(node, target, socket, live, silence)
 
-    def _layout(self, node: Node, settings: EngineSettings, socket: str) -> Layout | None:
+    def _layout(self, node: Node, target: EngineTarget, socket: str) -> Layout | None:
         """Return the layout of the distribution that has this containerd, None if its files are its own."""
-        config = settings.config
+        config = target.config
         if config is None:
             process = serving.process_of(node, self.name, socket)
             config = started.told_config(process) if process is not None else None

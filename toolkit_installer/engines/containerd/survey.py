@@ -7,7 +7,7 @@ import posixpath
 
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.api import EngineFile, Live, Survey
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Live, Survey
 from toolkit_installer.engines.common import told, trial
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files as containerd_files
@@ -59,6 +59,8 @@ class ContainerdSurvey(Survey):
     """What the handlers' settings may come from, beside these files."""
     kubelet: int | None = None
     """The PID of a kubelet of this node."""
+    recognised: bool = False
+    """The engine was recognised on the node, not named (`--runtime`)."""
 
 
 def role_of(imported: Imported) -> str:
@@ -78,12 +80,12 @@ def disabled_in(survey: Survey) -> tuple[str, str] | None:
 
 
 def look_at_distribution(
-    node: Node, settings: EngineSettings, layout: Layout, socket: str, live: Live | None, silence: str
+    node: Node, target: EngineTarget, layout: Layout, socket: str, live: Live | None, silence: str
 ) -> ContainerdSurvey:
     """Read what a distribution made, and what is added to it. Raises ConfigurationError, NodeError."""
     process = live.process if live is not None else None
     way, notes = layout.way(node, live.version if live is not None else None)
-    drop_in, ignored = layout.drop_in_for(settings)
+    drop_in, ignored = layout.drop_in_for(target.asked)
     files = [
         EngineFile(layouts.GENERATED_ROLE, *node.find(layout.generated)),
         EngineFile(layout.drop_in_role, *node.find(drop_in)),
@@ -94,15 +96,16 @@ def look_at_distribution(
     source = node.files.find(layout.source)
     placed = Placed(layout, way, source.content if source is not None else None, own, (*notes, *ignored))
     place = started.config_or(process, layout.generated) if process is not None else None
-    sources = _sources(node, process, settings, place)
+    sources = _sources(node, process, target.asked, place)
     return ContainerdSurvey(socket, tuple(files), live, silence, placed=placed, sources=sources)
 
 
-def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, silence: str) -> ContainerdSurvey:
+def look(node: Node, target: EngineTarget, socket: str, live: Live | None, silence: str) -> ContainerdSurvey:
     """Read everything of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
     process = live.process if live is not None else None
-    given = _given(process, settings)
-    config = settings.config or given or CONFIG
+    settings = target.asked
+    given = _given(process, target)
+    config = target.config or given or CONFIG
     root = EngineFile(ROOT_ROLE, *node.find(config))
     drop_in_path = settings.drop_in or DROP_IN
     drop_in = EngineFile(DROP_IN_ROLE, *node.find(drop_in_path))
@@ -125,11 +128,12 @@ def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, s
         missing=graph.missing,
         sources=_sources(node, process, settings, place),
         kubelet=_kubelet(node),
-        elsewhere=_elsewhere(node, process, settings),
+        recognised=target.recognised,
+        elsewhere=_elsewhere(node, process, target),
     )
 
 
-def _given(process: Process | None, settings: EngineSettings) -> str | None:
+def _given(process: Process | None, target: EngineTarget) -> str | None:
     """Return the file that the running containerd was started with; None: none, or that cannot be seen.
 
     Raises NodeError, and HiddenError for what cannot be seen where nobody named the file.
@@ -139,27 +143,27 @@ def _given(process: Process | None, settings: EngineSettings) -> str | None:
     try:
         return started.told_config(process)
     except told.HiddenError as error:
-        if settings.config is None:
+        if target.config is None:
             raise
-        log.get().warning("Going by the file that was named", file=settings.config, why=error.reason)
+        log.get().warning("Going by the file that was named", file=target.config, why=error.reason)
         return None
 
 
-def _elsewhere(node: Node, process: Process | None, settings: EngineSettings) -> str:
+def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str:
     """Return what the running containerd reads where that is neither the file that was named nor imports it."""
-    if process is None or process.name not in PROCESS_NAMES[EngineName.CONTAINERD] or settings.config is None:
+    if process is None or process.name not in PROCESS_NAMES[EngineName.CONTAINERD] or target.config is None:
         return ""
     if not started.is_known(process):
         return ""
     theirs = started.config_or(process, CONFIG)
-    if told.reads(node, process, theirs, settings.config) is not False:
+    if told.reads(node, process, theirs, target.config) is not False:
         return ""
     try:
         content = processes.read_as(process, theirs) or b""
         imported = containerd_files.read(Reader(processes.root_of(process)), theirs, content, frozenset()).imported
     except ConfigurationError:
         return ""  # it cannot be read, so it is not known what it imports
-    known = any(told.reads(node, process, each.place, settings.config) is not False for each in imported)
+    known = any(told.reads(node, process, each.place, target.config) is not False for each in imported)
     return "" if known else theirs
 
 

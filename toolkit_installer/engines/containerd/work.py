@@ -76,7 +76,7 @@ class Work:
             return
         path, name = self.disabled
         kubelet = self.survey.kubelet
-        if kubelet is None and not self.request.settings.recognised:
+        if kubelet is None and not self.survey.recognised:
             return
         content = next(text for file, text in zip(self.files, contents, strict=True) if file.path == path)
         why = "Kubernetes will not work on it" if kubelet is None else f"the kubelet (PID {kubelet}) needs it"

@@ -12,6 +12,7 @@ from toolkit_installer.documents import secrets
 from toolkit_installer.engines.api import (
     EngineFile,
     EngineSilentError,
+    EngineTarget,
     Goal,
     Goals,
     Live,
@@ -60,19 +61,20 @@ class Crio(Room[CrioSurvey]):
         """Tell whether a file of that role may be called `name`: a hook elsewhere than in a `.json` is never read."""
         return name.endswith(".json") if role == crio_goals.HOOK_ROLE else ".conf" in name or ".toml" in name
 
-    def survey(self, node: Node, settings: EngineSettings) -> CrioSurvey:
+    def survey(self, node: Node, target: EngineTarget) -> CrioSurvey:
         """Read all that CRI-O reads, and the hook's file, and ask CRI-O. Raises ConfigurationError."""
-        socket = settings.socket or usual_socket(node)
+        settings = target.asked
+        socket = target.socket or usual_socket(node)
         live, silence = answering.heard(self, node, socket, settings.answer_timeout)
-        told.refuse_hidden(live.process if live is not None else None, settings)
-        places = crio_places.find(node, settings, live)
+        told.refuse_hidden(live.process if live is not None else None, target)
+        places = crio_places.find(node, target, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
         files = (
             EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)),
             *_drop_ins(node, places),
             EngineFile(crio_goals.HOOK_ROLE, *node.find(hook)),
         )
-        sources = crio_sources.find(node, settings, live, *_own_flags(places, settings.socket or SOCKET))
+        sources = crio_sources.find(node, settings, live, *_own_flags(places, target.socket or SOCKET))
         return CrioSurvey(
             socket, files, live, silence, sources=sources, unread=places.unread, elsewhere=places.elsewhere
         )
@@ -215,7 +217,7 @@ def _lost(node: Node, live: Live, goals: Sequence[Goal]) -> set[str]:
 
     Raises ConfigurationError, NodeError.
     """
-    places = crio_places.find(node, EngineSettings(), live)
+    places = crio_places.find(node, EngineTarget(EngineName.CRIO), live)
     to_be = {goal.path: goal for goal in goals}
     for file in (EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)), *_drop_ins(node, places)):
         to_be.setdefault(file.path, Goal(file.role, file.path, file.content, file.content))

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import posixpath
 
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import EngineTarget, Live
 from toolkit_installer.engines.common import told
 from toolkit_installer.engines.crio import live as crio_live
 from toolkit_installer.engines.ownership import beneath
@@ -17,7 +17,6 @@ from toolkit_installer.node import processes
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.settings import EngineSettings
 
 CONFIG = "/etc/crio/crio.conf"
 DROP_INS = "/etc/crio/crio.conf.d"
@@ -39,20 +38,20 @@ class Places:
     elsewhere: str = ""
 
 
-def find(node: Node, settings: EngineSettings, live: Live | None) -> Places:
+def find(node: Node, target: EngineTarget, live: Live | None) -> Places:
     """Return where the files are. Raises NodeError."""
     process = live.process if live is not None and not _is_hidden(live) else None
     reads = _told(live, "--config-dir") or DROP_INS
-    config = _there(node, settings.config, live) or _told(live, "--config") or CONFIG
-    drop_in = settings.drop_in
-    if drop_in is None and settings.config is not None and posixpath.dirname(settings.config).endswith(".d"):
+    config = _there(node, target.config, live) or _told(live, "--config") or CONFIG
+    drop_in = target.asked.drop_in
+    if drop_in is None and target.config is not None and posixpath.dirname(target.config).endswith(".d"):
         # callers of the time before --drop-in-config name the drop-in itself
-        drop_in, config = settings.config, _told(live, "--config") or _root_of(settings.config)
+        drop_in, config = target.config, _told(live, "--config") or _root_of(target.config)
     elsewhere = ""
     if drop_in is None:
-        folder = _folder(node, settings, reads, process)
+        folder = _folder(node, target, reads, process)
         drop_in = posixpath.join(folder, DROP_IN_NAME)
-        elsewhere = _elsewhere(node, settings, live, config, folder)
+        elsewhere = _elsewhere(node, target, live, config, folder)
     parent = posixpath.dirname(drop_in)
     folder = reads if beneath(parent, reads) else parent
     unread = ""
@@ -73,13 +72,13 @@ def _told(live: Live | None, flag: str) -> str | None:
     return told.place(process, name) if name and process is not None else None
 
 
-def _elsewhere(node: Node, settings: EngineSettings, live: Live | None, config: str, folder: str) -> str:
+def _elsewhere(node: Node, target: EngineTarget, live: Live | None, config: str, folder: str) -> str:
     """Return what CRI-O reads where it reads neither the root file that was named nor the folder beside it.
 
     A root file of another name in a folder that it reads is fine: nothing is written there.
     """
     process = live.process if live is not None else None
-    if settings.config is None or process is None or process.hidden or folder == _beside(settings.config):
+    if target.config is None or process is None or process.hidden or folder == _beside(target.config):
         return ""
     theirs = _told(live, "--config") or CONFIG
     return theirs if told.reads(node, process, theirs, config) is False else ""
@@ -101,14 +100,14 @@ def _root_of(drop_in: str) -> str:
     return posixpath.dirname(drop_in).removesuffix(".d")
 
 
-def _folder(node: Node, settings: EngineSettings, usual: str, process: Process | None) -> str:
+def _folder(node: Node, target: EngineTarget, usual: str, process: Process | None) -> str:
     """Return the folder for our file where nobody names it: beside the root file that was named, if CRI-O reads that.
 
     Where only single folders of the node are mounted, that is how it is seen from here.
     """
-    if settings.config is None:
+    if target.config is None:
         return usual
-    beside = _beside(settings.config)
+    beside = _beside(target.config)
     if process is None or beside == usual:
         return beside
     return beside if _reads(node, process, usual, beside) is not False else usual

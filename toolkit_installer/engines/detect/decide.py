@@ -6,10 +6,10 @@ What stays ambiguous, or contradicts what was asked for, is an error that lists 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from toolkit_installer import log
+from toolkit_installer.engines.api import EngineTarget
 from toolkit_installer.engines.common import told
 from toolkit_installer.engines.common.distribution import Distribution
 from toolkit_installer.engines.detect import evidence
@@ -22,16 +22,6 @@ from toolkit_installer.settings import EngineName, Settings
 _HINT = "say which one with --runtime docker, containerd or crio; --socket and --config name one of several"
 _AT_WORK = (Kind.KUBELET, Kind.LIVE)
 _ENGINES = tuple(dict.fromkeys(row.engine for row in (USUAL[EngineName.DOCKER], *TABLE)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """What was decided for one engine: its row, why, and the settings with the places that the row gives."""
-
-    row: Distribution
-    why: str
-    settings: Settings
-    evidence: tuple[Evidence, ...] = ()
 
 
 def choose(seen: Sequence[Evidence], hint: str = _HINT) -> Evidence:
@@ -80,38 +70,55 @@ def look(node: Node, settings: Settings) -> tuple[Evidence, ...]:
     )
 
 
-def detect(node: Node, settings: Settings, seen: tuple[Evidence, ...] | None = None) -> tuple[Decision, ...]:
+def detect(node: Node, settings: Settings, seen: tuple[Evidence, ...] | None = None) -> tuple[EngineTarget, ...]:
     """Return what is to be configured: the engines that were named, else the one that the node has. Log why.
 
     `seen`: what `look` returned, if that was asked already. Raises ConfigurationError.
     """
     if settings.runtimes:
-        kubelets = evidence.of_kubelets(node)
-        decided = tuple(_named(node, settings, engine, kubelets) for engine in settings.runtimes)
-    else:
-        seen = look(node, settings) if seen is None else seen
-        decided = (_decided(settings, choose(seen), seen),)
-    for each in decided:
-        if not settings.runtimes or each.row is not USUAL[each.row.engine]:
-            log.get().info("Recognised the engine", engine=each.row.engine, distribution=each.row.name, why=each.why)
-    return decided
+        return locate(node, settings, settings.runtimes)
+    seen = look(node, settings) if seen is None else seen
+    return (_logged(_target(settings, choose(seen), seen)),)
 
 
-def _named(node: Node, settings: Settings, engine: EngineName, kubelets: tuple[Evidence, ...]) -> Decision:
-    """Return the row of an engine that was asked for by name. Raises ConfigurationError for a contradiction.
+def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[EngineTarget, ...]:
+    """Return where the node has these engines, which are taken as named. Log what is not as usual.
+
+    Raises ConfigurationError for one that contradicts what is on the node.
+    """
+    kubelets = evidence.of_kubelets(node)
+    return tuple(_logged(_named(node, settings, engine, kubelets, engines)) for engine in engines)
+
+
+def _logged(target: EngineTarget) -> EngineTarget:
+    row = target.distribution
+    if row is not None and (target.recognised or row is not USUAL[target.name]):
+        log.get().info("Recognised the engine", engine=target.name, distribution=row.name, why=target.why)
+    return target
+
+
+def _named(
+    node: Node,
+    settings: Settings,
+    engine: EngineName,
+    kubelets: tuple[Evidence, ...],
+    engines: Sequence[EngineName],
+) -> EngineTarget:
+    """Return one of `engines`, which were asked for by name. Raises ConfigurationError for a contradiction.
 
     What --config or --socket say is the user's own word, and contradicts nothing.
     """
-    own = settings.for_engine(engine)
-    if own.engine.config is not None:
-        return Decision(USUAL[engine], f"--runtime {engine} with a file of its own", own)
-    if own.engine.socket is not None:
-        row = evidence.of_row(node, own.engine.socket)
+    asked = settings.asked_of(engine)
+    if asked.config is not None:
+        why = f"--runtime {engine} with a file of its own"
+        return EngineTarget(engine, asked, distribution=USUAL[engine], why=why)
+    if asked.socket is not None:
+        row = evidence.of_row(node, asked.socket)
         if row is None or row.engine is not engine:
             row = USUAL[engine]
-        met = Evidence(Kind.LIVE, row, f"--runtime {engine} on {own.engine.socket}", own.engine.socket)
-        return _decided(settings, met, (met,))
-    if kubelets and not any(each.row is not None and each.row.engine in settings.runtimes for each in kubelets):
+        met = Evidence(Kind.LIVE, row, f"--runtime {engine} on {asked.socket}", asked.socket)
+        return _target(settings, met, (met,), named=True)
+    if kubelets and not any(each.row is not None and each.row.engine in engines for each in kubelets):
         raise _contradiction(engine, kubelets)
     seen = (*kubelets, *evidence.of_installations(node, settings, (engine,)))
     seen = tuple(each for each in seen if each.row is not None and each.row.engine is engine)
@@ -124,9 +131,9 @@ def _named(node: Node, settings: Settings, engine: EngineName, kubelets: tuple[E
     if not mine and seen:
         raise _contradiction(engine, seen)
     if not mine:
-        return Decision(USUAL[engine], f"--runtime {engine}", own)
+        return EngineTarget(engine, asked, distribution=USUAL[engine], why=f"--runtime {engine}")
     hint = f"name the one that is meant with --socket or --config: more than one {engine} is on this node"
-    return _decided(settings, choose(mine, hint), seen)
+    return _target(settings, choose(mine, hint), seen, named=True)
 
 
 def _contradiction(engine: EngineName, seen: Sequence[Evidence]) -> ConfigurationError:
@@ -136,23 +143,21 @@ def _contradiction(engine: EngineName, seen: Sequence[Evidence]) -> Configuratio
     )
 
 
-def _decided(settings: Settings, found: Evidence, seen: tuple[Evidence, ...]) -> Decision:
-    """Return the decision with the row's own places, where nobody named others and its engine does not tell them."""
+def _target(settings: Settings, found: Evidence, seen: tuple[Evidence, ...], *, named: bool = False) -> EngineTarget:
+    """Return the engine that the evidence speaks for, with its row's own places where its process does not tell them.
+
+    `named`: it was asked for by name.
+    """
     row = found.row
     assert row is not None  # noqa: S101  # choose() refuses evidence without one
-    own = settings.for_engine(row.engine)
     usual = row is USUAL[row.engine]
-    socket = own.engine.socket
-    if socket is None and row.engine is not EngineName.DOCKER and found.socket is not None:
+    socket = None if usual else row.socket
+    if row.engine is not EngineName.DOCKER and found.socket is not None:
         # a kubelet may name another socket than the usual one
         socket = None if usual and evidence.same_socket(found.socket, row.socket) else found.socket
-    if socket is None and not usual:
-        socket = row.socket
-    config = own.engine.config
-    if config is None and not usual and not _told(seen, row):
-        config = row.config
-    engine = dataclasses.replace(own.engine, socket=socket, config=config)
-    return Decision(row, found.words, dataclasses.replace(own, engine=engine), seen)
+    config = None if usual or _told(seen, row) else row.config
+    asked = settings.asked_of(row.engine)
+    return EngineTarget(row.engine, asked, config, socket, not named, row, found.words)
 
 
 def _told(seen: Sequence[Evidence], row: Distribution) -> bool:

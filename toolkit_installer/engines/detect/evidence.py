@@ -81,7 +81,7 @@ def of_sockets(
     deadline = time.monotonic() + (settings.reload_timeout if starting else _ASK_SECONDS)
     found = []
     for engine in engines:
-        own = settings.for_engine(engine).engine
+        own = settings.asked_of(engine)
         for socket in _sockets(node, engine, own):
             if not _is_there(node, socket) and not (starting and _is_expected(node, engine, socket)):
                 continue
@@ -94,12 +94,12 @@ def of_sockets(
 def of_installations(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[Evidence, ...]:
     """Return what of these engines lies on the node: units, programs, files."""
     asked = EngineName.CONTAINERD in engines
-    lesser = asked and _leaves_kubernetes_out(node, settings.for_engine(EngineName.CONTAINERD).engine)
+    lesser = asked and _leaves_kubernetes_out(node, settings.asked_of(EngineName.CONTAINERD))
     found = []
     for row in TABLE:
         if row.engine not in engines:
             continue
-        own = settings.for_engine(row.engine).engine if row is USUAL[row.engine] else EngineSettings()
+        own = settings.asked_of(row.engine) if row is USUAL[row.engine] else EngineSettings()
         units = [posixpath.join(folder, unit) for folder in UNIT_FOLDERS for unit in row.units]
         files = [own.config or row.config, *row.files]
         for kind, words, paths in (

@@ -58,7 +58,7 @@ def asked_for(settings: Settings) -> list[str]:
     """Return the folders that would be written to, as far as the flags alone say."""
     folders = [settings.toolkit.install_dir]
     if settings.configure_engine and len(settings.runtimes) == 1:
-        config = settings.for_engine(*settings.runtimes).engine.config
+        config = settings.asked_of(*settings.runtimes).config
         folders += [posixpath.dirname(config)] if config is not None else []
     return folders
 

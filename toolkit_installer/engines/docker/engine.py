@@ -11,6 +11,7 @@ from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.api import (
     EngineFile,
     EngineSilentError,
+    EngineTarget,
     Goal,
     Goals,
     Live,
@@ -57,18 +58,18 @@ class Docker(Room[Survey]):
         """Tell whether a file of that role is usually called like `name`."""
         return self.has_role(role) and ".json" in name
 
-    def survey(self, node: Node, settings: EngineSettings) -> Survey:
+    def survey(self, node: Node, target: EngineTarget) -> Survey:
         """Read daemon.json and ask dockerd. Raises ConfigurationError."""
-        socket = settings.socket or SOCKET
-        live, silence = answering.heard(self, node, socket, settings.answer_timeout)
+        socket = target.socket or SOCKET
+        live, silence = answering.heard(self, node, socket, target.asked.answer_timeout)
         process = live.process if live is not None else None
-        told.refuse_hidden(process, settings)
-        config = settings.config or _told(live) or CONFIG
-        kinds.refuse(node, settings, socket, config, live)
+        told.refuse_hidden(process, target)
+        config = target.config or _told(live) or CONFIG
+        kinds.refuse(node, target, socket, config, live)
         if process is not None:
             _refuse_conflicts(process, config)
         file = EngineFile(ROLE, *node.find(config))
-        return Survey(socket, (file,), live, silence, elsewhere=_elsewhere(node, settings, live))
+        return Survey(socket, (file,), live, silence, elsewhere=_elsewhere(node, target, live))
 
     def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what daemon.json should be. Raises ConfigurationError."""
@@ -217,16 +218,16 @@ def _told(live: Live | None) -> str | None:
     return told.path(process, _CONFIG_FLAG) or (kinds.config_of(process) if rootless else None)
 
 
-def _elsewhere(node: Node, settings: EngineSettings, live: Live | None) -> str:
+def _elsewhere(node: Node, target: EngineTarget, live: Live | None) -> str:
     """Return what the running dockerd reads where that is not the file that was named."""
     process = live.process if live is not None else None
-    if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER] or settings.config is None:
+    if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER] or target.config is None:
         return ""
     if process.hidden:
         return ""  # it was told nothing that can be seen
     rootless = isinstance(live, DockerLive) and live.rootless
     theirs = _told(live) or (None if rootless else CONFIG)
-    known = theirs is not None and told.reads(node, process, theirs, settings.config) is False
+    known = theirs is not None and told.reads(node, process, theirs, target.config) is False
     return theirs if known and theirs is not None else ""
 
 

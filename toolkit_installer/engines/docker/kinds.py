@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import posixpath
 
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import EngineTarget, Live
 from toolkit_installer.engines.docker.cdi import DockerLive
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.settings import EngineSettings
 
 _SNAP = ("/snap/", "/var/snap/", "/var/lib/snapd/", "/run/snap.docker/")
 _DESKTOP = ("/.docker/desktop/", "/.docker/daemon.json")
@@ -18,7 +17,7 @@ _DESKTOP_SYSTEM = "Docker Desktop"
 _ROOTLESS_CONFIG = "docker/daemon.json"
 
 
-def refuse(node: Node, settings: EngineSettings, socket: str, config: str, live: Live | None) -> None:
+def refuse(node: Node, target: EngineTarget, socket: str, config: str, live: Live | None) -> None:
     """Raise ConfigurationError for a docker whose containers could not run the toolkit, or that is somebody else's."""
     process = live.process if live is not None else None
     answer = live if isinstance(live, DockerLive) else None
@@ -32,7 +31,7 @@ def refuse(node: Node, settings: EngineSettings, socket: str, config: str, live:
         raise _snap(process.executable)
     if answer is not None and answer.system == _DESKTOP_SYSTEM:
         raise _desktop(socket)
-    if settings.config is not None or settings.socket is not None:
+    if target.config is not None or target.socket is not None:
         return
     if answer is not None and answer.rootless:
         raise _rootless(process)

@@ -6,7 +6,7 @@ import dataclasses
 import posixpath
 
 from toolkit_installer import __version__, log
-from toolkit_installer.engines.api import Engine, Memory
+from toolkit_installer.engines.api import Engine, EngineTarget, Memory
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.registry import ROOMS
@@ -40,7 +40,7 @@ def leftovers(node: Node, settings: Settings) -> Left:
     failures: list[ConfigurationError] = []
     for room in (ROOMS[name] for name in settings.runtimes or ROOMS if name in ROOMS):
         try:
-            record = _engine(node, _settings(node, settings, room), room)
+            record = _engine(node, _target(node, settings, room), room, folder)
         except ConfigurationError as error:
             failures += _failure(node, folder, room, error)
         else:
@@ -92,25 +92,23 @@ def _left_by_us(node: Node, folder: str) -> bool:
     return found is not None and f"\n{wrappers.SIGNATURE}".encode() in found.content
 
 
-def _settings(node: Node, settings: Settings, room: Engine) -> Settings:
+def _target(node: Node, settings: Settings, room: Engine) -> EngineTarget:
     """Return where this engine's files are: a distribution may have them elsewhere than usual."""
-    own = settings.for_engine(room.name)
     try:
-        return decide.detect(node, own)[0].settings
+        return decide.locate(node, settings, (room.name,))[0]
     except ConfigurationError as error:
         log.get().debug("Looking in the usual places", engine=room.name, reason=error.reason)
-        return own
+        return EngineTarget(room.name, settings.asked_of(room.name))
 
 
-def _engine(node: Node, settings: Settings, room: Engine) -> EngineRecord | None:
+def _engine(node: Node, target: EngineTarget, room: Engine, folder: str) -> EngineRecord | None:
     """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
-    survey = room.survey(node, settings.engine)
-    folder = settings.toolkit.folder
+    survey = room.survey(node, target)
     if not any(folder.encode() in (file.content or b"") for file in survey.files):
         for file in survey.files:
             room.without_us(file, Memory(), folder)  # one that is broken is told of, though it is none of ours
         return None
-    recognised = room.recognised(survey, settings.engine, folder)
+    recognised = room.recognised(survey, target.asked, folder)
     files = []
     for file in reversed(survey.files):  # given back in the opposite order: first who imports, then what is imported
         ownership = recognised.get(file.path, Ownership())
@@ -118,4 +116,4 @@ def _engine(node: Node, settings: Settings, room: Engine) -> EngineRecord | None
             files.append(memory.adopted(room, file, ownership))
     if not files:
         return None
-    return EngineRecord(room.name, survey.socket, settings.engine.reload_mode, (), None, tuple(files))
+    return EngineRecord(room.name, survey.socket, target.asked.reload_mode, (), None, tuple(files))

@@ -101,7 +101,7 @@ def revert(  # what a cleanup depends on
 
     Raises as Reverter.revert does, but ChangedMeanwhileError.
     """
-    own = [settings.for_engine(name).engine for name in EngineName]
+    own = [settings.asked_of(name) for name in EngineName]
     known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
 
     def work() -> Remainder:
