@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import ClassVar, final
 
 
 class Program(enum.StrEnum):
@@ -14,12 +15,27 @@ class Program(enum.StrEnum):
     NVIDIA_CTK_INSTALLER = "nvidia-ctk-installer"
 
 
-class EngineName(enum.StrEnum):
-    """The container engines."""
+@final
+class EngineName(str):
+    """The name of a container engine; which engines there are is for the registry to say (engines/registry.py).
 
-    DOCKER = "docker"
-    CONTAINERD = "containerd"
-    CRIO = "crio"
+    A name is the same object each time: names are compared by `is`.
+    """
+
+    __slots__ = ()
+    _known: ClassVar[dict[str, EngineName]] = {}
+    DOCKER: ClassVar[EngineName]
+    CONTAINERD: ClassVar[EngineName]
+    CRIO: ClassVar[EngineName]
+
+    def __new__(cls, name: str) -> EngineName:
+        """Return the one object that is this name."""
+        return cls._known.setdefault(name, super().__new__(cls, name))
+
+
+EngineName.DOCKER = EngineName("docker")
+EngineName.CONTAINERD = EngineName("containerd")
+EngineName.CRIO = EngineName("crio")
 
 
 class ReloadMode(enum.StrEnum):

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.documents.changes import ABSENT, same
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import Goal
 from toolkit_installer.engines.ownership import Owned, Ownership
-from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
@@ -59,7 +60,7 @@ FILES = st.builds(
 )
 ENGINE_RECORDS = st.builds(
     EngineRecord,
-    name=st.sampled_from(EngineName),
+    name=st.sampled_from(registry.names()),
     socket=ABSOLUTE,
     reload=st.none() | st.sampled_from(ReloadMode),
     handlers=tuples(st.tuples(TEXTS, ABSOLUTE)),

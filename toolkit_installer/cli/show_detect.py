@@ -9,10 +9,10 @@ from typing import Any
 from toolkit_installer import log
 from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
+from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import EngineTarget
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.detect.evidence import Evidence
-from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Settings
@@ -48,7 +48,7 @@ def _of(each: Evidence) -> dict[str, Any]:
     return {
         "kind": each.kind.value,
         "distribution": row.name if row is not None else None,
-        "engine": row.engine.value if row is not None else None,
+        "engine": row.engine if row is not None else None,
         "words": each.words,
     }
 
@@ -58,7 +58,7 @@ def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
     row = target.distribution
     assert row is not None  # noqa: S101  # whoever detects an engine says whose it is
     facts: dict[str, Any] = {
-        "engine": target.name.value,
+        "engine": target.name,
         "distribution": row.name,
         "why": target.why,
         "how": row.configured,

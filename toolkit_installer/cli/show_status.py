@@ -9,8 +9,8 @@ from toolkit_installer import __version__
 from toolkit_installer.cli import output
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.driver import gpus
+from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import EngineSilentError
-from toolkit_installer.engines.registry import room
 from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.plan import EngineWork, mismatches, moved, superseded
 from toolkit_installer.node import locks
@@ -153,7 +153,7 @@ def _engine_facts(node: Node, engine: EngineRecord) -> dict[str, Any]:
         own = sorted(live.own)
         answer = {"answers": True, "served": not wrong, "detail": wrong, "version": live.version, "own": own}
     return {
-        "name": engine.name.value,
+        "name": engine.name,
         "socket": engine.socket,
         "handlers": dict(engine.handlers),
         "default": engine.default,

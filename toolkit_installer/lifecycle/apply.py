@@ -6,8 +6,8 @@ import dataclasses
 
 from toolkit_installer import log
 from toolkit_installer.driver import cdi
+from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import Live
-from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.lifecycle import plan, record
 from toolkit_installer.lifecycle.files import cdi as cdi_files

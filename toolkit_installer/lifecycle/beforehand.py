@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 
 from toolkit_installer import log
-from toolkit_installer.engines.registry import ROOMS
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import room
 
 _MODULES = (
     "encodings.ascii",  # of what the kernel tells of open files; Python loads it when it is named
@@ -31,7 +32,7 @@ _MODULES = (
 def everything() -> None:
     """Import what a change, or its way back, imports late. Changes nothing."""
     log.set_up()
-    for name in ROOMS:
-        ROOMS[name]  # it is imported by being entered
+    for name in registry.names():
+        room(name)  # it is imported by being asked for
     for module in _MODULES:
         importlib.import_module(module)

@@ -8,8 +8,8 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import Goals, Live, Reload, Survey
-from toolkit_installer.engines.registry import room
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.files.toolkit import Installed

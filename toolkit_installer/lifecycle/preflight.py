@@ -7,11 +7,11 @@ import posixpath
 import re
 from collections.abc import Sequence
 
+from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import EngineFile, EngineTarget, Survey
 from toolkit_installer.engines.common import stranding
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.engines.ownership import OurHandlers
-from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.lifecycle import plan
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts

@@ -6,9 +6,9 @@ import dataclasses
 import os
 
 from toolkit_installer import log
+from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering
-from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle import idle_process
 from toolkit_installer.lifecycle.plan import mismatches

@@ -6,8 +6,8 @@ import dataclasses
 import os
 
 from toolkit_installer import __version__
+from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import Engine, Goal
-from toolkit_installer.engines.registry import room
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared

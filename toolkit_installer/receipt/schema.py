@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
+from toolkit_installer.engines import registry
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.settings import EngineName, ReloadMode
 
@@ -278,9 +279,16 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     return _SIMPLE.get(kind, kind)
 
 
+def _engine_name(value: Any) -> EngineName:
+    if value not in registry.names():
+        raise ValueError(f"{value!r} is not a valid EngineName")
+    return EngineName(value)
+
+
 _SIMPLE: Mapping[type, Callable[[Any], Any]] = {
     str: _text,
     bool: lambda value: value is True,
+    EngineName: _engine_name,
     bytes: lambda value: base64.b64decode(_text(value), validate=True),
 }
 """The readers of what any field may hold; an enumeration reads its own."""

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from toolkit_installer.engines.common import told
+from toolkit_installer.engines.registry import ENGINES
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.descriptors import bound
 from toolkit_installer.node.disk.root import NodeError, Root
@@ -15,24 +16,10 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, named, parent_of, read_as, root_of, send
 from toolkit_installer.settings import EngineName
 
-PROCESS_NAMES = {
-    EngineName.DOCKER: frozenset({"dockerd"}),
-    EngineName.CONTAINERD: frozenset({"containerd"}),
-    EngineName.CRIO: frozenset({"crio"}),
-}
+PROCESS_NAMES = {row.name: row.processes for row in ENGINES}
 """The names of the engines' processes, as /proc/PID/comm shows them."""
-
-_ADDRESS_FLAGS = {
-    EngineName.DOCKER: ("-H", "--host"),
-    EngineName.CONTAINERD: ("-a", "--address", "-address"),
-    EngineName.CRIO: ("--listen",),
-}
-_FILE_NAMES = {
-    EngineName.DOCKER: "docker.sock",
-    EngineName.CONTAINERD: "containerd.sock",
-    EngineName.CRIO: "crio.sock",
-}
-"""How each engine's own socket is called, in every distribution."""
+_ADDRESS_FLAGS = {row.name: row.address_flags for row in ENGINES}
+_SOCKET_NAMES = {row.name: row.socket_names[0] for row in ENGINES}
 _DOCKER_SOCKET = "/var/run/docker.sock"
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 _CONTAINERD_CONFIG = "/etc/containerd/config.toml"
@@ -91,7 +78,7 @@ def _running(node: Node) -> Iterator[tuple[EngineName, Process]]:
 
 def _usual(engine: EngineName, process: Process) -> list[str]:
     """Return which of a process's sockets are called as this engine's is: an engine has others beside it."""
-    return [path for path in bound(process.pid) or () if posixpath.basename(path) == _FILE_NAMES[engine]]
+    return [path for path in bound(process.pid) or () if posixpath.basename(path) == _SOCKET_NAMES[engine]]
 
 
 def hang_up(node: Node, engine: EngineName, process: Process) -> None:

@@ -14,14 +14,14 @@ from toolkit_installer.engines.common import told
 from toolkit_installer.engines.common.distribution import Distribution
 from toolkit_installer.engines.detect import evidence
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
-from toolkit_installer.engines.detect.table import TABLE, USUAL
+from toolkit_installer.engines.detect.table import USUAL
+from toolkit_installer.engines.registry import names
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, Settings
 
 _HINT = "say which one with --runtime docker, containerd or crio; --socket and --config name one of several"
 _AT_WORK = (Kind.KUBELET, Kind.LIVE)
-_ENGINES = tuple(dict.fromkeys(row.engine for row in (USUAL[EngineName.DOCKER], *TABLE)))
 
 
 def choose(seen: Sequence[Evidence], hint: str = _HINT) -> Evidence:
@@ -65,8 +65,8 @@ def look(node: Node, settings: Settings) -> tuple[Evidence, ...]:
     """Return all evidence on the node, the strongest kind first, each kind in the table's order."""
     return (
         *evidence.of_kubelets(node),
-        *evidence.of_sockets(node, settings, _ENGINES),
-        *evidence.of_installations(node, settings, _ENGINES),
+        *evidence.of_sockets(node, settings, names()),
+        *evidence.of_installations(node, settings, names()),
     )
 
 
@@ -125,7 +125,7 @@ def _named(
     rows = {each.row.name for each in _weighed(seen) if each.row is not None}
     if not rows or (len(rows) > 1 and not any(each.kind is Kind.KUBELET for each in seen)):
         # where nothing speaks for it, only who is there already can contradict
-        live = evidence.of_sockets(node, settings, (engine,) if rows else _ENGINES, starting=bool(rows))
+        live = evidence.of_sockets(node, settings, (engine,) if rows else names(), starting=bool(rows))
         seen = (*seen, *live)
     mine = [each for each in seen if each.row is not None and each.row.engine is engine]
     if not mine and seen:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from toolkit_installer import log
+from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering, serving
 from toolkit_installer.engines.common.distribution import Distribution, plain
@@ -21,7 +22,6 @@ from toolkit_installer.engines.detect.table import (
     with_marks,
     with_socket,
 )
-from toolkit_installer.engines.registry import ROOMS
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
@@ -128,20 +128,18 @@ def _sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[st
 
 def _is_expected(node: Node, engine: EngineName, socket: str) -> bool:
     """Tell whether a process runs that will serve the socket once it is up."""
-    return engine in ROOMS and serving.process_of(node, engine, socket) is not None
+    return serving.process_of(node, engine, socket) is not None
 
 
 def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evidence | None:
     """Return what was heard on a socket, None where nobody answers and nobody is about to."""
     rows = with_socket(socket)
-    if engine not in ROOMS or (rows and all(row.refused for row in rows)):
+    if rows and all(row.refused for row in rows):
         if not sockets.listens(node.root, socket):
             return None
-        row = rows[0] if rows else USUAL[engine]
-        return Evidence(Kind.LIVE, row, f"{row.name} listens on {socket}", socket)
-    room = ROOMS[engine]
+        return Evidence(Kind.LIVE, rows[0], f"{rows[0].name} listens on {socket}", socket)
     try:
-        live = answering.wait(room, node, socket, deadline - time.monotonic())
+        live = answering.wait(room(engine), node, socket, deadline - time.monotonic())
     except EngineSilentError as error:
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None

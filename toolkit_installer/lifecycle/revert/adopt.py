@@ -6,10 +6,11 @@ import dataclasses
 import posixpath
 
 from toolkit_installer import __version__, log
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import room as room_of
 from toolkit_installer.engines.api import Engine, EngineTarget, Memory
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.ownership import Ownership
-from toolkit_installer.engines.registry import ROOMS
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.still_needed import named_in_files
@@ -38,7 +39,7 @@ def leftovers(node: Node, settings: Settings) -> Left:
     folder = settings.toolkit.folder
     records: list[EngineRecord] = []
     failures: list[ConfigurationError] = []
-    for room in (ROOMS[name] for name in settings.runtimes or ROOMS if name in ROOMS):
+    for room in map(room_of, settings.runtimes or registry.names()):
         try:
             record = _engine(node, _target(node, settings, room), room, folder)
         except ConfigurationError as error:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Collection
 
 from toolkit_installer import log
+from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
 from toolkit_installer.engines.common import stranding
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.engines.ownership import OurHandlers, beneath
-from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
 from toolkit_installer.lifecycle.observe import memories
 from toolkit_installer.lifecycle.reload import Switcher
