@@ -48,7 +48,7 @@ class Boxer(Room):
         changes += [Set(("default",), request.default)] if request.default else []
         text = toml_document.edit(without.base or b"", changes, marker="Added for boxer.")
         served = {each.name: each.executable for each in request.handlers}
-        goal = Goal(ROLE, file.path, without.base, text, ownership.record(base, changes))
+        goal = without.with_us(text, toml_document.parse, ownership.record(base, changes))
         return Goals((goal,), served, request.default, ownership.low_level(base, SHAPE))
 
     def recognised(self, survey, settings, toolkit_folder):
@@ -56,11 +56,11 @@ class Boxer(Room):
 
     def without_us(self, file, memory, toolkit_folder):
         def taken_out(content):
-            stripped = ownership.strip(toml_document.parse(content), SHAPE, memory.ownership, toolkit_folder)
-            return toml_document.edit(content, stripped.changes, marker="Added for boxer."), stripped.left
+            gone, left = ownership.strip(toml_document.parse(content), SHAPE, memory.ownership, toolkit_folder)
+            return toml_document.edit(content, gone, marker="Added for boxer."), left
 
         base, left = ownership.given_back(file.content, memory.before, memory.written, taken_out)
-        return Goal(ROLE, file.path, base, base, left=left)
+        return Goal(file, base, base, left=left)
 
     def reload(self, node, survey, settings):
         return reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SIGNAL)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from toolkit_installer.documents.changes import ABSENT, same
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import room
-from toolkit_installer.engines.api import Goal
+from toolkit_installer.engines.api import EngineFile, Goal
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
@@ -334,7 +334,7 @@ def test_what_is_remembered_is_what_was_recorded(
     engine = room(name)
     owned = st.builds(Owned, path=tuples(TEXTS), ours=values, prior=st.just(ABSENT) | values, item=st.booleans())
     ownership = Ownership(tuple(data.draw(st.lists(owned, max_size=3))), tuple(data.draw(st.lists(owned, max_size=2))))
-    goal = Goal("role", "/etc/x", b"base", b"target", ownership)
+    goal = Goal(EngineFile("role", "/etc/x", None), b"base", b"target", ownership)
     record = memory.recorded(engine, goal, FOUND, None, [b"target", b"transitional", None])
     remembered = memory.remembered(engine, record, b"base")
     assert remembered.before == b"base"
@@ -351,17 +351,21 @@ def test_what_is_remembered_is_what_was_recorded(
 
 
 def test_the_record_keeps_the_metadata_of_what_stood_there() -> None:
-    record = memory.recorded(room(EngineName.DOCKER), Goal("r", "/etc/x", b"base", b"t"), FOUND, None, [b"t"])
+    record = memory.recorded(
+        room(EngineName.DOCKER), Goal(EngineFile("r", "/etc/x", None), b"base", b"t"), FOUND, None, [b"t"]
+    )
     assert record.before == Before(memory.digest(b"base"), 0o640, 7, 8, (("user.a", b"1"),))
 
 
 def test_a_file_that_was_not_there_has_no_before() -> None:
-    record = memory.recorded(room(EngineName.DOCKER), Goal("r", "/etc/x", None, b"t"), None, None, [b"t"])
+    record = memory.recorded(
+        room(EngineName.DOCKER), Goal(EngineFile("r", "/etc/x", None), None, b"t"), None, None, [b"t"]
+    )
     assert record.before is None
 
 
 def test_our_last_version_stays_known_until_it_is_replaced() -> None:
     docker = room(EngineName.DOCKER)
-    first = memory.recorded(docker, Goal("r", "/etc/x", b"base", b"text"), FOUND, None, [b"text"])
-    second = memory.recorded(docker, Goal("r", "/etc/x", b"base", b"new"), FOUND, first, [b"new"])
+    first = memory.recorded(docker, Goal(EngineFile("r", "/etc/x", None), b"base", b"text"), FOUND, None, [b"text"])
+    second = memory.recorded(docker, Goal(EngineFile("r", "/etc/x", None), b"base", b"new"), FOUND, first, [b"new"])
     assert set(second.written) == {memory.digest(b"text"), memory.digest(b"new")}

@@ -90,7 +90,7 @@ def _diff_lines(path: str, before: bytes | None, after: bytes | None) -> list[Di
 def _engine_lines(engine: EngineWork) -> list[str | DiffLine]:
     lines: list[str | DiffLine] = [f"  {note}" for note in engine.goals.notes]
     for goal in engine.goals.files:
-        before = engine.survey.file(goal.role).content
+        before = goal.file.content
         if goal.target != before:
             lines += _diff_lines(goal.path, before, goal.target)
     if engine.reload_why:

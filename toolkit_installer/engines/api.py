@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from toolkit_installer.documents.changes import Table, same
 from toolkit_installer.engines.common.distribution import Distribution
-from toolkit_installer.engines.ownership import OurHandlers, Ownership
+from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.disk.reading import Found
 from toolkit_installer.node.node import Node
@@ -128,6 +129,11 @@ class Survey:
         """Return the file of that role."""
         return next(file for file in self.files if file.role == role)
 
+    @property
+    def process(self) -> Process | None:
+        """The process that answered, None where none did or it is not known."""
+        return self.live.process if self.live is not None else None
+
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
@@ -158,20 +164,40 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """What a file is to be.
+    """What a file is to be; `file` is what it is now.
 
     `base`: what cleanup leaves (None: no file). `target`: what stands there while we are installed.
     `left`: what of ours is left alone because somebody changed it since, in words.
     `notes`: what else there is to say once the file is without us.
     """
 
-    role: str
-    path: str
+    file: EngineFile
     base: bytes | None
     target: bytes | None
     ownership: Ownership = Ownership()
     left: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def role(self) -> str:
+        """What names the file among the engine's files."""
+        return self.file.role
+
+    @property
+    def path(self) -> str:
+        """The file's canonical path."""
+        return self.file.path
+
+    @property
+    def changes(self) -> bool:
+        """Whether the file does not hold `target` already."""
+        return self.target != self.file.content
+
+    def with_us(self, text: bytes, parse: Callable[[bytes], Table], ownership: Ownership) -> Goal:
+        """Return the goal that the file holds `text`, or what it holds now if that says the same in another order."""
+        present = self.file.content
+        target = present if present is not None and same(parse(present), parse(text)) else text
+        return dataclasses.replace(self, target=target, ownership=ownership)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,14 +226,6 @@ class Room(Protocol[_Found]):
     @property
     def name(self) -> EngineName:
         """The engine that this room is for."""
-
-    @property
-    def config(self) -> str:
-        """The usual path of the engine's file."""
-
-    @property
-    def socket(self) -> str:
-        """The usual path of the engine's socket."""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -264,15 +282,15 @@ class Room(Protocol[_Found]):
     def stranded(
         self,
         node: Node,  # noqa: ARG002  # what CRI-O needs
-        socket: str,  # noqa: ARG002
-        live: Live | None,  # noqa: ARG002
+        survey: Survey,  # noqa: ARG002
         goals: Sequence[Goal],  # noqa: ARG002
-        ours: OurHandlers,  # noqa: ARG002
+        is_ours: Callable[[Live], set[str]],  # noqa: ARG002
     ) -> tuple[str, ...]:
         """Return in words the pods that the engine could neither stop nor delete once its files are `goals`.
 
         None for most: dockerd remembers how each container was started, and containerd's shims know their runtimes.
-        Only pods of handlers of ours count. `live` is None where the engine was not asked yet, or does not run.
+        Only pods of the handlers that `is_ours` names count. Of `survey`, `live` is None where the engine was not asked
+        yet, or does not run.
         Raises EngineSilentError.
         """
         return ()

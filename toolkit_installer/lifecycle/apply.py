@@ -19,7 +19,7 @@ from toolkit_installer.lifecycle.record import Recorder
 from toolkit_installer.lifecycle.reload import Switcher
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
-from toolkit_installer.lifecycle.verify import NotServedError, Step, Switch
+from toolkit_installer.lifecycle.verify import NotServedError, Switch
 from toolkit_installer.node import signals
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.disk.root import NodeError
@@ -132,8 +132,6 @@ class Applier:
             self.attention.check()
 
     def _switch_engine(self, work: EngineWork) -> None:
-        engine = room(work.name)
-        steps = [Step(work.survey.file(goal.role), goal.target) for goal in work.goals.files]
         reload = work.reload if work.reload_why else dataclasses.replace(work.reload, mode=ReloadMode.NONE)
         if work.reload_why:
             log.get().info("The engine is to be reloaded", engine=work.name, why=work.reload_why)
@@ -142,7 +140,7 @@ class Applier:
         def wrong(live: Live) -> list[str]:
             return plan.mismatches(live, work.goals.served, work.goals.default)
 
-        switch = Switch(engine, work.survey.socket, work.survey.live, steps, reload, wrong)
+        switch = Switch(room(work.name), work.survey, work.goals.files, reload, wrong)
         before = self.switcher.reloads
         try:
             self.switcher.make(switch, interruptible=self.interruptible)
@@ -224,15 +222,13 @@ class Applier:
         return None
 
     def _switch_back(self, work: EngineWork, error: InstallerError | Stopped) -> None:
-        engine = room(work.name)
-        steps = [Step(work.survey.file(goal.role), work.survey.file(goal.role).content) for goal in work.goals.files]
+        old = [dataclasses.replace(goal, target=goal.file.content) for goal in reversed(work.goals.files)]
         # an engine that was not asked to read the new files has nothing to forget
         mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
         switch = Switch(
-            engine,
-            work.survey.socket,
-            work.survey.live,
-            list(reversed(steps)),
+            room(work.name),
+            work.survey,
+            old,
             dataclasses.replace(work.reload, mode=mode),
             lambda now: plan.leftovers(now, work),
             last_resort=True,

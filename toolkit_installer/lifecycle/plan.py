@@ -39,18 +39,18 @@ class ToolkitWork:
 
 @dataclasses.dataclass(frozen=True)
 class EngineWork:
-    """An engine's part. `reload_why` says in words why it is to be reloaded; empty: it is not."""
+    """An engine's part, for installing or for reverting. `reload_why` says in words why it is to be reloaded."""
 
     name: EngineName
     survey: Survey
     goals: Goals
-    reload: Reload
-    reload_why: str
+    reload: Reload = Reload(ReloadMode.NONE)
+    reload_why: str = ""
 
     @property
     def changes(self) -> bool:
         """Whether any of the engine's files is to be changed."""
-        return any(goal.target != self.survey.file(goal.role).content for goal in self.goals.files)
+        return any(goal.changes for goal in self.goals.files)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +146,8 @@ def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWo
 
 def folders(engines: Sequence[EngineWork]) -> list[str]:
     """Return where the engines' files are that are to be changed."""
-    goals = [(goal, work.survey.file(goal.role).content) for work in engines for goal in work.goals.files]
-    return list(dict.fromkeys(posixpath.dirname(goal.path) for goal, now in goals if goal.target != now))
+    goals = [goal for work in engines for goal in work.goals.files if goal.changes]
+    return list(dict.fromkeys(posixpath.dirname(goal.path) for goal in goals))
 
 
 def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> EngineRecord | None:
@@ -204,10 +204,9 @@ def toolkit_work(
 
 def engine_work(name: EngineName, survey: Survey, goals: Goals, reload: Reload, *, reload_due: bool) -> EngineWork:
     """Return an engine's part of the plan."""
-    changed = any(goal.target != survey.file(goal.role).content for goal in goals.files)
     why = ""
     if reload.mode is not ReloadMode.NONE:
-        if changed:
+        if any(goal.changes for goal in goals.files):
             why = "its configuration changes"
         elif reload_due:
             why = "it was not reloaded after the last change"

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 
 from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import EngineFile, EngineTarget, Survey
-from toolkit_installer.engines.common import stranding
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.engines.ownership import OurHandlers
 from toolkit_installer.errors import ConfigurationError, located
-from toolkit_installer.lifecycle import plan
+from toolkit_installer.lifecycle import plan, stranding
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.plan import EngineWork, Plan
@@ -59,23 +57,19 @@ def refuse_contradictions(node: Node, facts: Facts) -> None:
 
 
 def _engine(node: Node, seen: EngineFacts, work: EngineWork) -> None:
-    engine = room(work.name)
-    live = work.survey.live
     _refuse_deadly_signal(work)
-    if work.changes and live is not None:
-        recorded = dict(seen.recorded.handlers) if seen.recorded is not None else {}
-        ours = OurHandlers(seen.request.toolkit_folder, frozenset(recorded))
-        stranding.refuse(node, engine, work.survey.socket, live, work.goals.files, ours, "or keep the handler's name")
+    if work.changes and work.survey.live is not None:
+        is_ours = stranding.handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
+        stranding.refuse(node, work, is_ours, "or keep the handler's name")
     if work.changes or work.reload_why:
-        engine.try_out(node, work.survey, work.goals)
+        room(work.name).try_out(node, work.survey, work.goals)
 
 
 def _refuse_unread(target: EngineTarget, survey: Survey) -> None:
     """Raise ConfigurationError if the running engine would not read the file that was named."""
-    process = survey.live.process if survey.live is not None else None
-    if survey.elsewhere and process is not None:
+    if survey.elsewhere and survey.process is not None:
         raise ConfigurationError(
-            f"the running {target.name} (PID {process.pid}) reads {survey.elsewhere}, and not this file",
+            f"the running {target.name} (PID {survey.process.pid}) reads {survey.elsewhere}, and not this file",
             path=target.config,
             hint="nothing was changed; name that one, or leave --config out; where only single folders of the node are "
             "mounted, mount the folder that it is in, and name it as it is seen there",
@@ -88,7 +82,7 @@ def _refuse_deadly_signal(work: EngineWork) -> None:
     if live is None or not work.reload_why or work.reload.mode is not ReloadMode.SIGNAL:
         return
     for goal in work.goals.files:
-        now = work.survey.file(goal.role).content
+        now = goal.file.content
         with located(goal.path):
             for content in (goal.target, goal.base, now):
                 live.refuse_signal(content, now)
@@ -147,7 +141,7 @@ def _refuse_engine_files(node: Node, engines: Sequence[EngineWork]) -> None:
     """Raise ConfigurationError for an engine's file that is to be changed and cannot be replaced."""
     for work in engines:
         for goal in work.goals.files:
-            if goal.target != work.survey.file(goal.role).content:
+            if goal.changes:
                 _refuse_obstacle(
                     access.obstacle(node.root, goal.path),
                     "--no-runtime-config installs the toolkit and leaves the engine to you",

@@ -121,12 +121,12 @@ def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
 
 
 def _file(engine: Engine, work: EngineWork, goal: Goal, previous: FileRecord | None) -> FileRecord | None:
-    if goal.target == goal.base and previous is None and goal.target == work.survey.file(goal.role).content:
+    if goal.target == goal.base and previous is None and not goal.changes:
         return None  # not ours, and not touched
     contents = [goal.target]
     if work.reload.mode is ReloadMode.SIGNAL:
-        contents += map(engine.transitional, (goal.target, goal.base, work.survey.file(goal.role).content))
-    return memory.recorded(engine, goal, work.survey.file(goal.role).found, previous, contents)
+        contents += map(engine.transitional, (goal.target, goal.base, goal.file.content))
+    return memory.recorded(engine, goal, goal.file.found, previous, contents)
 
 
 def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:

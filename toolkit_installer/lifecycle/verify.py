@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Live, Reload
+from toolkit_installer.engines.api import Engine, EngineSilentError, Goal, Live, Reload, Survey
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.steadiness import Steadiness
 from toolkit_installer.errors import InstallerError
@@ -34,14 +34,6 @@ class NotSignalledError(NotServedError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """A file and what it is to hold (None: no file)."""
-
-    file: EngineFile
-    content: bytes | None
-
-
-@dataclasses.dataclass(frozen=True)
 class Switch:
     """One change of an engine: its files, how it is reloaded (NONE: not at all), what it should then say.
 
@@ -49,9 +41,10 @@ class Switch:
     """
 
     engine: Engine
-    socket: str
-    live: Live | None
-    steps: Sequence[Step]
+    survey: Survey
+    """The engine as it was found before the change."""
+    files: Sequence[Goal]
+    """What its files are to hold, their targets, in the order in which they are written."""
     reload: Reload
     wrong: Callable[[Live], list[str]]
     last_resort: bool = False
@@ -75,11 +68,13 @@ class Verifier:
         wanted. `heard` is what is said first of an engine that does not come to serve. Raises NotServedError; Stopped
         if it is `interruptible` and a signal came.
         """
-        before = process_of_live(switch.live)
+        before = switch.survey.process
         steady = Steadiness(time.monotonic() + self._seconds)
         while True:
             try:
-                live = switch.engine.ask(self._node, switch.socket, max(1.0, min(_ASK_SECONDS, steady.remaining)))
+                live = switch.engine.ask(
+                    self._node, switch.survey.socket, max(1.0, min(_ASK_SECONDS, steady.remaining))
+                )
             except EngineSilentError as error:
                 last, answers = error.reason, False
                 steady.ended()
@@ -113,7 +108,7 @@ class Verifier:
 
     def fallen(self, switch: Switch) -> str | None:
         """Return the unit of an engine that ended and that nothing starts again; None for all others."""
-        process = process_of_live(switch.live)
+        process = switch.survey.process
         if process is None or process.unit is None or processes.look(process.pid) == process:
             return None
         state = self._node.services.property(process.unit, "ActiveState")
@@ -134,8 +129,3 @@ def _tell(switch: Switch, live: Live, before: Process | None) -> None:
             engine=switch.engine.name,
             pid=live.process.pid,
         )
-
-
-def process_of_live(live: Live | None) -> Process | None:
-    """Return the process that answered, None where none did or it is not known."""
-    return live.process if live is not None else None

@@ -39,7 +39,7 @@ def runtimes(document: Table, plugin: str) -> Table:
 
 def without_ours(document: Table, plugin: str, toolkit_folder: str) -> Table:
     """Return what a document means without the runtimes of our toolkit, whoever wrote them there."""
-    return apply(document, strip(document, shape(plugin), Ownership(), toolkit_folder).changes)
+    return apply(document, strip(document, shape(plugin), Ownership(), toolkit_folder)[0])
 
 
 def with_us(base: bytes, version: int, part: Part) -> tuple[bytes, Ownership]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from toolkit_installer.engines.api import EngineFile, Goal, Memory
 from toolkit_installer.engines.containerd import config, layouts, templates
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
-from toolkit_installer.engines.ownership import Base, Ownership, given_back
+from toolkit_installer.engines.ownership import Ownership, given_back
 from toolkit_installer.errors import located
 from toolkit_installer.settings import EngineSettings
 
@@ -19,9 +19,9 @@ def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
     The very bytes from before return if nobody touched ours, else ours are taken out.
     """
     if file.role == layouts.GENERATED_ROLE:
-        return Goal(file.role, file.path, file.content, file.content)  # never ours, whatever a receipt says
+        return Goal(file, file.content, file.content)  # never ours, whatever a receipt says
 
-    def taken_out(content: bytes) -> Base:
+    def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         if file.role == layouts.TEMPLATE_ROLE:
             return _template(content, memory)
         return _toml(file.role, content, memory, toolkit_folder)
@@ -30,17 +30,17 @@ def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
         base, left = given_back(file.content, memory.before, memory.written, taken_out)
     if file.role == DROP_IN_ROLE and memory.before is None and base is not None and base != file.content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
-    return Goal(file.role, file.path, base, base, left=left)
+    return Goal(file, base, base, left=left)
 
 
-def _template(content: bytes, memory: Memory) -> Base:
+def _template(content: bytes, memory: Memory) -> tuple[bytes | None, tuple[str, ...]]:
     base = templates.without_block(content)
     if memory.before is None and base != content and base.strip() in (b"", templates.BASE.strip()):
         return None, ()  # it was created for us, and nobody else put anything in
     return base, ()
 
 
-def _toml(role: str, content: bytes, memory: Memory, toolkit_folder: str) -> Base:
+def _toml(role: str, content: bytes, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
     """Return a file of containerd's, or a drop-in, which was made for us unless something else is in it."""
     whole = role in (DROP_IN_ROLE, layouts.DROP_IN_ROLE)
     if whole and not memory.written and not config.is_marked(content) and config.ours(content, toolkit_folder):

@@ -107,9 +107,9 @@ def without_us(
     changes: list[Change] = []
     left: list[str] = []
     for plugin in PLUGINS:
-        stripped = strip(document, shape(plugin), ownership, toolkit_folder, original)
-        made = [*stripped.changes, *_without_legacy(document, plugin, ownership, toolkit_folder)]
-        left += stripped.left
+        stripped, theirs = strip(document, shape(plugin), ownership, toolkit_folder, original)
+        made = [*stripped, *_without_legacy(document, plugin, ownership, toolkit_folder)]
+        left += theirs
         document = apply(document, tuple(made))
         kept, notes = _with_built_in(document, shape(plugin), ownership)
         document = apply(document, tuple(kept))

@@ -39,8 +39,6 @@ class Containerd(Room[ContainerdSurvey]):
     """containerd's room."""
 
     name = EngineName.CONTAINERD
-    config = containerd_survey.CONFIG
-    socket = SOCKET
 
     def has_role(self, role: str) -> bool:
         """Tell whether containerd, or that of a distribution, has a file of that role."""

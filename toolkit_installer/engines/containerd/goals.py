@@ -46,7 +46,7 @@ def by_drop_in(work: Work) -> Goals | None:
     else:
         text, ownership = config.with_import(base, host_path)
     part = work.part(plugin, (View.DEEP,))
-    files = [work.edited(drop_in, [part], new), work.settled(root, text, ownership)]
+    files = [work.edited(drop_in, [part], new), root.with_us(text, toml_document.parse, ownership)]
     untouched = [goal for role, goal in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     return work.goals([*untouched, *files], ())
 

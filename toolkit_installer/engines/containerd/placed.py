@@ -18,7 +18,6 @@ from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLE, Layout, Way
 from toolkit_installer.engines.containerd.survey import ContainerdSurvey, Placed
 from toolkit_installer.engines.containerd.tables import BUILT_IN_RUNTIME, CRI_PLUGIN, SHORT, enable_cdi
-from toolkit_installer.engines.ownership import settled
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.settings import EngineSettings
 
@@ -99,9 +98,7 @@ class Placing:
         goal = self.without[self.layout.drop_in_role]
         with located(goal.path):
             text, owned = additions.with_us(goal.base or b"", version, part)
-        present = self.survey.file(goal.role).content
-        target = settled(present, text, toml_document.parse)
-        self.without[goal.role] = dataclasses.replace(goal, target=target, ownership=owned)
+        self.without[goal.role] = goal.with_us(text, toml_document.parse, owned)
 
     def _into_template(self) -> None:
         goal = self.without[TEMPLATE_ROLE]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
@@ -26,7 +25,6 @@ from toolkit_installer.engines.containerd.tables import (
 )
 from toolkit_installer.engines.containerd.versions import names_no_plugin, refuse_unread, version_of
 from toolkit_installer.engines.containerd.views import READS_VERSION_3, Read, Release, View
-from toolkit_installer.engines.ownership import Ownership, settled
 from toolkit_installer.errors import ConfigurationError, located
 
 _KNOWS_ENABLE_CDI: Release = (2, 1)
@@ -104,7 +102,7 @@ class Work:
     def _imported_by_us(self, each: Imported) -> bool:
         """Tell whether it is our own line in the root that imports a file."""
         root = self.without[ROOT_ROLE]
-        present = self.survey.file(ROOT_ROLE).content or b""
+        present = root.file.content or b""
         now, without = (containerd_files.imports(text, root.path) for text in (present, root.base or b""))
         return containerd_files.covers(set(now).difference(without), each.path)
 
@@ -197,12 +195,7 @@ class Work:
     def edited(self, goal: Goal, parts: Sequence[Part], version: int | None = None) -> Goal:
         """Return the goal for a file with these parts in it."""
         text, ownership = config.with_us(goal.base or b"", parts, version)
-        return self.settled(goal, text, ownership)
-
-    def settled(self, without: Goal, text: bytes, ownership: Ownership) -> Goal:
-        """Return the goal for a file; one that says all this already, in somebody's own order, stays as it is."""
-        target = settled(self.survey.file(without.role).content, text, toml_document.parse)
-        return dataclasses.replace(without, target=target, ownership=ownership)
+        return goal.with_us(text, toml_document.parse, ownership)
 
     def goals(self, files: Sequence[Goal], notes: Sequence[str]) -> Goals:
         """Return the goals, and what is to be served then."""

@@ -207,8 +207,8 @@ def without_us(
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
     document = check(content)
-    stripped = strip(document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""))
-    return toml_document.edit(content, stripped.changes, marker=MARKER), stripped.left
+    changes, left = strip(document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""))
+    return toml_document.edit(content, changes, marker=MARKER), left
 
 
 def recognised(content: bytes, gone: Collection[str]) -> Ownership:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from toolkit_installer import log
 from toolkit_installer.documents import secrets
@@ -33,7 +33,7 @@ from toolkit_installer.engines.crio import sources as crio_sources
 from toolkit_installer.engines.crio.goals import CrioSurvey
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
-from toolkit_installer.engines.ownership import OurHandlers, Ownership
+from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
@@ -48,8 +48,6 @@ class Crio(Room[CrioSurvey]):
     """CRI-O's room."""
 
     name = EngineName.CRIO
-    config = CONFIG
-    socket = SOCKET
     folders = (DROP_INS,)
 
     def has_role(self, role: str) -> bool:
@@ -175,24 +173,23 @@ class Crio(Room[CrioSurvey]):
         return crio_live.ask(node, socket, seconds)
 
     def stranded(
-        self, node: Node, socket: str, live: Live | None, goals: Sequence[Goal], ours: OurHandlers
+        self, node: Node, survey: Survey, goals: Sequence[Goal], is_ours: Callable[[Live], set[str]]
     ) -> tuple[str, ...]:
         """Return the pods of handlers that CRI-O would not know any more. Raises EngineSilentError.
 
         A CRI-O that somebody else restarts is asked as well; one that does not run cannot be.
         """
-        if live is None:
-            try:
-                live = self.ask(node, socket, _ASK_SECONDS)
-            except EngineSilentError:
-                return ()
-        names = ours.among(live.handlers, live.own)
+        try:
+            live = survey.live or self.ask(node, survey.socket, _ASK_SECONDS)
+        except EngineSilentError:
+            return ()
+        names = is_ours(live)
         try:
             names &= _lost(node, live, goals)
         except (ConfigurationError, NodeError) as error:
             # somebody's broken file is no reason to refuse a cleanup; where pods need a handler, it may be lost
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
-        return pods.needing(node, socket, names)
+        return pods.needing(node, survey.socket, names)
 
     def signal(self, node: Node, process: Process) -> None:  # noqa: ARG002  # for engines that are signalled
         """Refuse: see `reload`. Raises ConfigurationError."""
@@ -220,7 +217,7 @@ def _lost(node: Node, live: Live, goals: Sequence[Goal]) -> set[str]:
     places = crio_places.find(node, EngineTarget(EngineName.CRIO), live)
     to_be = {goal.path: goal for goal in goals}
     for file in (EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)), *_drop_ins(node, places)):
-        to_be.setdefault(file.path, Goal(file.role, file.path, file.content, file.content))
+        to_be.setdefault(file.path, Goal(file, file.content, file.content))
     return crio_goals.lost(live, list(to_be.values()))
 
 

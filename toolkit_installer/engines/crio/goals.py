@@ -13,7 +13,7 @@ from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
 from toolkit_installer.engines.crio.live import told as told_of
 from toolkit_installer.engines.crio.sources import Sources
-from toolkit_installer.engines.ownership import Base, Ownership, given_back, settled
+from toolkit_installer.engines.ownership import Ownership, given_back
 from toolkit_installer.errors import ConfigurationError, UsageError, located
 from toolkit_installer.settings import ConfigMode
 
@@ -82,7 +82,7 @@ def recognised(survey: Survey, toolkit_folder: str) -> dict[str, Ownership]:
 def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
     """Return a file without us: its target is its base. Raises ConfigurationError."""
 
-    def taken_out(content: bytes) -> Base:
+    def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         text, left = config.without_us(content, memory.ownership, toolkit_folder, memory.before)
         own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
         made = memory.before is None and (memory.written or (own and text != content))
@@ -95,7 +95,7 @@ def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
             base, left = crio_hook.without_us(file.content, memory.before, memory.written, toolkit_folder)
         else:
             base, left = given_back(file.content, memory.before, memory.written, taken_out)
-    return Goal(file.role, file.path, base, base, left=left)
+    return Goal(file, base, base, left=left)
 
 
 def effective(live: Live | None, goals: Sequence[Goal]) -> Table:
@@ -120,12 +120,6 @@ def by_role(goals: Sequence[Goal], role: str) -> Goal:
 
 def _replaced(goals: Sequence[Goal], new: Goal) -> list[Goal]:
     return [new if goal.role == new.role else goal for goal in goals]
-
-
-def _drop_in_goal(survey: CrioSurvey, without: Goal, text: bytes, ownership: Ownership) -> Goal:
-    """Return the goal for the drop-in; one that says all this already, in somebody's own order, stays as it is."""
-    target = settled(survey.file(without.role).content, text, toml_document.parse)
-    return dataclasses.replace(without, target=target, ownership=ownership)
 
 
 def _lender(survey: CrioSurvey, request: Request, known: Table) -> Table:
@@ -170,7 +164,7 @@ def _with_handlers(survey: CrioSurvey, request: Request, goals: Sequence[Goal], 
     made = config.entries(known, request.handlers)
     with located(drop_in.path):
         text, ownership = config.with_us(drop_in.base or b"", made, request.default)
-    return _replaced(goals, _drop_in_goal(survey, drop_in, text, ownership))
+    return _replaced(goals, drop_in.with_us(text, toml_document.parse, ownership))
 
 
 def _with_hook(survey: CrioSurvey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
@@ -183,7 +177,7 @@ def _with_hook(survey: CrioSurvey, request: Request, goals: Sequence[Goal], know
         )
     hook = by_role(goals, HOOK_ROLE)
     target = crio_hook.content(request.toolkit_folder)
-    present = survey.file(HOOK_ROLE).content
+    present = hook.file.content
     if present is not None and _same_json(present, target):
         target = present
     result = _replaced(goals, dataclasses.replace(hook, target=target))
@@ -202,7 +196,7 @@ def _with_hook(survey: CrioSurvey, request: Request, goals: Sequence[Goal], know
     _refuse_unread(survey, drop_in)
     with located(drop_in.path):
         text, ownership = config.with_hooks_dir(drop_in.base or b"", known, folder)
-    return _replaced(result, _drop_in_goal(survey, drop_in, text, ownership))
+    return _replaced(result, drop_in.with_us(text, toml_document.parse, ownership))
 
 
 def _same_json(present: bytes, wanted: bytes) -> bool:

@@ -83,8 +83,8 @@ def without_us(
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
     document = check(content)
-    stripped = strip(document, SHAPE, ownership, toolkit_folder, json_document.parse(before or b""))
-    return json_document.edit(content, stripped.changes), stripped.left
+    changes, left = strip(document, SHAPE, ownership, toolkit_folder, json_document.parse(before or b""))
+    return json_document.edit(content, changes), left
 
 
 def recognised(content: bytes, toolkit_folder: str) -> Ownership:

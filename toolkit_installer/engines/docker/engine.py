@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,6 @@ from toolkit_installer.engines.docker import cdi as docker_cdi
 from toolkit_installer.engines.docker import client, kinds, rules
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.cdi import DockerLive
-from toolkit_installer.engines.ownership import Base
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes, sockets
 from toolkit_installer.node.node import Node
@@ -47,8 +47,6 @@ class Docker(Room[Survey]):
     """docker's room."""
 
     name = EngineName.DOCKER
-    config = CONFIG
-    socket = SOCKET
 
     def has_role(self, role: str) -> bool:
         """Tell whether docker has a file of that role."""
@@ -85,10 +83,10 @@ class Docker(Room[Survey]):
             cdi = docker_cdi.wanted(survey.live, asked=settings.enable_cdi, restarts=restarts)
             base = without.base or b""
             target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
-            target = ownership_of.settled(file.content, target, json_document.parse)
+            goal = dataclasses.replace(without, notes=()).with_us(target, json_document.parse, ownership)
+            target = goal.target or b""
             for content in (base, target):  # what cleanup leaves is to be taken, too
                 rules.refuse(content, file.content)
-        goal = Goal(ROLE, file.path, without.base, target, ownership, without.left)
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
         low_level = ownership_of.low_level(docker_config.check(base), docker_config.SHAPE)
@@ -110,7 +108,7 @@ class Docker(Room[Survey]):
     def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
         """Return daemon.json without us. Raises ConfigurationError."""
 
-        def taken_out(content: bytes) -> Base:
+        def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
             text, left = docker_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
             if memory.before is None and memory.written and docker_config.is_empty(text):
                 return None, left  # it was created for us, and nobody else put anything in
@@ -119,7 +117,7 @@ class Docker(Room[Survey]):
         with located(file.path):
             base, left = ownership_of.given_back(file.content, memory.before, memory.written, taken_out)
             notes = docker_config.told_when_gone(file.content or b"", base or b"")
-        return Goal(ROLE, file.path, base, base, left=left, notes=notes)
+        return Goal(file, base, base, left=left, notes=notes)
 
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
         """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""
