@@ -19,7 +19,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set
 from toolkit_installer.engines import ownership
 from toolkit_installer.engines.api import EngineFile, EngineSilentError, Goal, Goals, Memory, Room, Survey
-from toolkit_installer.engines.common import answering, in_toml, reloading
+from toolkit_installer.engines.common import answering, reloading
 from toolkit_installer.settings import EngineName, ReloadMode
 
 ROLE = "boxer.toml"
@@ -51,7 +51,7 @@ class Boxer(Room):
         goal = without.with_us(text, toml_document.parse, ownership.record(base, changes))
         return Goals((goal,), served, request.default, ownership.low_level(base, SHAPE))
 
-    def recognised(self, survey, settings, toolkit_folder):
+    def recognised(self, survey, toolkit_folder):
         return {}
 
     def without_us(self, file, memory, toolkit_folder):
@@ -67,9 +67,6 @@ class Boxer(Room):
 
     def ask(self, node, socket, seconds):
         raise EngineSilentError("boxer does not answer", path=socket)
-
-    write_value = staticmethod(in_toml.write_value)
-    read_value = staticmethod(in_toml.read_value)
 """
 PROGRAM = f"""
 import sys

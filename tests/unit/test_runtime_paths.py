@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.started import wait_until_it_shows
-from toolkit_installer.engines.common import runtime_paths
+from toolkit_installer.lifecycle import runtime_paths
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 

@@ -9,8 +9,8 @@ import os
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import SIGNALLED, ExitCode, InstallerError
+from toolkit_installer.lifecycle import own_container
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node

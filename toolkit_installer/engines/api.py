@@ -244,7 +244,7 @@ class Room(Protocol[_Found]):
     def goals(self, survey: _Found, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what the files should be; pure. Raises ConfigurationError for what it cannot work with."""
 
-    def recognised(self, survey: _Found, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
+    def recognised(self, survey: _Found, toolkit_folder: str) -> Mapping[str, Ownership]:
         """Return what is ours by path though no receipt says so, beside the runtimes in our toolkit folder.
 
         Pure. Raises ConfigurationError.
@@ -299,10 +299,16 @@ class Room(Protocol[_Found]):
         """Signal the live engine's process to reload. Raises ConfigurationError."""
 
     def write_value(self, value: Any) -> str:
-        """Return a value of the engine's files in their own syntax, for the receipt."""
+        """Return a value of the engine's files in their own syntax, for the receipt; most have TOML."""
+        from toolkit_installer.documents import toml_values  # noqa: PLC0415  # docker needs none of it
+
+        return f"value = {toml_values.write(value)}"
 
     def read_value(self, text: str) -> Any:
         """Return the value that `write_value` wrote. Raises DocumentError."""
+        from toolkit_installer.documents import toml_document  # noqa: PLC0415  # as above
+
+        return toml_document.parse(text.encode())["value"]
 
 
 Engine: TypeAlias = Room[Any]

@@ -14,6 +14,8 @@ from typing import Any
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
 
+MARKER = "Added by toolkit-installer, which removes it when it stops."
+"""The comment above what is ours in a TOML file."""
 BUILT_IN = "runc"
 """What docker and containerd run where nothing says otherwise: a program that they look for, and a runtime's name."""
 _USUAL = (BUILT_IN, "crun")

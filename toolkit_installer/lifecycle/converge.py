@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.engines.common.undisturbed import undisturbed
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle import beforehand, notes
 from toolkit_installer.lifecycle import plan as plan_of
 from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+from toolkit_installer.lifecycle.undisturbed import undisturbed
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 
 from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import Engine, Memory, Request, Survey
-from toolkit_installer.engines.common import runtime_paths
 from toolkit_installer.errors import DriverNotReadyError
+from toolkit_installer.lifecycle import runtime_paths
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Generated, ToolkitFacts
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.toolkit import installed

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import EngineFile, EngineTarget, Survey
-from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ConfigurationError, located
-from toolkit_installer.lifecycle import plan, stranding
+from toolkit_installer.lifecycle import own_container, plan, stranding
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.plan import EngineWork, Plan

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from toolkit_installer import log
 from toolkit_installer.engines.api import Engine, EngineSilentError, Goal, Live, Reload, Survey
 from toolkit_installer.engines.common.answering import EngineBrokenError
-from toolkit_installer.engines.common.steadiness import Steadiness
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -17,6 +16,11 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.node.signals import Attention, Stopped
 
 _ASK_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
+STEADY_SECONDS = 1.0
+"""How long after its first good answer an engine is asked again: one that then crashes has served nobody."""
+_ENDS = 2
+"""How often it may end after such an answer: once somebody else may have restarted it."""
 _FALLEN = ("failed", "inactive")
 """States of a unit that systemd does not start by itself: where it will, it says "activating"."""
 
@@ -49,6 +53,55 @@ class Switch:
     wrong: Callable[[Live], list[str]]
     last_resort: bool = False
     """The engine must come back with this: what fails is tried once more, and waited for in any case."""
+
+
+@dataclasses.dataclass
+class Steadiness:
+    """Tells an engine that serves from one that answers once and ends: a second answer counts, of the same process.
+
+    `deadline`: by time.monotonic().
+    """
+
+    deadline: float
+    _served: Live | None = None
+    """Its last answer, if that was as it should be."""
+    _first: bool = False
+    """That answer was the first of its process."""
+    _ends: int = 0
+    """How often it ended after it had served."""
+
+    @property
+    def hopeless(self) -> bool:
+        """It ends again and again."""
+        return self._ends >= _ENDS
+
+    @property
+    def remaining(self) -> float:
+        """Seconds to the deadline; none are left below 0."""
+        return self.deadline - time.monotonic()
+
+    def confirmed(self, live: Live | None) -> bool:
+        """Take a good answer, or None for another one; tell whether it is the second good one of one process."""
+        again = self._served is not None and live is not None and self._served.process == live.process
+        if self._served is not None and live is not None and not again:
+            self._ends += 1
+        self._served, self._first = live, live is not None and not again
+        return again
+
+    def ended(self) -> None:
+        """Take it that the engine does not answer."""
+        self._ends += self._served is not None
+        self._served, self._first = None, False
+
+    def pause(self) -> float | None:
+        """Return the seconds until it is to be asked again, None once the time is over.
+
+        After a first good answer it is asked once more in any case.
+        """
+        if self._first:
+            self.deadline = max(self.deadline, time.monotonic() + STEADY_SECONDS + _PAUSE_SECONDS)
+            return STEADY_SECONDS
+        return _PAUSE_SECONDS if self.remaining > 0 else None
 
 
 class Verifier:

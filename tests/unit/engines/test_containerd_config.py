@@ -31,7 +31,7 @@ HANDLERS = tuple(
     Handler(name, f"{FOLDER}/nvidia-container-runtime{end}")
     for name, end in (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 )
-TABLE = {version: containerd_tables.containerd_table(version) for version in (2, 3)}
+TABLE = {version: containerd_tables.table_of(containerd_tables.CRI_PLUGIN[version]) for version in (2, 3)}
 
 HEADS = st.sampled_from(["", "# a comment\n", "root = '/var/lib/x' # mine\n", "imports = ['/etc/c/*.toml']\n"])
 TAILS = st.sampled_from(["", "[debug]\n  level = 'info'", "\n[plugins.'io.containerd.x']\n\ta = [1,\n 2]\n", "# end\n"])

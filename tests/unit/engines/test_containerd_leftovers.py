@@ -18,7 +18,8 @@ from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout, Way
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, Placed
 from toolkit_installer.engines.containerd.survey import ContainerdSurvey as Survey
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, MARKER, PLUGINS, shape
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, PLUGINS, shape
+from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
 from toolkit_installer.settings import EngineName, EngineSettings

@@ -24,7 +24,7 @@ from toolkit_installer.documents.changes import Change, Set, same
 from toolkit_installer.engines.api import EngineFile, EngineTarget, Memory, Request, Survey
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
-from toolkit_installer.engines.containerd.tables import containerd_table
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
 from toolkit_installer.engines.docker import rules as docker_rules
 from toolkit_installer.engines.docker.engine import ROLE, Docker
 from toolkit_installer.errors import ConfigurationError
@@ -117,7 +117,7 @@ def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
 @given(data=st.data(), as_default=st.booleans(), again=st.booleans())
 def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *, as_default: bool, again: bool) -> None:
     base, version = data.draw(containerd_documents())
-    table = containerd_table(version)
+    table = table_of(CRI_PLUGIN[version])
     runtimes, default = (*table, "runtimes"), (*table, "default_runtime_name")
     changes = data.draw(containerd_edits(version))
     containerd = Containerd()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.api import Engine, EngineSilentError, Live
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
-from toolkit_installer.settings import EngineName
 
 _ASK_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
@@ -20,18 +18,7 @@ class EngineBrokenError(EngineSilentError):
     """The engine's process serves, but not what is asked of it, and will not without another start."""
 
 
-class Asked(Protocol):
-    """What is needed of an engine's room."""
-
-    @property
-    def name(self) -> EngineName:
-        """The engine that the room is for."""
-
-    def ask(self, node: Node, socket: str, seconds: float) -> Live:
-        """Ask the live engine. Raises EngineSilentError."""
-
-
-def heard(engine: Asked, node: Node, socket: str, seconds: float) -> tuple[Live | None, str]:
+def heard(engine: Engine, node: Node, socket: str, seconds: float) -> tuple[Live | None, str]:
     """Return what the engine says once it has had that long to answer, else None and what was heard. Raises Stopped."""
     try:
         return wait(engine, node, socket, seconds), ""
@@ -39,7 +26,7 @@ def heard(engine: Asked, node: Node, socket: str, seconds: float) -> tuple[Live 
         return None, error.reason
 
 
-def wait(engine: Asked, node: Node, socket: str, seconds: float) -> Live:
+def wait(engine: Engine, node: Node, socket: str, seconds: float) -> Live:
     """Ask the engine; while a process runs that should answer there, ask again for `seconds`.
 
     Raises EngineSilentError, and Stopped when a signal is pending that asks the installer to stop: it stays pending.

@@ -50,10 +50,7 @@ def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | N
                 hint="check --socket, or use --restart-mode none",
             )
         return Reload(ReloadMode.SIGNAL)
-    return Reload(ReloadMode.SYSTEMD, _unit(node, engine, process.unit), restarts=True)
-
-
-def _unit(node: Node, engine: EngineName, unit: str | None) -> str:
+    unit = process.unit
     if unit is None:
         raise ConfigurationError(
             f"the process of {engine} belongs to no systemd service, so it cannot be restarted",
@@ -64,4 +61,4 @@ def _unit(node: Node, engine: EngineName, unit: str | None) -> str:
             f"the node's systemd cannot be asked about {unit}, the unit of {engine}",
             hint="mount the node's / at --host-root, or use --restart-mode none and restart it yourself",
         )
-    return unit
+    return Reload(ReloadMode.SYSTEMD, unit, restarts=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
 from toolkit_installer.engines.api import EngineTarget
@@ -99,17 +99,36 @@ def reads(node: Node, process: Process, theirs: str, ours: str) -> bool | None:
     Where single folders of the node are mounted, one file has several names: so its identity counts, or, while there is
     no such file, that of its folder.
     """
+
+    def same(there: str, here: str) -> bool:
+        # a file that is replaced right now has two identities, and stays in its folder
+        return _same(there, here) or (
+            os.path.basename(there) == os.path.basename(here) and _same(os.path.dirname(there), os.path.dirname(here))
+        )
+
+    return _compared(node, process, theirs, ours, same)
+
+
+def reads_below(node: Node, process: Process, folder: str, ours: str) -> bool | None:
+    """Tell whether `ours`, as it is called here, is what a process calls `folder`, or lies in it; None: unknown.
+
+    Either may be missing, and be there later.
+    """
+
+    def within(there: str, here: str) -> bool:
+        return _same(there, here) or (here != os.path.dirname(here) and within(there, os.path.dirname(here)))
+
+    return _compared(node, process, folder, ours, within)
+
+
+def _compared(node: Node, process: Process, theirs: str, ours: str, compare: Callable[[str, str], bool]) -> bool | None:
+    """Return what `compare` tells of two places, as they are seen from here; None where they cannot be seen."""
     if node.whole and not lives_on(process, node.root):
         return None  # what it calls its files is not what they are called beneath the node's root
     view = root_of(process)
     try:
         os.lstat(view.outside("/"))  # without it, nothing in there is missing: it cannot be seen
-        there = view.outside(view.canonical(theirs))
-        here = node.root.outside(node.files.canonical(ours))
-        # a file that is replaced right now has two identities, and stays in its folder
-        return _same(there, here) or (
-            os.path.basename(there) == os.path.basename(here) and _same(os.path.dirname(there), os.path.dirname(here))
-        )
+        return compare(view.outside(view.canonical(theirs)), node.root.outside(node.files.canonical(ours)))
     except (OSError, NodeError):
         return None  # it ended meanwhile, or hides
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineFile, Goal, Memory
 from toolkit_installer.engines.containerd import config, layouts, templates
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
-from toolkit_installer.engines.ownership import Ownership, given_back
+from toolkit_installer.engines.ownership import MARKER, Ownership, given_back
 from toolkit_installer.errors import located
-from toolkit_installer.settings import EngineSettings
 
 
 def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
@@ -43,7 +43,12 @@ def _template(content: bytes, memory: Memory) -> tuple[bytes | None, tuple[str, 
 def _toml(role: str, content: bytes, memory: Memory, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
     """Return a file of containerd's, or a drop-in, which was made for us unless something else is in it."""
     whole = role in (DROP_IN_ROLE, layouts.DROP_IN_ROLE)
-    if whole and not memory.written and not config.is_marked(content) and config.ours(content, toolkit_folder):
+    if (
+        whole
+        and not memory.written
+        and not toml_document.marked(content, MARKER)
+        and config.ours(content, toolkit_folder)
+    ):
         return None, ()  # an older installer's, whole: it wrote nothing of anybody else's into this file
     ownership = memory.ownership
     if role == layouts.DROP_IN_ROLE and not ownership.keys:
@@ -55,11 +60,14 @@ def _toml(role: str, content: bytes, memory: Memory, toolkit_folder: str) -> tup
     return base, left
 
 
-def recognised(survey: ContainerdSurvey, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
+def recognised(survey: ContainerdSurvey, toolkit_folder: str) -> Mapping[str, Ownership]:
     """Return what stands in our blocks, and the import of a drop-in that goes with us, though no receipt says so.
 
-    containerd refuses to start with a literal import that leads nowhere. Raises ConfigurationError.
+    containerd refuses to start with a literal import that leads nowhere. In a distribution's place, ours is marked or
+    lies in our toolkit folder, and there is nothing more to be recognised. Raises ConfigurationError.
     """
+    if survey.placed is not None:
+        return {}
     root, drop_in = survey.file(ROOT_ROLE), survey.file(DROP_IN_ROLE)
     found = {}
     for file in survey.files:
@@ -67,8 +75,7 @@ def recognised(survey: ContainerdSurvey, settings: EngineSettings, toolkit_folde
             found[file.path] = config.recognised(file.content or b"", whole=file is drop_in)
     goes = without_us(drop_in, Memory(ownership=found[drop_in.path]), toolkit_folder).base is None
     if goes and drop_in.content is not None:
-        paths = [path for path in (settings.drop_in_host_path, settings.drop_in, drop_in.path) if path]
-        imports = config.imports_of(root.content or b"", paths)
+        imports = config.imports_of(root.content or b"", sorted({*survey.drop_in_names, drop_in.path}))
         known = found[root.path]
         found[root.path] = dataclasses.replace(known, keys=(*known.keys, *imports.keys))
     return found

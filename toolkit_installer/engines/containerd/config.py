@@ -12,7 +12,6 @@ from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     DEFAULT_RUNTIME_TYPE,
     IMPORTS,
-    MARKER,
     PLUGINS,
     RUNTIME,
     VERSION,
@@ -25,7 +24,7 @@ from toolkit_installer.engines.containerd.tables import (
     same_import,
     shape,
 )
-from toolkit_installer.engines.ownership import Owned, Ownership, Shape, beneath, record, strip
+from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, record, strip
 
 _BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
 
@@ -170,11 +169,6 @@ def ours(content: bytes, toolkit_folder: str) -> bool:
     """Tell whether any runtime of the file lies in our toolkit folder. Raises DocumentError."""
     document = toml_document.parse(content)
     return any(ownership_of.ours(document, shape(plugin), toolkit_folder) for plugin in PLUGINS)
-
-
-def is_marked(content: bytes) -> bool:
-    """Tell whether the file has a block of ours. Raises DocumentError."""
-    return bool(toml_document.marked(content, MARKER))
 
 
 def recognised(content: bytes, *, whole: bool) -> Ownership:

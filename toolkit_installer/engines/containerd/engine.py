@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 
 from toolkit_installer import log
 from toolkit_installer.engines.api import (
-    EngineFile,
     EngineTarget,
-    Goal,
     Goals,
     Live,
     Memory,
@@ -18,8 +17,8 @@ from toolkit_installer.engines.api import (
     Room,
     Survey,
 )
-from toolkit_installer.engines.common import answering, in_toml, reloading, serving
-from toolkit_installer.engines.containerd import back, links, started, trial
+from toolkit_installer.engines.common import answering, reloading, serving
+from toolkit_installer.engines.containerd import back, started, trial
 from toolkit_installer.engines.containerd import goals as containerd_goals
 from toolkit_installer.engines.containerd import live as containerd_live
 from toolkit_installer.engines.containerd import survey as containerd_survey
@@ -28,6 +27,7 @@ from toolkit_installer.engines.containerd.placed import Placing
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ENDING, ContainerdSurvey
 from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
@@ -40,9 +40,11 @@ class Containerd(Room[ContainerdSurvey]):
 
     name = EngineName.CONTAINERD
 
-    def has_role(self, role: str) -> bool:
-        """Tell whether containerd, or that of a distribution, has a file of that role."""
-        return containerd_survey.has_role(role)
+    has_role = staticmethod(containerd_survey.has_role)
+    recognised = staticmethod(back.recognised)
+    without_us = staticmethod(back.without_us)
+    try_out = staticmethod(trial.try_out)
+    refusal = staticmethod(trial.refusal)
 
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`."""
@@ -72,32 +74,25 @@ class Containerd(Room[ContainerdSurvey]):
 
     def goals(self, survey: ContainerdSurvey, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what all files should be. Raises ConfigurationError."""
-        links.refuse_one_for_two(survey.files)
+        for one, other in itertools.combinations(survey.files, 2):
+            if one.path == other.path:  # what is for the one would stand in the other
+                raise ConfigurationError(
+                    f"is named as {other.role} as well, or a symlink of that name leads here",
+                    path=one.path,
+                    hint="remove the symlink, or name another file with --drop-in-config",
+                )
         drop_in = next((memories.get(file.path) for file in survey.files if file.role == DROP_IN_ROLE), None)
-        unknown = self.recognised(survey, request.settings, request.toolkit_folder) if drop_in is None else {}
+        unknown = back.recognised(survey, request.toolkit_folder) if drop_in is None else {}
         without = {}
         for file in survey.files:
             memory = memories.get(file.path, Memory(ownership=unknown.get(file.path, Ownership())))
-            without[file.role] = self.without_us(file, memory, request.toolkit_folder)
+            without[file.role] = back.without_us(file, memory, request.toolkit_folder)
         if survey.placed is not None:
             return Placing(survey, survey.placed, request, without).goals()
         # an engine that is down for a moment is no reason to move what is there
         kept = survey.live is None and drop_in is not None and bool(drop_in.written)
         work = Work(survey, request, without, deep=kept)
         return containerd_goals.by_drop_in(work) or containerd_goals.in_place(work)
-
-    def recognised(
-        self, survey: ContainerdSurvey, settings: EngineSettings, toolkit_folder: str
-    ) -> Mapping[str, Ownership]:
-        """Return what is ours though no receipt says so: nothing in a distribution's place.
-
-        There it is marked, or lies in our toolkit folder. Raises ConfigurationError.
-        """
-        return {} if survey.placed is not None else back.recognised(survey, settings, toolkit_folder)
-
-    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
-        """Return a file without us. Raises ConfigurationError."""
-        return back.without_us(file, memory, toolkit_folder)
 
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
         """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP.
@@ -120,17 +115,9 @@ class Containerd(Room[ContainerdSurvey]):
         reload = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
         return dataclasses.replace(reload, restarts=True) if reload.mode is ReloadMode.SIGNAL else reload
 
-    def try_out(self, node: Node, survey: ContainerdSurvey, goals: Goals) -> None:
-        """Let containerd print what it makes of the files, and compare. Raises ConfigurationError."""
-        trial.try_out(node, survey, goals)
-
-    def refusal(self, node: Node, process: Process) -> str | None:
-        """Let containerd print what it makes of its files as they are."""
-        return trial.refusal(node, process)
-
     def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
         """Warn of a signal after which nothing starts containerd again."""
-        process = survey.live.process if survey.live is not None else None
+        process = survey.process
         if reload.mode is not ReloadMode.SIGNAL or process is None:
             return ()
         policy = node.services.property(process.unit, "Restart") if process.unit is not None else None
@@ -157,6 +144,3 @@ class Containerd(Room[ContainerdSurvey]):
             log.get().info("Waiting for the distribution to restart its containerd", distribution=layout.name)
             return
         serving.hang_up(node, self.name, process)
-
-    write_value = staticmethod(in_toml.write_value)
-    read_value = staticmethod(in_toml.read_value)

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import lookup, same
 from toolkit_installer.engines.api import Goal, Goals, Request
-from toolkit_installer.engines.containerd import additions, config, links, sources
+from toolkit_installer.engines.containerd import config, sources
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
-from toolkit_installer.engines.containerd.survey import DROP_IN, DROP_IN_ROLE, ROOT_ROLE
-from toolkit_installer.engines.containerd.tables import RUNTIME, SHORT, shape
+from toolkit_installer.engines.containerd.survey import DROP_IN, DROP_IN_ROLE, ENDING, ROOT_ROLE
+from toolkit_installer.engines.containerd.tables import RUNTIME, SHORT, runtimes_in, shape
 from toolkit_installer.engines.containerd.views import MERGES_DEEPLY, Read, View
 from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.ownership import Ownership
@@ -54,7 +54,7 @@ def by_drop_in(work: Work) -> Goals | None:
 def _contradicts(file: Read, plugin: str, request: Request) -> bool:
     """Tell whether an imported file names a default, or a handler of ours."""
     place = shape(plugin)
-    known = additions.runtimes(file.document, plugin)
+    known = runtimes_in(file.document, plugin)
     named = any(handler.name in known for handler in request.handlers)
     return named or (request.default is not None and bool(lookup(file.document, place.default)))
 
@@ -90,8 +90,13 @@ def _not_editable(work: Work, role: str) -> ConfigurationError:
     """Return the error for a file that counts and cannot be changed from here."""
     imported = next(each for each in work.survey.graph if work.roles.get(each.path) == role)
     root = work.without[ROOT_ROLE].path
+    if ENDING not in posixpath.basename(imported.file):
+        leads = "" if imported.file == imported.place else f"it leads to {imported.file}, whose name"
+        why = f"{leads or 'its name'} has no {ENDING}"
+    else:
+        why = f"it leads to {imported.file}, which is on another mount: the node's file may not be what is seen here"
     return ConfigurationError(
-        f"configures the CRI plugin, and cannot be changed from here: {links.why_not_editable(imported)}",
+        f"configures the CRI plugin, and cannot be changed from here: {why}",
         path=imported.path,
         hint=f"move its CRI settings into {root}, or mount the node's / and use --node-root",
     )

@@ -12,12 +12,21 @@ from collections.abc import Collection, Mapping
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import Goal, Goals, Request
-from toolkit_installer.engines.containerd import additions, templates
+from toolkit_installer.engines.containerd import config, templates
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLE, Layout, Way
 from toolkit_installer.engines.containerd.survey import ContainerdSurvey, Placed
-from toolkit_installer.engines.containerd.tables import BUILT_IN_RUNTIME, CRI_PLUGIN, SHORT, enable_cdi
+from toolkit_installer.engines.containerd.tables import (
+    BUILT_IN_RUNTIME,
+    CRI_PLUGIN,
+    SHORT,
+    VERSION,
+    enable_cdi,
+    executable,
+    made_version,
+    runtimes_in,
+)
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.settings import EngineSettings
 
@@ -97,7 +106,15 @@ class Placing:
             self.notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
         goal = self.without[self.layout.drop_in_role]
         with located(goal.path):
-            text, owned = additions.with_us(goal.base or b"", version, part)
+            base = goal.base or b""
+            document = toml_document.parse(base)
+            if document and (said := made_version(document.get("version", 1))) != version:
+                raise ConfigurationError(
+                    f"is of version {said!r}, and the file that imports it of version {version}",
+                    line=toml_document.line_of(base, VERSION) or 1,
+                    hint="move it away, or write it for that version",
+                )
+            text, owned = config.with_us(base, [part], None if document else version)
         self.without[goal.role] = goal.with_us(text, toml_document.parse, owned)
 
     def _into_template(self) -> None:
@@ -127,10 +144,14 @@ class Placing:
 
     def _refuse_another(self, part: Part) -> None:
         """Raise ConfigurationError for a runtime of one of our names that runs something else."""
-        other = additions.disagrees(self.document, self.layout.plugin, part)
-        if other is not None and not self.layout.finds(self.request.toolkit_folder):
+        if self.layout.finds(self.request.toolkit_folder):
+            return
+        theirs = runtimes_in(self.document, self.layout.plugin)
+        made = {name: executable(entry) for name, entry in part.made}
+        others = [name for name in made if name in theirs and executable(theirs[name]) not in (None, made[name])]
+        if others:
             raise ConfigurationError(
-                f"{self.layout.name} registers a runtime {other!r} of its own, which runs something else",
+                f"{self.layout.name} registers a runtime {others[0]!r} of its own, which runs something else",
                 path=self.layout.generated,
                 hint="register under another name with --runtime-name",
             )

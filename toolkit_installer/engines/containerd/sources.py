@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
+from toolkit_installer.documents.changes import Table, lookup, same
 from toolkit_installer.engines import ownership
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
@@ -75,8 +75,9 @@ def _offer(source: str, sources: Sources, effective: Table, plugin: str, toolkit
     if source == FILE:
         return Offer(source, lender(effective, plugin), f"containerd's own files have {_NOTHING}")
     if source == COMMAND:
-        name = default_name(effective, plugin) or BUILT_IN_RUNTIME
-        found = lender_elsewhere(sources.printed or {}, name, toolkit_folder)
+        name = lookup(effective, shape(plugin).default)
+        named = name if isinstance(name, str) and name else BUILT_IN_RUNTIME
+        found = lender_elsewhere(sources.printed or {}, named, toolkit_folder)
         silent = "no containerd runs whose binary prints its configuration"
         return Offer(source, found, silent if sources.printed is None else f"what its binary prints has {_NOTHING}")
     path = source.partition("=")[2]
@@ -96,8 +97,13 @@ def unused(sources: Sources, offered: Sequence[Offer]) -> list[str]:
 
 
 def lent(offered: Sequence[Offer], effective: Table, plugin: str) -> Table:
-    """Return the settings that the handlers get: those of the first source that has any."""
-    return chosen([each.table for each in offered], lender(effective, plugin))
+    """Return the settings that the handlers get: those of the first source that has any.
+
+    Where the file says the same, they are as the file spells them.
+    """
+    first = next((each.table for each in offered if each.table), {})
+    file = lender(effective, plugin)
+    return file if same(said(first), said(file)) else first
 
 
 def lender(document: Table, plugin: str, name: str | None = None) -> Table:
@@ -151,12 +157,6 @@ def said(value: Any) -> Any:
     return {key: each for key, each in told.items() if each not in ("", 0, [], {}) and each != _FILLED_IN.get(key, "")}
 
 
-def chosen(candidates: Sequence[Table], file: Table) -> Table:
-    """Return the first source's settings; where the file says the same, as the file spells it."""
-    first = next((entry for entry in candidates if entry), {})
-    return file if same(said(first), said(file)) else first
-
-
 def entries(
     source: Table, plugin: str, handlers: Sequence[Handler], settings: EngineSettings = _NOTHING_ASKED
 ) -> tuple[tuple[str, Table], ...]:
@@ -184,9 +184,3 @@ def entries(
 def _readable(kind: str | None, plugin: str) -> str:
     """Return a lender's runtime type, and for a table that only a 2.x reads one whose shim that still has."""
     return DEFAULT_RUNTIME_TYPE if not kind or (plugin == RUNTIME and kind == _GONE_FROM_2) else kind
-
-
-def default_name(document: Table, plugin: str) -> str | None:
-    """Return the name of a plugin's default runtime, None where nothing is said."""
-    name = lookup(document, shape(plugin).default)
-    return name if name is not ABSENT and isinstance(name, str) and name else None

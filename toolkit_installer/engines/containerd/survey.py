@@ -61,10 +61,16 @@ class ContainerdSurvey(Survey):
     """The PID of a kubelet of this node."""
     recognised: bool = False
     """The engine was recognised on the node, not named (`--runtime`)."""
+    drop_in_names: frozenset[str] = frozenset()
+    """The paths under which containerd may import our drop-in."""
+
+    def role_of(self, imported: Imported) -> str:
+        """Return the role of the file that is imported under whatever name: containerd reads it for each."""
+        known = next((file.role for file in self.files if file.path == imported.file), None)
+        return known if known is not None else _role_of(imported)
 
 
-def role_of(imported: Imported) -> str:
-    """Return the role of an imported file."""
+def _role_of(imported: Imported) -> str:
     return DROP_IN_ROLE if imported.drop_in else f"{_IMPORT} {imported.path}"
 
 
@@ -95,7 +101,7 @@ def look_at_distribution(
     own = layout.low_level(node, process)
     source = node.files.find(layout.source)
     placed = Placed(layout, way, source.content if source is not None else None, own, (*notes, *ignored))
-    place = started.config_or(process, layout.generated) if process is not None else None
+    place = (started.config_of(process, CONFIG) or layout.generated) if process is not None else None
     sources = _sources(node, process, target.asked, place)
     return ContainerdSurvey(socket, tuple(files), live, silence, placed=placed, sources=sources)
 
@@ -117,7 +123,7 @@ def look(node: Node, target: EngineTarget, socket: str, live: Live | None, silen
     different = {there: here for there, here in elsewhere.items() if there != here}
     graph = containerd_files.read(node.files, config, root.content or b"", names, different)
     files = (root, drop_in, *_editable(node, graph.imported, {root.path, drop_in.path}))
-    place = started.config_or(process, CONFIG) if process is not None and started.is_known(process) else None
+    place = started.config_of(process, CONFIG) if process is not None else None
     return ContainerdSurvey(
         socket,
         files,
@@ -129,6 +135,7 @@ def look(node: Node, target: EngineTarget, socket: str, live: Live | None, silen
         sources=_sources(node, process, settings, place),
         kubelet=_kubelet(node),
         recognised=target.recognised,
+        drop_in_names=names,
         elsewhere=_elsewhere(node, process, target),
     )
 
@@ -153,10 +160,8 @@ def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str
     """Return what the running containerd reads where that is neither the file that was named nor imports it."""
     if process is None or process.name not in PROCESS_NAMES[EngineName.CONTAINERD] or target.config is None:
         return ""
-    if not started.is_known(process):
-        return ""
-    theirs = started.config_or(process, CONFIG)
-    if told.reads(node, process, theirs, target.config) is not False:
+    theirs = started.config_of(process, CONFIG)
+    if theirs is None or told.reads(node, process, theirs, target.config) is not False:
         return ""
     try:
         content = processes.read_as(process, theirs) or b""
@@ -177,7 +182,7 @@ def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> li
             continue  # a symlink out of its mount: it can be looked at, and is not ours to change
         if path not in known and ENDING in posixpath.basename(path):
             known.add(path)
-            result.append(EngineFile(role_of(each), path, found))
+            result.append(EngineFile(_role_of(each), path, found))
     return result
 
 

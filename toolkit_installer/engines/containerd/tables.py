@@ -11,8 +11,6 @@ from toolkit_installer.documents.changes import ABSENT, Path, Table, lookup
 from toolkit_installer.engines.ownership import Shape
 from toolkit_installer.errors import ConfigurationError
 
-MARKER: Final = "Added by toolkit-installer, which removes it when it stops."
-
 SHORT: Final = "cri"
 """The CRI plugin's name in files of version 1."""
 GRPC: Final = "io.containerd.grpc.v1.cri"
@@ -41,11 +39,6 @@ _LISTS: Final[dict[Path, str]] = {
 def table_of(plugin: str) -> Path:
     """Return the path of the plugin's table that holds `runtimes` and `default_runtime_name`."""
     return ("plugins", plugin, "containerd")
-
-
-def containerd_table(version: int) -> Path:
-    """Return the path of that table in a file of this version."""
-    return table_of(CRI_PLUGIN[version])
 
 
 def shape(plugin: str) -> Shape:
@@ -108,6 +101,22 @@ def plugins_in(document: Table) -> frozenset[str]:
     """Return under which of its names the document configures the CRI plugin."""
     found = document.get("plugins")
     return frozenset(PLUGINS).intersection(found) if isinstance(found, dict) else frozenset()
+
+
+def runtimes_in(document: Table, plugin: str) -> Table:
+    """Return the runtimes' tables of a plugin in a document, by name."""
+    found = lookup(document, (*table_of(plugin), "runtimes"))
+    return {name: entry for name, entry in found.items() if isinstance(entry, dict)} if isinstance(found, dict) else {}
+
+
+def made_version(version: Any) -> int:
+    """Return what a distribution's file says of its version. Raises ConfigurationError for one that is not known."""
+    if type(version) is not int or version not in CRI_PLUGIN:
+        raise ConfigurationError(
+            f"is of version {version!r}; versions {min(CRI_PLUGIN)} to {max(CRI_PLUGIN)} are known",
+            hint="use an installer that is as new as the distribution",
+        )
+    return version
 
 
 def disabled(documents: Iterable[tuple[str, Table]]) -> tuple[str, str] | None:

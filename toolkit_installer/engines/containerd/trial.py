@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Remove, Set, Table, lookup
 from toolkit_installer.engines.api import Goal, Goals
-from toolkit_installer.engines.common import trial
-from toolkit_installer.engines.containerd import additions, config, files, links, started, templates
+from toolkit_installer.engines.common import told, trial
+from toolkit_installer.engines.containerd import config, files, started, templates
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLE, Layout
 from toolkit_installer.engines.containerd.survey import CONFIG, DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey, Placed
-from toolkit_installer.engines.containerd.tables import IMPORTS, MARKER, shape
+from toolkit_installer.engines.containerd.tables import IMPORTS, runtimes_in, shape
+from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
@@ -22,7 +23,7 @@ from toolkit_installer.node.processes import Process, read_as, root_of
 
 def try_out(node: Node, survey: ContainerdSurvey, goals: Goals) -> None:
     """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError."""
-    process = survey.live.process if survey.live is not None else None
+    process = survey.process
     if process is not None and survey.placed is None:
         _try_own(node, process, survey, goals)
     elif process is not None and survey.placed is not None:
@@ -34,8 +35,7 @@ def _try_own(node: Node, process: Process, survey: ContainerdSurvey, goals: Goal
     by_role = {goal.role: goal for goal in goals.files}
     root, drop_in = by_role[ROOT_ROLE], by_role[DROP_IN_ROLE]
     imported = [_without_and_with_us(survey, each, by_role) for each in survey.graph]
-    # the file that was named, where its own command line is wiped
-    place = started.config_or(process, root.path if process.hidden else CONFIG)
+    place = started.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
     before, words = trial.containerd_dump(programs, binary, old)
     if before is None:
@@ -63,7 +63,7 @@ def _try_own(node: Node, process: Process, survey: ContainerdSurvey, goals: Goal
 
 def _without_and_with_us(survey: ContainerdSurvey, each: Imported, goals: Mapping[str, Goal]) -> tuple[bytes, bytes]:
     """Return what an imported file says without us and with us."""
-    role = links.role_of(survey, each)
+    role = survey.role_of(each)
     goal = goals.get(role)
     without, with_us = (goal.base or b"", goal.target or b"") if goal is not None else (each.content,) * 2
     return (with_us, with_us) if role == ROOT_ROLE else (without, with_us)
@@ -103,10 +103,10 @@ def _with_additions(content: bytes, layout: Layout, target: Goal) -> bytes:
     if target.role != TEMPLATE_ROLE:
         added = toml_document.parse(target.target or b"")
     else:
-        present = frozenset(additions.runtimes(layout.document(content, ""), plugin))
+        present = frozenset(runtimes_in(layout.document(content, ""), plugin))
         added = templates.meaning(target.target or b"", present)
     default = lookup(added, shape(plugin).default)
-    made = tuple(additions.runtimes(added, plugin).items())
+    made = tuple(runtimes_in(added, plugin).items())
     part = Part(plugin, made, default if isinstance(default, str) else None)
     return config.with_us(content, [part])[0]
 
@@ -115,8 +115,6 @@ def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with what it would read now; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
-        if not started.is_known(process):
-            return None
         given = started.told_config(process)
         place = given or CONFIG
         content = read_as(process, place)
@@ -126,6 +124,8 @@ def refusal(node: Node, process: Process) -> str | None:
         if after is None:
             return words if trial.containerd_dump(programs, binary, b"")[0] is not None else None
         return _missing(process, place, content or b"")
+    except told.HiddenError:
+        return None
     except ConfigurationError as error:
         return str(error)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Table, lookup
+from toolkit_installer.documents.changes import ABSENT, Table, lookup
 from toolkit_installer.engines.api import Goal, Goals, Request
-from toolkit_installer.engines.containerd import additions, config, links, sources
+from toolkit_installer.engines.containerd import config, sources
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.config import Part
@@ -16,17 +16,29 @@ from toolkit_installer.engines.containerd.sources import Offer
 from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
+    GRPC,
     RUNTIME,
     SHORT,
+    VERSION,
     check,
     disabled,
     enable_cdi,
     plugins_in,
+    runtimes_in,
+    shape,
 )
-from toolkit_installer.engines.containerd.versions import names_no_plugin, refuse_unread, version_of
-from toolkit_installer.engines.containerd.views import READS_VERSION_3, Read, Release, View
+from toolkit_installer.engines.containerd.views import (
+    MIGRATES_EACH_FILE,
+    READS_VERSION_3,
+    READS_VERSION_4,
+    Read,
+    Release,
+    View,
+)
 from toolkit_installer.errors import ConfigurationError, located
 
+_IDENTIFIERS = ("plugins", "disabled_plugins", "required_plugins")
+"""What names plugins, whose names differ between version 1 and 2."""
 _KNOWS_ENABLE_CDI: Release = (2, 1)
 """The last of which it is known; newer ones always resolve CDI devices."""
 
@@ -57,8 +69,8 @@ class Work:
         theirs = any(self.roles[file.path] == DROP_IN_ROLE and plugins_in(file.document) for file in self.files)
         self.deep = deep and not theirs
         root = self.files[0]
-        self.version = version_of(self.files, contents, self.release)
-        refuse_unread(root, contents[0], self.version, self.release)
+        self.version = _version_of(self.files, contents, self.release)
+        _refuse_unread(root, contents[0], self.version, self.release)
         self.disabled = disabled((file.path, file.document) for file in self.files)
         self._refuse_disabled(contents)
         self.new_version = self._new_version()
@@ -91,7 +103,7 @@ class Work:
         root = self.without[ROOT_ROLE]
         found = [(ROOT_ROLE, root.path, root.base or b"", False)]
         for each in self.survey.graph:
-            role = links.role_of(self.survey, each)
+            role = self.survey.role_of(each)
             goal = self.without.get(role)
             if each.drop_in and (goal is None or goal.base is None or self._imported_by_us(each)):
                 continue
@@ -120,7 +132,8 @@ class Work:
         if not self.files[0].document:
             return 3 if self.release is not None and self.release >= READS_VERSION_3 else 2
         older = self.release is None or self.release < READS_VERSION_3
-        return 2 if older and names_no_plugin(self.files) else None
+        named = any(file.document.get(key) for file in self.files for key in _IDENTIFIERS)
+        return 2 if older and not named else None
 
     def _is_for_2(self) -> bool:
         """Tell whether a file without version, of which no daemon is known, was written for a 2.x."""
@@ -142,38 +155,28 @@ class Work:
         """Return what goes into one plugin's table of a file, for daemons with these views."""
         settings = self.request.settings
         effective = views_of.plugin_table(views[-1], self.files, plugin)
-        lender = self._lender(effective, plugin) or self._lender_of_version_1(plugin)
+        older = self._of_version_1(plugin)
+        lender = self._lender(effective, plugin) or (self._lender(older, SHORT) if older else {})
         made = sources.entries(lender, plugin, self.request.handlers, settings)
         tables = [views_of.plugin_table(view, self.files, plugin) for view in views]
-        built_in = any(not views_of.has_runtimes(table, plugin) for table in tables)
+        # without a map of runtimes, containerd 1.x takes its own runc
+        built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in tables)
         legacy = settings.use_legacy_config and plugin == SHORT
         cdi = settings.enable_cdi and self._wants_cdi(effective, plugin)
-        copied = self._copied(plugin)
+        ours = {handler.name for handler in self.request.handlers}
+        copied = tuple((name, entry) for name, entry in runtimes_in(older, SHORT).items() if name not in ours)
         built_in = built_in and all(name != BUILT_IN_RUNTIME for name, _ in copied)
         return Part(plugin, made, self.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
 
-    def _copied(self, plugin: str) -> tuple[tuple[str, Table], ...]:
-        """Return the runtimes that files have under the name of version 1, for the newest name's table.
+    def _of_version_1(self, plugin: str) -> Table:
+        """Return what files say under the name of version 1, where the plugin's table gets runtimes that hide those.
 
-        2.0 to 2.2 read only that one there; newer ones read both, and then this one alone.
+        2.0 to 2.2 read only the newest name's table there; newer ones read both, and then that one alone.
         """
-        if not self._replaces_version_1(plugin):
-            return ()
-        older = additions.runtimes(views_of.plugin_table(self.views[-1], self.files, SHORT), SHORT)
-        ours = {handler.name for handler in self.request.handlers}
-        return tuple((name, entry) for name, entry in older.items() if name not in ours)
-
-    def _lender_of_version_1(self, plugin: str) -> Table:
-        """Return the settings for a table that replaces the one of version 1."""
-        if not self._replaces_version_1(plugin):
-            return {}
-        return self._lender(views_of.plugin_table(self.views[-1], self.files, SHORT), SHORT)
-
-    def _replaces_version_1(self, plugin: str) -> bool:
-        """Tell whether the plugin's table gets runtimes that hide those of version 1."""
         if plugin != RUNTIME or self.effective_version not in (None, 1) or self.release is not None:
-            return False
-        return not additions.runtimes(views_of.plugin_table(self.views[-1], self.files, RUNTIME), RUNTIME)
+            return {}
+        known = runtimes_in(views_of.plugin_table(self.views[-1], self.files, RUNTIME), RUNTIME)
+        return {} if known else views_of.plugin_table(self.views[-1], self.files, SHORT)
 
     def _lender(self, effective: Table, plugin: str) -> Table:
         """Return the settings that the handlers get, from the first source that has any."""
@@ -225,3 +228,62 @@ class Work:
         if self.request.settings.use_legacy_config and all(self.plugin(view) != SHORT for view in self.views):
             notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
         return notes
+
+
+def _version_of(files: Sequence[Read], contents: Sequence[bytes], release: Release | None) -> int | None:
+    """Return the version that counts for all files, None if none has that line.
+
+    Until 2.2 it is the last one that any of them says; then each file counts by its own.
+    Raises ConfigurationError where the daemon is not known, and the files are not all of one version.
+    """
+    said = [(file, content) for file, content in zip(files, contents, strict=True) if file.version is not None]
+    if not said:
+        return None
+    first, last = said[0][0], said[-1][0]
+    if release is None:
+        for file, content in said:
+            if file.version != first.version:
+                raise ConfigurationError(
+                    f"is of version {file.version}, and {first.path} of version {first.version}: what containerd "
+                    "makes of that depends on its release, which is not known as none runs",
+                    path=file.path,
+                    line=toml_document.line_of(content, VERSION),
+                    hint="write both for the same version, or start containerd",
+                )
+    return first.version if release is not None and release >= MIGRATES_EACH_FILE else last.version
+
+
+def _refuse_unread(root: Read, content: bytes, version: int | None, release: Release | None) -> None:
+    """Raise ConfigurationError if this daemon refuses or ignores files of this version."""
+    line = toml_document.line_of(content, VERSION) or 1
+    if release is not None:
+        name = f"containerd {release[0]}.{release[1]}, which runs here,"
+        if version is not None and version > _newest(release):
+            raise ConfigurationError(
+                f"is of version {version}, and {name} reads versions 1 to {_newest(release)}",
+                path=root.path,
+                line=line,
+                hint=f"write it for version {_newest(release)}, or upgrade containerd",
+            )
+        short = version == 1 or (version is None and SHORT in plugins_in(root.document))
+        if short and READS_VERSION_3 <= release < MIGRATES_EACH_FILE:
+            raise ConfigurationError(
+                f"is of version 1, and {name} does not read what such a file says of the CRI plugin",
+                path=root.path,
+                line=line,
+                hint="migrate it: `containerd config migrate` of a containerd 1.7, or by hand to version 2",
+            )
+    elif version is None and GRPC in plugins_in(root.document):
+        raise ConfigurationError(
+            "has no `version` line, which makes it a version 1 file, in which containerd 1.x does not read "
+            f"[plugins.{GRPC!r}]",
+            path=root.path,
+            line=toml_document.line_of(content, ("plugins", GRPC)) or 1,
+            hint="add the line `version = 2` at its top",
+        )
+
+
+def _newest(release: Release) -> int:
+    if release < READS_VERSION_3:
+        return 2
+    return 3 if release < READS_VERSION_4 else 4

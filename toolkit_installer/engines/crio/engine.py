@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
 from toolkit_installer.documents import secrets
@@ -16,15 +16,12 @@ from toolkit_installer.engines.api import (
     Goal,
     Goals,
     Live,
-    Memory,
     Reload,
-    Request,
     Room,
     Survey,
 )
-from toolkit_installer.engines.common import answering, in_toml, reloading, told
+from toolkit_installer.engines.common import answering, reloading, told
 from toolkit_installer.engines.crio import config as crio_config
-from toolkit_installer.engines.crio import files as crio_files
 from toolkit_installer.engines.crio import goals as crio_goals
 from toolkit_installer.engines.crio import live as crio_live
 from toolkit_installer.engines.crio import places as crio_places
@@ -33,7 +30,6 @@ from toolkit_installer.engines.crio import sources as crio_sources
 from toolkit_installer.engines.crio.goals import CrioSurvey
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
-from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
@@ -49,6 +45,10 @@ class Crio(Room[CrioSurvey]):
 
     name = EngineName.CRIO
     folders = (DROP_INS,)
+    goals = staticmethod(crio_goals.goals_of)
+    recognised = staticmethod(crio_goals.recognised)
+    without_us = staticmethod(crio_goals.without_us)
+    ask = staticmethod(crio_live.ask)
 
     def has_role(self, role: str) -> bool:
         """Tell whether CRI-O has a file of that role."""
@@ -77,23 +77,6 @@ class Crio(Room[CrioSurvey]):
             socket, files, live, silence, sources=sources, unread=places.unread, elsewhere=places.elsewhere
         )
 
-    def goals(self, survey: CrioSurvey, request: Request, memories: Mapping[str, Memory]) -> Goals:
-        """Return what the drop-in, the hook's file and the others should be. Raises ConfigurationError, UsageError."""
-        return crio_goals.goals_of(survey, request, memories)
-
-    def recognised(
-        self,
-        survey: CrioSurvey,
-        settings: EngineSettings,  # noqa: ARG002  # containerd's room needs it
-        toolkit_folder: str,
-    ) -> Mapping[str, Ownership]:
-        """Return what is ours by path though no receipt says so. Raises ConfigurationError."""
-        return crio_goals.recognised(survey, toolkit_folder)
-
-    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
-        """Return a file without us. Raises ConfigurationError."""
-        return crio_goals.without_us(file, memory, toolkit_folder)
-
     def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
         """Restart by systemd, unless asked otherwise or nothing is to be taken over.
 
@@ -119,7 +102,7 @@ class Crio(Room[CrioSurvey]):
 
     def try_out(self, node: Node, survey: CrioSurvey, goals: Goals) -> None:
         """Let CRI-O print what it makes of the files, and compare. Raises ConfigurationError."""
-        process = survey.live.process if survey.live is not None else None
+        process = survey.process
         if process is None or not goals.served:
             return
         root, drop_in = (
@@ -168,10 +151,6 @@ class Crio(Room[CrioSurvey]):
         )
         return (warning,)
 
-    def ask(self, node: Node, socket: str, seconds: float) -> Live:
-        """Ask CRI-O what it offers and what it runs with. Raises EngineSilentError."""
-        return crio_live.ask(node, socket, seconds)
-
     def stranded(
         self, node: Node, survey: Survey, goals: Sequence[Goal], is_ours: Callable[[Live], set[str]]
     ) -> tuple[str, ...]:
@@ -195,9 +174,6 @@ class Crio(Room[CrioSurvey]):
         """Refuse: see `reload`. Raises ConfigurationError."""
         raise ConfigurationError("CRI-O is not signalled", hint="use --restart-mode systemd or none")
 
-    write_value = staticmethod(in_toml.write_value)
-    read_value = staticmethod(in_toml.read_value)
-
 
 def usual_socket(node: Node) -> str:
     """Return the usual socket as it is seen from here: below the node's mounted / where its own folder is not mounted.
@@ -218,30 +194,24 @@ def _lost(node: Node, live: Live, goals: Sequence[Goal]) -> set[str]:
     to_be = {goal.path: goal for goal in goals}
     for file in (EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)), *_drop_ins(node, places)):
         to_be.setdefault(file.path, Goal(file, file.content, file.content))
-    return crio_goals.lost(live, list(to_be.values()))
+    return live.handlers.keys() - crio_config.names(crio_goals.effective(live, list(to_be.values())))
 
 
 def _drop_ins(node: Node, places: Places) -> list[EngineFile]:
     """Return the files of the drop-ins' folder in CRI-O's order, ours among them whether it is there or not."""
     folder, drop_in = places.folder, places.drop_in
     ours = EngineFile(crio_goals.DROP_IN_ROLE, *node.find(drop_in))
-    paths = {path for path in crio_files.drop_ins(node.files, folder) if path != drop_in}
+    paths = {path for path in crio_places.drop_ins(node.files, folder) if path != drop_in}
     found = []
-    for path in sorted({*paths, drop_in}, key=lambda path: crio_files.order(path, folder)):
-        file = (
-            ours if path == drop_in else _other(node, path, f"{crio_goals.OTHER_ROLE}{posixpath.relpath(path, folder)}")
-        )
+    for path in sorted({*paths, drop_in}, key=lambda path: crio_places.order(path, folder)):
+        role = f"{crio_goals.OTHER_ROLE}{posixpath.relpath(path, folder)}"
+        try:
+            file = ours if path == drop_in else EngineFile(role, *node.find(path))
+        except ConfigurationError:
+            file = EngineFile(role, path, None)  # one that cannot be read from here: a note says so
         if path == drop_in or file.path != ours.path:
             found.append(file)
     return found
-
-
-def _other(node: Node, path: str, role: str) -> EngineFile:
-    """Return somebody else's drop-in; one that cannot be read from here counts as absent, and a note says so."""
-    try:
-        return EngineFile(role, *node.find(path))
-    except ConfigurationError:
-        return EngineFile(role, path, None)
 
 
 def _own_flags(places: Places, socket: str) -> tuple[list[str], list[str]]:

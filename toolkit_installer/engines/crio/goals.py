@@ -108,11 +108,6 @@ def effective(live: Live | None, goals: Sequence[Goal]) -> Table:
     return config.merged(config.built_in(live.release if live is not None else None), documents)
 
 
-def lost(live: Live, goals: Sequence[Goal]) -> set[str]:
-    """Return the handlers of the running CRI-O that it would not know once its files are the goals' targets."""
-    return live.handlers.keys() - config.names(effective(live, goals))
-
-
 def by_role(goals: Sequence[Goal], role: str) -> Goal:
     """Return the goal for the file of that role."""
     return next(goal for goal in goals if goal.role == role)

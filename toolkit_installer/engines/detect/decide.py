@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from toolkit_installer import log
 from toolkit_installer.engines.api import EngineTarget
-from toolkit_installer.engines.common import told
-from toolkit_installer.engines.common.distribution import Distribution
+from toolkit_installer.engines.common.distribution import Distribution, plain
 from toolkit_installer.engines.detect import evidence
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
 from toolkit_installer.engines.detect.table import USUAL
@@ -154,7 +153,7 @@ def _target(settings: Settings, found: Evidence, seen: tuple[Evidence, ...], *, 
     socket = None if usual else row.socket
     if row.engine is not EngineName.DOCKER and found.socket is not None:
         # a kubelet may name another socket than the usual one
-        socket = None if usual and evidence.same_socket(found.socket, row.socket) else found.socket
+        socket = None if usual and plain(found.socket) == plain(row.socket) else found.socket
     config = None if usual or _told(seen, row) else row.config
     asked = settings.asked_of(row.engine)
     return EngineTarget(row.engine, asked, config, socket, not named, row, found.words)
@@ -165,9 +164,6 @@ def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
     processes = [each.process for each in seen if each.row is row and each.process is not None]
     if not processes:
         return False
-    from toolkit_installer.engines.containerd import started as containerd_started  # noqa: PLC0415  # see above
+    from toolkit_installer.engines.containerd import started  # noqa: PLC0415  # a node without one needs none of it
 
-    try:
-        return any(containerd_started.told_config(process) is not None for process in processes)
-    except told.HiddenError:
-        return False
+    return any(started.config_of(process, "") for process in processes)

@@ -12,7 +12,7 @@ from toolkit_installer import log
 from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering, serving
-from toolkit_installer.engines.common.distribution import Distribution, plain
+from toolkit_installer.engines.common.distribution import Distribution
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.engines.detect.table import (
     TABLE,
@@ -83,7 +83,8 @@ def of_sockets(
     for engine in engines:
         own = settings.asked_of(engine)
         for socket in _sockets(node, engine, own):
-            if not _is_there(node, socket) and not (starting and _is_expected(node, engine, socket)):
+            # where there is no socket yet, a process may run that will serve it once it is up
+            if not _is_there(node, socket) and not (starting and serving.process_of(node, engine, socket)):
                 continue
             evidence = _answer(node, engine, socket, deadline)
             if evidence is not None:
@@ -124,11 +125,6 @@ def _sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[st
         if row.engine is engine and row.socket not in seen:
             seen.add(row.socket)
             yield from _matching(node, row.socket) if "*" in row.socket else (row.socket,)
-
-
-def _is_expected(node: Node, engine: EngineName, socket: str) -> bool:
-    """Tell whether a process runs that will serve the socket once it is up."""
-    return serving.process_of(node, engine, socket) is not None
 
 
 def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evidence | None:
@@ -206,8 +202,3 @@ def _matching(node: Node, pattern: str) -> Sequence[str]:
         return node.files.matching(pattern)
     except ConfigurationError:
         return []
-
-
-def same_socket(one: str, other: str) -> bool:
-    """Tell whether two texts name the same socket."""
-    return plain(one) == plain(other)

@@ -156,11 +156,6 @@ def served(content: bytes) -> tuple[dict[str, str], str]:
     return paths, document.get("default-runtime") or BUILT_IN_DEFAULT
 
 
-def is_empty(content: bytes) -> bool:
-    """Tell whether the file says nothing at all."""
-    return json_document.parse(content) == {}
-
-
 def flag_conflicts(arguments: Sequence[str]) -> list[str]:
     """Return the flags on dockerd's command line that collide with the keys that we write."""
     return [

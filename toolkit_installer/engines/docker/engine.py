@@ -74,8 +74,7 @@ class Docker(Room[Survey]):
         file = survey.file(ROLE)
         memory = memories.get(file.path)
         if memory is None:
-            recognised = self.recognised(survey, request.settings, request.toolkit_folder)
-            memory = Memory(ownership=recognised[file.path])
+            memory = Memory(ownership=self.recognised(survey, request.toolkit_folder)[file.path])
         without = self.without_us(file, memory, request.toolkit_folder)
         settings = request.settings
         with located(file.path):
@@ -94,12 +93,7 @@ class Docker(Room[Survey]):
         served_default = default if request.default is not None else None
         return Goals((goal,), served, served_default, low_level, notes, cdi.restart_why)
 
-    def recognised(
-        self,
-        survey: Survey,
-        settings: EngineSettings,  # noqa: ARG002  # containerd's room needs it
-        toolkit_folder: str,
-    ) -> Mapping[str, ownership_of.Ownership]:
+    def recognised(self, survey: Survey, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
         """Return what is ours in daemon.json though no receipt says so. Raises ConfigurationError."""
         file = survey.file(ROLE)
         with located(file.path):
@@ -110,7 +104,7 @@ class Docker(Room[Survey]):
 
         def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
             text, left = docker_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
-            if memory.before is None and memory.written and docker_config.is_empty(text):
+            if memory.before is None and memory.written and json_document.parse(text) == {}:
                 return None, left  # it was created for us, and nobody else put anything in
             return text, left
 
@@ -136,8 +130,7 @@ class Docker(Room[Survey]):
         from toolkit_installer.engines.common import trial  # noqa: PLC0415
 
         (goal,) = goals.files
-        live = survey.live
-        process = live.process if live is not None else None
+        live, process = survey.live, survey.process
         if live is None or process is None or goal.target is None:
             return
         with located(goal.path):

@@ -34,7 +34,13 @@ def refuse(node: Node, target: EngineTarget, socket: str, config: str, live: Liv
     if target.config is not None or target.socket is not None:
         return
     if answer is not None and answer.rootless:
-        raise _rootless(process)
+        who = f" (PID {process.pid})" if process is not None else ""
+        raise ConfigurationError(
+            f"the docker of this node{who} is rootless: its file is a user's own, not /etc/docker/daemon.json",
+            path=config_of(process) if process is not None else None,
+            hint="nothing was changed; run as that user, and name it: --config and --socket, with "
+            "--toolkit-install-dir and --pid-file in folders of the user's",
+        )
 
 
 def config_of(process: Process) -> str | None:
@@ -61,15 +67,4 @@ def _desktop(place: str) -> ConfigurationError:
         "this is Docker Desktop: its dockerd runs in a virtual machine of its own, not on this node",
         path=place,
         hint="nothing was changed; install Docker Engine, or name its socket with --socket",
-    )
-
-
-def _rootless(process: Process | None) -> ConfigurationError:
-    who = f" (PID {process.pid})" if process is not None else ""
-    config = config_of(process) if process is not None else None
-    return ConfigurationError(
-        f"the docker of this node{who} is rootless: its file is a user's own, not /etc/docker/daemon.json",
-        path=config,
-        hint="nothing was changed; run as that user, and name it: --config and --socket, with --toolkit-install-dir "
-        "and --pid-file in folders of the user's",
     )

@@ -109,7 +109,7 @@ def _engine(node: Node, target: EngineTarget, room: Engine, folder: str) -> Engi
         for file in survey.files:
             room.without_us(file, Memory(), folder)  # one that is broken is told of, though it is none of ours
         return None
-    recognised = room.recognised(survey, target.asked, folder)
+    recognised = room.recognised(survey, folder)
     files = []
     for file in reversed(survey.files):  # given back in the opposite order: first who imports, then what is imported
         ownership = recognised.get(file.path, Ownership())

@@ -7,12 +7,12 @@ import os
 
 from toolkit_installer import log
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.common.undisturbed import undisturbed
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.revert import adopt
 from toolkit_installer.lifecycle.revert.node import Remainder, Reverter
 from toolkit_installer.lifecycle.still_needed import named_in_files
+from toolkit_installer.lifecycle.undisturbed import undisturbed
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.common.distribution import Distribution
-from toolkit_installer.engines.containerd import additions
+from toolkit_installer.engines.containerd import tables
 from toolkit_installer.engines.containerd.distributions.generating import Read, not_made
 from toolkit_installer.engines.containerd.distributions.rancher import BESIDE, FOLDERS, MADE, TEMPLATES
 from toolkit_installer.engines.containerd.layouts import DROP_IN, RUNC, Detection, Layout, Way
@@ -91,7 +91,7 @@ def find(distribution: Distribution, read: Read, config: str) -> Layout | None:
     with located(generated):
         document = toml_document.parse(content or b"")
         if content is not None:
-            version = additions.version_of(document)
+            version = tables.made_version(document.get("version", 1))
         elif template is not None:
             version = _NEWEST if posixpath.basename(template) == TEMPLATES[_NEWEST] else _NEWEST - 1
         else:
