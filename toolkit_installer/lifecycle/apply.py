@@ -107,7 +107,8 @@ class Applier:
 
     def _change(self, seen: Prepared, receipt: Receipt) -> None:
         work = seen.plan.toolkit
-        self._make_folders(receipt)
+        for folder in receipt.folders:
+            self.node.files.make_folders(folder)
         for file in work.write:
             self._safe_point()
             toolkit_files.put(self.node, work.folder, seen.target.payload.root, file)
@@ -122,10 +123,6 @@ class Applier:
         for engine in seen.plan.engines:
             self._safe_point()
             self._switch_engine(engine)
-
-    def _make_folders(self, receipt: Receipt) -> None:
-        for folder in receipt.folders:
-            self.node.files.make_folders(folder)
 
     def _safe_point(self) -> None:
         if self.interruptible:

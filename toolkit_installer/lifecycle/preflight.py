@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Sequence
 
 from toolkit_installer.engines.adapters import room
 from toolkit_installer.engines.api import EngineFile, EngineTarget, Survey
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.lifecycle import own_container, plan, stranding
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts
-from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.plan import EngineWork, Plan
 from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node.disk import access
@@ -43,8 +41,12 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
     if made.toolkit.write:
         _refuse_no_shell(node)
     _refuse_toolkit_folder(node, made.toolkit.folder)
-    _refuse_engine_files(node, made.engines)
-    _refuse_specifications(node, made.specifications)
+    for goal in (goal for work in made.engines for goal in work.goals.files if goal.changes):
+        way_out = "--no-runtime-config installs the toolkit and leaves the engine to you"
+        _refuse_obstacle(access.obstacle(node.root, goal.path), way_out)
+    for specification in (each for each in made.specifications if each.changes):
+        obstacle = access.obstacle(node.root, specification.path)
+        _refuse_obstacle(obstacle, "--cdi-output-dir chooses another folder")
 
 
 def refuse_contradictions(node: Node, facts: Facts) -> None:
@@ -134,24 +136,6 @@ def _refuse_toolkit_folder(node: Node, folder: str) -> None:
     # the receipt stands beside it
     for place in (folder, posixpath.dirname(folder)):
         _refuse_obstacle(access.obstacle(node.root, f"{node.files.canonical(place)}/."), _ELSEWHERE)
-
-
-def _refuse_engine_files(node: Node, engines: Sequence[EngineWork]) -> None:
-    """Raise ConfigurationError for an engine's file that is to be changed and cannot be replaced."""
-    for work in engines:
-        for goal in work.goals.files:
-            if goal.changes:
-                _refuse_obstacle(
-                    access.obstacle(node.root, goal.path),
-                    "--no-runtime-config installs the toolkit and leaves the engine to you",
-                )
-
-
-def _refuse_specifications(node: Node, works: Sequence[SpecificationWork]) -> None:
-    """Raise ConfigurationError for a CDI specification that is to be changed and cannot be replaced."""
-    for work in works:
-        if work.changes:
-            _refuse_obstacle(access.obstacle(node.root, work.path), "--cdi-output-dir chooses another folder")
 
 
 def _refuse_obstacle(obstacle: NodeError | None, way_out: str) -> None:

@@ -135,7 +135,8 @@ class Verifier:
                 if isinstance(error, EngineBrokenError) or self.fallen(switch) is not None:
                     raise NotServedError(f"{heard}{last}", answers=False) from error
             else:
-                last, answers = _differs(switch, live, before), True
+                stale = switch.reload.restarts and before is not None and live.process == before
+                last, answers = "; ".join([*(["it was not restarted"] if stale else []), *switch.wrong(live)]), True
                 restarted = switch.reload.restarts and live.process != before and not last
                 if signal is not None and not restarted:
                     # never one that does not answer: dockerd dies of a signal while it starts
@@ -166,12 +167,6 @@ class Verifier:
             return None
         state = self._node.services.property(process.unit, "ActiveState")
         return process.unit if state in _FALLEN else None
-
-
-def _differs(switch: Switch, live: Live, before: Process | None) -> str:
-    """Return in words how the engine's answer is not yet what it should be."""
-    stale = switch.reload.restarts and before is not None and live.process == before
-    return "; ".join(["it was not restarted", *switch.wrong(live)] if stale else switch.wrong(live))
 
 
 def _tell(switch: Switch, live: Live, before: Process | None) -> None:

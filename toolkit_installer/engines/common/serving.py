@@ -20,9 +20,7 @@ PROCESS_NAMES = {row.name: row.processes for row in ENGINES}
 """The names of the engines' processes, as /proc/PID/comm shows them."""
 _ADDRESS_FLAGS = {row.name: row.address_flags for row in ENGINES}
 _SOCKET_NAMES = {row.name: row.socket_names[0] for row in ENGINES}
-_DOCKER_SOCKET = "/var/run/docker.sock"
-_CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-_CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+_USUAL = {row.name: row.distributions[-1] for row in ENGINES}
 _UNIX = "unix://"
 
 
@@ -101,7 +99,7 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
     if any(address.startswith("fd:") for address in given):
         return bound(process.pid)  # systemd made its sockets before it started
     if engine is EngineName.DOCKER and not given:
-        return [_DOCKER_SOCKET, *(bound(process.pid) or ())]
+        return [_USUAL[engine].socket, *(bound(process.pid) or ())]
     if not given:
         return bound(process.pid) or None  # its files may name it; one that is starting has none yet
     return [address.removeprefix(_UNIX) for address in given]
@@ -114,12 +112,12 @@ def _configured(process: Process) -> list[str] | None:
     from toolkit_installer.engines.containerd.started import told_config  # noqa: PLC0415
 
     try:
-        path = told_config(process) or _CONTAINERD_CONFIG
+        path = told_config(process) or _USUAL[EngineName.CONTAINERD].config
         grpc = toml_document.parse(read_as(process, path) or b"").get("grpc")
     except ConfigurationError:
         return None
     address = grpc.get("address") if isinstance(grpc, dict) else None
-    return [address if isinstance(address, str) and address else _CONTAINERD_SOCKET]
+    return [address if isinstance(address, str) and address else _USUAL[EngineName.CONTAINERD].socket]
 
 
 def _same(one: Root, path: str, other: Root, socket: str) -> bool:

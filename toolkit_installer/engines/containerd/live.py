@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from toolkit_installer.engines.api import EngineSilentError, Live
-from toolkit_installer.engines.common.answering import EngineBrokenError
-from toolkit_installer.engines.common.asking import NoAnswerError
+from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnswerError
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.containerd import started, templates
 from toolkit_installer.engines.containerd.tables import executable, runtimes_in

@@ -59,32 +59,20 @@ class Placing:
         if self.placed.way is Way.DROP_IN:
             self._into_drop_in()
         else:
-            self._keep_default()
-            self._note_unread_drop_in()
+            self._note_what_is_kept()
             if self.placed.way is Way.TEMPLATE:
                 self._into_template()
             else:
                 self._found_by_itself()
-        self._note_own()
-        built_in = next(iter(self.placed.low_level), BUILT_IN_RUNTIME)
-        own = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
-        return Goals(tuple(self.without.values()), self.served, self.default, own, tuple(self.notes))
-
-    def _note_own(self) -> None:
-        """Say which handlers the distribution has registered by itself: they are there with us and without us."""
-        own = self.survey.live.own if self.survey.live is not None else frozenset()
+        own = self.survey.live.own if self.survey.live is not None else frozenset[str]()
         if own:
             self.notes.append(
                 f"{self.layout.name} registers {', '.join(sorted(own))} by itself, as long as it finds their programs "
                 "when it starts: cleanup leaves them to it"
             )
-
-    def _keep_default(self) -> None:
-        if self.default is not None:
-            self.default = None
-            self.notes.append(
-                f"{self.layout.name} sets the default runtime itself (its --default-runtime): it stays as it is"
-            )
+        built_in = next(iter(self.placed.low_level), BUILT_IN_RUNTIME)
+        low_level = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
+        return Goals(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
 
     def _part(self, version: int) -> Part:
         """Return what is registered in a file of this version."""
@@ -169,10 +157,14 @@ class Placing:
             verb = "is" if len(flags) == 1 else "are"
             self.notes.append(f"{', '.join(flags)} {verb} not used for {', '.join(sorted(handlers))}: {why}")
 
-    def _note_unread_drop_in(self) -> None:
-        asked = self.request.settings.drop_in
+    def _note_what_is_kept(self) -> None:
+        """Leave the default to the distribution, and say so; a drop-in that was asked for is not read."""
+        name, asked = self.layout.name, self.request.settings.drop_in
+        if self.default is not None:
+            self.default = None
+            self.notes.append(f"{name} sets the default runtime itself (its --default-runtime): it stays as it is")
         if asked is not None and not any(asked in note for note in self.placed.notes):
-            self.notes.append(f"{asked} is not used: this {self.layout.name} imports no drop-in")
+            self.notes.append(f"{asked} is not used: this {name} imports no drop-in")
 
 
 def _table_flags(settings: EngineSettings) -> list[str]:

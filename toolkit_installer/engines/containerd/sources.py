@@ -165,7 +165,9 @@ def entries(
     made = []
     for handler in handlers:
         entry = copy.deepcopy(source)
-        entry["runtime_type"] = settings.runtime_type or _readable(entry.get("runtime_type"), plugin)
+        kind = entry.get("runtime_type")
+        readable = bool(kind) and not (plugin == RUNTIME and kind == _GONE_FROM_2)  # only a 2.x reads that table
+        entry["runtime_type"] = settings.runtime_type or (kind if readable else DEFAULT_RUNTIME_TYPE)
         options = dict(entry.get("options", {}))
         asked = json.loads(settings.runtime_config_override)
         if isinstance(asked.get("options"), dict):
@@ -179,8 +181,3 @@ def entries(
             entry["container_annotations"] = list(dict.fromkeys([*known_annotations, *annotations]))
         made.append((handler.name, entry))
     return tuple(made)
-
-
-def _readable(kind: str | None, plugin: str) -> str:
-    """Return a lender's runtime type, and for a table that only a 2.x reads one whose shim that still has."""
-    return DEFAULT_RUNTIME_TYPE if not kind or (plugin == RUNTIME and kind == _GONE_FROM_2) else kind

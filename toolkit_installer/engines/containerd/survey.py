@@ -133,7 +133,7 @@ def look(node: Node, target: EngineTarget, socket: str, live: Live | None, silen
         graph=graph.imported,
         missing=graph.missing,
         sources=_sources(node, process, settings, place),
-        kubelet=_kubelet(node),
+        kubelet=next((each.pid for each in processes.named(frozenset({"kubelet"})) if node.is_home_of(each)), None),
         recognised=target.recognised,
         drop_in_names=names,
         elsewhere=_elsewhere(node, process, target),
@@ -197,9 +197,3 @@ def _sources(node: Node, process: Process | None, settings: EngineSettings, plac
         printed, _ = trial.containerd_dump_of(node.programs, process.executable, place)
     found = {path: node.files.find(path) for word, _, path in (each.partition("=") for each in asked) if path}
     return Sources(asked, printed, {path: each.content if each is not None else None for path, each in found.items()})
-
-
-def _kubelet(node: Node) -> int | None:
-    """Return the PID of a kubelet that lives on this node, None if there is none."""
-    kubelets = (process for process in processes.named(frozenset({"kubelet"})) if node.is_home_of(process))
-    return next((process.pid for process in kubelets), None)

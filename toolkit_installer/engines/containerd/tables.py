@@ -135,7 +135,15 @@ def check(content: bytes) -> tuple[Table, int | None]:
     Raises DocumentError, ConfigurationError with a line.
     """
     document = toml_document.parse(content)
-    version = _version(document, content)
+    version = document.get("version")
+    if version is not None and type(version) is not int:
+        raise wrong(content, VERSION, "must be a number")
+    if version is not None and version not in CRI_PLUGIN:
+        raise ConfigurationError(
+            f"is of version {version}; versions 1 to {max(CRI_PLUGIN)} are known",
+            line=toml_document.line_of(content, VERSION),
+            hint="a newer toolkit-installer may know it; or write it for a version that is known",
+        )
     for plugin in PLUGINS:
         _check_table(document, plugin, content)
     for path, what in _LISTS.items():
@@ -160,21 +168,6 @@ def _check_table(document: Table, plugin: str, content: bytes) -> None:
     _require(document, (*table, "default_runtime_name"), str, "a string", content)
     _require(document, legacy_default(plugin), dict, "a table", content)
     _require(document, legacy_type(plugin), str, "a string", content)
-
-
-def _version(document: Table, content: bytes) -> int | None:
-    version = document.get("version", ABSENT)
-    if version is ABSENT:
-        return None
-    if type(version) is not int:
-        raise wrong(content, VERSION, "must be a number")
-    if version not in CRI_PLUGIN:
-        raise ConfigurationError(
-            f"is of version {version}; versions 1 to {max(CRI_PLUGIN)} are known",
-            line=toml_document.line_of(content, VERSION),
-            hint="a newer toolkit-installer may know it; or write it for a version that is known",
-        )
-    return version
 
 
 def is_known(document: Table) -> bool:

@@ -47,7 +47,8 @@ def _try_own(node: Node, process: Process, survey: ContainerdSurvey, goals: Goal
     given = None
     if any(base != target for base, target in imported):
         texts = [root.target or b"", *(target for _, target in imported)]
-        after = trial.containerd_dump_of_all(programs, binary, list(map(_without_imports, texts)))
+        texts = [toml_document.edit(text, [Remove(IMPORTS)], marker=MARKER) for text in texts]
+        after = trial.containerd_dump_of_all(programs, binary, texts)
     elif drop_in.target is None or drop_in.target == drop_in.base:
         given = new
         after = trial.containerd_dump(programs, binary, new)
@@ -158,7 +159,3 @@ def _absolute(content: bytes, place: str) -> bytes:
     if patterns == toml_document.parse(content).get("imports", []):
         return content
     return toml_document.edit(content, [Set(IMPORTS, patterns)], marker=MARKER)
-
-
-def _without_imports(content: bytes) -> bytes:
-    return toml_document.edit(content, [Remove(IMPORTS)], marker=MARKER)

@@ -75,7 +75,10 @@ class Work:
         self._refuse_disabled(contents)
         self.new_version = self._new_version()
         self.views = views_of.views(self.release, self.new_version or self.version)
-        if self.deep or self._is_for_2():
+        names = plugins_in(root.document)
+        # a file without version, of which no daemon is known, may have been written for a 2.x
+        is_for_2 = self.release is None and self.version is None and RUNTIME in names and SHORT not in names
+        if self.deep or is_for_2:
             self.views = (View.DEEP,)
         elif request.settings.use_legacy_config and self.release is None and self.effective_version in (None, 1):
             self.views = (View.OLDEST, View.SHALLOW)
@@ -135,11 +138,6 @@ class Work:
         named = any(file.document.get(key) for file in self.files for key in _IDENTIFIERS)
         return 2 if older and not named else None
 
-    def _is_for_2(self) -> bool:
-        """Tell whether a file without version, of which no daemon is known, was written for a 2.x."""
-        root = plugins_in(self.files[0].document)
-        return self.release is None and self.version is None and RUNTIME in root and SHORT not in root
-
     @property
     def effective_version(self) -> int | None:
         """The version that counts once we have written."""
@@ -156,7 +154,9 @@ class Work:
         settings = self.request.settings
         effective = views_of.plugin_table(views[-1], self.files, plugin)
         older = self._of_version_1(plugin)
-        lender = self._lender(effective, plugin) or (self._lender(older, SHORT) if older else {})
+        lender = sources.lent(self._offers(effective, plugin), effective, plugin)
+        if not lender and older:
+            lender = sources.lent(self._offers(older, SHORT), older, SHORT)
         made = sources.entries(lender, plugin, self.request.handlers, settings)
         tables = [views_of.plugin_table(view, self.files, plugin) for view in views]
         # without a map of runtimes, containerd 1.x takes its own runc
@@ -177,10 +177,6 @@ class Work:
             return {}
         known = runtimes_in(views_of.plugin_table(self.views[-1], self.files, RUNTIME), RUNTIME)
         return {} if known else views_of.plugin_table(self.views[-1], self.files, SHORT)
-
-    def _lender(self, effective: Table, plugin: str) -> Table:
-        """Return the settings that the handlers get, from the first source that has any."""
-        return sources.lent(self._offers(effective, plugin), effective, plugin)
 
     def _offers(self, effective: Table, plugin: str) -> list[Offer]:
         """Return what the sources have to lend to this plugin's table."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.documents import secrets
+from toolkit_installer.documents import secrets, visible
 from toolkit_installer.engines.api import (
     EngineFile,
     EngineSilentError,
@@ -21,12 +21,15 @@ from toolkit_installer.engines.api import (
     Survey,
 )
 from toolkit_installer.engines.common import answering, reloading, told
+from toolkit_installer.engines.common.answering import NoAnswerError
+from toolkit_installer.engines.common.cri import client
+from toolkit_installer.engines.common.cri.client import Pod
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.crio import goals as crio_goals
 from toolkit_installer.engines.crio import live as crio_live
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio import pods, trial
 from toolkit_installer.engines.crio import sources as crio_sources
+from toolkit_installer.engines.crio import trial
 from toolkit_installer.engines.crio.goals import CrioSurvey
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
@@ -38,6 +41,10 @@ from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, R
 
 SOCKET = "/var/run/crio/crio.sock"
 _ASK_SECONDS = 5.0
+_PODS_SECONDS = 30.0
+"""For the answers on all pods: a node has 110 of them, or some hundreds."""
+_HANDLER = "io.kubernetes.cri-o.RuntimeHandler"
+"""Source: CRI-O's internal/annotations."""
 
 
 class Crio(Room[CrioSurvey]):
@@ -72,7 +79,11 @@ class Crio(Room[CrioSurvey]):
             *_drop_ins(node, places),
             EngineFile(crio_goals.HOOK_ROLE, *node.find(hook)),
         )
-        sources = crio_sources.find(node, settings, live, *_own_flags(places, target.socket or SOCKET))
+        # as far as the places are not what CRI-O's program takes by itself
+        status = [] if target.socket in (None, SOCKET) else ["--socket", target.socket]
+        config = [] if places.config == CONFIG else ["--config", places.config]
+        config += [] if places.folder == DROP_INS else ["--config-dir", places.folder]
+        sources = crio_sources.find(node, settings, live, status, config)
         return CrioSurvey(
             socket, files, live, silence, sources=sources, unread=places.unread, elsewhere=places.elsewhere
         )
@@ -168,7 +179,7 @@ class Crio(Room[CrioSurvey]):
         except (ConfigurationError, NodeError) as error:
             # somebody's broken file is no reason to refuse a cleanup; where pods need a handler, it may be lost
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
-        return pods.needing(node, survey.socket, names)
+        return _pods_needing(node, survey.socket, names)
 
     def signal(self, node: Node, process: Process) -> None:  # noqa: ARG002  # for engines that are signalled
         """Refuse: see `reload`. Raises ConfigurationError."""
@@ -214,8 +225,28 @@ def _drop_ins(node: Node, places: Places) -> list[EngineFile]:
     return found
 
 
-def _own_flags(places: Places, socket: str) -> tuple[list[str], list[str]]:
-    """Return the flags for `crio status` and for `crio config`, as far as they are not what CRI-O takes by itself."""
-    status = [] if socket == SOCKET else ["--socket", socket]
-    config = [] if places.config == CONFIG else ["--config", places.config]
-    return status, config + ([] if places.folder == DROP_INS else ["--config-dir", places.folder])
+def _pods_needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[str, ...]:
+    """Return, as NAMESPACE/NAME, the pods that were started through one of these handlers. Raises EngineSilentError.
+
+    CRI-O remembers of each pod the name of its handler, and looks the name up again once it was restarted: for a pod
+    that has ended, too. Where the name is unknown, the pod stays in Terminating. Source: CRI-O's internal/oci/oci.go
+    (`RuntimeImpl`), seen with 1.34. A pod of the default runtime has no name remembered, and gets the new default.
+    """
+    if not handlers:
+        return ()
+    try:
+        pods = client.pods(node.root, socket, _PODS_SECONDS)
+    except NoAnswerError as error:
+        raise EngineSilentError(f"CRI-O does not say which pods it has: {error.reason}", path=socket) from error
+    if silent := [pod for pod in pods if pod.annotations is None]:
+        log.get().warning(
+            "CRI-O does not say through which handlers these pods were started: one that needs a handler that goes can "
+            "neither be stopped nor deleted afterwards",
+            pods=", ".join(map(_named, silent)),
+            handlers=", ".join(sorted(handlers)),
+        )
+    return tuple(sorted(_named(pod) for pod in pods if (pod.annotations or {}).get(_HANDLER) in handlers))
+
+
+def _named(pod: Pod) -> str:
+    return visible.line(f"{pod.namespace}/{pod.name}")

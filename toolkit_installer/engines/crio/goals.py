@@ -47,7 +47,9 @@ def goals_of(survey: CrioSurvey, request: Request, memories: Mapping[str, Memory
         without_us(file, memories.get(file.path, Memory(ownership=unknown[file.path])), request.toolkit_folder)
         for file in survey.files
     ]
-    lender = known = _with_flag(effective(survey.live, bases), survey.live)
+    lender = known = effective(survey.live, bases)
+    if flag := told_of(survey.live, "--default-runtime"):  # the command line goes before all files
+        lender = known = config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}])
     served: dict[str, str] = {}
     default = None
     if request.settings.config_mode is ConfigMode.HOOK:
@@ -250,9 +252,3 @@ def _notes(survey: CrioSurvey, known: Table, served: Mapping[str, str], default:
             for name in config.heirs(known)
         ]
     return tuple(notes)
-
-
-def _with_flag(known: Table, live: Live | None) -> Table:
-    """Return what CRI-O reads, and the default runtime that its command line puts over all files."""
-    told = told_of(live, "--default-runtime")
-    return known if not told else config.merged(known, [{"crio": {"runtime": {"default_runtime": told}}}])

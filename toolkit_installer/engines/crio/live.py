@@ -12,9 +12,8 @@ from typing import Any
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, lookup
 from toolkit_installer.engines.api import EngineSilentError, Live
-from toolkit_installer.engines.common import asking
 from toolkit_installer.engines.common import told as told_of
-from toolkit_installer.engines.common.asking import NoAnswerError
+from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.node import processes, sockets
@@ -135,7 +134,7 @@ def _runtime(content: bytes) -> dict[str, Any]:
 
 def _config(root: Root, path: str, seconds: float) -> bytes:
     """Return the answer of `GET /config`, which `crio status` asks for too: TOML. Raises NoAnswerError, Stopped."""
-    asking.place_of(root, path)
+    place_of_socket(root, path)
     try:
         with reachable(root, path) as name, interruptible(), limited(seconds):
             connection = _Connection(name, seconds)

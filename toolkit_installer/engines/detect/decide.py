@@ -13,7 +13,7 @@ from toolkit_installer.engines.api import EngineTarget
 from toolkit_installer.engines.common.distribution import Distribution, plain
 from toolkit_installer.engines.detect import evidence
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
-from toolkit_installer.engines.detect.table import USUAL
+from toolkit_installer.engines.detect.table import USUAL, with_socket
 from toolkit_installer.engines.registry import names
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
@@ -112,7 +112,7 @@ def _named(
         why = f"--runtime {engine} with a file of its own"
         return EngineTarget(engine, asked, distribution=USUAL[engine], why=why)
     if asked.socket is not None:
-        row = evidence.of_row(node, asked.socket)
+        row = evidence.row_of(node, asked.socket, None) if with_socket(asked.socket) else None
         if row is None or row.engine is not engine:
             row = USUAL[engine]
         met = Evidence(Kind.LIVE, row, f"--runtime {engine} on {asked.socket}", asked.socket)

@@ -66,7 +66,7 @@ def of_kubelets(node: Node) -> tuple[Evidence, ...]:
             tell("A kubelet does not say what it uses", pid=each.process.pid, reason=each.told_by)
             continue
         words = f"the kubelet in {who} uses {each.socket}: {each.told_by}"
-        found.append(Evidence(Kind.KUBELET, _row(node, each.socket, each.process), words, each.socket))
+        found.append(Evidence(Kind.KUBELET, row_of(node, each.socket, each.process), words, each.socket))
     return tuple(found)
 
 
@@ -139,12 +139,12 @@ def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evi
     except EngineSilentError as error:
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None
-    row = _row(node, socket, live.process, engine) or USUAL[engine]
+    row = row_of(node, socket, live.process, engine) or USUAL[engine]
     behind = f", from {_named(live.process)} ({_identified(live.process)})" if live.process is not None else ""
     return Evidence(Kind.LIVE, row, f"{row.name} {live.version} answers on {socket}{behind}", socket, live.process)
 
 
-def _row(node: Node, socket: str, process: Process | None, engine: EngineName | None = None) -> Distribution | None:
+def row_of(node: Node, socket: str, process: Process | None, engine: EngineName | None = None) -> Distribution | None:
     """Return whose socket this is: told by the process, else by its place, else by its name."""
     rows = with_socket(socket)
     engine = engine or (rows[0].engine if rows else engine_of_socket(socket))
@@ -159,11 +159,6 @@ def _row(node: Node, socket: str, process: Process | None, engine: EngineName | 
     # two distributions may share a socket: the one whose folder is there has it
     present = [row for row in own if _is_there(node, posixpath.dirname(row.config))]
     return next(iter([*within, *present, *own]), USUAL[engine])
-
-
-def of_row(node: Node, socket: str) -> Distribution | None:
-    """Return the row whose socket this is, by its place alone; None where none knows it."""
-    return _row(node, socket, None) if with_socket(socket) else None
 
 
 def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:

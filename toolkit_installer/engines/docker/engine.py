@@ -23,7 +23,7 @@ from toolkit_installer.engines.api import (
     Survey,
 )
 from toolkit_installer.engines.common import answering, reloading, serving, told
-from toolkit_installer.engines.common.asking import NoAnswerError
+from toolkit_installer.engines.common.answering import NoAnswerError
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.docker import cdi as docker_cdi
 from toolkit_installer.engines.docker import client, kinds, rules
@@ -89,7 +89,9 @@ class Docker(Room[Survey]):
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
         low_level = ownership_of.low_level(docker_config.check(base), docker_config.SHAPE)
-        notes = (*_ignored(settings), *cdi.notes, *_trap(survey.live, target))
+        others = ",".join(source for source in settings.config_sources if source != "file")
+        ignored = (f"--config-source {others}: not for docker, whose own file is the one source",) if others else ()
+        notes = (*ignored, *cdi.notes, *_trap(survey.live, target))
         served_default = default if request.default is not None else None
         return Goals((goal,), served, served_default, low_level, notes, cdi.restart_why)
 
@@ -220,12 +222,6 @@ def _elsewhere(node: Node, target: EngineTarget, live: Live | None) -> str:
     theirs = _told(live) or (None if rootless else CONFIG)
     known = theirs is not None and told.reads(node, process, theirs, target.config) is False
     return theirs if known and theirs is not None else ""
-
-
-def _ignored(settings: EngineSettings) -> tuple[str, ...]:
-    """Return what is to be said of sources that docker does not have."""
-    others = [source for source in settings.config_sources if source != "file"]
-    return (f"--config-source {','.join(others)}: not for docker, whose own file is the one source",) if others else ()
 
 
 def _trap(live: Live | None, target: bytes) -> tuple[str, ...]:

@@ -47,7 +47,9 @@ class RancherLayout(Layout):
 
     def way(self, node: Node, release: str | None) -> tuple[Way, tuple[str, ...]]:
         """Return the drop-in where it is read, else the template, else none."""
-        known = _numbers(release) if release is not None else None
+        found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", release) if release is not None else None  # such as v2.1.4-k3s1
+        numbers = tuple(int(number or 0) for number in found.groups()) if found else ()
+        known = numbers if release is not None else None
         deep = known is None or known[:2] >= MERGES_DEEPLY
         if self.imports and deep and not self.named_template:
             return Way.DROP_IN, ()
@@ -110,12 +112,6 @@ def find(distribution: Distribution, read: Read, config: str) -> Layout | None:
         detects=DETECTION,
         runcs=(f"{data}/data/current/bin/{RUNC}", f"{data}/bin/{RUNC}"),
     )
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    """Return the numbers of a version such as "v2.1.4-k3s1" or "1.7.3"."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", release)
-    return tuple(int(number or 0) for number in found.groups()) if found else ()
 
 
 def _imports(patterns: object, folder: str, name: str) -> bool:
