@@ -18,7 +18,7 @@ ADAPTER = """
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set
 from toolkit_installer.engines import ownership
-from toolkit_installer.engines.api import EngineFile, EngineSilentError, Goal, Goals, Memory, Room, Survey
+from toolkit_installer.engines.api import EngineFile, EngineSilentError, Goal, Goals, Memory, Adapter, Survey
 from toolkit_installer.engines.common import answering, reloading
 from toolkit_installer.settings import EngineName, ReloadMode
 
@@ -26,7 +26,7 @@ ROLE = "boxer.toml"
 SHAPE = ownership.Shape(("runtimes",), ("default",), lambda entry: entry.get("path"))
 
 
-class Boxer(Room):
+class Boxer(Adapter):
     name = EngineName("boxer")
 
     def has_role(self, role):

@@ -1,4 +1,4 @@
-"""Golden cases of containerd's files: `tests/data/containerd/CASE/`, and what the room makes of one.
+"""Golden cases of containerd's files: `tests/data/containerd/CASE/`, and what the adapter makes of one.
 
 `in` and `out` are what /etc/containerd holds before and while we are installed; files that stay as they are stand in
 `in` alone. `case.toml`: a `note`; the release that is `live` (none: no daemon runs); the engine's `variables`; what is
@@ -84,7 +84,7 @@ def put(files: dict[str, bytes], root: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """What the room made of a case."""
+    """What the adapter made of a case."""
 
     survey: ContainerdSurvey
     goals: Goals
@@ -99,7 +99,7 @@ class Made:
 
 
 def make(case: Case, root: Path) -> Made:
-    """Put the case's files below `root` and ask the room. Raises InstallerError."""
+    """Put the case's files below `root` and ask the adapter. Raises InstallerError."""
     put(case.before(), root)
     engine = build(
         {}, {"RUNTIME": "containerd", **case.about.get("variables", {})}, Program.NVIDIA_CTK_INSTALLER

@@ -9,7 +9,7 @@ from typing import Any
 from toolkit_installer import log
 from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineTarget
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.detect.evidence import Evidence
@@ -71,7 +71,7 @@ def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
         "trouble": None,
     }
     try:
-        survey = room(target.name).survey(node, target)
+        survey = adapter_of(target.name).survey(node, target)
     except InstallerError as error:
         facts["trouble"] = str(error)
         return facts

@@ -9,7 +9,7 @@ from toolkit_installer import __version__
 from toolkit_installer.cli import output
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.driver import gpus
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.plan import EngineWork, mismatches, moved, superseded
@@ -145,7 +145,7 @@ def _holder(node: Node, settings: Settings, receipt: Receipt | None) -> int | No
 
 def _engine_facts(node: Node, engine: EngineRecord) -> dict[str, Any]:
     try:
-        live = room(engine.name).ask(node, engine.socket, _ASK_SECONDS)
+        live = adapter_of(engine.name).ask(node, engine.socket, _ASK_SECONDS)
     except EngineSilentError as error:
         answer: dict[str, Any] = {"answers": False, "served": None, "detail": [str(error)], "own": []}
     else:

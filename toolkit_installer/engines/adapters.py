@@ -11,7 +11,7 @@ from toolkit_installer.settings import EngineName
 
 
 @functools.cache
-def room(name: EngineName) -> Engine:
+def adapter_of(name: EngineName) -> Engine:
     """Return the engine's adapter, the same one each time."""
     module, _, kind = next(row.adapter for row in ENGINES if row.name == name).partition(":")
     made: Engine = getattr(importlib.import_module(module), kind)()

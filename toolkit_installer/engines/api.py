@@ -1,4 +1,4 @@
-"""What every engine's room offers, and the values that it works with."""
+"""What every engine's adapter offers, and the values that it works with."""
 
 from __future__ import annotations
 
@@ -220,12 +220,12 @@ class Goals:
 _Found = TypeVar("_Found", bound=Survey)
 
 
-class Room(Protocol[_Found]):
-    """An engine's room. `_Found` is what it finds of its engine, and works with."""
+class Adapter(Protocol[_Found]):
+    """An engine's adapter. `_Found` is what it finds of its engine, and works with."""
 
     @property
     def name(self) -> EngineName:
-        """The engine that this room is for."""
+        """The engine that this adapter is for."""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -311,8 +311,8 @@ class Room(Protocol[_Found]):
         return toml_document.parse(text.encode())["value"]
 
 
-Engine: TypeAlias = Room[Any]
-"""Any engine's room, with what itself has found."""
+Engine: TypeAlias = Adapter[Any]
+"""Any engine's adapter, with what itself has found."""
 
 
 def quarantine(engine: Engine, store: str) -> str | None:

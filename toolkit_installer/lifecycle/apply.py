@@ -6,7 +6,7 @@ import dataclasses
 
 from toolkit_installer import log
 from toolkit_installer.driver import cdi
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Live
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.lifecycle import plan, record
@@ -137,7 +137,7 @@ class Applier:
         def wrong(live: Live) -> list[str]:
             return plan.mismatches(live, work.goals.served, work.goals.default)
 
-        switch = Switch(room(work.name), work.survey, work.goals.files, reload, wrong)
+        switch = Switch(adapter_of(work.name), work.survey, work.goals.files, reload, wrong)
         before = self.switcher.reloads
         try:
             self.switcher.make(switch, interruptible=self.interruptible)
@@ -223,7 +223,7 @@ class Applier:
         # an engine that was not asked to read the new files has nothing to forget
         mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
         switch = Switch(
-            room(work.name),
+            adapter_of(work.name),
             work.survey,
             old,
             dataclasses.replace(work.reload, mode=mode),

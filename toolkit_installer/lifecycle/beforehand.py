@@ -11,7 +11,7 @@ import importlib
 
 from toolkit_installer import log
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 
 _MODULES = (
     "encodings.ascii",  # of what the kernel tells of open files; Python loads it when it is named
@@ -33,6 +33,6 @@ def everything() -> None:
     """Import what a change, or its way back, imports late. Changes nothing."""
     log.set_up()
     for name in registry.names():
-        room(name)  # it is imported by being asked for
+        adapter_of(name)  # it is imported by being asked for
     for module in _MODULES:
         importlib.import_module(module)

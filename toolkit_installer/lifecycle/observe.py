@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Engine, Memory, Request, Survey
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle import runtime_paths
@@ -42,7 +42,7 @@ def _engine(
     node: Node, request: Request, receipt: Receipt | None, store: ReceiptStore, originals: dict[str, bytes]
 ) -> EngineFacts:
     name = request.target.name
-    engine = room(name)
+    engine = adapter_of(name)
     recorded = receipt.engine(name) if receipt is not None else None
     survey = engine.survey(node, request.target)
     remembered = memories(engine, recorded, store, originals)

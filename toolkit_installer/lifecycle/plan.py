@@ -8,7 +8,7 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Goals, Live, Reload, Survey
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
@@ -93,7 +93,7 @@ def plan(target: Target, facts: Facts) -> Plan:
 
 
 def _engine(seen: EngineFacts) -> EngineWork:
-    engine = room(seen.request.target.name)
+    engine = adapter_of(seen.request.target.name)
     goals = engine.goals(seen.survey, seen.request, seen.memories)
     goals = dataclasses.replace(goals, dangers=seen.dangers, low_level=seen.base_runtimes(goals.low_level))
     due = seen.recorded is not None and seen.recorded.reload_due and not seen.read_since

@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineFile, EngineTarget, Survey
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.lifecycle import own_container, plan, stranding
@@ -63,7 +63,7 @@ def _engine(node: Node, seen: EngineFacts, work: EngineWork) -> None:
         is_ours = stranding.handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
         stranding.refuse(node, work, is_ours, "or keep the handler's name")
     if work.changes or work.reload_why:
-        room(work.name).try_out(node, work.survey, work.goals)
+        adapter_of(work.name).try_out(node, work.survey, work.goals)
 
 
 def _refuse_unread(target: EngineTarget, survey: Survey) -> None:

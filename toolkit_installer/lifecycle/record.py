@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from toolkit_installer import __version__
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Engine, Goal
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.plan import EngineWork
@@ -74,7 +74,7 @@ class Recorder:
         return (folder, *(f"{folder}/{place}" for place in layout.FOLDERS))
 
     def _engine(self, seen: Prepared, work: EngineWork) -> EngineRecord:
-        engine = room(work.name)
+        engine = adapter_of(work.name)
         previous = seen.receipt.engine(work.name) if seen.receipt is not None else None
         old = {file.path: file for file in previous.files} if previous is not None else {}
         files = [_file(engine, work, goal, old.get(goal.path)) for goal in work.goals.files]

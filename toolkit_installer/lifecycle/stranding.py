@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError
@@ -38,7 +38,7 @@ def refuse(node: Node, work: EngineWork, is_ours: Callable[[Live], set[str]], hi
     `hint` says what to do when these pods are gone. Raises EngineDownError for an engine that does not say its pods.
     """
     try:
-        pods = room(work.name).stranded(node, work.survey, work.goals.files, is_ours)
+        pods = adapter_of(work.name).stranded(node, work.survey, work.goals.files, is_ours)
     except EngineSilentError as error:
         raise EngineDownError(
             f"{error.reason}: they may need a handler that is to go", path=error.path, hint=f"look at its log; {hint}"

@@ -222,7 +222,7 @@ def test_an_import_is_added_once_and_taken_out_alone() -> None:
     assert meaning(without)["imports"] == ["/etc/c.toml"]
 
 
-# --- the room's choice between root and drop-in ---
+# --- the adapter's choice between root and drop-in ---
 
 
 def file(role: str, path: str, content: bytes | None) -> EngineFile:
@@ -277,11 +277,11 @@ def test_no_drop_in_of_another_version_than_the_roots_is_made() -> None:
 def test_an_untouched_drop_in_of_ours_goes_and_so_does_an_older_installers() -> None:
     made = goals(ROOT_3, "v2.1.4")
     text = made.files[0].target or b""
-    room, ours = Containerd(), file(DROP_IN_ROLE, "/d", text)
+    adapter, ours = Containerd(), file(DROP_IN_ROLE, "/d", text)
     remembered = Memory(None, frozenset({digest(text)}), made.files[0].ownership)
-    assert room.without_us(ours, remembered, FOLDER).base is None
+    assert adapter.without_us(ours, remembered, FOLDER).base is None
     theirs = file(DROP_IN_ROLE, "/d", text.replace(b"# Added by toolkit-installer", b"# Written by something else"))
-    assert room.without_us(theirs, Memory(), FOLDER).base is None
+    assert adapter.without_us(theirs, Memory(), FOLDER).base is None
 
 
 def test_a_root_that_is_not_there_is_made_for_the_daemon_that_runs() -> None:

@@ -224,7 +224,7 @@ def test_flags_that_collide_with_our_keys_are_seen(arguments: list[str], flags: 
     assert docker_config.flag_conflicts(arguments) == flags
 
 
-# --- the room's decisions about the whole file ---
+# --- the adapter's decisions about the whole file ---
 
 
 def file(content: bytes | None) -> EngineFile:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.node.node import Node
@@ -49,7 +49,7 @@ def test_a_client_that_cannot_start_or_is_cut_off_is_an_engine_that_is_silent(
 ) -> None:
     monkeypatch.setattr(client, "run", run)
     with pytest.raises(EngineSilentError):
-        room(engine).ask(node, PATH, 1)
+        adapter_of(engine).ask(node, PATH, 1)
 
 
 @pytest.mark.parametrize("engine", registry.names())
@@ -62,4 +62,4 @@ def test_a_sockets_folder_that_vanishes_is_an_engine_that_is_silent(node: Node, 
     elif spoil == "file":
         folder.write_text("")
     with pytest.raises(EngineSilentError):
-        room(engine).ask(node, PATH, 1)
+        adapter_of(engine).ask(node, PATH, 1)

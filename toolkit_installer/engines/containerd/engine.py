@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from toolkit_installer import log
 from toolkit_installer.engines.api import (
+    Adapter,
     EngineTarget,
     Goals,
     Live,
     Memory,
     Reload,
     Request,
-    Room,
     Survey,
 )
 from toolkit_installer.engines.common import answering, reloading, serving
@@ -35,8 +35,8 @@ from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 SOCKET = "/run/containerd/containerd.sock"
 
 
-class Containerd(Room[ContainerdSurvey]):
-    """containerd's room."""
+class Containerd(Adapter[ContainerdSurvey]):
+    """containerd's adapter."""
 
     name = EngineName.CONTAINERD
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from toolkit_installer import log
 from toolkit_installer.documents import secrets, visible
 from toolkit_installer.engines.api import (
+    Adapter,
     EngineFile,
     EngineSilentError,
     EngineTarget,
@@ -17,7 +18,6 @@ from toolkit_installer.engines.api import (
     Goals,
     Live,
     Reload,
-    Room,
     Survey,
 )
 from toolkit_installer.engines.common import answering, reloading, told
@@ -47,8 +47,8 @@ _HANDLER = "io.kubernetes.cri-o.RuntimeHandler"
 """Source: CRI-O's internal/annotations."""
 
 
-class Crio(Room[CrioSurvey]):
-    """CRI-O's room."""
+class Crio(Adapter[CrioSurvey]):
+    """CRI-O's adapter."""
 
     name = EngineName.CRIO
     folders = (DROP_INS,)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering, serving
 from toolkit_installer.engines.common.distribution import Distribution
@@ -135,7 +135,7 @@ def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evi
             return None
         return Evidence(Kind.LIVE, rows[0], f"{rows[0].name} listens on {socket}", socket)
     try:
-        live = answering.wait(room(engine), node, socket, deadline - time.monotonic())
+        live = answering.wait(adapter_of(engine), node, socket, deadline - time.monotonic())
     except EngineSilentError as error:
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None

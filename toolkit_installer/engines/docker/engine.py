@@ -10,6 +10,7 @@ from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import Set
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.api import (
+    Adapter,
     EngineFile,
     EngineSilentError,
     EngineTarget,
@@ -19,7 +20,6 @@ from toolkit_installer.engines.api import (
     Memory,
     Reload,
     Request,
-    Room,
     Survey,
 )
 from toolkit_installer.engines.common import answering, reloading, serving, told
@@ -43,8 +43,8 @@ _VALUE = "value"
 _CONFIG_FLAG = "--config-file"
 
 
-class Docker(Room[Survey]):
-    """docker's room."""
+class Docker(Adapter[Survey]):
+    """docker's adapter."""
 
     name = EngineName.DOCKER
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 
 from toolkit_installer import log
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Goal, Goals, Live, Reload, Survey
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
@@ -62,7 +62,7 @@ class EngineReverter:
 
         `then` says what to do once the pods are deleted for whose sake this is refused.
         """
-        engine = room(record.name)
+        engine = adapter_of(record.name)
         originals: dict[str, bytes] = {}
         work = self._work(receipt, record, originals)
         stranding.refuse(self.node, work, stranding.handlers_of_ours(receipt.toolkit_folder, record, staying), then)
@@ -93,7 +93,7 @@ class EngineReverter:
 
         The kept copies that they go back to go into `originals`. Raises as `_ask` does; ConfigurationError.
         """
-        engine = room(record.name)
+        engine = adapter_of(record.name)
         live = self._ask(engine, record)
         remembered = memories(engine, record, self.store, originals)
         goals = []
@@ -174,7 +174,7 @@ class EngineReverter:
         live = work.survey.live
         if not work.changes and (live is None or not wrong(live)):
             reload = Reload(ReloadMode.NONE)
-        switch = Switch(room(work.name), work.survey, work.goals.files, reload, wrong, last_resort=True)
+        switch = Switch(adapter_of(work.name), work.survey, work.goals.files, reload, wrong, last_resort=True)
         try:
             self.switcher.make(switch, interruptible=False)
         except NotServedError as error:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Container, Mapping, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.engines.adapters import room
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.answering import EngineBrokenError
@@ -80,7 +80,7 @@ def _unseen(node: Node, folder: str) -> list[str]:
     for engine, process, bound in serving.unnamed(node):
         for socket in bound:
             try:
-                live = room(engine).ask(node, socket, _ASK_SECONDS)
+                live = adapter_of(engine).ask(node, socket, _ASK_SECONDS)
             except EngineBrokenError:
                 break  # it runs without its CRI, and offers no handler
             except EngineSilentError:
@@ -97,7 +97,7 @@ def _unseen(node: Node, folder: str) -> list[str]:
 def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
     """Return the handlers in the folder that a live engine offers, or why that cannot be known."""
     try:
-        live = room(record.name).ask(node, record.socket, _ASK_SECONDS)
+        live = adapter_of(record.name).ask(node, record.socket, _ASK_SECONDS)
     except EngineBrokenError:
         return []  # it runs without its CRI, and offers no handler; its containers are looked for by themselves
     except EngineSilentError:
