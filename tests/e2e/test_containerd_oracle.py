@@ -15,7 +15,7 @@ from tests.support.containerd_binaries import Binary, differences, dump
 from tests.support.containerd_cases import HANDLERS, TOOLKIT, Case, cases
 from tests.support.containerd_links import CASES, put
 from toolkit_installer.engines.api import EngineTarget, Live, Request
-from toolkit_installer.engines.containerd import survey as containerd_survey
+from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName
@@ -79,8 +79,8 @@ def test_files_that_are_linked_give_every_containerd_what_it_had_and_our_handler
             continue
         answers = Live(f"{binary.release}.0", {"runc": None}, "runc") if live else None
         target = EngineTarget(EngineName.CONTAINERD)
-        survey = containerd_survey.look(Node(str(root)), target, "/run/containerd/containerd.sock", answers, "")
-        goals = Containerd().goals(survey, Request(target, HANDLERS, "nvidia", TOOLKIT), {})
+        inspection = containerd_inspection.look(Node(str(root)), target, "/run/containerd/containerd.sock", answers, "")
+        goals = Containerd().goals(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {})
         for goal in goals.files:
             if goal.target is not None:
                 place = root / goal.path.lstrip("/")

@@ -18,7 +18,7 @@ ADAPTER = """
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set
 from toolkit_installer.engines import ownership
-from toolkit_installer.engines.api import EngineFile, EngineSilentError, Goal, Goals, Memory, Adapter, Survey
+from toolkit_installer.engines.api import EngineFile, EngineSilentError, Goal, Goals, Memory, Adapter, Inspection
 from toolkit_installer.engines.common import answering, reloading
 from toolkit_installer.settings import EngineName, ReloadMode
 
@@ -35,13 +35,14 @@ class Boxer(Adapter):
     def may_be(self, role, name):
         return ".toml" in name
 
-    def survey(self, node, target):
+    def inspect(self, node, target):
         socket = target.socket or "/run/boxer.sock"
         live, silence = answering.heard(self, node, socket, target.asked.answer_timeout)
-        return Survey(socket, (EngineFile(ROLE, *node.find(target.config or "/etc/boxer/boxer.toml")),), live, silence)
+        file = EngineFile(ROLE, *node.find(target.config or "/etc/boxer/boxer.toml"))
+        return Inspection(socket, (file,), live, silence)
 
-    def goals(self, survey, request, memories):
-        (file,) = survey.files
+    def goals(self, inspection, request, memories):
+        (file,) = inspection.files
         without = self.without_us(file, memories.get(file.path, Memory()), request.toolkit_folder)
         base = toml_document.parse(without.base or b"")
         changes = [Set(("runtimes", each.name), {"path": each.executable}) for each in request.handlers]
@@ -51,7 +52,7 @@ class Boxer(Adapter):
         goal = without.with_us(text, toml_document.parse, ownership.record(base, changes))
         return Goals((goal,), served, request.default, ownership.low_level(base, SHAPE))
 
-    def recognised(self, survey, toolkit_folder):
+    def recognised(self, inspection, toolkit_folder):
         return {}
 
     def without_us(self, file, memory, toolkit_folder):
@@ -62,8 +63,8 @@ class Boxer(Adapter):
         base, left = ownership.given_back(file.content, memory.before, memory.written, taken_out)
         return Goal(file, base, base, left=left)
 
-    def reload(self, node, survey, settings):
-        return reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SIGNAL)
+    def reload(self, node, inspection, settings):
+        return reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
 
     def ask(self, node, socket, seconds):
         raise EngineSilentError("boxer does not answer", path=socket)

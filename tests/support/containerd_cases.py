@@ -15,9 +15,9 @@ from typing import Any
 
 from toolkit_installer.cli.options.build import build
 from toolkit_installer.engines.api import EngineFile, EngineTarget, Goals, Live, Memory, Request
-from toolkit_installer.engines.containerd import survey as containerd_survey
+from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.survey import ContainerdSurvey
+from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.memory import digest
@@ -86,7 +86,7 @@ def put(files: dict[str, bytes], root: Path) -> None:
 class Made:
     """What the adapter made of a case."""
 
-    survey: ContainerdSurvey
+    inspection: ContainerdInspection
     goals: Goals
 
     def after(self, before: dict[str, bytes]) -> dict[str, bytes]:
@@ -107,9 +107,9 @@ def make(case: Case, root: Path) -> Made:
     target = EngineTarget(EngineName.CONTAINERD, engine, recognised=case.about.get("recognised", False))
     release = case.about.get("live")
     live = Live(release, {"runc": None}, "runc") if release is not None else None
-    survey = containerd_survey.look(Node(str(root)), target, "/run/containerd/containerd.sock", live, "")
-    survey = dataclasses.replace(survey, kubelet=case.about.get("kubelet"))
-    return Made(survey, Containerd().goals(survey, Request(target, HANDLERS, "nvidia", TOOLKIT), {}))
+    inspection = containerd_inspection.look(Node(str(root)), target, "/run/containerd/containerd.sock", live, "")
+    inspection = dataclasses.replace(inspection, kubelet=case.about.get("kubelet"))
+    return Made(inspection, Containerd().goals(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {}))
 
 
 def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, bytes | None]]:

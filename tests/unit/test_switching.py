@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
+from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Goal, Inspection, Live, Reload
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle import reload as switching
@@ -150,8 +150,10 @@ def switch(player: Player, reload: Reload, content: bytes | None = NEW, *, last_
         return [] if (content or b"").decode() in "".join(live.handlers) else ["it lists something else"]
 
     live = Live("1.0", {}, None, player.process)
-    survey = Survey("/run/engine.sock", (file,), live)
-    return Switch(cast("Engine", player), survey, [Goal(file, None, content)], reload, wrong, last_resort=last_resort)
+    inspection = Inspection("/run/engine.sock", (file,), live)
+    return Switch(
+        cast("Engine", player), inspection, [Goal(file, None, content)], reload, wrong, last_resort=last_resort
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -71,17 +71,19 @@ def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
         "trouble": None,
     }
     try:
-        survey = adapter_of(target.name).survey(node, target)
+        inspection = adapter_of(target.name).inspect(node, target)
     except InstallerError as error:
         facts["trouble"] = str(error)
         return facts
-    facts["files"] = [{"role": file.role, "path": file.path, "exists": file.found is not None} for file in survey.files]
-    facts["socket"] = survey.socket
-    if survey.live is None:
-        facts["trouble"] = survey.silence or None
+    facts["files"] = [
+        {"role": file.role, "path": file.path, "exists": file.found is not None} for file in inspection.files
+    ]
+    facts["socket"] = inspection.socket
+    if inspection.live is None:
+        facts["trouble"] = inspection.silence or None
     else:
-        facts["version"] = survey.live.version
-        facts["unit"] = survey.live.process.unit if survey.live.process is not None else None
+        facts["version"] = inspection.live.version
+        facts["unit"] = inspection.live.process.unit if inspection.live.process is not None else None
     return facts
 
 

@@ -113,7 +113,7 @@ class EngineFile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Survey:
+class Inspection:
     """An engine as it was found. `live` is None where nothing answers on its socket; `silence` says what was heard."""
 
     socket: str
@@ -217,7 +217,7 @@ class Goals:
     """What may go wrong when the engine is reloaded, in words."""
 
 
-_Found = TypeVar("_Found", bound=Survey)
+_Found = TypeVar("_Found", bound=Inspection)
 
 
 class Adapter(Protocol[_Found]):
@@ -238,13 +238,13 @@ class Adapter(Protocol[_Found]):
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role, wherever it lies, may be called `name`. Pure."""
 
-    def survey(self, node: Node, target: EngineTarget) -> _Found:
+    def inspect(self, node: Node, target: EngineTarget) -> _Found:
         """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
 
-    def goals(self, survey: _Found, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    def goals(self, inspection: _Found, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what the files should be; pure. Raises ConfigurationError for what it cannot work with."""
 
-    def recognised(self, survey: _Found, toolkit_folder: str) -> Mapping[str, Ownership]:
+    def recognised(self, inspection: _Found, toolkit_folder: str) -> Mapping[str, Ownership]:
         """Return what is ours by path though no receipt says so, beside the runtimes in our toolkit folder.
 
         Pure. Raises ConfigurationError.
@@ -253,10 +253,10 @@ class Adapter(Protocol[_Found]):
     def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
         """Return what a file should be once we are gone: its target is its base. Pure. Raises ConfigurationError."""
 
-    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Decide how the engine is reloaded. Raises ConfigurationError where it cannot be as asked."""
 
-    def try_out(self, node: Node, survey: _Found, goals: Goals) -> None:
+    def try_out(self, node: Node, inspection: _Found, goals: Goals) -> None:
         """Let the live daemon's own binary read the new configuration. Writes nothing.
 
         Raises ConfigurationError if it refuses it, or would lose something by it; says nothing if it cannot be asked.
@@ -268,7 +268,7 @@ class Adapter(Protocol[_Found]):
         None where nothing is known against it. Writes nothing.
         """
 
-    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # most have none
+    def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # most have none
         """Return warnings about this way of reloading, one sentence each."""
         return ()
 
@@ -282,15 +282,15 @@ class Adapter(Protocol[_Found]):
     def stranded(
         self,
         node: Node,  # noqa: ARG002  # what CRI-O needs
-        survey: Survey,  # noqa: ARG002
+        inspection: Inspection,  # noqa: ARG002
         goals: Sequence[Goal],  # noqa: ARG002
         is_ours: Callable[[Live], set[str]],  # noqa: ARG002
     ) -> tuple[str, ...]:
         """Return in words the pods that the engine could neither stop nor delete once its files are `goals`.
 
         None for most: dockerd remembers how each container was started, and containerd's shims know their runtimes.
-        Only pods of the handlers that `is_ours` names count. Of `survey`, `live` is None where the engine was not asked
-        yet, or does not run.
+        Only pods of the handlers that `is_ours` names count. Of `inspection`, `live` is None where the engine was not
+        asked yet, or does not run.
         Raises EngineSilentError.
         """
         return ()

@@ -137,7 +137,7 @@ class Applier:
         def wrong(live: Live) -> list[str]:
             return plan.mismatches(live, work.goals.served, work.goals.default)
 
-        switch = Switch(adapter_of(work.name), work.survey, work.goals.files, reload, wrong)
+        switch = Switch(adapter_of(work.name), work.inspection, work.goals.files, reload, wrong)
         before = self.switcher.reloads
         try:
             self.switcher.make(switch, interruptible=self.interruptible)
@@ -224,7 +224,7 @@ class Applier:
         mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
         switch = Switch(
             adapter_of(work.name),
-            work.survey,
+            work.inspection,
             old,
             dataclasses.replace(work.reload, mode=mode),
             lambda now: plan.leftovers(now, work),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from toolkit_installer.engines.api import Memory, Reload, Request, Survey
+from toolkit_installer.engines.api import Inspection, Memory, Reload, Request
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle.files.cdi import SpecificationFacts
 from toolkit_installer.lifecycle.files.toolkit import Installed
@@ -20,7 +20,7 @@ class EngineFacts:
     """An engine that is to be configured, as it was found."""
 
     request: Request
-    survey: Survey
+    inspection: Inspection
     recorded: EngineRecord | None
     memories: Mapping[str, Memory]
     """What the receipt remembers of its files, by path."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Engine, Memory, Request, Survey
+from toolkit_installer.engines.api import Engine, Inspection, Memory, Request
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle import runtime_paths
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Generated, ToolkitFacts
@@ -44,16 +44,18 @@ def _engine(
     name = request.target.name
     engine = adapter_of(name)
     recorded = receipt.engine(name) if receipt is not None else None
-    survey = engine.survey(node, request.target)
+    inspection = engine.inspect(node, request.target)
     remembered = memories(engine, recorded, store, originals)
-    reload = engine.reload(node, survey, request.settings)
-    process = survey.live.process if survey.live is not None else None
+    reload = engine.reload(node, inspection, request.settings)
+    process = inspection.live.process if inspection.live is not None else None
 
     def base_runtimes(named: Sequence[str]) -> tuple[str, ...]:
         return runtime_paths.absolute(node, named, request.toolkit_folder, process)
 
-    dangers = engine.dangers(node, survey, reload)
-    return EngineFacts(request, survey, recorded, remembered, reload, dangers, _read_since(survey), base_runtimes)
+    dangers = engine.dangers(node, inspection, reload)
+    return EngineFacts(
+        request, inspection, recorded, remembered, reload, dangers, _read_since(inspection), base_runtimes
+    )
 
 
 def memories(
@@ -70,10 +72,10 @@ def memories(
     return result
 
 
-def _read_since(survey: Survey) -> bool:
-    process = survey.live.process if survey.live is not None else None
-    changed = [file.found.identity.ctime_ns / 1e9 for file in survey.files if file.found is not None]
-    if process is None or len(changed) < len(survey.files):
+def _read_since(inspection: Inspection) -> bool:
+    process = inspection.live.process if inspection.live is not None else None
+    changed = [file.found.identity.ctime_ns / 1e9 for file in inspection.files if file.found is not None]
+    if process is None or len(changed) < len(inspection.files):
         return False
     return max(changed) + _CLOCK_SECONDS < process.started <= time.time() + _CLOCK_SECONDS
 

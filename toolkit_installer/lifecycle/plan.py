@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Goals, Live, Reload, Survey
+from toolkit_installer.engines.api import Goals, Inspection, Live, Reload
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.files.toolkit import Installed
@@ -42,7 +42,7 @@ class EngineWork:
     """An engine's part, for installing or for reverting. `reload_why` says in words why it is to be reloaded."""
 
     name: EngineName
-    survey: Survey
+    inspection: Inspection
     goals: Goals
     reload: Reload = Reload(ReloadMode.NONE)
     reload_why: str = ""
@@ -94,10 +94,10 @@ def plan(target: Target, facts: Facts) -> Plan:
 
 def _engine(seen: EngineFacts) -> EngineWork:
     engine = adapter_of(seen.request.target.name)
-    goals = engine.goals(seen.survey, seen.request, seen.memories)
+    goals = engine.goals(seen.inspection, seen.request, seen.memories)
     goals = dataclasses.replace(goals, dangers=seen.dangers, low_level=seen.base_runtimes(goals.low_level))
     due = seen.recorded is not None and seen.recorded.reload_due and not seen.read_since
-    return engine_work(engine.name, seen.survey, goals, seen.reload, reload_due=due)
+    return engine_work(engine.name, seen.inspection, goals, seen.reload, reload_due=due)
 
 
 def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
@@ -139,7 +139,7 @@ def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWo
     if not work.remove or seen.in_use():
         return ()
     named = seen.named({goal.path for engine in engines for goal in engine.goals.files})
-    unreloaded = [engine.survey.live for engine in engines if engine.reload.mode is ReloadMode.NONE]
+    unreloaded = [engine.inspection.live for engine in engines if engine.reload.mode is ReloadMode.NONE]
     offered = named | {path for live in unreloaded if live is not None for path in live.handlers.values()}
     return tuple(name for name in work.remove if posixpath.join(work.folder, name.removesuffix(".real")) not in offered)
 
@@ -202,7 +202,9 @@ def toolkit_work(
     return ToolkitWork(folder, tuple(files), write, remove, frozenset(present))
 
 
-def engine_work(name: EngineName, survey: Survey, goals: Goals, reload: Reload, *, reload_due: bool) -> EngineWork:
+def engine_work(
+    name: EngineName, inspection: Inspection, goals: Goals, reload: Reload, *, reload_due: bool
+) -> EngineWork:
     """Return an engine's part of the plan."""
     why = ""
     if reload.mode is not ReloadMode.NONE:
@@ -210,10 +212,10 @@ def engine_work(name: EngineName, survey: Survey, goals: Goals, reload: Reload, 
             why = "its configuration changes"
         elif reload_due:
             why = "it was not reloaded after the last change"
-        elif survey.live is not None:
-            why = "; ".join(mismatches(survey.live, goals.served, goals.default))
+        elif inspection.live is not None:
+            why = "; ".join(mismatches(inspection.live, goals.served, goals.default))
             why = why or (goals.restart_why if reload.restarts else "")
-    return EngineWork(name, survey, goals, reload, why)
+    return EngineWork(name, inspection, goals, reload, why)
 
 
 def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> list[str]:
@@ -231,7 +233,7 @@ def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> li
 
 def leftovers(now: Live, work: EngineWork) -> list[str]:
     """Return in words what the engine still serves of a change that was taken back; nothing once it has forgotten."""
-    before = work.survey.live
+    before = work.inspection.live
     known = before.handlers if before is not None else {}
     wrong = [
         f"it still lists the handler {name}"

@@ -7,7 +7,7 @@ import posixpath
 import re
 
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineFile, EngineTarget, Survey
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Inspection
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.lifecycle import own_container, plan, stranding
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts
@@ -52,25 +52,25 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
 def refuse_contradictions(node: Node, facts: Facts) -> None:
     """Raise ConfigurationError where an engine's files are not to be planned for as they were found."""
     for seen in facts.engines:
-        _refuse_unread(seen.request.target, seen.survey)
-        for file in seen.survey.files:
+        _refuse_unread(seen.request.target, seen.inspection)
+        for file in seen.inspection.files:
             _refuse_another_installation(node, file, facts.toolkit.folder)
 
 
 def _engine(node: Node, seen: EngineFacts, work: EngineWork) -> None:
     _refuse_deadly_signal(work)
-    if work.changes and work.survey.live is not None:
+    if work.changes and work.inspection.live is not None:
         is_ours = stranding.handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
         stranding.refuse(node, work, is_ours, "or keep the handler's name")
     if work.changes or work.reload_why:
-        adapter_of(work.name).try_out(node, work.survey, work.goals)
+        adapter_of(work.name).try_out(node, work.inspection, work.goals)
 
 
-def _refuse_unread(target: EngineTarget, survey: Survey) -> None:
+def _refuse_unread(target: EngineTarget, inspection: Inspection) -> None:
     """Raise ConfigurationError if the running engine would not read the file that was named."""
-    if survey.elsewhere and survey.process is not None:
+    if inspection.elsewhere and inspection.process is not None:
         raise ConfigurationError(
-            f"the running {target.name} (PID {survey.process.pid}) reads {survey.elsewhere}, and not this file",
+            f"the running {target.name} (PID {inspection.process.pid}) reads {inspection.elsewhere}, and not this file",
             path=target.config,
             hint="nothing was changed; name that one, or leave --config out; where only single folders of the node are "
             "mounted, mount the folder that it is in, and name it as it is seen there",
@@ -79,7 +79,7 @@ def _refuse_unread(target: EngineTarget, survey: Survey) -> None:
 
 def _refuse_deadly_signal(work: EngineWork) -> None:
     """Raise ConfigurationError if a signal on what the files are to be, or on what they go back to, ends the engine."""
-    live = work.survey.live
+    live = work.inspection.live
     if live is None or not work.reload_why or work.reload.mode is not ReloadMode.SIGNAL:
         return
     for goal in work.goals.files:

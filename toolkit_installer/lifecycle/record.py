@@ -80,7 +80,7 @@ class Recorder:
         files = [_file(engine, work, goal, old.get(goal.path)) for goal in work.goals.files]
         return EngineRecord(
             name=work.name,
-            socket=work.survey.socket,
+            socket=work.inspection.socket,
             reload=self._settings.asked_of(work.name).reload_mode,
             handlers=tuple(work.goals.served.items()),
             default=work.goals.default,

@@ -71,7 +71,7 @@ class Switcher:
             except NotServedError:
                 # an engine that is gone reads the file at its start; one that hangs may have a signal pending,
                 # and has crashed on less than explicit values
-                if switch.last_resort and process_of(self.node, switch.engine.name, switch.survey.socket) is None:
+                if switch.last_resort and process_of(self.node, switch.engine.name, switch.inspection.socket) is None:
                     self._write(switch.engine, final)
                 raise
         self._write(switch.engine, final)
@@ -108,7 +108,7 @@ class Switcher:
 
     def _refusal(self, switch: Switch) -> str | None:
         """Return why a restart would take down an engine that runs; None if nothing is known against it."""
-        process = switch.survey.process
+        process = switch.inspection.process
         if not switch.reload.restarts or process is None or processes.look(process.pid) != process:
             return None
         words = switch.engine.refusal(self.node, process)
@@ -140,7 +140,7 @@ class Switcher:
 
     def _ended(self, switch: Switch) -> bool:
         """Wait for the end of the process that served so far, as long as it takes if nothing is in its way."""
-        process = switch.survey.process
+        process = switch.inspection.process
         deadline = time.monotonic() + _END_SECONDS
         while process is not None and processes.look(process.pid) == process:
             if time.monotonic() > deadline:
@@ -180,7 +180,7 @@ class Switcher:
 
     def _told(self, switch: Switch, error: NotServedError, began: float) -> NotServedError:
         """Return the error with what the unit's log has to say, where the engine has a unit and it is not told yet."""
-        process = switch.survey.process
+        process = switch.inspection.process
         unit = switch.reload.unit or (process.unit if process is not None else None)
         if unit is None or LOG_SAYS in error.reason:
             return error

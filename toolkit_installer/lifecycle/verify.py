@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import Engine, EngineSilentError, Goal, Live, Reload, Survey
+from toolkit_installer.engines.api import Engine, EngineSilentError, Goal, Inspection, Live, Reload
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
@@ -45,7 +45,7 @@ class Switch:
     """
 
     engine: Engine
-    survey: Survey
+    inspection: Inspection
     """The engine as it was found before the change."""
     files: Sequence[Goal]
     """What its files are to hold, their targets, in the order in which they are written."""
@@ -121,12 +121,12 @@ class Verifier:
         wanted. `heard` is what is said first of an engine that does not come to serve. Raises NotServedError; Stopped
         if it is `interruptible` and a signal came.
         """
-        before = switch.survey.process
+        before = switch.inspection.process
         steady = Steadiness(time.monotonic() + self._seconds)
         while True:
             try:
                 live = switch.engine.ask(
-                    self._node, switch.survey.socket, max(1.0, min(_ASK_SECONDS, steady.remaining))
+                    self._node, switch.inspection.socket, max(1.0, min(_ASK_SECONDS, steady.remaining))
                 )
             except EngineSilentError as error:
                 last, answers = error.reason, False
@@ -162,7 +162,7 @@ class Verifier:
 
     def fallen(self, switch: Switch) -> str | None:
         """Return the unit of an engine that ended and that nothing starts again; None for all others."""
-        process = switch.survey.process
+        process = switch.inspection.process
         if process is None or process.unit is None or processes.look(process.pid) == process:
             return None
         state = self._node.services.property(process.unit, "ActiveState")

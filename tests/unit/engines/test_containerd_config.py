@@ -17,8 +17,8 @@ from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE
-from toolkit_installer.engines.containerd.survey import ContainerdSurvey as Survey
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE
+from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
@@ -237,7 +237,7 @@ def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None)
         file(DROP_IN_ROLE, "/etc/containerd/conf.d/99-nvidia.toml", drop_in),
     )
     return Containerd().goals(
-        Survey("/s", files, live), Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER), {}
+        Inspection("/s", files, live), Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER), {}
     )
 
 
@@ -298,5 +298,5 @@ def test_a_relative_import_is_looked_for_beside_the_file_that_the_daemon_was_sta
     files = (file(ROOT_ROLE, "/srv/containerd/config.toml", root), file(DROP_IN_ROLE, path, None))
     live = Live("v2.1.4", {"runc": None}, "runc")
     request = Request(EngineTarget(EngineName.CONTAINERD, EngineSettings(drop_in=path)), HANDLERS, "nvidia", FOLDER)
-    made = Containerd().goals(Survey("/s", files, live), request, {})
+    made = Containerd().goals(Inspection("/s", files, live), request, {})
     assert {goal.role: goal.target for goal in made.files}[ROOT_ROLE] == root  # imported already: nothing to add

@@ -16,6 +16,8 @@ from toolkit_installer.engines.api import EngineFile, EngineTarget, Goals, Reque
 from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd.distributions.rancher_layout import DETECTION
 from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
+from toolkit_installer.engines.containerd.inspection import ROOT_ROLE, ContainerdInspection, Placed
 from toolkit_installer.engines.containerd.layouts import (
     DROP_IN_ROLE,
     FILE_ROLE,
@@ -25,8 +27,6 @@ from toolkit_installer.engines.containerd.layouts import (
     Way,
 )
 from toolkit_installer.engines.containerd.sources import Sources
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
-from toolkit_installer.engines.containerd.survey import ROOT_ROLE, ContainerdSurvey, Placed
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
@@ -80,8 +80,8 @@ def file(role: str, path: str, content: bytes | None) -> EngineFile:
 def plainly(content: bytes, request: Request, sources: Sources) -> Goals:
     """Return what is made of a config.toml."""
     files = (file(ROOT_ROLE, "/c/config.toml", content), file(PLAIN_DROP_IN_ROLE, "/c/conf.d/99-nvidia.toml", None))
-    survey = ContainerdSurvey("/s", files, None, sources=sources)
-    return Containerd().goals(survey, request, {})
+    inspection = ContainerdInspection("/s", files, None, sources=sources)
+    return Containerd().goals(inspection, request, {})
 
 
 def placed(  # one distribution, as it was found
@@ -96,8 +96,8 @@ def placed(  # one distribution, as it was found
         file(FILE_ROLE if layout.in_place else DROP_IN_ROLE, layout.drop_in, content if layout.in_place else None),
         file(TEMPLATE_ROLE, layout.template or "", template),
     )
-    survey = ContainerdSurvey("/s", files, None, placed=Placed(layout, way, content), sources=sources)
-    return Containerd().goals(survey, request, {})
+    inspection = ContainerdInspection("/s", files, None, placed=Placed(layout, way, content), sources=sources)
+    return Containerd().goals(inspection, request, {})
 
 
 def target(goals: Goals, role: str) -> bytes:

@@ -14,10 +14,10 @@ from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, Table
 from toolkit_installer.engines.api import EngineFile, EngineTarget, Goal, Live, Memory, Request
 from toolkit_installer.engines.containerd.config import built_in, recognised
 from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, Placed
+from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_ROLE
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout, Way
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, Placed
-from toolkit_installer.engines.containerd.survey import ContainerdSurvey as Survey
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, PLUGINS, shape
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
@@ -71,7 +71,7 @@ def stories(base: bytes | None, release: str | None) -> list[Story]:
     """Return the files that are changed when the handlers are registered on `base`; none if it is refused."""
     live = Live(release, {"runc": None}, "runc") if release is not None else None
     files = (file(ROOT_ROLE, "/etc/containerd/config.toml", base), file(DROP_IN_ROLE, DROP_IN, None))
-    goals = Containerd().goals(Survey("/s", files, live), REQUEST, {}).files
+    goals = Containerd().goals(Inspection("/s", files, live), REQUEST, {}).files
     return [made(goal) for goal in goals if goal.target not in (None, goal.base)]
 
 
@@ -80,8 +80,8 @@ def beside(content: bytes, drop_in: bytes | None) -> Story:
     version = toml_document.parse(content)["version"]
     layout = Layout("k3s", "/c/config.toml", version, drop_in="/c/d/99-nvidia.toml", source="/c/config.toml")
     files = (file(GENERATED_ROLE, layout.generated, content), file(PLACED_ROLE, layout.drop_in, drop_in))
-    survey = Survey("/s", files, None, placed=Placed(layout, Way.DROP_IN, content))
-    (goal,) = Containerd().goals(survey, REQUEST, {}).files
+    inspection = Inspection("/s", files, None, placed=Placed(layout, Way.DROP_IN, content))
+    (goal,) = Containerd().goals(inspection, REQUEST, {}).files
     return made(goal)
 
 
@@ -231,7 +231,7 @@ def test_a_version_1_that_we_wrote_goes_whatever_others_wrote() -> None:
     target = EngineTarget(EngineName.CONTAINERD, EngineSettings(use_legacy_config=True))
     request = dataclasses.replace(REQUEST, target=target)
     files = (file(ROOT_ROLE, "/c", b""), file(DROP_IN_ROLE, DROP_IN, None))
-    story = made(Containerd().goals(Survey("/s", files, None), request, {}).files[0])
+    story = made(Containerd().goals(Inspection("/s", files, None), request, {}).files[0])
     assert meaning(story.text)["version"] == 1
     goal = story.without_us(setting(("plugins", CRI_PLUGIN[1], "sandbox_image"), "pause")(story.text))
     assert meaning(goal.base) == {"plugins": {"cri": {"sandbox_image": "pause"}}}

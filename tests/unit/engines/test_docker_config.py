@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, apply, lookup, same
-from toolkit_installer.engines.api import EngineFile, EngineTarget, Memory, Request, Survey
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Inspection, Memory, Request
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.engines.ownership import Ownership, low_level
@@ -261,7 +261,7 @@ def test_an_empty_file_of_the_operators_stays_an_empty_file() -> None:
 
 def test_what_should_be_served_is_what_was_registered() -> None:
     goals = Docker().goals(
-        Survey("/s", (file(None),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia", FOLDER), {}
+        Inspection("/s", (file(None),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia", FOLDER), {}
     )
     assert goals.served == {handler.name: handler.executable for handler in HANDLERS}
     assert goals.default == "nvidia"
@@ -269,7 +269,9 @@ def test_what_should_be_served_is_what_was_registered() -> None:
     assert (goal.base, json_document.parse(goal.target or b"")["default-runtime"]) == (None, "nvidia")
     assert (
         Docker()
-        .goals(Survey("/s", (file(b"{}"),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, None, FOLDER), {})
+        .goals(
+            Inspection("/s", (file(b"{}"),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, None, FOLDER), {}
+        )
         .default
         is None
     )

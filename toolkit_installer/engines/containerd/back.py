@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineFile, Goal, Memory
 from toolkit_installer.engines.containerd import config, layouts, templates
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
 from toolkit_installer.engines.ownership import MARKER, Ownership, given_back
 from toolkit_installer.errors import located
 
@@ -60,22 +60,22 @@ def _toml(role: str, content: bytes, memory: Memory, toolkit_folder: str) -> tup
     return base, left
 
 
-def recognised(survey: ContainerdSurvey, toolkit_folder: str) -> Mapping[str, Ownership]:
+def recognised(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping[str, Ownership]:
     """Return what stands in our blocks, and the import of a drop-in that goes with us, though no receipt says so.
 
     containerd refuses to start with a literal import that leads nowhere. In a distribution's place, ours is marked or
     lies in our toolkit folder, and there is nothing more to be recognised. Raises ConfigurationError.
     """
-    if survey.placed is not None:
+    if inspection.placed is not None:
         return {}
-    root, drop_in = survey.file(ROOT_ROLE), survey.file(DROP_IN_ROLE)
+    root, drop_in = inspection.file(ROOT_ROLE), inspection.file(DROP_IN_ROLE)
     found = {}
-    for file in survey.files:
+    for file in inspection.files:
         with located(file.path):
             found[file.path] = config.recognised(file.content or b"", whole=file is drop_in)
     goes = without_us(drop_in, Memory(ownership=found[drop_in.path]), toolkit_folder).base is None
     if goes and drop_in.content is not None:
-        imports = config.imports_of(root.content or b"", sorted({*survey.drop_in_names, drop_in.path}))
+        imports = config.imports_of(root.content or b"", sorted({*inspection.drop_in_names, drop_in.path}))
         known = found[root.path]
         found[root.path] = dataclasses.replace(known, keys=(*known.keys, *imports.keys))
     return found

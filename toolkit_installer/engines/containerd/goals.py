@@ -12,7 +12,7 @@ from toolkit_installer.engines.api import Goal, Goals, Request
 from toolkit_installer.engines.containerd import config, sources
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
-from toolkit_installer.engines.containerd.survey import DROP_IN, DROP_IN_ROLE, ENDING, ROOT_ROLE
+from toolkit_installer.engines.containerd.inspection import DROP_IN, DROP_IN_ROLE, ENDING, ROOT_ROLE
 from toolkit_installer.engines.containerd.tables import RUNTIME, SHORT, runtimes_in, shape
 from toolkit_installer.engines.containerd.views import MERGES_DEEPLY, Read, View
 from toolkit_installer.engines.containerd.work import Work
@@ -88,7 +88,7 @@ def in_place(work: Work) -> Goals:
 
 def _not_editable(work: Work, role: str) -> ConfigurationError:
     """Return the error for a file that counts and cannot be changed from here."""
-    imported = next(each for each in work.survey.graph if work.roles.get(each.path) == role)
+    imported = next(each for each in work.inspection.graph if work.roles.get(each.path) == role)
     root = work.without[ROOT_ROLE].path
     if ENDING not in posixpath.basename(imported.file):
         leads = "" if imported.file == imported.place else f"it leads to {imported.file}, whose name"

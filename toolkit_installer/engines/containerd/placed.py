@@ -15,8 +15,8 @@ from toolkit_installer.engines.api import Goal, Goals, Request
 from toolkit_installer.engines.containerd import config, templates
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.inspection import ContainerdInspection, Placed
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLE, Layout, Way
-from toolkit_installer.engines.containerd.survey import ContainerdSurvey, Placed
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     CRI_PLUGIN,
@@ -37,9 +37,11 @@ _ON_BY_DEFAULT = 3
 class Placing:
     """One distribution's containerd, its files without us by role, and what is asked for."""
 
-    def __init__(self, survey: ContainerdSurvey, placed: Placed, request: Request, without: Mapping[str, Goal]) -> None:
+    def __init__(
+        self, inspection: ContainerdInspection, placed: Placed, request: Request, without: Mapping[str, Goal]
+    ) -> None:
         """Raise ConfigurationError for what cannot be worked with."""
-        self.survey = survey
+        self.inspection = inspection
         self.placed = placed
         self.layout = layout = placed.layout
         self.request = request
@@ -51,7 +53,7 @@ class Placing:
             with located(template.path):
                 templates.refuse_twice(template.base or b"", layout.finding(request.toolkit_folder))
         self.document = layout.document(placed.content, request.toolkit_folder)
-        sources, folder = survey.sources, request.toolkit_folder
+        sources, folder = inspection.sources, request.toolkit_folder
         self.offered = containerd_sources.offers(sources, self.document, layout.plugin, folder)
 
     def goals(self) -> Goals:
@@ -64,7 +66,7 @@ class Placing:
                 self._into_template()
             else:
                 self._found_by_itself()
-        own = self.survey.live.own if self.survey.live is not None else frozenset[str]()
+        own = self.inspection.live.own if self.inspection.live is not None else frozenset[str]()
         if own:
             self.notes.append(
                 f"{self.layout.name} registers {', '.join(sorted(own))} by itself, as long as it finds their programs "
@@ -87,7 +89,7 @@ class Placing:
     def _into_drop_in(self) -> None:
         version = self.layout.version
         part = self._part(version)
-        self.notes += containerd_sources.unused(self.survey.sources, self.offered)
+        self.notes += containerd_sources.unused(self.inspection.sources, self.offered)
         if part.legacy:
             self.default = None  # such a default has no name
         elif self.request.settings.use_legacy_config:
@@ -116,7 +118,7 @@ class Placing:
             own = templates.named(base, part)
         self.without[TEMPLATE_ROLE] = dataclasses.replace(goal, target=text)
         self._note_cdi(wanted=part.cdi)
-        self.notes += containerd_sources.unused(self.survey.sources, self.offered)
+        self.notes += containerd_sources.unused(self.inspection.sources, self.offered)
         self._note_unused(own, f"{goal.path} has their tables already")
         if templates.is_conditional(base):
             found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own

@@ -11,8 +11,14 @@ from toolkit_installer.engines.common import told, trial
 from toolkit_installer.engines.containerd import config, files, started, templates
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
+from toolkit_installer.engines.containerd.inspection import (
+    CONFIG,
+    DROP_IN_ROLE,
+    ROOT_ROLE,
+    ContainerdInspection,
+    Placed,
+)
 from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLE, Layout
-from toolkit_installer.engines.containerd.survey import CONFIG, DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey, Placed
 from toolkit_installer.engines.containerd.tables import IMPORTS, runtimes_in, shape
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
@@ -21,20 +27,20 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as, root_of
 
 
-def try_out(node: Node, survey: ContainerdSurvey, goals: Goals) -> None:
+def try_out(node: Node, inspection: ContainerdInspection, goals: Goals) -> None:
     """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError."""
-    process = survey.process
-    if process is not None and survey.placed is None:
-        _try_own(node, process, survey, goals)
-    elif process is not None and survey.placed is not None:
-        _try_placed(node, process, survey.placed, goals)
+    process = inspection.process
+    if process is not None and inspection.placed is None:
+        _try_own(node, process, inspection, goals)
+    elif process is not None and inspection.placed is not None:
+        _try_placed(node, process, inspection.placed, goals)
 
 
-def _try_own(node: Node, process: Process, survey: ContainerdSurvey, goals: Goals) -> None:
+def _try_own(node: Node, process: Process, inspection: ContainerdInspection, goals: Goals) -> None:
     programs, binary = node.programs, process.executable
     by_role = {goal.role: goal for goal in goals.files}
     root, drop_in = by_role[ROOT_ROLE], by_role[DROP_IN_ROLE]
-    imported = [_without_and_with_us(survey, each, by_role) for each in survey.graph]
+    imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
     place = started.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
     before, words = trial.containerd_dump(programs, binary, old)
@@ -62,9 +68,11 @@ def _try_own(node: Node, process: Process, survey: ContainerdSurvey, goals: Goal
         )
 
 
-def _without_and_with_us(survey: ContainerdSurvey, each: Imported, goals: Mapping[str, Goal]) -> tuple[bytes, bytes]:
+def _without_and_with_us(
+    inspection: ContainerdInspection, each: Imported, goals: Mapping[str, Goal]
+) -> tuple[bytes, bytes]:
     """Return what an imported file says without us and with us."""
-    role = survey.role_of(each)
+    role = inspection.role_of(each)
     goal = goals.get(role)
     without, with_us = (goal.base or b"", goal.target or b"") if goal is not None else (each.content,) * 2
     return (with_us, with_us) if role == ROOT_ROLE else (without, with_us)

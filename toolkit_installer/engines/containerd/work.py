@@ -12,8 +12,8 @@ from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
 from toolkit_installer.engines.containerd.sources import Offer
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     GRPC,
@@ -46,13 +46,15 @@ _KNOWS_ENABLE_CDI: Release = (2, 1)
 class Work:
     """One containerd's files without us, and what is asked for."""
 
-    def __init__(self, survey: ContainerdSurvey, request: Request, without: Mapping[str, Goal], *, deep: bool) -> None:
+    def __init__(
+        self, inspection: ContainerdInspection, request: Request, without: Mapping[str, Goal], *, deep: bool
+    ) -> None:
         """`without`: the files without us, by role. `deep`: the daemon is down, and our drop-in is in use."""
-        self.survey = survey
+        self.inspection = inspection
         self.request = request
         self.without = without
-        self.release = survey.live.release if survey.live is not None else None
-        self.sources = survey.sources
+        self.release = inspection.live.release if inspection.live is not None else None
+        self.sources = inspection.sources
         self.roles: dict[str, str] = {}
         contents: list[bytes] = []
         self.files: list[Read] = []
@@ -88,8 +90,8 @@ class Work:
         if self.disabled is None:
             return
         path, name = self.disabled
-        kubelet = self.survey.kubelet
-        if kubelet is None and not self.survey.recognised:
+        kubelet = self.inspection.kubelet
+        if kubelet is None and not self.inspection.recognised:
             return
         content = next(text for file, text in zip(self.files, contents, strict=True) if file.path == path)
         why = "Kubernetes will not work on it" if kubelet is None else f"the kubelet (PID {kubelet}) needs it"
@@ -105,8 +107,8 @@ class Work:
         """Return role, path, content and manner of every file that the daemon reads, without us."""
         root = self.without[ROOT_ROLE]
         found = [(ROOT_ROLE, root.path, root.base or b"", False)]
-        for each in self.survey.graph:
-            role = self.survey.role_of(each)
+        for each in self.inspection.graph:
+            role = self.inspection.role_of(each)
             goal = self.without.get(role)
             if each.drop_in and (goal is None or goal.base is None or self._imported_by_us(each)):
                 continue
@@ -219,7 +221,7 @@ class Work:
         if self.release is None:  # a live one is asked what it misses
             notes += [
                 f"{each.importer} imports {each.path}, which is not seen here: without it containerd does not start"
-                for each in self.survey.missing
+                for each in self.inspection.missing
             ]
         if self.request.settings.use_legacy_config and all(self.plugin(view) != SHORT for view in self.views):
             notes.append("--use-legacy-config is not used: only files of version 1 know such a default")

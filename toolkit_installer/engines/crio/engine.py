@@ -16,9 +16,9 @@ from toolkit_installer.engines.api import (
     EngineTarget,
     Goal,
     Goals,
+    Inspection,
     Live,
     Reload,
-    Survey,
 )
 from toolkit_installer.engines.common import answering, reloading, told
 from toolkit_installer.engines.common.answering import NoAnswerError
@@ -30,7 +30,7 @@ from toolkit_installer.engines.crio import live as crio_live
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio import sources as crio_sources
 from toolkit_installer.engines.crio import trial
-from toolkit_installer.engines.crio.goals import CrioSurvey
+from toolkit_installer.engines.crio.goals import CrioInspection
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
 from toolkit_installer.errors import ConfigurationError
@@ -47,7 +47,7 @@ _HANDLER = "io.kubernetes.cri-o.RuntimeHandler"
 """Source: CRI-O's internal/annotations."""
 
 
-class Crio(Adapter[CrioSurvey]):
+class Crio(Adapter[CrioInspection]):
     """CRI-O's adapter."""
 
     name = EngineName.CRIO
@@ -66,7 +66,7 @@ class Crio(Adapter[CrioSurvey]):
         """Tell whether a file of that role may be called `name`: a hook elsewhere than in a `.json` is never read."""
         return name.endswith(".json") if role == crio_goals.HOOK_ROLE else ".conf" in name or ".toml" in name
 
-    def survey(self, node: Node, target: EngineTarget) -> CrioSurvey:
+    def inspect(self, node: Node, target: EngineTarget) -> CrioInspection:
         """Read all that CRI-O reads, and the hook's file, and ask CRI-O. Raises ConfigurationError."""
         settings = target.asked
         socket = target.socket or usual_socket(node)
@@ -84,11 +84,11 @@ class Crio(Adapter[CrioSurvey]):
         config = [] if places.config == CONFIG else ["--config", places.config]
         config += [] if places.folder == DROP_INS else ["--config-dir", places.folder]
         sources = crio_sources.find(node, settings, live, status, config)
-        return CrioSurvey(
+        return CrioInspection(
             socket, files, live, silence, sources=sources, unread=places.unread, elsewhere=places.elsewhere
         )
 
-    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Restart by systemd, unless asked otherwise or nothing is to be taken over.
 
         CRI-O watches the folders of its hooks, and reads them when it starts. On a signal it lists new handlers and
@@ -99,30 +99,32 @@ class Crio(Adapter[CrioSurvey]):
                 "CRI-O takes no handler over on a signal: it lists them, and no pod with one starts",
                 hint="use --restart-mode systemd or none",
             )
-        if isinstance(survey.live, CrioLive) and not crio_live.serves_ours(survey.live):
-            watched = settings.config_mode is ConfigMode.HOOK and settings.hooks_dir in survey.live.hooks_dirs
+        if isinstance(inspection.live, CrioLive) and not crio_live.serves_ours(inspection.live):
+            watched = settings.config_mode is ConfigMode.HOOK and settings.hooks_dir in inspection.live.hooks_dirs
             # without files it is asked to forget what it knows of us: nothing
-            if watched or not survey.files:
+            if watched or not inspection.files:
                 return Reload(ReloadMode.NONE, by_itself=True)
-        decided = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
+        decided = reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         # its gRPC server stops gracefully: with every call answered
         decided = dataclasses.replace(decided, ends_after_calls=decided.restarts)
-        if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and survey.live is None:
+        if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and inspection.live is None:
             return dataclasses.replace(decided, by_itself=settings.hooks_dir == crio_config.DEFAULT_HOOKS_DIR)
         return decided
 
-    def try_out(self, node: Node, survey: CrioSurvey, goals: Goals) -> None:
+    def try_out(self, node: Node, inspection: CrioInspection, goals: Goals) -> None:
         """Let CRI-O print what it makes of the files, and compare. Raises ConfigurationError."""
-        process = survey.process
+        process = inspection.process
         if process is None or not goals.served:
             return
         root, drop_in = (
             crio_goals.by_role(goals.files, role) for role in (crio_goals.ROOT_ROLE, crio_goals.DROP_IN_ROLE)
         )
-        roles = [file.role for file in survey.files]
+        roles = [file.role for file in inspection.files]
         ordered = sorted(goals.files, key=lambda goal: roles.index(goal.role))
         bases = [dataclasses.replace(goal, target=goal.base) for goal in ordered]
-        before, after = (crio_config.runtime_part(crio_goals.effective(survey.live, each)) for each in (bases, ordered))
+        before, after = (
+            crio_config.runtime_part(crio_goals.effective(inspection.live, each)) for each in (bases, ordered)
+        )
         wrong = trial.wrong(
             node.programs, process.executable, root.base or b"", (before, after), goals.served, goals.default
         )
@@ -147,12 +149,12 @@ class Crio(Adapter[CrioSurvey]):
             return str(error)
         return trial.refusal(node.programs, process.executable, flags)
 
-    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
+    def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Warn of a restart that ends containers: under cgroupfs their monitors are in the unit's own cgroup.
 
         systemd ends all that is in there, unless the unit says otherwise. Source: cri-o issue 2745, systemd.kill(5).
         """
-        if not reload.restarts or reload.unit is None or not crio_live.uses_cgroupfs(survey.live):
+        if not reload.restarts or reload.unit is None or not crio_live.uses_cgroupfs(inspection.live):
             return ()
         if node.services.property(reload.unit, "KillMode") == "process":
             return ()
@@ -163,14 +165,14 @@ class Crio(Adapter[CrioSurvey]):
         return (warning,)
 
     def stranded(
-        self, node: Node, survey: Survey, goals: Sequence[Goal], is_ours: Callable[[Live], set[str]]
+        self, node: Node, inspection: Inspection, goals: Sequence[Goal], is_ours: Callable[[Live], set[str]]
     ) -> tuple[str, ...]:
         """Return the pods of handlers that CRI-O would not know any more. Raises EngineSilentError.
 
         A CRI-O that somebody else restarts is asked as well; one that does not run cannot be.
         """
         try:
-            live = survey.live or self.ask(node, survey.socket, _ASK_SECONDS)
+            live = inspection.live or self.ask(node, inspection.socket, _ASK_SECONDS)
         except EngineSilentError:
             return ()
         names = is_ours(live)
@@ -179,7 +181,7 @@ class Crio(Adapter[CrioSurvey]):
         except (ConfigurationError, NodeError) as error:
             # somebody's broken file is no reason to refuse a cleanup; where pods need a handler, it may be lost
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
-        return _pods_needing(node, survey.socket, names)
+        return _pods_needing(node, inspection.socket, names)
 
     def signal(self, node: Node, process: Process) -> None:  # noqa: ARG002  # for engines that are signalled
         """Refuse: see `reload`. Raises ConfigurationError."""

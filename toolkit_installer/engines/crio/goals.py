@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Table, lookup, same
-from toolkit_installer.engines.api import EngineFile, Goal, Goals, Live, Memory, Request, Survey
+from toolkit_installer.engines.api import EngineFile, Goal, Goals, Inspection, Live, Memory, Request
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
 from toolkit_installer.engines.crio.live import told as told_of
@@ -30,46 +30,46 @@ _OLDER_NAMES = frozenset({"99-nvidia.conf", "99-nvidia.toml"})
 
 
 @dataclasses.dataclass(frozen=True)
-class CrioSurvey(Survey):
+class CrioInspection(Inspection):
     """CRI-O as it was found. `unread` says in words why it would not read our drop-in."""
 
     sources: Sources = Sources()
     unread: str = ""
 
 
-def goals_of(survey: CrioSurvey, request: Request, memories: Mapping[str, Memory]) -> Goals:
-    """Return what all files should be. `survey.files` are in CRI-O's order, the hook's file last.
+def goals_of(inspection: CrioInspection, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    """Return what all files should be. `inspection.files` are in CRI-O's order, the hook's file last.
 
     Raises ConfigurationError, UsageError.
     """
-    unknown = recognised(survey, request.toolkit_folder)
+    unknown = recognised(inspection, request.toolkit_folder)
     bases = [
         without_us(file, memories.get(file.path, Memory(ownership=unknown[file.path])), request.toolkit_folder)
-        for file in survey.files
+        for file in inspection.files
     ]
-    lender = known = effective(survey.live, bases)
-    if flag := told_of(survey.live, "--default-runtime"):  # the command line goes before all files
+    lender = known = effective(inspection.live, bases)
+    if flag := told_of(inspection.live, "--default-runtime"):  # the command line goes before all files
         lender = known = config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}])
     served: dict[str, str] = {}
     default = None
     if request.settings.config_mode is ConfigMode.HOOK:
-        goals = _with_hook(survey, request, bases, known)
+        goals = _with_hook(inspection, request, bases, known)
     else:
-        _refuse_flags(survey.live, request)
-        lender = _lender(survey, request, known)
-        goals = _with_handlers(survey, request, bases, lender)
+        _refuse_flags(inspection.live, request)
+        lender = _lender(inspection, request, known)
+        goals = _with_handlers(inspection, request, bases, lender)
         served = {handler.name: handler.executable for handler in request.handlers}
         default = request.default
-        _refuse_overrides(effective(survey.live, goals), goals, served, default)
-    low_level = config.low_level(lender, survey.live.handlers if survey.live is not None else {})
+        _refuse_overrides(effective(inspection.live, goals), goals, served, default)
+    low_level = config.low_level(lender, inspection.live.handlers if inspection.live is not None else {})
     # ours stands before others' leftovers go: CRI-O does not start with a default that no file has
     ordered = tuple(sorted(goals, key=lambda goal: goal.role != DROP_IN_ROLE))
-    return Goals(ordered, served, default, low_level, _notes(survey, known, served, default))
+    return Goals(ordered, served, default, low_level, _notes(inspection, known, served, default))
 
 
-def recognised(survey: Survey, toolkit_folder: str) -> dict[str, Ownership]:
+def recognised(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownership]:
     """Return what is ours by path though no receipt says so. Raises ConfigurationError."""
-    texts = {file.path: file.content or b"" for file in survey.files if file.role != HOOK_ROLE}
+    texts = {file.path: file.content or b"" for file in inspection.files if file.role != HOOK_ROLE}
     gone: set[str] = set()
     kept: set[str] = set()
     for path, content in texts.items():
@@ -78,7 +78,7 @@ def recognised(survey: Survey, toolkit_folder: str) -> dict[str, Ownership]:
         gone |= inside
         kept |= others
     found = {path: config.recognised(content, gone - kept) for path, content in texts.items()}
-    return {file.path: found.get(file.path, Ownership()) for file in survey.files}
+    return {file.path: found.get(file.path, Ownership()) for file in inspection.files}
 
 
 def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
@@ -119,12 +119,12 @@ def _replaced(goals: Sequence[Goal], new: Goal) -> list[Goal]:
     return [new if goal.role == new.role else goal for goal in goals]
 
 
-def _lender(survey: CrioSurvey, request: Request, known: Table) -> Table:
+def _lender(inspection: CrioInspection, request: Request, known: Table) -> Table:
     """Return what has the settings for our handlers: the source that was asked for, else `known`, all the files.
 
     Raises ConfigurationError.
     """
-    sources = survey.sources
+    sources = inspection.sources
     if sources.failed:
         raise ConfigurationError(
             f"none of the sources of CRI-O's settings can be read: {'; '.join(sources.heard)}",
@@ -134,22 +134,22 @@ def _lender(survey: CrioSurvey, request: Request, known: Table) -> Table:
         return known
     with located(sources.source.name):
         document = config.check(sources.source.content)
-    built_in = config.built_in(survey.live.release if survey.live is not None else None)
+    built_in = config.built_in(inspection.live.release if inspection.live is not None else None)
     return config.lent(document, built_in, known, request.toolkit_folder)
 
 
-def _refuse_unread(survey: CrioSurvey, drop_in: Goal) -> None:
+def _refuse_unread(inspection: CrioInspection, drop_in: Goal) -> None:
     """Raise ConfigurationError where CRI-O would never read our file."""
-    if survey.unread:
+    if inspection.unread:
         raise ConfigurationError(
-            survey.unread,
+            inspection.unread,
             path=drop_in.path,
             hint="name a file in that folder with --drop-in-config; where only single folders of the node are mounted, "
             "mount it and name the file as it is seen there",
         )
 
 
-def _with_handlers(survey: CrioSurvey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
+def _with_handlers(inspection: CrioInspection, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
     taken = [handler.name for handler in request.handlers if handler.name in _BUILT_IN_NAMES]
     if taken:
         raise UsageError(
@@ -157,14 +157,14 @@ def _with_handlers(survey: CrioSurvey, request: Request, goals: Sequence[Goal], 
             hint="choose another name, such as nvidia",
         )
     drop_in = by_role(goals, DROP_IN_ROLE)
-    _refuse_unread(survey, drop_in)
+    _refuse_unread(inspection, drop_in)
     made = config.entries(known, request.handlers)
     with located(drop_in.path):
         text, ownership = config.with_us(drop_in.base or b"", made, request.default)
     return _replaced(goals, drop_in.with_us(text, toml_document.parse, ownership))
 
 
-def _with_hook(survey: CrioSurvey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
+def _with_hook(inspection: CrioInspection, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
     """Put the hook's file in place; the drop-in only names its folder, if CRI-O does not know it."""
     if not request.settings.hook_filename.endswith(_HOOK_ENDING):
         raise UsageError(
@@ -179,7 +179,7 @@ def _with_hook(survey: CrioSurvey, request: Request, goals: Sequence[Goal], know
         target = present
     result = _replaced(goals, dataclasses.replace(hook, target=target))
     folder = request.settings.hooks_dir
-    told = told_of(survey.live, "--hooks-dir")
+    told = told_of(inspection.live, "--hooks-dir")
     folders = told.split(",") if told is not None else config.hooks_dirs(known)
     if folder in folders:
         return result
@@ -190,7 +190,7 @@ def _with_hook(survey: CrioSurvey, request: Request, goals: Sequence[Goal], know
             hint="name one of these folders with --hooks-dir, or add this one to CRI-O's command line",
         )
     drop_in = by_role(goals, DROP_IN_ROLE)
-    _refuse_unread(survey, drop_in)
+    _refuse_unread(inspection, drop_in)
     with located(drop_in.path):
         text, ownership = config.with_hooks_dir(drop_in.base or b"", known, folder)
     return _replaced(result, drop_in.with_us(text, toml_document.parse, ownership))
@@ -237,13 +237,13 @@ def _refuse_overrides(read: Table, goals: Sequence[Goal], served: Mapping[str, s
                 )
 
 
-def _notes(survey: CrioSurvey, known: Table, served: Mapping[str, str], default: str | None) -> tuple[str, ...]:
+def _notes(inspection: CrioInspection, known: Table, served: Mapping[str, str], default: str | None) -> tuple[str, ...]:
     notes = [
         f"{file.path} cannot be read from here: what it says is not known"
-        for file in survey.files
+        for file in inspection.files
         if file.role.startswith(OTHER_ROLE) and file.found is None
     ]
-    source = survey.sources.source
+    source = inspection.sources.source
     if source is not None and served:
         notes.append(f"the handlers have the settings of the default runtime in {source.name}")
     if default is not None:

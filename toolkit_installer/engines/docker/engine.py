@@ -16,11 +16,11 @@ from toolkit_installer.engines.api import (
     EngineTarget,
     Goal,
     Goals,
+    Inspection,
     Live,
     Memory,
     Reload,
     Request,
-    Survey,
 )
 from toolkit_installer.engines.common import answering, reloading, serving, told
 from toolkit_installer.engines.common.answering import NoAnswerError
@@ -43,7 +43,7 @@ _VALUE = "value"
 _CONFIG_FLAG = "--config-file"
 
 
-class Docker(Adapter[Survey]):
+class Docker(Adapter[Inspection]):
     """docker's adapter."""
 
     name = EngineName.DOCKER
@@ -56,7 +56,7 @@ class Docker(Adapter[Survey]):
         """Tell whether a file of that role is usually called like `name`."""
         return self.has_role(role) and ".json" in name
 
-    def survey(self, node: Node, target: EngineTarget) -> Survey:
+    def inspect(self, node: Node, target: EngineTarget) -> Inspection:
         """Read daemon.json and ask dockerd. Raises ConfigurationError."""
         socket = target.socket or SOCKET
         live, silence = answering.heard(self, node, socket, target.asked.answer_timeout)
@@ -67,19 +67,19 @@ class Docker(Adapter[Survey]):
         if process is not None:
             _refuse_conflicts(process, config)
         file = EngineFile(ROLE, *node.find(config))
-        return Survey(socket, (file,), live, silence, elsewhere=_elsewhere(node, target, live))
+        return Inspection(socket, (file,), live, silence, elsewhere=_elsewhere(node, target, live))
 
-    def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    def goals(self, inspection: Inspection, request: Request, memories: Mapping[str, Memory]) -> Goals:
         """Return what daemon.json should be. Raises ConfigurationError."""
-        file = survey.file(ROLE)
+        file = inspection.file(ROLE)
         memory = memories.get(file.path)
         if memory is None:
-            memory = Memory(ownership=self.recognised(survey, request.toolkit_folder)[file.path])
+            memory = Memory(ownership=self.recognised(inspection, request.toolkit_folder)[file.path])
         without = self.without_us(file, memory, request.toolkit_folder)
         settings = request.settings
         with located(file.path):
             restarts = settings.reload_mode is ReloadMode.SYSTEMD
-            cdi = docker_cdi.wanted(survey.live, asked=settings.enable_cdi, restarts=restarts)
+            cdi = docker_cdi.wanted(inspection.live, asked=settings.enable_cdi, restarts=restarts)
             base = without.base or b""
             target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
             goal = dataclasses.replace(without, notes=()).with_us(target, json_document.parse, ownership)
@@ -91,13 +91,13 @@ class Docker(Adapter[Survey]):
         low_level = ownership_of.low_level(docker_config.check(base), docker_config.SHAPE)
         others = ",".join(source for source in settings.config_sources if source != "file")
         ignored = (f"--config-source {others}: not for docker, whose own file is the one source",) if others else ()
-        notes = (*ignored, *cdi.notes, *_trap(survey.live, target))
+        notes = (*ignored, *cdi.notes, *_trap(inspection.live, target))
         served_default = default if request.default is not None else None
         return Goals((goal,), served, served_default, low_level, notes, cdi.restart_why)
 
-    def recognised(self, survey: Survey, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
+    def recognised(self, inspection: Inspection, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
         """Return what is ours in daemon.json though no receipt says so. Raises ConfigurationError."""
-        file = survey.file(ROLE)
+        file = inspection.file(ROLE)
         with located(file.path):
             return {file.path: docker_config.recognised(file.content or b"", toolkit_folder)}
 
@@ -115,9 +115,9 @@ class Docker(Adapter[Survey]):
             notes = docker_config.told_when_gone(file.content or b"", base or b"")
         return Goal(file, base, base, left=left, notes=notes)
 
-    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""
-        reload = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SIGNAL)
+        reload = reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
         if reload.mode is ReloadMode.SYSTEMD and not settings.allow_restart:
             raise ConfigurationError(
                 "docker is restarted only with --allow-restart: running containers die unless live-restore is set",
@@ -125,19 +125,19 @@ class Docker(Adapter[Survey]):
             )
         return reload
 
-    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+    def try_out(self, node: Node, inspection: Inspection, goals: Goals) -> None:
         """Compare the file with dockerd's flags; let dockerd validate it, from 23.0 on. Raises ConfigurationError."""
         # for what is about to be changed alone
         from toolkit_installer.documents import secrets  # noqa: PLC0415
         from toolkit_installer.engines.common import trial  # noqa: PLC0415
 
         (goal,) = goals.files
-        live, process = survey.live, survey.process
+        live, process = inspection.live, inspection.process
         if live is None or process is None or goal.target is None:
             return
         with located(goal.path):
             rules.refuse_mark(goal.target, live.version)
-            rules.refuse_conflicts(goal.target, process.arguments, survey.file(ROLE).content)
+            rules.refuse_conflicts(goal.target, process.arguments, inspection.file(ROLE).content)
         flags = rules.flags(process.arguments)
         words = trial.docker_refusal(node.programs, process.executable, flags, goal.target)
         if words is not None:

@@ -104,17 +104,19 @@ def _target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:
 
 def _engine(node: Node, target: EngineTarget, adapter: Engine, folder: str) -> EngineRecord | None:
     """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
-    survey = adapter.survey(node, target)
-    if not any(folder.encode() in (file.content or b"") for file in survey.files):
-        for file in survey.files:
+    inspection = adapter.inspect(node, target)
+    if not any(folder.encode() in (file.content or b"") for file in inspection.files):
+        for file in inspection.files:
             adapter.without_us(file, Memory(), folder)  # one that is broken is told of, though it is none of ours
         return None
-    recognised = adapter.recognised(survey, folder)
+    recognised = adapter.recognised(inspection, folder)
     files = []
-    for file in reversed(survey.files):  # given back in the opposite order: first who imports, then what is imported
+    for file in reversed(
+        inspection.files
+    ):  # given back in the opposite order: first who imports, then what is imported
         ownership = recognised.get(file.path, Ownership())
         if adapter.without_us(file, Memory(ownership=ownership), folder).base != file.content:
             files.append(memory.adopted(adapter, file, ownership))
     if not files:
         return None
-    return EngineRecord(adapter.name, survey.socket, target.asked.reload_mode, (), None, tuple(files))
+    return EngineRecord(adapter.name, inspection.socket, target.asked.reload_mode, (), None, tuple(files))

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Goal, Goals, Live, Reload, Survey
+from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Goal, Goals, Inspection, Live, Reload
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.engines.ownership import beneath
@@ -66,7 +66,7 @@ class EngineReverter:
         originals: dict[str, bytes] = {}
         work = self._work(receipt, record, originals)
         stranding.refuse(self.node, work, stranding.handlers_of_ours(receipt.toolkit_folder, record, staying), then)
-        reload = self._reload(engine, record, work.survey)
+        reload = self._reload(engine, record, work.inspection)
         files = []
         for file, goal in zip(reversed(record.files), work.goals.files, strict=True):
             files.append(self._record(engine, file, goal, reload))
@@ -100,7 +100,7 @@ class EngineReverter:
         for file in reversed(record.files):
             present = EngineFile(file.role, *self.node.find(file.path))  # it may be a symlink by now
             goals.append(engine.without_us(present, remembered[file.path], receipt.toolkit_folder))
-        return EngineWork(record.name, Survey(record.socket, (), live), Goals(tuple(goals), {}, None))
+        return EngineWork(record.name, Inspection(record.socket, (), live), Goals(tuple(goals), {}, None))
 
     def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
         """Ask the engine; one that runs and is slow to answer gets its time, one that is down is not waited for.
@@ -134,13 +134,13 @@ class EngineReverter:
                 )
                 return None
 
-    def _reload(self, engine: Engine, record: EngineRecord, survey: Survey) -> Reload:
+    def _reload(self, engine: Engine, record: EngineRecord, inspection: Inspection) -> Reload:
         """Decide how to reload; an engine that cannot be reloaded is no reason to refuse the cleanup."""
-        if survey.live is None:
+        if inspection.live is None:
             return Reload(ReloadMode.NONE)
         asked = EngineSettings(reload_mode=record.reload, allow_restart=True)
         try:
-            return engine.reload(self.node, survey, asked)
+            return engine.reload(self.node, inspection, asked)
         except ConfigurationError as error:
             log.get().warning(
                 "The engine cannot be reloaded: restart it, so that it forgets the handlers",
@@ -171,10 +171,10 @@ class EngineReverter:
                 if beneath(path, toolkit_folder) and name not in now.own
             ]
 
-        live = work.survey.live
+        live = work.inspection.live
         if not work.changes and (live is None or not wrong(live)):
             reload = Reload(ReloadMode.NONE)
-        switch = Switch(adapter_of(work.name), work.survey, work.goals.files, reload, wrong, last_resort=True)
+        switch = Switch(adapter_of(work.name), work.inspection, work.goals.files, reload, wrong, last_resort=True)
         try:
             self.switcher.make(switch, interruptible=False)
         except NotServedError as error:

@@ -7,7 +7,7 @@ import posixpath
 
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.api import EngineFile, EngineTarget, Live, Survey
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Inspection, Live
 from toolkit_installer.engines.common import told, trial
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files as containerd_files
@@ -46,7 +46,7 @@ class Placed:
 
 
 @dataclasses.dataclass(frozen=True)
-class ContainerdSurvey(Survey):
+class ContainerdInspection(Inspection):
     """A containerd as it was found. Imported files that could be edited are among `files`, under their paths' names."""
 
     placed: Placed | None = None
@@ -79,15 +79,15 @@ def has_role(role: str) -> bool:
     return role in (ROOT_ROLE, DROP_IN_ROLE) or role in layouts.ROLES or role.startswith(f"{_IMPORT} ")
 
 
-def disabled_in(survey: Survey) -> tuple[str, str] | None:
+def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
     """Return which file switches the CRI plugin off, and by which name; None if none does. Raises DocumentError."""
-    contents = [(file.path, file.content or b"") for file in survey.files if file.role == ROOT_ROLE]
-    return disabled((path, toml_document.parse(content)) for path, content in (*contents, *survey.imported))
+    contents = [(file.path, file.content or b"") for file in inspection.files if file.role == ROOT_ROLE]
+    return disabled((path, toml_document.parse(content)) for path, content in (*contents, *inspection.imported))
 
 
 def look_at_distribution(
     node: Node, target: EngineTarget, layout: Layout, socket: str, live: Live | None, silence: str
-) -> ContainerdSurvey:
+) -> ContainerdInspection:
     """Read what a distribution made, and what is added to it. Raises ConfigurationError, NodeError."""
     process = live.process if live is not None else None
     way, notes = layout.way(node, live.version if live is not None else None)
@@ -103,10 +103,10 @@ def look_at_distribution(
     placed = Placed(layout, way, source.content if source is not None else None, own, (*notes, *ignored))
     place = (started.config_of(process, CONFIG) or layout.generated) if process is not None else None
     sources = _sources(node, process, target.asked, place)
-    return ContainerdSurvey(socket, tuple(files), live, silence, placed=placed, sources=sources)
+    return ContainerdInspection(socket, tuple(files), live, silence, placed=placed, sources=sources)
 
 
-def look(node: Node, target: EngineTarget, socket: str, live: Live | None, silence: str) -> ContainerdSurvey:
+def look(node: Node, target: EngineTarget, socket: str, live: Live | None, silence: str) -> ContainerdInspection:
     """Read everything of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
     process = live.process if live is not None else None
     settings = target.asked
@@ -124,7 +124,7 @@ def look(node: Node, target: EngineTarget, socket: str, live: Live | None, silen
     graph = containerd_files.read(node.files, config, root.content or b"", names, different)
     files = (root, drop_in, *_editable(node, graph.imported, {root.path, drop_in.path}))
     place = started.config_of(process, CONFIG) if process is not None else None
-    return ContainerdSurvey(
+    return ContainerdInspection(
         socket,
         files,
         live,
