@@ -18,7 +18,8 @@ ADAPTER = """
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set
 from toolkit_installer.engines import ownership
-from toolkit_installer.engines.api import EngineFile, EngineSilentError, Goal, Goals, Memory, Adapter, Inspection
+from toolkit_installer.engines.api import Adapter, DesiredFile, DesiredState, EngineFile, EngineSilentError
+from toolkit_installer.engines.api import Inspection, Memory
 from toolkit_installer.engines.common import answering, reloading
 from toolkit_installer.settings import EngineName, ReloadMode
 
@@ -41,7 +42,7 @@ class Boxer(Adapter):
         file = EngineFile(ROLE, *node.find(target.config or "/etc/boxer/boxer.toml"))
         return Inspection(socket, (file,), live, silence)
 
-    def goals(self, inspection, request, memories):
+    def desired(self, inspection, request, memories):
         (file,) = inspection.files
         without = self.without_us(file, memories.get(file.path, Memory()), request.toolkit_folder)
         base = toml_document.parse(without.base or b"")
@@ -50,7 +51,7 @@ class Boxer(Adapter):
         text = toml_document.edit(without.base or b"", changes, marker="Added for boxer.")
         served = {each.name: each.executable for each in request.handlers}
         goal = without.with_us(text, toml_document.parse, ownership.record(base, changes))
-        return Goals((goal,), served, request.default, ownership.low_level(base, SHAPE))
+        return DesiredState((goal,), served, request.default, ownership.low_level(base, SHAPE))
 
     def recognised(self, inspection, toolkit_folder):
         return {}
@@ -61,7 +62,7 @@ class Boxer(Adapter):
             return toml_document.edit(content, gone, marker="Added for boxer."), left
 
         base, left = ownership.given_back(file.content, memory.before, memory.written, taken_out)
-        return Goal(file, base, base, left=left)
+        return DesiredFile(file, base, base, left=left)
 
     def reload(self, node, inspection, settings):
         return reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit_installer.cli.options.build import build
-from toolkit_installer.engines.api import EngineFile, EngineTarget, Goals, Live, Memory, Request
+from toolkit_installer.engines.api import DesiredState, EngineFile, EngineTarget, Live, Memory, Request
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
@@ -87,12 +87,12 @@ class Made:
     """What the adapter made of a case."""
 
     inspection: ContainerdInspection
-    goals: Goals
+    desired: DesiredState
 
     def after(self, before: dict[str, bytes]) -> dict[str, bytes]:
         """Return what the folder would hold."""
         result = dict(before)
-        for goal in self.goals.files:
+        for goal in self.desired.files:
             if goal.target is not None:
                 result[goal.path.removeprefix(f"{FOLDER}/")] = goal.target
         return result
@@ -109,13 +109,13 @@ def make(case: Case, root: Path) -> Made:
     live = Live(release, {"runc": None}, "runc") if release is not None else None
     inspection = containerd_inspection.look(Node(str(root)), target, "/run/containerd/containerd.sock", live, "")
     inspection = dataclasses.replace(inspection, kubelet=case.about.get("kubelet"))
-    return Made(inspection, Containerd().goals(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {}))
+    return Made(inspection, Containerd().desired(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {}))
 
 
 def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, bytes | None]]:
     """Return what each file was and what cleanup would leave of it; `touched`: somebody else wrote it meanwhile."""
     result = {}
-    for goal in made.goals.files:
+    for goal in made.desired.files:
         written = frozenset({"0" * 64 if touched else digest(goal.target or b"")})
         found = None if goal.target is None else Found(goal.path, goal.target, _METADATA, _IDENTITY)
         memory = Memory(goal.base, written, goal.ownership)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.engines.api import EngineFile, Goal, Goals, Inspection, Live, Reload
+from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Reload
 from toolkit_installer.lifecycle import plan
 from toolkit_installer.lifecycle.files.toolkit import Installed
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
@@ -22,7 +22,7 @@ def live(handlers: dict[str, str | None], default: str | None) -> Live:
 def work(content: bytes | None, target: bytes | None, now: Live | None, mode: ReloadMode, *, due: bool) -> str:
     found = None if content is None else Found("/etc/x", content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
     inspection = Inspection("/run/x.sock", (EngineFile("role", "/etc/x", found),), now)
-    goals = Goals((Goal(inspection.files[0], content, target),), SERVED, "nvidia")
+    goals = DesiredState((DesiredFile(inspection.files[0], content, target),), SERVED, "nvidia")
     made = plan.engine_work(EngineName.DOCKER, inspection, goals, Reload(mode), reload_due=due)
     assert made.changes == (content != target)
     return made.reload_why
@@ -33,7 +33,7 @@ GOOD = live({"runc": None, "nvidia": PATH}, "nvidia")
 
 def test_what_the_engine_takes_over_at_a_restart_only_is_a_reason_where_it_is_restarted_at_all() -> None:
     inspection = Inspection("/run/x.sock", (EngineFile("role", "/etc/x", None),), GOOD)
-    goals = Goals((Goal(inspection.files[0], None, None),), SERVED, "nvidia", restart_why="for CDI")
+    goals = DesiredState((DesiredFile(inspection.files[0], None, None),), SERVED, "nvidia", restart_why="for CDI")
     for reload, why in (
         (Reload(ReloadMode.SYSTEMD, "docker.service", restarts=True), "for CDI"),
         (Reload(ReloadMode.SIGNAL), ""),

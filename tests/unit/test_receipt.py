@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from toolkit_installer.documents.changes import ABSENT, same
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineFile, Goal
+from toolkit_installer.engines.api import DesiredFile, EngineFile
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
@@ -334,7 +334,7 @@ def test_what_is_remembered_is_what_was_recorded(
     engine = adapter_of(name)
     owned = st.builds(Owned, path=tuples(TEXTS), ours=values, prior=st.just(ABSENT) | values, item=st.booleans())
     ownership = Ownership(tuple(data.draw(st.lists(owned, max_size=3))), tuple(data.draw(st.lists(owned, max_size=2))))
-    goal = Goal(EngineFile("role", "/etc/x", None), b"base", b"target", ownership)
+    goal = DesiredFile(EngineFile("role", "/etc/x", None), b"base", b"target", ownership)
     record = memory.recorded(engine, goal, FOUND, None, [b"target", b"transitional", None])
     remembered = memory.remembered(engine, record, b"base")
     assert remembered.before == b"base"
@@ -352,20 +352,24 @@ def test_what_is_remembered_is_what_was_recorded(
 
 def test_the_record_keeps_the_metadata_of_what_stood_there() -> None:
     record = memory.recorded(
-        adapter_of(EngineName.DOCKER), Goal(EngineFile("r", "/etc/x", None), b"base", b"t"), FOUND, None, [b"t"]
+        adapter_of(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"t"), FOUND, None, [b"t"]
     )
     assert record.before == Before(memory.digest(b"base"), 0o640, 7, 8, (("user.a", b"1"),))
 
 
 def test_a_file_that_was_not_there_has_no_before() -> None:
     record = memory.recorded(
-        adapter_of(EngineName.DOCKER), Goal(EngineFile("r", "/etc/x", None), None, b"t"), None, None, [b"t"]
+        adapter_of(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), None, b"t"), None, None, [b"t"]
     )
     assert record.before is None
 
 
 def test_our_last_version_stays_known_until_it_is_replaced() -> None:
     docker = adapter_of(EngineName.DOCKER)
-    first = memory.recorded(docker, Goal(EngineFile("r", "/etc/x", None), b"base", b"text"), FOUND, None, [b"text"])
-    second = memory.recorded(docker, Goal(EngineFile("r", "/etc/x", None), b"base", b"new"), FOUND, first, [b"new"])
+    first = memory.recorded(
+        docker, DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"text"), FOUND, None, [b"text"]
+    )
+    second = memory.recorded(
+        docker, DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"new"), FOUND, first, [b"new"]
+    )
     assert set(second.written) == {memory.digest(b"text"), memory.digest(b"new")}

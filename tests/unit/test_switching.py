@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Goal, Inspection, Live, Reload
+from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, EngineSilentError, Inspection, Live, Reload
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle import reload as switching
@@ -152,7 +152,7 @@ def switch(player: Player, reload: Reload, content: bytes | None = NEW, *, last_
     live = Live("1.0", {}, None, player.process)
     inspection = Inspection("/run/engine.sock", (file,), live)
     return Switch(
-        cast("Engine", player), inspection, [Goal(file, None, content)], reload, wrong, last_resort=last_resort
+        cast("Engine", player), inspection, [DesiredFile(file, None, content)], reload, wrong, last_resort=last_resort
     )
 
 

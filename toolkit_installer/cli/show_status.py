@@ -88,11 +88,11 @@ def _diff_lines(path: str, before: bytes | None, after: bytes | None) -> list[Di
 
 
 def _engine_lines(engine: EngineWork) -> list[str | DiffLine]:
-    lines: list[str | DiffLine] = [f"  {note}" for note in engine.goals.notes]
-    for goal in engine.goals.files:
-        before = goal.file.content
-        if goal.target != before:
-            lines += _diff_lines(goal.path, before, goal.target)
+    lines: list[str | DiffLine] = [f"  {note}" for note in engine.desired.notes]
+    for wanted in engine.desired.files:
+        before = wanted.file.content
+        if wanted.target != before:
+            lines += _diff_lines(wanted.path, before, wanted.target)
     if engine.reload_why:
         unit = f" of {engine.reload.unit}" if engine.reload.unit else ""
         lines.append(f"  Reload by {engine.reload.watched_by or engine.reload.mode}{unit}: {engine.reload_why}.")

@@ -163,7 +163,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class Goal:
+class DesiredFile:
     """What a file is to be; `file` is what it is now.
 
     `base`: what cleanup leaves (None: no file). `target`: what stands there while we are installed.
@@ -193,18 +193,18 @@ class Goal:
         """Whether the file does not hold `target` already."""
         return self.target != self.file.content
 
-    def with_us(self, text: bytes, parse: Callable[[bytes], Table], ownership: Ownership) -> Goal:
-        """Return the goal that the file holds `text`, or what it holds now if that says the same in another order."""
+    def with_us(self, text: bytes, parse: Callable[[bytes], Table], ownership: Ownership) -> DesiredFile:
+        """Return the file as it is to hold `text`, or what it holds now if that says the same in another order."""
         present = self.file.content
         target = present if present is not None and same(parse(present), parse(text)) else text
         return dataclasses.replace(self, target=target, ownership=ownership)
 
 
 @dataclasses.dataclass(frozen=True)
-class Goals:
+class DesiredState:
     """What all files of an engine are to be, in the order in which they are written; cleanup goes backwards."""
 
-    files: tuple[Goal, ...]
+    files: tuple[DesiredFile, ...]
     served: Mapping[str, str]
     """Handlers, by name, and the executables that the live engine should show for them."""
     default: str | None
@@ -241,7 +241,7 @@ class Adapter(Protocol[_Found]):
     def inspect(self, node: Node, target: EngineTarget) -> _Found:
         """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
 
-    def goals(self, inspection: _Found, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    def desired(self, inspection: _Found, request: Request, memories: Mapping[str, Memory]) -> DesiredState:
         """Return what the files should be; pure. Raises ConfigurationError for what it cannot work with."""
 
     def recognised(self, inspection: _Found, toolkit_folder: str) -> Mapping[str, Ownership]:
@@ -250,13 +250,13 @@ class Adapter(Protocol[_Found]):
         Pure. Raises ConfigurationError.
         """
 
-    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> DesiredFile:
         """Return what a file should be once we are gone: its target is its base. Pure. Raises ConfigurationError."""
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Decide how the engine is reloaded. Raises ConfigurationError where it cannot be as asked."""
 
-    def try_out(self, node: Node, inspection: _Found, goals: Goals) -> None:
+    def try_out(self, node: Node, inspection: _Found, desired: DesiredState) -> None:
         """Let the live daemon's own binary read the new configuration. Writes nothing.
 
         Raises ConfigurationError if it refuses it, or would lose something by it; says nothing if it cannot be asked.
@@ -283,10 +283,10 @@ class Adapter(Protocol[_Found]):
         self,
         node: Node,  # noqa: ARG002  # what CRI-O needs
         inspection: Inspection,  # noqa: ARG002
-        goals: Sequence[Goal],  # noqa: ARG002
+        desired: Sequence[DesiredFile],  # noqa: ARG002
         is_ours: Callable[[Live], set[str]],  # noqa: ARG002
     ) -> tuple[str, ...]:
-        """Return in words the pods that the engine could neither stop nor delete once its files are `goals`.
+        """Return in words the pods that the engine could neither stop nor delete once its files are `desired`.
 
         None for most: dockerd remembers how each container was started, and containerd's shims know their runtimes.
         Only pods of the handlers that `is_ours` names count. Of `inspection`, `live` is None where the engine was not

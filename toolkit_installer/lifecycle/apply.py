@@ -135,9 +135,9 @@ class Applier:
             self.budget.spend()
 
         def wrong(live: Live) -> list[str]:
-            return plan.mismatches(live, work.goals.served, work.goals.default)
+            return plan.mismatches(live, work.desired.served, work.desired.default)
 
-        switch = Switch(adapter_of(work.name), work.inspection, work.goals.files, reload, wrong)
+        switch = Switch(adapter_of(work.name), work.inspection, work.desired.files, reload, wrong)
         before = self.switcher.reloads
         try:
             self.switcher.make(switch, interruptible=self.interruptible)
@@ -219,7 +219,7 @@ class Applier:
         return None
 
     def _switch_back(self, work: EngineWork, error: InstallerError | Stopped) -> None:
-        old = [dataclasses.replace(goal, target=goal.file.content) for goal in reversed(work.goals.files)]
+        old = [dataclasses.replace(wanted, target=wanted.file.content) for wanted in reversed(work.desired.files)]
         # an engine that was not asked to read the new files has nothing to forget
         mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
         switch = Switch(

@@ -60,7 +60,7 @@ class Converger:
         beforehand.everything()
         from toolkit_installer.lifecycle.apply import Applier
 
-        paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
+        paths = [wanted.path for engine in seen.plan.engines for wanted in engine.desired.files]
         self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
         for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines):
             assert seen.receipt is not None  # noqa: S101  # it has the record
@@ -101,7 +101,9 @@ class Converger:
             self._attention.check()
             if any(engine.reload_why for engine in seen.plan.engines):
                 ReloadBudget(self._node.files, self._pid_file.path, self._settings.reload_budget).check()
-            again = {name for engine in seen.plan.engines if engine.name == record.name for name in engine.goals.served}
+            again = {
+                name for engine in seen.plan.engines if engine.name == record.name for name in engine.desired.served
+            }
             self._reverter().retire(seen.receipt, record, staying=again)
             seen = prepare(self._settings, self._node, self._store)
         return seen

@@ -41,9 +41,9 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
     if made.toolkit.write:
         _refuse_no_shell(node)
     _refuse_toolkit_folder(node, made.toolkit.folder)
-    for goal in (goal for work in made.engines for goal in work.goals.files if goal.changes):
+    for wanted in (wanted for work in made.engines for wanted in work.desired.files if wanted.changes):
         way_out = "--no-runtime-config installs the toolkit and leaves the engine to you"
-        _refuse_obstacle(access.obstacle(node.root, goal.path), way_out)
+        _refuse_obstacle(access.obstacle(node.root, wanted.path), way_out)
     for specification in (each for each in made.specifications if each.changes):
         obstacle = access.obstacle(node.root, specification.path)
         _refuse_obstacle(obstacle, "--cdi-output-dir chooses another folder")
@@ -63,7 +63,7 @@ def _engine(node: Node, seen: EngineFacts, work: EngineWork) -> None:
         is_ours = stranding.handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
         stranding.refuse(node, work, is_ours, "or keep the handler's name")
     if work.changes or work.reload_why:
-        adapter_of(work.name).try_out(node, work.inspection, work.goals)
+        adapter_of(work.name).try_out(node, work.inspection, work.desired)
 
 
 def _refuse_unread(target: EngineTarget, inspection: Inspection) -> None:
@@ -82,10 +82,10 @@ def _refuse_deadly_signal(work: EngineWork) -> None:
     live = work.inspection.live
     if live is None or not work.reload_why or work.reload.mode is not ReloadMode.SIGNAL:
         return
-    for goal in work.goals.files:
-        now = goal.file.content
-        with located(goal.path):
-            for content in (goal.target, goal.base, now):
+    for wanted in work.desired.files:
+        now = wanted.file.content
+        with located(wanted.path):
+            for content in (wanted.target, wanted.base, now):
                 live.refuse_signal(content, now)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from toolkit_installer import log
 from toolkit_installer.documents import secrets
-from toolkit_installer.engines.api import Engine, Goal, Live
+from toolkit_installer.engines.api import DesiredFile, Engine, Live
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.files.writer import Writer
@@ -76,7 +76,7 @@ class Switcher:
                 raise
         self._write(switch.engine, final)
 
-    def _write(self, engine: Engine, steps: Sequence[Goal]) -> None:
+    def _write(self, engine: Engine, steps: Sequence[DesiredFile]) -> None:
         for step in steps:
             self.writer.write(engine, step.file, step.target)
 

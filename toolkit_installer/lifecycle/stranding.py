@@ -38,7 +38,7 @@ def refuse(node: Node, work: EngineWork, is_ours: Callable[[Live], set[str]], hi
     `hint` says what to do when these pods are gone. Raises EngineDownError for an engine that does not say its pods.
     """
     try:
-        pods = adapter_of(work.name).stranded(node, work.inspection, work.goals.files, is_ours)
+        pods = adapter_of(work.name).stranded(node, work.inspection, work.desired.files, is_ours)
     except EngineSilentError as error:
         raise EngineDownError(
             f"{error.reason}: they may need a handler that is to go", path=error.path, hint=f"look at its log; {hint}"

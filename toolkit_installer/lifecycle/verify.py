@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import Engine, EngineSilentError, Goal, Inspection, Live, Reload
+from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, Live, Reload
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
@@ -47,7 +47,7 @@ class Switch:
     engine: Engine
     inspection: Inspection
     """The engine as it was found before the change."""
-    files: Sequence[Goal]
+    files: Sequence[DesiredFile]
     """What its files are to hold, their targets, in the order in which they are written."""
     reload: Reload
     wrong: Callable[[Live], list[str]]

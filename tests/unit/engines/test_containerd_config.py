@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, lookup, same
-from toolkit_installer.engines.api import EngineFile, EngineTarget, Goals, Live, Memory, Request
+from toolkit_installer.engines.api import DesiredState, EngineFile, EngineTarget, Live, Memory, Request
 from toolkit_installer.engines.containerd import config as containerd_config
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
@@ -230,13 +230,13 @@ def file(role: str, path: str, content: bytes | None) -> EngineFile:
     return EngineFile(role, path, found)
 
 
-def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None) -> Goals:
+def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None) -> DesiredState:
     live = None if release is None else Live(release, {"runc": None}, "runc")
     files = (
         file(ROOT_ROLE, "/etc/containerd/config.toml", root),
         file(DROP_IN_ROLE, "/etc/containerd/conf.d/99-nvidia.toml", drop_in),
     )
-    return Containerd().goals(
+    return Containerd().desired(
         Inspection("/s", files, live), Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER), {}
     )
 
@@ -298,5 +298,5 @@ def test_a_relative_import_is_looked_for_beside_the_file_that_the_daemon_was_sta
     files = (file(ROOT_ROLE, "/srv/containerd/config.toml", root), file(DROP_IN_ROLE, path, None))
     live = Live("v2.1.4", {"runc": None}, "runc")
     request = Request(EngineTarget(EngineName.CONTAINERD, EngineSettings(drop_in=path)), HANDLERS, "nvidia", FOLDER)
-    made = Containerd().goals(Inspection("/s", files, live), request, {})
+    made = Containerd().desired(Inspection("/s", files, live), request, {})
     assert {goal.role: goal.target for goal in made.files}[ROOT_ROLE] == root  # imported already: nothing to add

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set, Table, lookup, same
-from toolkit_installer.engines.api import EngineFile, EngineTarget, Goals, Request
+from toolkit_installer.engines.api import DesiredState, EngineFile, EngineTarget, Request
 from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd.distributions.rancher_layout import DETECTION
 from toolkit_installer.engines.containerd.engine import Containerd
@@ -77,16 +77,16 @@ def file(role: str, path: str, content: bytes | None) -> EngineFile:
     return EngineFile(role, path, found)
 
 
-def plainly(content: bytes, request: Request, sources: Sources) -> Goals:
+def plainly(content: bytes, request: Request, sources: Sources) -> DesiredState:
     """Return what is made of a config.toml."""
     files = (file(ROOT_ROLE, "/c/config.toml", content), file(PLAIN_DROP_IN_ROLE, "/c/conf.d/99-nvidia.toml", None))
     inspection = ContainerdInspection("/s", files, None, sources=sources)
-    return Containerd().goals(inspection, request, {})
+    return Containerd().desired(inspection, request, {})
 
 
 def placed(  # one distribution, as it was found
     content: bytes, request: Request, sources: Sources, way: Way, template: bytes | None = None, **more: Any
-) -> Goals:
+) -> DesiredState:
     """Return what is added beside the file of the same content that a distribution made."""
     version = toml_document.parse(content).get("version", 1)
     places = {"generated": "/c/config.toml", "drop_in": "/c/d/99-nvidia.toml", "template": "/c/config.toml.tmpl"}
@@ -97,10 +97,10 @@ def placed(  # one distribution, as it was found
         file(TEMPLATE_ROLE, layout.template or "", template),
     )
     inspection = ContainerdInspection("/s", files, None, placed=Placed(layout, way, content), sources=sources)
-    return Containerd().goals(inspection, request, {})
+    return Containerd().desired(inspection, request, {})
 
 
-def target(goals: Goals, role: str) -> bytes:
+def target(goals: DesiredState, role: str) -> bytes:
     content = next(goal.target for goal in goals.files if goal.role == role)
     assert content is not None
     return content

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, Table, lookup, same
-from toolkit_installer.engines.api import EngineFile, EngineTarget, Goal, Live, Memory, Request
+from toolkit_installer.engines.api import DesiredFile, EngineFile, EngineTarget, Live, Memory, Request
 from toolkit_installer.engines.containerd.config import built_in, recognised
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, Placed
@@ -58,7 +58,7 @@ class Story:
     text: bytes
     memory: Memory
 
-    def without_us(self, edited: bytes) -> Goal:
+    def without_us(self, edited: bytes) -> DesiredFile:
         return Containerd().without_us(file(self.role, f"/etc/{self.role}", edited), self.memory, FOLDER)
 
 
@@ -71,7 +71,7 @@ def stories(base: bytes | None, release: str | None) -> list[Story]:
     """Return the files that are changed when the handlers are registered on `base`; none if it is refused."""
     live = Live(release, {"runc": None}, "runc") if release is not None else None
     files = (file(ROOT_ROLE, "/etc/containerd/config.toml", base), file(DROP_IN_ROLE, DROP_IN, None))
-    goals = Containerd().goals(Inspection("/s", files, live), REQUEST, {}).files
+    goals = Containerd().desired(Inspection("/s", files, live), REQUEST, {}).files
     return [made(goal) for goal in goals if goal.target not in (None, goal.base)]
 
 
@@ -81,11 +81,11 @@ def beside(content: bytes, drop_in: bytes | None) -> Story:
     layout = Layout("k3s", "/c/config.toml", version, drop_in="/c/d/99-nvidia.toml", source="/c/config.toml")
     files = (file(GENERATED_ROLE, layout.generated, content), file(PLACED_ROLE, layout.drop_in, drop_in))
     inspection = Inspection("/s", files, None, placed=Placed(layout, Way.DROP_IN, content))
-    (goal,) = Containerd().goals(inspection, REQUEST, {}).files
+    (goal,) = Containerd().desired(inspection, REQUEST, {}).files
     return made(goal)
 
 
-def made(goal: Goal) -> Story:
+def made(goal: DesiredFile) -> Story:
     assert goal.target is not None
     return Story(goal.role, goal.target, Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership))
 
@@ -231,7 +231,7 @@ def test_a_version_1_that_we_wrote_goes_whatever_others_wrote() -> None:
     target = EngineTarget(EngineName.CONTAINERD, EngineSettings(use_legacy_config=True))
     request = dataclasses.replace(REQUEST, target=target)
     files = (file(ROOT_ROLE, "/c", b""), file(DROP_IN_ROLE, DROP_IN, None))
-    story = made(Containerd().goals(Inspection("/s", files, None), request, {}).files[0])
+    story = made(Containerd().desired(Inspection("/s", files, None), request, {}).files[0])
     assert meaning(story.text)["version"] == 1
     goal = story.without_us(setting(("plugins", CRI_PLUGIN[1], "sandbox_image"), "pause")(story.text))
     assert meaning(goal.base) == {"plugins": {"cri": {"sandbox_image": "pause"}}}

@@ -260,7 +260,7 @@ def test_an_empty_file_of_the_operators_stays_an_empty_file() -> None:
 
 
 def test_what_should_be_served_is_what_was_registered() -> None:
-    goals = Docker().goals(
+    goals = Docker().desired(
         Inspection("/s", (file(None),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia", FOLDER), {}
     )
     assert goals.served == {handler.name: handler.executable for handler in HANDLERS}
@@ -269,7 +269,7 @@ def test_what_should_be_served_is_what_was_registered() -> None:
     assert (goal.base, json_document.parse(goal.target or b"")["default-runtime"]) == (None, "nvidia")
     assert (
         Docker()
-        .goals(
+        .desired(
             Inspection("/s", (file(b"{}"),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, None, FOLDER), {}
         )
         .default

@@ -66,7 +66,7 @@ def test_docker_means_what_the_edit_alone_would_mean(
 ) -> None:
     docker = Docker()
     request = Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia" if as_default else None, FOLDER)
-    (goal,) = docker.goals(Inspection("/s", (file(ROLE, base),), None), request, {}).files
+    (goal,) = docker.desired(Inspection("/s", (file(ROLE, base),), None), request, {}).files
     assert goal.base == base
     assert goal.target is not None
     edited = json_document.edit(goal.target, changes)
@@ -75,13 +75,13 @@ def test_docker_means_what_the_edit_alone_would_mean(
         present = file(ROLE, edited)
         inspection, memories = Inspection("/s", (present,), None), {present.path: memory}
         if taken(docker.without_us(present, memory, FOLDER).base):
-            (goal,) = docker.goals(inspection, request, memories).files
+            (goal,) = docker.desired(inspection, request, memories).files
             assert goal.target is not None
             memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
             edited = goal.target
         else:
             with pytest.raises(ConfigurationError):
-                docker.goals(inspection, request, memories)
+                docker.desired(inspection, request, memories)
     left = docker.without_us(file(ROLE, edited), memory, FOLDER).base
     assert left is not None
     wanted = alone(json_document.parse(base), ("runtimes",), ("default-runtime",), changes, as_default=as_default)
@@ -102,7 +102,7 @@ def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
     docker = Docker()
     keys = [key for key in json_document.parse(base) if key not in ("runtimes", "default-runtime")]
     request = Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia" if as_default else None, FOLDER)
-    (goal,) = docker.goals(Inspection("/s", (file(ROLE, base),), None), request, {}).files
+    (goal,) = docker.desired(Inspection("/s", (file(ROLE, base),), None), request, {}).files
     assert goal.target is not None
     memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
     for key in keys:
@@ -125,7 +125,7 @@ def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *,
 
     def goal_of(content: bytes, memories: dict[str, Memory]) -> tuple[bytes, Memory]:
         files = (file(ROOT_ROLE, content), file(DROP_IN_ROLE, None))
-        (goal, _) = containerd.goals(ContainerdInspection("/s", files, None), request, memories).files
+        (goal, _) = containerd.desired(ContainerdInspection("/s", files, None), request, memories).files
         assert goal.target is not None
         return goal.target, Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
 
@@ -150,7 +150,7 @@ def test_containerd_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
     containerd = Containerd()
     request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia" if as_default else None, FOLDER)
     files = (file(ROOT_ROLE, base), file(DROP_IN_ROLE, None))
-    (goal, _) = containerd.goals(ContainerdInspection("/s", files, None), request, {}).files
+    (goal, _) = containerd.desired(ContainerdInspection("/s", files, None), request, {}).files
     assert goal.target is not None
     memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
     for path in (("debug", "level"), ("plugins", "io.other", "a")):

@@ -6,20 +6,20 @@ import dataclasses
 from collections.abc import Mapping
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.api import EngineFile, Goal, Memory
+from toolkit_installer.engines.api import DesiredFile, EngineFile, Memory
 from toolkit_installer.engines.containerd import config, layouts, templates
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
 from toolkit_installer.engines.ownership import MARKER, Ownership, given_back
 from toolkit_installer.errors import located
 
 
-def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> DesiredFile:
     """Return a file without us: its target is its base. Raises ConfigurationError.
 
     The very bytes from before return if nobody touched ours, else ours are taken out.
     """
     if file.role == layouts.GENERATED_ROLE:
-        return Goal(file, file.content, file.content)  # never ours, whatever a receipt says
+        return DesiredFile(file, file.content, file.content)  # never ours, whatever a receipt says
 
     def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         if file.role == layouts.TEMPLATE_ROLE:
@@ -30,7 +30,7 @@ def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
         base, left = given_back(file.content, memory.before, memory.written, taken_out)
     if file.role == DROP_IN_ROLE and memory.before is None and base is not None and base != file.content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
-    return Goal(file, base, base, left=left)
+    return DesiredFile(file, base, base, left=left)
 
 
 def _template(content: bytes, memory: Memory) -> tuple[bytes | None, tuple[str, ...]]:

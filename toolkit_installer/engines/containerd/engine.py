@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from toolkit_installer import log
 from toolkit_installer.engines.api import (
     Adapter,
+    DesiredState,
     EngineTarget,
-    Goals,
     Inspection,
     Live,
     Memory,
@@ -19,7 +19,7 @@ from toolkit_installer.engines.api import (
 )
 from toolkit_installer.engines.common import answering, reloading, serving
 from toolkit_installer.engines.containerd import back, started, trial
-from toolkit_installer.engines.containerd import goals as containerd_goals
+from toolkit_installer.engines.containerd import desired as containerd_desired
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd import live as containerd_live
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ENDING, ContainerdInspection
@@ -72,7 +72,9 @@ class Containerd(Adapter[ContainerdInspection]):
         copied = layout.may_be_copied(config, socket, lambda path: node.files.status(path) is not None)
         return None if copied and serving.process_of(node, self.name, socket) is None else layout
 
-    def goals(self, inspection: ContainerdInspection, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    def desired(
+        self, inspection: ContainerdInspection, request: Request, memories: Mapping[str, Memory]
+    ) -> DesiredState:
         """Return what all files should be. Raises ConfigurationError."""
         for one, other in itertools.combinations(inspection.files, 2):
             if one.path == other.path:  # what is for the one would stand in the other
@@ -88,11 +90,11 @@ class Containerd(Adapter[ContainerdInspection]):
             memory = memories.get(file.path, Memory(ownership=unknown.get(file.path, Ownership())))
             without[file.role] = back.without_us(file, memory, request.toolkit_folder)
         if inspection.placed is not None:
-            return Placing(inspection, inspection.placed, request, without).goals()
+            return Placing(inspection, inspection.placed, request, without).desired()
         # an engine that is down for a moment is no reason to move what is there
         kept = inspection.live is None and drop_in is not None and bool(drop_in.written)
         work = Work(inspection, request, without, deep=kept)
-        return containerd_goals.by_drop_in(work) or containerd_goals.in_place(work)
+        return containerd_desired.by_drop_in(work) or containerd_desired.in_place(work)
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
-from toolkit_installer.engines.api import Goal, Goals, Request
+from toolkit_installer.engines.api import DesiredFile, DesiredState, Request
 from toolkit_installer.engines.containerd import config, templates
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd.config import Part
@@ -38,14 +38,14 @@ class Placing:
     """One distribution's containerd, its files without us by role, and what is asked for."""
 
     def __init__(
-        self, inspection: ContainerdInspection, placed: Placed, request: Request, without: Mapping[str, Goal]
+        self, inspection: ContainerdInspection, placed: Placed, request: Request, without: Mapping[str, DesiredFile]
     ) -> None:
         """Raise ConfigurationError for what cannot be worked with."""
         self.inspection = inspection
         self.placed = placed
         self.layout = layout = placed.layout
         self.request = request
-        self.without = {role: goal for role, goal in without.items() if role != GENERATED_ROLE}
+        self.without = {role: wanted for role, wanted in without.items() if role != GENERATED_ROLE}
         self.default = request.default
         self.served = {handler.name: handler.executable for handler in request.handlers}
         self.notes = list(placed.notes)
@@ -56,7 +56,7 @@ class Placing:
         sources, folder = inspection.sources, request.toolkit_folder
         self.offered = containerd_sources.offers(sources, self.document, layout.plugin, folder)
 
-    def goals(self) -> Goals:
+    def desired(self) -> DesiredState:
         """Return what the files should be. Raises ConfigurationError."""
         if self.placed.way is Way.DROP_IN:
             self._into_drop_in()
@@ -74,7 +74,7 @@ class Placing:
             )
         built_in = next(iter(self.placed.low_level), BUILT_IN_RUNTIME)
         low_level = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
-        return Goals(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
+        return DesiredState(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
 
     def _part(self, version: int) -> Part:
         """Return what is registered in a file of this version."""
@@ -94,9 +94,9 @@ class Placing:
             self.default = None  # such a default has no name
         elif self.request.settings.use_legacy_config:
             self.notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
-        goal = self.without[self.layout.drop_in_role]
-        with located(goal.path):
-            base = goal.base or b""
+        wanted = self.without[self.layout.drop_in_role]
+        with located(wanted.path):
+            base = wanted.base or b""
             document = toml_document.parse(base)
             if document and (said := made_version(document.get("version", 1))) != version:
                 raise ConfigurationError(
@@ -105,21 +105,21 @@ class Placing:
                     hint="move it away, or write it for that version",
                 )
             text, owned = config.with_us(base, [part], None if document else version)
-        self.without[goal.role] = goal.with_us(text, toml_document.parse, owned)
+        self.without[wanted.role] = wanted.with_us(text, toml_document.parse, owned)
 
     def _into_template(self) -> None:
-        goal = self.without[TEMPLATE_ROLE]
-        base = goal.base if goal.base is not None else templates.BASE
-        with located(goal.path):
+        wanted = self.without[TEMPLATE_ROLE]
+        base = wanted.base if wanted.base is not None else templates.BASE
+        with located(wanted.path):
             part = self._part(templates.version_of(base, self.layout.version))
         self._refuse_another(part)
-        with located(goal.path):
+        with located(wanted.path):
             text = templates.with_block(base, part)
             own = templates.named(base, part)
-        self.without[TEMPLATE_ROLE] = dataclasses.replace(goal, target=text)
+        self.without[TEMPLATE_ROLE] = dataclasses.replace(wanted, target=text)
         self._note_cdi(wanted=part.cdi)
         self.notes += containerd_sources.unused(self.inspection.sources, self.offered)
-        self._note_unused(own, f"{goal.path} has their tables already")
+        self._note_unused(own, f"{wanted.path} has their tables already")
         if templates.is_conditional(base):
             found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own
             self._note_unused(found, f"{self.layout.name} makes their tables itself if it finds them when it starts")

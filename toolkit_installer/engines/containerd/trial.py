@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Remove, Set, Table, lookup
-from toolkit_installer.engines.api import Goal, Goals
+from toolkit_installer.engines.api import DesiredFile, DesiredState
 from toolkit_installer.engines.common import told, trial
 from toolkit_installer.engines.containerd import config, files, started, templates
 from toolkit_installer.engines.containerd.config import Part
@@ -27,18 +27,18 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as, root_of
 
 
-def try_out(node: Node, inspection: ContainerdInspection, goals: Goals) -> None:
+def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState) -> None:
     """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError."""
     process = inspection.process
     if process is not None and inspection.placed is None:
-        _try_own(node, process, inspection, goals)
+        _try_own(node, process, inspection, desired)
     elif process is not None and inspection.placed is not None:
-        _try_placed(node, process, inspection.placed, goals)
+        _try_placed(node, process, inspection.placed, desired)
 
 
-def _try_own(node: Node, process: Process, inspection: ContainerdInspection, goals: Goals) -> None:
+def _try_own(node: Node, process: Process, inspection: ContainerdInspection, desired: DesiredState) -> None:
     programs, binary = node.programs, process.executable
-    by_role = {goal.role: goal for goal in goals.files}
+    by_role = {wanted.role: wanted for wanted in desired.files}
     root, drop_in = by_role[ROOT_ROLE], by_role[DROP_IN_ROLE]
     imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
     place = started.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
@@ -60,7 +60,7 @@ def _try_own(node: Node, process: Process, inspection: ContainerdInspection, goa
         after = trial.containerd_dump(programs, binary, new)
     else:
         after = trial.containerd_dump_of_all(programs, binary, [old, drop_in.target])
-    if (wrong := _wrong(before, after, goals, given)) is not None:
+    if (wrong := _wrong(before, after, desired, given)) is not None:
         raise ConfigurationError(
             f"containerd's own binary ({binary}) would not serve the new configuration: {wrong}",
             path=root.path,
@@ -69,18 +69,18 @@ def _try_own(node: Node, process: Process, inspection: ContainerdInspection, goa
 
 
 def _without_and_with_us(
-    inspection: ContainerdInspection, each: Imported, goals: Mapping[str, Goal]
+    inspection: ContainerdInspection, each: Imported, desired: Mapping[str, DesiredFile]
 ) -> tuple[bytes, bytes]:
     """Return what an imported file says without us and with us."""
     role = inspection.role_of(each)
-    goal = goals.get(role)
-    without, with_us = (goal.base or b"", goal.target or b"") if goal is not None else (each.content,) * 2
+    wanted = desired.get(role)
+    without, with_us = (wanted.base or b"", wanted.target or b"") if wanted is not None else (each.content,) * 2
     return (with_us, with_us) if role == ROOT_ROLE else (without, with_us)
 
 
-def _try_placed(node: Node, process: Process, placed: Placed, goals: Goals) -> None:
+def _try_placed(node: Node, process: Process, placed: Placed, desired: DesiredState) -> None:
     """Compare what the binary makes of the generated file with what it would make of it with the additions."""
-    target = next((goal for goal in goals.files if goal.target != goal.base), None)
+    target = next((wanted for wanted in desired.files if wanted.target != wanted.base), None)
     if target is None or placed.content is None:
         return
     changed = _with_additions(placed.content, placed.layout, target)
@@ -88,7 +88,7 @@ def _try_placed(node: Node, process: Process, placed: Placed, goals: Goals) -> N
     if before is None:
         return  # it cannot be asked, or fails on what it runs with, which it makes anew
     after = trial.containerd_dump(node.programs, process.executable, changed)
-    if (wrong := _wrong(before, after, goals, changed)) is not None:
+    if (wrong := _wrong(before, after, desired, changed)) is not None:
         made = placed.layout.generated
         raise ConfigurationError(
             f"containerd's own binary ({process.executable}) would not serve the additions: {wrong}",
@@ -97,16 +97,16 @@ def _try_placed(node: Node, process: Process, placed: Placed, goals: Goals) -> N
         )
 
 
-def _wrong(before: Table, after: tuple[Table | None, str], goals: Goals, given: bytes | None) -> str | None:
-    """Return for people what speaks against the goals, None if nothing does. `given`: what the binary was given."""
+def _wrong(before: Table, after: tuple[Table | None, str], desired: DesiredState, given: bytes | None) -> str | None:
+    """Return for people what speaks against the desired, None if nothing does. `given`: what the binary was given."""
     table, words = after
     if table is None:
         return trial.shown(words, given)
-    losses = trial.containerd_losses(before, table, dict(goals.served), goals.default)
+    losses = trial.containerd_losses(before, table, dict(desired.served), desired.default)
     return trial.shown("; ".join(losses)) if losses else None
 
 
-def _with_additions(content: bytes, layout: Layout, target: Goal) -> bytes:
+def _with_additions(content: bytes, layout: Layout, target: DesiredFile) -> bytes:
     """Return the generated file with what the target adds, as the engine will read both together."""
     plugin = layout.plugin
     if target.role != TEMPLATE_ROLE:

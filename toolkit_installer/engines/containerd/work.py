@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Table, lookup
-from toolkit_installer.engines.api import Goal, Goals, Request
+from toolkit_installer.engines.api import DesiredFile, DesiredState, Request
 from toolkit_installer.engines.containerd import config, sources
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
@@ -47,7 +47,7 @@ class Work:
     """One containerd's files without us, and what is asked for."""
 
     def __init__(
-        self, inspection: ContainerdInspection, request: Request, without: Mapping[str, Goal], *, deep: bool
+        self, inspection: ContainerdInspection, request: Request, without: Mapping[str, DesiredFile], *, deep: bool
     ) -> None:
         """`without`: the files without us, by role. `deep`: the daemon is down, and our drop-in is in use."""
         self.inspection = inspection
@@ -109,10 +109,10 @@ class Work:
         found = [(ROOT_ROLE, root.path, root.base or b"", False)]
         for each in self.inspection.graph:
             role = self.inspection.role_of(each)
-            goal = self.without.get(role)
-            if each.drop_in and (goal is None or goal.base is None or self._imported_by_us(each)):
+            wanted = self.without.get(role)
+            if each.drop_in and (wanted is None or wanted.base is None or self._imported_by_us(each)):
                 continue
-            content = (goal.base or b"") if goal is not None else each.content
+            content = (wanted.base or b"") if wanted is not None else each.content
             found.append((role, each.path, content, each.by_relative_pattern))
         return found
 
@@ -193,18 +193,18 @@ class Work:
             return True
         return said is False and self.release <= _KNOWS_ENABLE_CDI
 
-    def edited(self, goal: Goal, parts: Sequence[Part], version: int | None = None) -> Goal:
-        """Return the goal for a file with these parts in it."""
-        text, ownership = config.with_us(goal.base or b"", parts, version)
-        return goal.with_us(text, toml_document.parse, ownership)
+    def edited(self, wanted: DesiredFile, parts: Sequence[Part], version: int | None = None) -> DesiredFile:
+        """Return the wanted for a file with these parts in it."""
+        text, ownership = config.with_us(wanted.base or b"", parts, version)
+        return wanted.with_us(text, toml_document.parse, ownership)
 
-    def goals(self, files: Sequence[Goal], notes: Sequence[str]) -> Goals:
-        """Return the goals, and what is to be served then."""
+    def desired(self, files: Sequence[DesiredFile], notes: Sequence[str]) -> DesiredState:
+        """Return the desired state: the files, and what is to be served then."""
         view = self.views[-1]
         plugin = self.plugin(view)
         table = views_of.plugin_table(view, self.files, plugin)
         legacy = self.request.settings.use_legacy_config and plugin == SHORT
-        return Goals(
+        return DesiredState(
             tuple(files),
             {handler.name: handler.executable for handler in self.request.handlers},
             None if legacy else self.request.default,  # such a default has no name

@@ -11,11 +11,11 @@ from toolkit_installer import log
 from toolkit_installer.documents import secrets, visible
 from toolkit_installer.engines.api import (
     Adapter,
+    DesiredFile,
+    DesiredState,
     EngineFile,
     EngineSilentError,
     EngineTarget,
-    Goal,
-    Goals,
     Inspection,
     Live,
     Reload,
@@ -25,12 +25,12 @@ from toolkit_installer.engines.common.answering import NoAnswerError
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.common.cri.client import Pod
 from toolkit_installer.engines.crio import config as crio_config
-from toolkit_installer.engines.crio import goals as crio_goals
+from toolkit_installer.engines.crio import desired as crio_desired
 from toolkit_installer.engines.crio import live as crio_live
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio import sources as crio_sources
 from toolkit_installer.engines.crio import trial
-from toolkit_installer.engines.crio.goals import CrioInspection
+from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
 from toolkit_installer.errors import ConfigurationError
@@ -52,19 +52,19 @@ class Crio(Adapter[CrioInspection]):
 
     name = EngineName.CRIO
     folders = (DROP_INS,)
-    goals = staticmethod(crio_goals.goals_of)
-    recognised = staticmethod(crio_goals.recognised)
-    without_us = staticmethod(crio_goals.without_us)
+    desired = staticmethod(crio_desired.desired_state)
+    recognised = staticmethod(crio_desired.recognised)
+    without_us = staticmethod(crio_desired.without_us)
     ask = staticmethod(crio_live.ask)
 
     def has_role(self, role: str) -> bool:
         """Tell whether CRI-O has a file of that role."""
-        known = (crio_goals.ROOT_ROLE, crio_goals.DROP_IN_ROLE, crio_goals.HOOK_ROLE)
-        return role in known or role.startswith(crio_goals.OTHER_ROLE)
+        known = (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE, crio_desired.HOOK_ROLE)
+        return role in known or role.startswith(crio_desired.OTHER_ROLE)
 
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`: a hook elsewhere than in a `.json` is never read."""
-        return name.endswith(".json") if role == crio_goals.HOOK_ROLE else ".conf" in name or ".toml" in name
+        return name.endswith(".json") if role == crio_desired.HOOK_ROLE else ".conf" in name or ".toml" in name
 
     def inspect(self, node: Node, target: EngineTarget) -> CrioInspection:
         """Read all that CRI-O reads, and the hook's file, and ask CRI-O. Raises ConfigurationError."""
@@ -75,9 +75,9 @@ class Crio(Adapter[CrioInspection]):
         places = crio_places.find(node, target, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
         files = (
-            EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)),
+            EngineFile(crio_desired.ROOT_ROLE, *node.find(places.config)),
             *_drop_ins(node, places),
-            EngineFile(crio_goals.HOOK_ROLE, *node.find(hook)),
+            EngineFile(crio_desired.HOOK_ROLE, *node.find(hook)),
         )
         # as far as the places are not what CRI-O's program takes by itself
         status = [] if target.socket in (None, SOCKET) else ["--socket", target.socket]
@@ -111,22 +111,22 @@ class Crio(Adapter[CrioInspection]):
             return dataclasses.replace(decided, by_itself=settings.hooks_dir == crio_config.DEFAULT_HOOKS_DIR)
         return decided
 
-    def try_out(self, node: Node, inspection: CrioInspection, goals: Goals) -> None:
+    def try_out(self, node: Node, inspection: CrioInspection, desired: DesiredState) -> None:
         """Let CRI-O print what it makes of the files, and compare. Raises ConfigurationError."""
         process = inspection.process
-        if process is None or not goals.served:
+        if process is None or not desired.served:
             return
         root, drop_in = (
-            crio_goals.by_role(goals.files, role) for role in (crio_goals.ROOT_ROLE, crio_goals.DROP_IN_ROLE)
+            crio_desired.by_role(desired.files, role) for role in (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE)
         )
         roles = [file.role for file in inspection.files]
-        ordered = sorted(goals.files, key=lambda goal: roles.index(goal.role))
-        bases = [dataclasses.replace(goal, target=goal.base) for goal in ordered]
+        ordered = sorted(desired.files, key=lambda wanted: roles.index(wanted.role))
+        bases = [dataclasses.replace(wanted, target=wanted.base) for wanted in ordered]
         before, after = (
-            crio_config.runtime_part(crio_goals.effective(inspection.live, each)) for each in (bases, ordered)
+            crio_config.runtime_part(crio_desired.effective(inspection.live, each)) for each in (bases, ordered)
         )
         wrong = trial.wrong(
-            node.programs, process.executable, root.base or b"", (before, after), goals.served, goals.default
+            node.programs, process.executable, root.base or b"", (before, after), desired.served, desired.default
         )
         if wrong:
             raise ConfigurationError(
@@ -165,7 +165,7 @@ class Crio(Adapter[CrioInspection]):
         return (warning,)
 
     def stranded(
-        self, node: Node, inspection: Inspection, goals: Sequence[Goal], is_ours: Callable[[Live], set[str]]
+        self, node: Node, inspection: Inspection, desired: Sequence[DesiredFile], is_ours: Callable[[Live], set[str]]
     ) -> tuple[str, ...]:
         """Return the pods of handlers that CRI-O would not know any more. Raises EngineSilentError.
 
@@ -177,7 +177,7 @@ class Crio(Adapter[CrioInspection]):
             return ()
         names = is_ours(live)
         try:
-            names &= _lost(node, live, goals)
+            names &= _lost(node, live, desired)
         except (ConfigurationError, NodeError) as error:
             # somebody's broken file is no reason to refuse a cleanup; where pods need a handler, it may be lost
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
@@ -198,26 +198,26 @@ def usual_socket(node: Node) -> str:
     return SOCKET if mounted or not os.path.exists(below) else below
 
 
-def _lost(node: Node, live: Live, goals: Sequence[Goal]) -> set[str]:
-    """Return the handlers that CRI-O would not know once the files of `goals` are so, and its others as they are.
+def _lost(node: Node, live: Live, desired: Sequence[DesiredFile]) -> set[str]:
+    """Return the handlers that CRI-O would not know once the files of `desired` are so, and its others as they are.
 
     Raises ConfigurationError, NodeError.
     """
     places = crio_places.find(node, EngineTarget(EngineName.CRIO), live)
-    to_be = {goal.path: goal for goal in goals}
-    for file in (EngineFile(crio_goals.ROOT_ROLE, *node.find(places.config)), *_drop_ins(node, places)):
-        to_be.setdefault(file.path, Goal(file, file.content, file.content))
-    return live.handlers.keys() - crio_config.names(crio_goals.effective(live, list(to_be.values())))
+    to_be = {wanted.path: wanted for wanted in desired}
+    for file in (EngineFile(crio_desired.ROOT_ROLE, *node.find(places.config)), *_drop_ins(node, places)):
+        to_be.setdefault(file.path, DesiredFile(file, file.content, file.content))
+    return live.handlers.keys() - crio_config.names(crio_desired.effective(live, list(to_be.values())))
 
 
 def _drop_ins(node: Node, places: Places) -> list[EngineFile]:
     """Return the files of the drop-ins' folder in CRI-O's order, ours among them whether it is there or not."""
     folder, drop_in = places.folder, places.drop_in
-    ours = EngineFile(crio_goals.DROP_IN_ROLE, *node.find(drop_in))
+    ours = EngineFile(crio_desired.DROP_IN_ROLE, *node.find(drop_in))
     paths = {path for path in crio_places.drop_ins(node.files, folder) if path != drop_in}
     found = []
     for path in sorted({*paths, drop_in}, key=lambda path: crio_places.order(path, folder)):
-        role = f"{crio_goals.OTHER_ROLE}{posixpath.relpath(path, folder)}"
+        role = f"{crio_desired.OTHER_ROLE}{posixpath.relpath(path, folder)}"
         try:
             file = ours if path == drop_in else EngineFile(role, *node.find(path))
         except ConfigurationError:

@@ -11,11 +11,11 @@ from toolkit_installer.documents.changes import Set
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.api import (
     Adapter,
+    DesiredFile,
+    DesiredState,
     EngineFile,
     EngineSilentError,
     EngineTarget,
-    Goal,
-    Goals,
     Inspection,
     Live,
     Memory,
@@ -69,7 +69,7 @@ class Docker(Adapter[Inspection]):
         file = EngineFile(ROLE, *node.find(config))
         return Inspection(socket, (file,), live, silence, elsewhere=_elsewhere(node, target, live))
 
-    def goals(self, inspection: Inspection, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    def desired(self, inspection: Inspection, request: Request, memories: Mapping[str, Memory]) -> DesiredState:
         """Return what daemon.json should be. Raises ConfigurationError."""
         file = inspection.file(ROLE)
         memory = memories.get(file.path)
@@ -82,8 +82,8 @@ class Docker(Adapter[Inspection]):
             cdi = docker_cdi.wanted(inspection.live, asked=settings.enable_cdi, restarts=restarts)
             base = without.base or b""
             target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
-            goal = dataclasses.replace(without, notes=()).with_us(target, json_document.parse, ownership)
-            target = goal.target or b""
+            wanted = dataclasses.replace(without, notes=()).with_us(target, json_document.parse, ownership)
+            target = wanted.target or b""
             for content in (base, target):  # what cleanup leaves is to be taken, too
                 rules.refuse(content, file.content)
         paths, default = docker_config.served(target)
@@ -93,7 +93,7 @@ class Docker(Adapter[Inspection]):
         ignored = (f"--config-source {others}: not for docker, whose own file is the one source",) if others else ()
         notes = (*ignored, *cdi.notes, *_trap(inspection.live, target))
         served_default = default if request.default is not None else None
-        return Goals((goal,), served, served_default, low_level, notes, cdi.restart_why)
+        return DesiredState((wanted,), served, served_default, low_level, notes, cdi.restart_why)
 
     def recognised(self, inspection: Inspection, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
         """Return what is ours in daemon.json though no receipt says so. Raises ConfigurationError."""
@@ -101,7 +101,7 @@ class Docker(Adapter[Inspection]):
         with located(file.path):
             return {file.path: docker_config.recognised(file.content or b"", toolkit_folder)}
 
-    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> DesiredFile:
         """Return daemon.json without us. Raises ConfigurationError."""
 
         def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
@@ -113,7 +113,7 @@ class Docker(Adapter[Inspection]):
         with located(file.path):
             base, left = ownership_of.given_back(file.content, memory.before, memory.written, taken_out)
             notes = docker_config.told_when_gone(file.content or b"", base or b"")
-        return Goal(file, base, base, left=left, notes=notes)
+        return DesiredFile(file, base, base, left=left, notes=notes)
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""
@@ -125,25 +125,25 @@ class Docker(Adapter[Inspection]):
             )
         return reload
 
-    def try_out(self, node: Node, inspection: Inspection, goals: Goals) -> None:
+    def try_out(self, node: Node, inspection: Inspection, desired: DesiredState) -> None:
         """Compare the file with dockerd's flags; let dockerd validate it, from 23.0 on. Raises ConfigurationError."""
         # for what is about to be changed alone
         from toolkit_installer.documents import secrets  # noqa: PLC0415
         from toolkit_installer.engines.common import trial  # noqa: PLC0415
 
-        (goal,) = goals.files
+        (wanted,) = desired.files
         live, process = inspection.live, inspection.process
-        if live is None or process is None or goal.target is None:
+        if live is None or process is None or wanted.target is None:
             return
-        with located(goal.path):
-            rules.refuse_mark(goal.target, live.version)
-            rules.refuse_conflicts(goal.target, process.arguments, inspection.file(ROLE).content)
+        with located(wanted.path):
+            rules.refuse_mark(wanted.target, live.version)
+            rules.refuse_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
         flags = rules.flags(process.arguments)
-        words = trial.docker_refusal(node.programs, process.executable, flags, goal.target)
+        words = trial.docker_refusal(node.programs, process.executable, flags, wanted.target)
         if words is not None:
             raise ConfigurationError(
                 f"dockerd itself would refuse the new file: {secrets.mask(words)}",
-                path=goal.path,
+                path=wanted.path,
                 hint="nothing was changed; correct what it names",
             )
 

@@ -8,7 +8,16 @@ from collections.abc import Collection
 
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Goal, Goals, Inspection, Live, Reload
+from toolkit_installer.engines.api import (
+    DesiredFile,
+    DesiredState,
+    Engine,
+    EngineFile,
+    EngineSilentError,
+    Inspection,
+    Live,
+    Reload,
+)
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.engines.ownership import beneath
@@ -68,14 +77,14 @@ class EngineReverter:
         stranding.refuse(self.node, work, stranding.handlers_of_ours(receipt.toolkit_folder, record, staying), then)
         reload = self._reload(engine, record, work.inspection)
         files = []
-        for file, goal in zip(reversed(record.files), work.goals.files, strict=True):
-            files.append(self._record(engine, file, goal, reload))
-            for note in goal.left:
+        for file, wanted in zip(reversed(record.files), work.desired.files, strict=True):
+            files.append(self._record(engine, file, wanted, reload))
+            for note in wanted.left:
                 log.get().warning("Somebody changed what was ours", file=file.path, engine=record.name, what=note)
-            for note in goal.notes:
+            for note in wanted.notes:
                 log.get().info(note, file=file.path, engine=record.name)
-            if goal.base is not None:
-                originals[memory.digest(goal.base)] = goal.base
+            if wanted.base is not None:
+                originals[memory.digest(wanted.base)] = wanted.base
         record = dataclasses.replace(record, files=tuple(reversed(files)))
         engines = tuple(record if other.name == record.name else other for other in receipt.engines)
         receipt = dataclasses.replace(receipt, state=State.REVERTING, engines=engines)
@@ -96,11 +105,11 @@ class EngineReverter:
         engine = adapter_of(record.name)
         live = self._ask(engine, record)
         remembered = memories(engine, record, self.store, originals)
-        goals = []
+        desired = []
         for file in reversed(record.files):
             present = EngineFile(file.role, *self.node.find(file.path))  # it may be a symlink by now
-            goals.append(engine.without_us(present, remembered[file.path], receipt.toolkit_folder))
-        return EngineWork(record.name, Inspection(record.socket, (), live), Goals(tuple(goals), {}, None))
+            desired.append(engine.without_us(present, remembered[file.path], receipt.toolkit_folder))
+        return EngineWork(record.name, Inspection(record.socket, (), live), DesiredState(tuple(desired), {}, None))
 
     def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
         """Ask the engine; one that runs and is slow to answer gets its time, one that is down is not waited for.
@@ -150,15 +159,15 @@ class EngineReverter:
             return Reload(ReloadMode.NONE)
 
     @staticmethod
-    def _record(engine: Engine, file: FileRecord, goal: Goal, reload: Reload) -> FileRecord:
+    def _record(engine: Engine, file: FileRecord, wanted: DesiredFile, reload: Reload) -> FileRecord:
         """Return the record for the way back: a run that is killed on it must find the new original, not the old."""
-        before = file.before if goal.base is not None else None
-        if goal.base is not None and goal.file.found is not None:
-            meta = goal.file.found.metadata
-            before = Before(memory.digest(goal.base), meta.mode, meta.uid, meta.gid, meta.xattrs)
+        before = file.before if wanted.base is not None else None
+        if wanted.base is not None and wanted.file.found is not None:
+            meta = wanted.file.found.metadata
+            before = Before(memory.digest(wanted.base), meta.mode, meta.uid, meta.gid, meta.xattrs)
         written = set(file.written)
         if reload.mode is ReloadMode.SIGNAL:
-            transitional = engine.transitional(goal.base)
+            transitional = engine.transitional(wanted.base)
             if transitional is not None:
                 written.add(memory.digest(transitional))
         return dataclasses.replace(file, before=before, written=tuple(sorted(written)))
@@ -174,7 +183,7 @@ class EngineReverter:
         live = work.inspection.live
         if not work.changes and (live is None or not wrong(live)):
             reload = Reload(ReloadMode.NONE)
-        switch = Switch(adapter_of(work.name), work.inspection, work.goals.files, reload, wrong, last_resort=True)
+        switch = Switch(adapter_of(work.name), work.inspection, work.desired.files, reload, wrong, last_resort=True)
         try:
             self.switcher.make(switch, interruptible=False)
         except NotServedError as error:

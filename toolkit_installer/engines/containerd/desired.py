@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import lookup, same
-from toolkit_installer.engines.api import Goal, Goals, Request
+from toolkit_installer.engines.api import DesiredFile, DesiredState, Request
 from toolkit_installer.engines.containerd import config, sources
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
@@ -20,7 +20,7 @@ from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
 
 
-def by_drop_in(work: Work) -> Goals | None:
+def by_drop_in(work: Work) -> DesiredState | None:
     """Put the handlers into a file of our own that the root imports; the root changes by one import at most.
 
     None where that is not sure to work: the daemon may not merge deeply, the root has no version that the drop-in
@@ -47,8 +47,8 @@ def by_drop_in(work: Work) -> Goals | None:
         text, ownership = config.with_import(base, host_path)
     part = work.part(plugin, (View.DEEP,))
     files = [work.edited(drop_in, [part], new), root.with_us(text, toml_document.parse, ownership)]
-    untouched = [goal for role, goal in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
-    return work.goals([*untouched, *files], ())
+    untouched = [wanted for role, wanted in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
+    return work.desired([*untouched, *files], ())
 
 
 def _contradicts(file: Read, plugin: str, request: Request) -> bool:
@@ -59,31 +59,31 @@ def _contradicts(file: Read, plugin: str, request: Request) -> bool:
     return named or (request.default is not None and bool(lookup(file.document, place.default)))
 
 
-def in_place(work: Work) -> Goals:
+def in_place(work: Work) -> DesiredState:
     """Put the handlers into the file that has the table already, or into the root: where every daemon sees them.
 
     Raises ConfigurationError where no such edit is right for every containerd that may read the files.
     """
-    wanted: dict[tuple[str, str], list[View]] = {}
+    plugins: dict[tuple[str, str], list[View]] = {}
     for view in work.views:
         plugin = work.plugin(view)
         role = work.roles[views_of.owner(view, work.files, plugin).path]
-        wanted.setdefault((role, plugin), []).append(view)
+        plugins.setdefault((role, plugin), []).append(view)
         if work.release is None and plugin == SHORT and view is View.DEEP:
-            wanted.setdefault((role, RUNTIME), []).append(view)
+            plugins.setdefault((role, RUNTIME), []).append(view)
     drop_in = work.without[DROP_IN_ROLE]
     edited = dict(work.without)
-    for role in dict.fromkeys(role for role, _ in wanted):
+    for role in dict.fromkeys(role for role, _ in plugins):
         if role not in work.without:
             raise _not_editable(work, role)
-        parts = [work.part(plugin, views) for (place, plugin), views in wanted.items() if place == role]
+        parts = [work.part(plugin, views) for (place, plugin), views in plugins.items() if place == role]
         version = work.new_version if role == ROOT_ROLE else None
         edited[role] = work.edited(work.without[role], parts, version)
     _refuse_what_would_be_lost(work, edited)
-    imported = [goal for role, goal in edited.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
+    imported = [wanted for role, wanted in edited.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     unknown = f"{drop_in.path} is not used: containerd is not known to be 2.1 or later, so config.toml is edited"
     unused = work.release is None and edited[DROP_IN_ROLE].target == drop_in.base
-    return work.goals([*imported, edited[ROOT_ROLE], edited[DROP_IN_ROLE]], (unknown,) if unused else ())
+    return work.desired([*imported, edited[ROOT_ROLE], edited[DROP_IN_ROLE]], (unknown,) if unused else ())
 
 
 def _not_editable(work: Work, role: str) -> ConfigurationError:
@@ -102,7 +102,7 @@ def _not_editable(work: Work, role: str) -> ConfigurationError:
     )
 
 
-def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, Goal]) -> None:
+def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) -> None:
     """Raise ConfigurationError if some daemon that may read the files would not have all it had, and our handlers."""
     after = [
         dataclasses.replace(file, document=toml_document.parse(edited[role].target or b""))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Table, lookup, same
-from toolkit_installer.engines.api import EngineFile, Goal, Goals, Inspection, Live, Memory, Request
+from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Memory, Request
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
 from toolkit_installer.engines.crio.live import told as told_of
@@ -37,7 +37,7 @@ class CrioInspection(Inspection):
     unread: str = ""
 
 
-def goals_of(inspection: CrioInspection, request: Request, memories: Mapping[str, Memory]) -> Goals:
+def desired_state(inspection: CrioInspection, request: Request, memories: Mapping[str, Memory]) -> DesiredState:
     """Return what all files should be. `inspection.files` are in CRI-O's order, the hook's file last.
 
     Raises ConfigurationError, UsageError.
@@ -53,18 +53,18 @@ def goals_of(inspection: CrioInspection, request: Request, memories: Mapping[str
     served: dict[str, str] = {}
     default = None
     if request.settings.config_mode is ConfigMode.HOOK:
-        goals = _with_hook(inspection, request, bases, known)
+        desired = _with_hook(inspection, request, bases, known)
     else:
         _refuse_flags(inspection.live, request)
         lender = _lender(inspection, request, known)
-        goals = _with_handlers(inspection, request, bases, lender)
+        desired = _with_handlers(inspection, request, bases, lender)
         served = {handler.name: handler.executable for handler in request.handlers}
         default = request.default
-        _refuse_overrides(effective(inspection.live, goals), goals, served, default)
+        _refuse_overrides(effective(inspection.live, desired), desired, served, default)
     low_level = config.low_level(lender, inspection.live.handlers if inspection.live is not None else {})
     # ours stands before others' leftovers go: CRI-O does not start with a default that no file has
-    ordered = tuple(sorted(goals, key=lambda goal: goal.role != DROP_IN_ROLE))
-    return Goals(ordered, served, default, low_level, _notes(inspection, known, served, default))
+    ordered = tuple(sorted(desired, key=lambda wanted: wanted.role != DROP_IN_ROLE))
+    return DesiredState(ordered, served, default, low_level, _notes(inspection, known, served, default))
 
 
 def recognised(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownership]:
@@ -81,7 +81,7 @@ def recognised(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownersh
     return {file.path: found.get(file.path, Ownership()) for file in inspection.files}
 
 
-def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> DesiredFile:
     """Return a file without us: its target is its base. Raises ConfigurationError."""
 
     def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
@@ -97,26 +97,26 @@ def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
             base, left = crio_hook.without_us(file.content, memory.before, memory.written, toolkit_folder)
         else:
             base, left = given_back(file.content, memory.before, memory.written, taken_out)
-    return Goal(file, base, base, left=left)
+    return DesiredFile(file, base, base, left=left)
 
 
-def effective(live: Live | None, goals: Sequence[Goal]) -> Table:
+def effective(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
     """Return what CRI-O makes of the files' targets, which are in its order. Raises ConfigurationError."""
     documents = []
-    for goal in goals:
-        if goal.role != HOOK_ROLE and goal.target is not None:
-            with located(goal.path):
-                documents.append(config.check(goal.target))
+    for wanted in desired:
+        if wanted.role != HOOK_ROLE and wanted.target is not None:
+            with located(wanted.path):
+                documents.append(config.check(wanted.target))
     return config.merged(config.built_in(live.release if live is not None else None), documents)
 
 
-def by_role(goals: Sequence[Goal], role: str) -> Goal:
-    """Return the goal for the file of that role."""
-    return next(goal for goal in goals if goal.role == role)
+def by_role(desired: Sequence[DesiredFile], role: str) -> DesiredFile:
+    """Return the wanted for the file of that role."""
+    return next(wanted for wanted in desired if wanted.role == role)
 
 
-def _replaced(goals: Sequence[Goal], new: Goal) -> list[Goal]:
-    return [new if goal.role == new.role else goal for goal in goals]
+def _replaced(desired: Sequence[DesiredFile], new: DesiredFile) -> list[DesiredFile]:
+    return [new if wanted.role == new.role else wanted for wanted in desired]
 
 
 def _lender(inspection: CrioInspection, request: Request, known: Table) -> Table:
@@ -138,7 +138,7 @@ def _lender(inspection: CrioInspection, request: Request, known: Table) -> Table
     return config.lent(document, built_in, known, request.toolkit_folder)
 
 
-def _refuse_unread(inspection: CrioInspection, drop_in: Goal) -> None:
+def _refuse_unread(inspection: CrioInspection, drop_in: DesiredFile) -> None:
     """Raise ConfigurationError where CRI-O would never read our file."""
     if inspection.unread:
         raise ConfigurationError(
@@ -149,22 +149,26 @@ def _refuse_unread(inspection: CrioInspection, drop_in: Goal) -> None:
         )
 
 
-def _with_handlers(inspection: CrioInspection, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
+def _with_handlers(
+    inspection: CrioInspection, request: Request, desired: Sequence[DesiredFile], known: Table
+) -> list[DesiredFile]:
     taken = [handler.name for handler in request.handlers if handler.name in _BUILT_IN_NAMES]
     if taken:
         raise UsageError(
             f"--runtime-name {taken[0]!r} cannot be used: it is CRI-O's own runtime",
             hint="choose another name, such as nvidia",
         )
-    drop_in = by_role(goals, DROP_IN_ROLE)
+    drop_in = by_role(desired, DROP_IN_ROLE)
     _refuse_unread(inspection, drop_in)
     made = config.entries(known, request.handlers)
     with located(drop_in.path):
         text, ownership = config.with_us(drop_in.base or b"", made, request.default)
-    return _replaced(goals, drop_in.with_us(text, toml_document.parse, ownership))
+    return _replaced(desired, drop_in.with_us(text, toml_document.parse, ownership))
 
 
-def _with_hook(inspection: CrioInspection, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
+def _with_hook(
+    inspection: CrioInspection, request: Request, desired: Sequence[DesiredFile], known: Table
+) -> list[DesiredFile]:
     """Put the hook's file in place; the drop-in only names its folder, if CRI-O does not know it."""
     if not request.settings.hook_filename.endswith(_HOOK_ENDING):
         raise UsageError(
@@ -172,12 +176,12 @@ def _with_hook(inspection: CrioInspection, request: Request, goals: Sequence[Goa
             f"only the files whose names end in {_HOOK_ENDING}",
             hint=f"choose a name such as oci-nvidia-hook{_HOOK_ENDING}",
         )
-    hook = by_role(goals, HOOK_ROLE)
+    hook = by_role(desired, HOOK_ROLE)
     target = crio_hook.content(request.toolkit_folder)
     present = hook.file.content
     if present is not None and _same_json(present, target):
         target = present
-    result = _replaced(goals, dataclasses.replace(hook, target=target))
+    result = _replaced(desired, dataclasses.replace(hook, target=target))
     folder = request.settings.hooks_dir
     told = told_of(inspection.live, "--hooks-dir")
     folders = told.split(",") if told is not None else config.hooks_dirs(known)
@@ -189,7 +193,7 @@ def _with_hook(inspection: CrioInspection, request: Request, goals: Sequence[Goa
             path=folder,
             hint="name one of these folders with --hooks-dir, or add this one to CRI-O's command line",
         )
-    drop_in = by_role(goals, DROP_IN_ROLE)
+    drop_in = by_role(desired, DROP_IN_ROLE)
     _refuse_unread(inspection, drop_in)
     with located(drop_in.path):
         text, ownership = config.with_hooks_dir(drop_in.base or b"", known, folder)
@@ -220,18 +224,20 @@ def _refuse_flags(live: Live | None, request: Request) -> None:
             )
 
 
-def _refuse_overrides(read: Table, goals: Sequence[Goal], served: Mapping[str, str], default: str | None) -> None:
+def _refuse_overrides(
+    read: Table, desired: Sequence[DesiredFile], served: Mapping[str, str], default: str | None
+) -> None:
     """Raise ConfigurationError if a file that CRI-O reads after ours says otherwise."""
     for path in config.differences(read, served, default):
-        for goal in reversed(goals):
-            if goal.role in (HOOK_ROLE, DROP_IN_ROLE) or goal.target is None:
+        for wanted in reversed(desired):
+            if wanted.role in (HOOK_ROLE, DROP_IN_ROLE) or wanted.target is None:
                 continue
-            if lookup(toml_document.parse(goal.target), path):
-                drop_in = by_role(goals, DROP_IN_ROLE)
+            if lookup(toml_document.parse(wanted.target), path):
+                drop_in = by_role(desired, DROP_IN_ROLE)
                 raise ConfigurationError(
                     f"sets {'.'.join(path)}, and CRI-O reads it after {drop_in.path}",
-                    path=goal.path,
-                    line=toml_document.line_of(goal.target, path),
+                    path=wanted.path,
+                    line=toml_document.line_of(wanted.target, path),
                     hint="take it out there, rename that file so that it sorts before ours, or name another "
                     "--drop-in-config",
                 )
