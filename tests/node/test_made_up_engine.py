@@ -19,7 +19,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set
 from toolkit_installer.engines import ownership
 from toolkit_installer.engines.api import Adapter, DesiredFile, DesiredState, EngineFile, EngineSilentError
-from toolkit_installer.engines.api import Inspection, Memory
+from toolkit_installer.engines.api import Inspection, Recorded
 from toolkit_installer.engines.common import answering, reloading
 from toolkit_installer.settings import EngineName, ReloadMode
 
@@ -44,7 +44,7 @@ class Boxer(Adapter):
 
     def desired(self, inspection, request, memories):
         (file,) = inspection.files
-        without = self.without_us(file, memories.get(file.path, Memory()), request.toolkit_folder)
+        without = self.without_us(file, memories.get(file.path, Recorded()), request.toolkit_folder)
         base = toml_document.parse(without.base or b"")
         changes = [Set(("runtimes", each.name), {"path": each.executable}) for each in request.handlers]
         changes += [Set(("default",), request.default)] if request.default else []

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit_installer.cli.options.build import build
-from toolkit_installer.engines.api import DesiredState, EngineFile, EngineTarget, Live, Memory, Request
+from toolkit_installer.engines.api import DesiredState, EngineFile, EngineTarget, Live, Recorded, Request
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
@@ -118,7 +118,7 @@ def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, by
     for goal in made.desired.files:
         written = frozenset({"0" * 64 if touched else digest(goal.target or b"")})
         found = None if goal.target is None else Found(goal.path, goal.target, _METADATA, _IDENTITY)
-        memory = Memory(goal.base, written, goal.ownership)
+        memory = Recorded(goal.base, written, goal.ownership)
         left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
         result[goal.path] = (goal.base, left.base)
     return result

@@ -136,7 +136,7 @@ class Inspection:
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class Recorded:
     """What the receipt remembers of a file: what stood there before us, what we wrote, and what of it is ours.
 
     `written` holds the SHA-256 of every content that we may have left there.
@@ -241,7 +241,7 @@ class Adapter(Protocol[_Found]):
     def inspect(self, node: Node, target: EngineTarget) -> _Found:
         """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
 
-    def desired(self, inspection: _Found, request: Request, memories: Mapping[str, Memory]) -> DesiredState:
+    def desired(self, inspection: _Found, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
         """Return what the files should be; pure. Raises ConfigurationError for what it cannot work with."""
 
     def recognised(self, inspection: _Found, toolkit_folder: str) -> Mapping[str, Ownership]:
@@ -250,7 +250,7 @@ class Adapter(Protocol[_Found]):
         Pure. Raises ConfigurationError.
         """
 
-    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> DesiredFile:
+    def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
         """Return what a file should be once we are gone: its target is its base. Pure. Raises ConfigurationError."""
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:

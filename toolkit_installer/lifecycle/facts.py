@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from toolkit_installer.engines.api import Inspection, Memory, Reload, Request
+from toolkit_installer.engines.api import Inspection, Recorded, Reload, Request
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle.files.cdi import SpecificationFacts
 from toolkit_installer.lifecycle.files.toolkit import Installed
@@ -22,7 +22,7 @@ class EngineFacts:
     request: Request
     inspection: Inspection
     recorded: EngineRecord | None
-    memories: Mapping[str, Memory]
+    records: Mapping[str, Recorded]
     """What the receipt remembers of its files, by path."""
     reload: Reload
     """How it is made to read its files."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Engine, Inspection, Memory, Request
+from toolkit_installer.engines.api import Engine, Inspection, Recorded, Request
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle import runtime_paths
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Generated, ToolkitFacts
@@ -45,7 +45,7 @@ def _engine(
     engine = adapter_of(name)
     recorded = receipt.engine(name) if receipt is not None else None
     inspection = engine.inspect(node, request.target)
-    remembered = memories(engine, recorded, store, originals)
+    remembered = records_of(engine, recorded, store, originals)
     reload = engine.reload(node, inspection, request.settings)
     process = inspection.live.process if inspection.live is not None else None
 
@@ -58,9 +58,9 @@ def _engine(
     )
 
 
-def memories(
+def records_of(
     engine: Engine, recorded: EngineRecord | None, store: ReceiptStore, originals: dict[str, bytes]
-) -> dict[str, Memory]:
+) -> dict[str, Recorded]:
     """Return what the receipt remembers of an engine's files, by path; the kept copies go into `originals`."""
     result = {}
     for file in recorded.files if recorded is not None else ():

@@ -94,7 +94,7 @@ def plan(target: Target, facts: Facts) -> Plan:
 
 def _engine(seen: EngineFacts) -> EngineWork:
     engine = adapter_of(seen.request.target.name)
-    desired = engine.desired(seen.inspection, seen.request, seen.memories)
+    desired = engine.desired(seen.inspection, seen.request, seen.records)
     desired = dataclasses.replace(desired, dangers=seen.dangers, low_level=seen.base_runtimes(desired.low_level))
     due = seen.recorded is not None and seen.recorded.reload_due and not seen.read_since
     return engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=due)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 
 from toolkit_installer.documents.changes import ABSENT
-from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Memory
+from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Recorded
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.node.disk.reading import Found
 from toolkit_installer.receipt.schema import Before, FileRecord, OwnedKey
@@ -17,11 +17,11 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def remembered(engine: Engine, record: FileRecord, before: bytes | None) -> Memory:
+def remembered(engine: Engine, record: FileRecord, before: bytes | None) -> Recorded:
     """Return what planning needs to know of a recorded file; `before` is its kept copy."""
     keys = tuple(_owned(engine, key) for key in record.keys)
     created = tuple(_owned(engine, key) for key in record.created)
-    return Memory(before, frozenset(record.written), Ownership(keys, created))
+    return Recorded(before, frozenset(record.written), Ownership(keys, created))
 
 
 def recorded(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, lookup, same
-from toolkit_installer.engines.api import DesiredState, EngineFile, EngineTarget, Live, Memory, Request
+from toolkit_installer.engines.api import DesiredState, EngineFile, EngineTarget, Live, Recorded, Request
 from toolkit_installer.engines.containerd import config as containerd_config
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
@@ -278,10 +278,10 @@ def test_an_untouched_drop_in_of_ours_goes_and_so_does_an_older_installers() -> 
     made = goals(ROOT_3, "v2.1.4")
     text = made.files[0].target or b""
     adapter, ours = Containerd(), file(DROP_IN_ROLE, "/d", text)
-    remembered = Memory(None, frozenset({digest(text)}), made.files[0].ownership)
+    remembered = Recorded(None, frozenset({digest(text)}), made.files[0].ownership)
     assert adapter.without_us(ours, remembered, FOLDER).base is None
     theirs = file(DROP_IN_ROLE, "/d", text.replace(b"# Added by toolkit-installer", b"# Written by something else"))
-    assert adapter.without_us(theirs, Memory(), FOLDER).base is None
+    assert adapter.without_us(theirs, Recorded(), FOLDER).base is None
 
 
 def test_a_root_that_is_not_there_is_made_for_the_daemon_that_runs() -> None:

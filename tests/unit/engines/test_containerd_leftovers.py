@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, Table, lookup, same
-from toolkit_installer.engines.api import DesiredFile, EngineFile, EngineTarget, Live, Memory, Request
+from toolkit_installer.engines.api import DesiredFile, EngineFile, EngineTarget, Live, Recorded, Request
 from toolkit_installer.engines.containerd.config import built_in, recognised
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, Placed
@@ -56,7 +56,7 @@ class Story:
 
     role: str
     text: bytes
-    memory: Memory
+    memory: Recorded
 
     def without_us(self, edited: bytes) -> DesiredFile:
         return Containerd().without_us(file(self.role, f"/etc/{self.role}", edited), self.memory, FOLDER)
@@ -87,7 +87,7 @@ def beside(content: bytes, drop_in: bytes | None) -> Story:
 
 def made(goal: DesiredFile) -> Story:
     assert goal.target is not None
-    return Story(goal.role, goal.target, Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership))
+    return Story(goal.role, goal.target, Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership))
 
 
 # --- what others do meanwhile ---
@@ -245,5 +245,5 @@ def test_without_a_receipt_a_version_line_above_what_others_wrote_is_theirs() ->
         (DROP_IN_ROLE, drop_in.text + table),
         (PLACED_ROLE, beside(b"version = 3\n", b"version = 3\n" + table).text),
     ):
-        forgotten = Story(role, text, Memory(ownership=recognised(text, whole=True)))
+        forgotten = Story(role, text, Recorded(ownership=recognised(text, whole=True)))
         assert meaning(forgotten.without_us(text).base) == {"version": 3, "debug": {"level": "info"}}

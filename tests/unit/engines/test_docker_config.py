@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, apply, lookup, same
-from toolkit_installer.engines.api import EngineFile, EngineTarget, Inspection, Memory, Request
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Inspection, Recorded, Request
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.engines.ownership import Ownership, low_level
@@ -232,19 +232,19 @@ def file(content: bytes | None) -> EngineFile:
     return EngineFile("daemon.json", "/etc/d.json", found)
 
 
-def base_of(content: bytes | None, remembered: Memory) -> bytes | None:
+def base_of(content: bytes | None, remembered: Recorded) -> bytes | None:
     return Docker().without_us(file(content), remembered, FOLDER).base
 
 
 def test_an_untouched_file_gives_the_very_bytes_back() -> None:
     before = b'{ "log-driver":"x"  }'
     text, ownership = with_us(before)
-    assert base_of(text, Memory(before, frozenset({digest(text)}), ownership)) == before
+    assert base_of(text, Recorded(before, frozenset({digest(text)}), ownership)) == before
 
 
 def test_a_file_made_for_us_goes_again_unless_somebody_put_something_in() -> None:
     text, ownership = with_us(b"")
-    remembered = Memory(None, frozenset({digest(text)}), ownership)
+    remembered = Recorded(None, frozenset({digest(text)}), ownership)
     assert base_of(text, remembered) is None
     assert base_of(text + b"\n", remembered) is None
     edited = json_document.edit(text, [Set(("debug",), value=True)])
@@ -252,11 +252,11 @@ def test_a_file_made_for_us_goes_again_unless_somebody_put_something_in() -> Non
 
 
 def test_a_file_that_the_operator_removed_meanwhile_is_not_brought_back() -> None:
-    assert base_of(None, Memory(b"{}", frozenset({digest(b"x")}), Ownership())) is None
+    assert base_of(None, Recorded(b"{}", frozenset({digest(b"x")}), Ownership())) is None
 
 
 def test_an_empty_file_of_the_operators_stays_an_empty_file() -> None:
-    assert base_of(b"", Memory()) == b""
+    assert base_of(b"", Recorded()) == b""
 
 
 def test_what_should_be_served_is_what_was_registered() -> None:

@@ -13,7 +13,7 @@ from toolkit_installer.engines.api import (
     EngineTarget,
     Inspection,
     Live,
-    Memory,
+    Recorded,
     Reload,
     Request,
 )
@@ -73,7 +73,7 @@ class Containerd(Adapter[ContainerdInspection]):
         return None if copied and serving.process_of(node, self.name, socket) is None else layout
 
     def desired(
-        self, inspection: ContainerdInspection, request: Request, memories: Mapping[str, Memory]
+        self, inspection: ContainerdInspection, request: Request, records: Mapping[str, Recorded]
     ) -> DesiredState:
         """Return what all files should be. Raises ConfigurationError."""
         for one, other in itertools.combinations(inspection.files, 2):
@@ -83,12 +83,12 @@ class Containerd(Adapter[ContainerdInspection]):
                     path=one.path,
                     hint="remove the symlink, or name another file with --drop-in-config",
                 )
-        drop_in = next((memories.get(file.path) for file in inspection.files if file.role == DROP_IN_ROLE), None)
+        drop_in = next((records.get(file.path) for file in inspection.files if file.role == DROP_IN_ROLE), None)
         unknown = back.recognised(inspection, request.toolkit_folder) if drop_in is None else {}
         without = {}
         for file in inspection.files:
-            memory = memories.get(file.path, Memory(ownership=unknown.get(file.path, Ownership())))
-            without[file.role] = back.without_us(file, memory, request.toolkit_folder)
+            recorded = records.get(file.path, Recorded(ownership=unknown.get(file.path, Ownership())))
+            without[file.role] = back.without_us(file, recorded, request.toolkit_folder)
         if inspection.placed is not None:
             return Placing(inspection, inspection.placed, request, without).desired()
         # an engine that is down for a moment is no reason to move what is there

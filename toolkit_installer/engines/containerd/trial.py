@@ -98,7 +98,7 @@ def _try_placed(node: Node, process: Process, placed: Placed, desired: DesiredSt
 
 
 def _wrong(before: Table, after: tuple[Table | None, str], desired: DesiredState, given: bytes | None) -> str | None:
-    """Return for people what speaks against the desired, None if nothing does. `given`: what the binary was given."""
+    """Return for people what speaks against the desired state, None if nothing does. `given`: what was read."""
     table, words = after
     if table is None:
         return trial.shown(words, given)

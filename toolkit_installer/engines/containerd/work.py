@@ -194,7 +194,7 @@ class Work:
         return said is False and self.release <= _KNOWS_ENABLE_CDI
 
     def edited(self, wanted: DesiredFile, parts: Sequence[Part], version: int | None = None) -> DesiredFile:
-        """Return the wanted for a file with these parts in it."""
+        """Return a file as it is to be with these parts in it."""
         text, ownership = config.with_us(wanted.base or b"", parts, version)
         return wanted.with_us(text, toml_document.parse, ownership)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Table, lookup, same
-from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Memory, Request
+from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Recorded, Request
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
 from toolkit_installer.engines.crio.live import told as told_of
@@ -37,14 +37,14 @@ class CrioInspection(Inspection):
     unread: str = ""
 
 
-def desired_state(inspection: CrioInspection, request: Request, memories: Mapping[str, Memory]) -> DesiredState:
+def desired_state(inspection: CrioInspection, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
     """Return what all files should be. `inspection.files` are in CRI-O's order, the hook's file last.
 
     Raises ConfigurationError, UsageError.
     """
     unknown = recognised(inspection, request.toolkit_folder)
     bases = [
-        without_us(file, memories.get(file.path, Memory(ownership=unknown[file.path])), request.toolkit_folder)
+        without_us(file, records.get(file.path, Recorded(ownership=unknown[file.path])), request.toolkit_folder)
         for file in inspection.files
     ]
     lender = known = effective(inspection.live, bases)
@@ -81,22 +81,22 @@ def recognised(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownersh
     return {file.path: found.get(file.path, Ownership()) for file in inspection.files}
 
 
-def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> DesiredFile:
+def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
     """Return a file without us: its target is its base. Raises ConfigurationError."""
 
     def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
-        text, left = config.without_us(content, memory.ownership, toolkit_folder, memory.before)
+        text, left = config.without_us(content, recorded.ownership, toolkit_folder, recorded.before)
         own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
-        made = memory.before is None and (memory.written or (own and text != content))
+        made = recorded.before is None and (recorded.written or (own and text != content))
         if made and config.says_nothing(text):
             return None, left  # it was made for us, or by an older installer, and nobody else put anything in
         return text, left
 
     with located(file.path):
         if file.role == HOOK_ROLE:
-            base, left = crio_hook.without_us(file.content, memory.before, memory.written, toolkit_folder)
+            base, left = crio_hook.without_us(file.content, recorded.before, recorded.written, toolkit_folder)
         else:
-            base, left = given_back(file.content, memory.before, memory.written, taken_out)
+            base, left = given_back(file.content, recorded.before, recorded.written, taken_out)
     return DesiredFile(file, base, base, left=left)
 
 
@@ -111,7 +111,7 @@ def effective(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
 
 
 def by_role(desired: Sequence[DesiredFile], role: str) -> DesiredFile:
-    """Return the wanted for the file of that role."""
+    """Return what the file of that role is to be."""
     return next(wanted for wanted in desired if wanted.role == role)
 
 

@@ -18,7 +18,7 @@ from toolkit_installer.engines.api import (
     EngineTarget,
     Inspection,
     Live,
-    Memory,
+    Recorded,
     Reload,
     Request,
 )
@@ -69,13 +69,13 @@ class Docker(Adapter[Inspection]):
         file = EngineFile(ROLE, *node.find(config))
         return Inspection(socket, (file,), live, silence, elsewhere=_elsewhere(node, target, live))
 
-    def desired(self, inspection: Inspection, request: Request, memories: Mapping[str, Memory]) -> DesiredState:
+    def desired(self, inspection: Inspection, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
         """Return what daemon.json should be. Raises ConfigurationError."""
         file = inspection.file(ROLE)
-        memory = memories.get(file.path)
-        if memory is None:
-            memory = Memory(ownership=self.recognised(inspection, request.toolkit_folder)[file.path])
-        without = self.without_us(file, memory, request.toolkit_folder)
+        recorded = records.get(file.path)
+        if recorded is None:
+            recorded = Recorded(ownership=self.recognised(inspection, request.toolkit_folder)[file.path])
+        without = self.without_us(file, recorded, request.toolkit_folder)
         settings = request.settings
         with located(file.path):
             restarts = settings.reload_mode is ReloadMode.SYSTEMD
@@ -101,17 +101,17 @@ class Docker(Adapter[Inspection]):
         with located(file.path):
             return {file.path: docker_config.recognised(file.content or b"", toolkit_folder)}
 
-    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> DesiredFile:
+    def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
         """Return daemon.json without us. Raises ConfigurationError."""
 
         def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
-            text, left = docker_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
-            if memory.before is None and memory.written and json_document.parse(text) == {}:
+            text, left = docker_config.without_us(content, recorded.ownership, toolkit_folder, recorded.before)
+            if recorded.before is None and recorded.written and json_document.parse(text) == {}:
                 return None, left  # it was created for us, and nobody else put anything in
             return text, left
 
         with located(file.path):
-            base, left = ownership_of.given_back(file.content, memory.before, memory.written, taken_out)
+            base, left = ownership_of.given_back(file.content, recorded.before, recorded.written, taken_out)
             notes = docker_config.told_when_gone(file.content or b"", base or b"")
         return DesiredFile(file, base, base, left=left, notes=notes)
 

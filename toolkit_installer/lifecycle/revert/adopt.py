@@ -8,7 +8,7 @@ import posixpath
 from toolkit_installer import __version__, log
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Engine, EngineTarget, Memory
+from toolkit_installer.engines.api import Engine, EngineTarget, Recorded
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
@@ -107,7 +107,7 @@ def _engine(node: Node, target: EngineTarget, adapter: Engine, folder: str) -> E
     inspection = adapter.inspect(node, target)
     if not any(folder.encode() in (file.content or b"") for file in inspection.files):
         for file in inspection.files:
-            adapter.without_us(file, Memory(), folder)  # one that is broken is told of, though it is none of ours
+            adapter.without_us(file, Recorded(), folder)  # one that is broken is told of, though it is none of ours
         return None
     recognised = adapter.recognised(inspection, folder)
     files = []
@@ -115,7 +115,7 @@ def _engine(node: Node, target: EngineTarget, adapter: Engine, folder: str) -> E
         inspection.files
     ):  # given back in the opposite order: first who imports, then what is imported
         ownership = recognised.get(file.path, Ownership())
-        if adapter.without_us(file, Memory(ownership=ownership), folder).base != file.content:
+        if adapter.without_us(file, Recorded(ownership=ownership), folder).base != file.content:
             files.append(memory.adopted(adapter, file, ownership))
     if not files:
         return None

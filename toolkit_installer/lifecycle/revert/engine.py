@@ -23,7 +23,7 @@ from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
 from toolkit_installer.lifecycle import stranding
-from toolkit_installer.lifecycle.observe import memories
+from toolkit_installer.lifecycle.observe import records_of
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.reload import Switcher
 from toolkit_installer.lifecycle.verify import NotServedError, Switch
@@ -104,7 +104,7 @@ class EngineReverter:
         """
         engine = adapter_of(record.name)
         live = self._ask(engine, record)
-        remembered = memories(engine, record, self.store, originals)
+        remembered = records_of(engine, record, self.store, originals)
         desired = []
         for file in reversed(record.files):
             present = EngineFile(file.role, *self.node.find(file.path))  # it may be a symlink by now
