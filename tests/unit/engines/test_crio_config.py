@@ -151,7 +151,9 @@ monitor_path = "/of/ours"
 
 
 def lent(source: str, *files: str) -> dict[str, Any]:
-    return crio_config.lent(crio_config.check(source.encode()), crio_config.built_in(None), effective(*files), FOLDER)
+    return crio_config.base_configuration(
+        crio_config.check(source.encode()), crio_config.built_in(None), effective(*files), FOLDER
+    )
 
 
 def test_what_a_running_crio_prints_lends_what_it_says_of_the_runtime_that_was_the_default_before_us() -> None:

@@ -54,7 +54,7 @@ class Placing:
                 templates.refuse_twice(template.base or b"", layout.finding(request.toolkit_folder))
         self.document = layout.document(placed.content, request.toolkit_folder)
         sources, folder = inspection.sources, request.toolkit_folder
-        self.offered = containerd_sources.offers(sources, self.document, layout.plugin, folder)
+        self.candidates = containerd_sources.candidates(sources, self.document, layout.plugin, folder)
 
     def desired(self) -> DesiredState:
         """Return what the files should be. Raises ConfigurationError."""
@@ -80,8 +80,8 @@ class Placing:
         """Return what is registered in a file of this version."""
         settings = self.request.settings
         plugin = CRI_PLUGIN[version]
-        lender = containerd_sources.lent(self.offered, self.document, self.layout.plugin)
-        made = containerd_sources.entries(lender, plugin, self.request.handlers, settings)
+        base_runtime = containerd_sources.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
+        made = containerd_sources.entries(base_runtime, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
         cdi = settings.enable_cdi and _wants_cdi(self.document, self.layout)
         return Part(plugin, made, self.default, legacy=legacy, cdi=cdi)
@@ -89,7 +89,7 @@ class Placing:
     def _into_drop_in(self) -> None:
         version = self.layout.version
         part = self._part(version)
-        self.notes += containerd_sources.unused(self.inspection.sources, self.offered)
+        self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
         if part.legacy:
             self.default = None  # such a default has no name
         elif self.request.settings.use_legacy_config:
@@ -118,7 +118,7 @@ class Placing:
             own = templates.named(base, part)
         self.without[TEMPLATE_ROLE] = dataclasses.replace(wanted, target=text)
         self._note_cdi(wanted=part.cdi)
-        self.notes += containerd_sources.unused(self.inspection.sources, self.offered)
+        self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
         self._note_unused(own, f"{wanted.path} has their tables already")
         if templates.is_conditional(base):
             found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own

@@ -13,7 +13,7 @@ from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
-from toolkit_installer.engines.containerd.sources import Offer
+from toolkit_installer.engines.containerd.sources import Candidate
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     GRPC,
@@ -156,10 +156,10 @@ class Work:
         settings = self.request.settings
         effective = views_of.plugin_table(views[-1], self.files, plugin)
         older = self._of_version_1(plugin)
-        lender = sources.lent(self._offers(effective, plugin), effective, plugin)
-        if not lender and older:
-            lender = sources.lent(self._offers(older, SHORT), older, SHORT)
-        made = sources.entries(lender, plugin, self.request.handlers, settings)
+        base_runtime = sources.chosen_base_runtime(self._candidates(effective, plugin), effective, plugin)
+        if not base_runtime and older:
+            base_runtime = sources.chosen_base_runtime(self._candidates(older, SHORT), older, SHORT)
+        made = sources.entries(base_runtime, plugin, self.request.handlers, settings)
         tables = [views_of.plugin_table(view, self.files, plugin) for view in views]
         # without a map of runtimes, containerd 1.x takes its own runc
         built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in tables)
@@ -180,9 +180,9 @@ class Work:
         known = runtimes_in(views_of.plugin_table(self.views[-1], self.files, RUNTIME), RUNTIME)
         return {} if known else views_of.plugin_table(self.views[-1], self.files, SHORT)
 
-    def _offers(self, effective: Table, plugin: str) -> list[Offer]:
-        """Return what the sources have to lend to this plugin's table."""
-        return sources.offers(self.sources, effective, plugin, self.request.toolkit_folder)
+    def _candidates(self, effective: Table, plugin: str) -> list[Candidate]:
+        """Return what each source has as a base runtime for this plugin's table."""
+        return sources.candidates(self.sources, effective, plugin, self.request.toolkit_folder)
 
     def _wants_cdi(self, effective: Table, plugin: str) -> bool:
         """Tell whether `enable_cdi` has to be written: 2.0 and 2.1 have it on by default, newer ones do not know it."""
@@ -217,7 +217,7 @@ class Work:
 
         `table`: the plugin's table that counts, without us.
         """
-        notes = sources.unused(self.sources, self._offers(table, plugin))
+        notes = sources.unused(self.sources, self._candidates(table, plugin))
         if self.release is None:  # a live one is asked what it misses
             notes += [
                 f"{each.importer} imports {each.path}, which is not seen here: without it containerd does not start"

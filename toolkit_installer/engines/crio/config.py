@@ -115,8 +115,8 @@ def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Ta
     """Return each handler's table: the default runtime's settings, with our executable.
 
     `effective` is what CRI-O reads without us. A default runtime that is not run below conmon (a virtual machine's,
-    conmon-rs') lends nothing, as its settings mean something else: crun's or runc's are taken then, of the two rather
-    those of one that a file gives a path.
+    conmon-rs') is no base runtime, as its settings mean something else: crun's or runc's are taken then, of the two
+    rather those of one that a file gives a path.
     """
     runtimes = _runtimes(effective)
     usual = sorted((name for name in _LOW_LEVEL if name in runtimes), key=lambda name: not _executable(runtimes[name]))
@@ -131,7 +131,7 @@ def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Ta
     ]
 
 
-def lent(source: Table, start: Table, known: Table, toolkit_folder: str) -> Table:
+def base_configuration(source: Table, start: Table, known: Table, toolkit_folder: str) -> Table:
     """Return `source`, a configuration that CRI-O or somebody gives, without us, over `start`, what is built in.
 
     Where its default is ours, it is that of `known`, what the files say without us. What is empty or false says

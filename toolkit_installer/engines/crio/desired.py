@@ -47,21 +47,21 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
         without_us(file, records.get(file.path, Recorded(ownership=unknown[file.path])), request.toolkit_folder)
         for file in inspection.files
     ]
-    lender = known = effective(inspection.live, bases)
+    base = known = effective(inspection.live, bases)
     if flag := told_of(inspection.live, "--default-runtime"):  # the command line goes before all files
-        lender = known = config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}])
+        base = known = config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}])
     served: dict[str, str] = {}
     default = None
     if request.settings.config_mode is ConfigMode.HOOK:
         desired = _with_hook(inspection, request, bases, known)
     else:
         _refuse_flags(inspection.live, request)
-        lender = _lender(inspection, request, known)
-        desired = _with_handlers(inspection, request, bases, lender)
+        base = _base_configuration(inspection, request, known)
+        desired = _with_handlers(inspection, request, bases, base)
         served = {handler.name: handler.executable for handler in request.handlers}
         default = request.default
         _refuse_overrides(effective(inspection.live, desired), desired, served, default)
-    low_level = config.low_level(lender, inspection.live.handlers if inspection.live is not None else {})
+    low_level = config.low_level(base, inspection.live.handlers if inspection.live is not None else {})
     # ours stands before others' leftovers go: CRI-O does not start with a default that no file has
     ordered = tuple(sorted(desired, key=lambda wanted: wanted.role != DROP_IN_ROLE))
     return DesiredState(ordered, served, default, low_level, _notes(inspection, known, served, default))
@@ -119,7 +119,7 @@ def _replaced(desired: Sequence[DesiredFile], new: DesiredFile) -> list[DesiredF
     return [new if wanted.role == new.role else wanted for wanted in desired]
 
 
-def _lender(inspection: CrioInspection, request: Request, known: Table) -> Table:
+def _base_configuration(inspection: CrioInspection, request: Request, known: Table) -> Table:
     """Return what has the settings for our handlers: the source that was asked for, else `known`, all the files.
 
     Raises ConfigurationError.
@@ -135,7 +135,7 @@ def _lender(inspection: CrioInspection, request: Request, known: Table) -> Table
     with located(sources.source.name):
         document = config.check(sources.source.content)
     built_in = config.built_in(inspection.live.release if inspection.live is not None else None)
-    return config.lent(document, built_in, known, request.toolkit_folder)
+    return config.base_configuration(document, built_in, known, request.toolkit_folder)
 
 
 def _refuse_unread(inspection: CrioInspection, drop_in: DesiredFile) -> None:
