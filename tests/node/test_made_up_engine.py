@@ -57,11 +57,11 @@ class Boxer(Adapter):
         return {}
 
     def without_us(self, file, memory, toolkit_folder):
-        def taken_out(content):
+        def without_ours(content):
             gone, left = ownership.strip(toml_document.parse(content), SHAPE, memory.ownership, toolkit_folder)
             return toml_document.edit(content, gone, marker="Added for boxer."), left
 
-        base, left = ownership.given_back(file.content, memory.before, memory.written, taken_out)
+        base, left = ownership.revert_content(file.content, memory.before, memory.written, without_ours)
         return DesiredFile(file, base, base, left=left)
 
     def reload(self, node, inspection, settings):

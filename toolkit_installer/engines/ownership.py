@@ -69,22 +69,22 @@ def beneath(path: str | None, folder: str) -> bool:
     return path is not None and path.startswith(folder.rstrip("/") + "/")
 
 
-def given_back(
+def revert_content(
     content: bytes | None,
     before: bytes | None,
     written: Collection[str],
-    taken_out: Callable[[bytes], tuple[bytes | None, tuple[str, ...]]],
+    without_ours: Callable[[bytes], tuple[bytes | None, tuple[str, ...]]],
 ) -> tuple[bytes | None, tuple[str, ...]]:
     """Return a file without us, None if nothing else is left, and what there is to say of it.
 
-    That is the very bytes from `before` if nobody touched ours, else ours `taken_out`. `written` has the SHA-256 of all
-    that we wrote.
+    That is the very bytes from `before` if nobody touched ours, else what `without_ours` makes of it. `written` has the
+    SHA-256 of all that we wrote.
     """
     if content is None or content == before:
         return content, ()
     if hashlib.sha256(content).hexdigest() in written:
         return before, ()
-    return taken_out(content)
+    return without_ours(content)
 
 
 def ours(document: Table, shape: Shape, toolkit_folder: str) -> bool:

@@ -9,7 +9,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import DesiredFile, EngineFile, Recorded
 from toolkit_installer.engines.containerd import config, layouts, templates
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
-from toolkit_installer.engines.ownership import MARKER, Ownership, given_back
+from toolkit_installer.engines.ownership import MARKER, Ownership, revert_content
 from toolkit_installer.errors import located
 
 
@@ -21,13 +21,13 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
     if file.role == layouts.GENERATED_ROLE:
         return DesiredFile(file, file.content, file.content)  # never ours, whatever a receipt says
 
-    def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
+    def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         if file.role == layouts.TEMPLATE_ROLE:
             return _template(content, recorded)
         return _toml(file.role, content, recorded, toolkit_folder)
 
     with located(file.path):
-        base, left = given_back(file.content, recorded.before, recorded.written, taken_out)
+        base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
     if file.role == DROP_IN_ROLE and recorded.before is None and base is not None and base != file.content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
     return DesiredFile(file, base, base, left=left)

@@ -13,7 +13,7 @@ from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
 from toolkit_installer.engines.crio.live import told as told_of
 from toolkit_installer.engines.crio.sources import Sources
-from toolkit_installer.engines.ownership import Ownership, given_back
+from toolkit_installer.engines.ownership import Ownership, revert_content
 from toolkit_installer.errors import ConfigurationError, UsageError, located
 from toolkit_installer.settings import ConfigMode
 
@@ -84,7 +84,7 @@ def recognised(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownersh
 def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
     """Return a file without us: its target is its base. Raises ConfigurationError."""
 
-    def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
+    def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         text, left = config.without_us(content, recorded.ownership, toolkit_folder, recorded.before)
         own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
         made = recorded.before is None and (recorded.written or (own and text != content))
@@ -96,7 +96,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
         if file.role == HOOK_ROLE:
             base, left = crio_hook.without_us(file.content, recorded.before, recorded.written, toolkit_folder)
         else:
-            base, left = given_back(file.content, recorded.before, recorded.written, taken_out)
+            base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
     return DesiredFile(file, base, base, left=left)
 
 

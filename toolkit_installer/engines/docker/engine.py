@@ -104,14 +104,14 @@ class Docker(Adapter[Inspection]):
     def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
         """Return daemon.json without us. Raises ConfigurationError."""
 
-        def taken_out(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
+        def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
             text, left = docker_config.without_us(content, recorded.ownership, toolkit_folder, recorded.before)
             if recorded.before is None and recorded.written and json_document.parse(text) == {}:
                 return None, left  # it was created for us, and nobody else put anything in
             return text, left
 
         with located(file.path):
-            base, left = ownership_of.given_back(file.content, recorded.before, recorded.written, taken_out)
+            base, left = ownership_of.revert_content(file.content, recorded.before, recorded.written, without_ours)
             notes = docker_config.told_when_gone(file.content or b"", base or b"")
         return DesiredFile(file, base, base, left=left, notes=notes)
 
