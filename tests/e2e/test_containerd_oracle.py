@@ -79,7 +79,9 @@ def test_files_that_are_linked_give_every_containerd_what_it_had_and_our_handler
             continue
         answers = Live(f"{binary.release}.0", {"runc": None}, "runc") if live else None
         target = EngineTarget(EngineName.CONTAINERD)
-        inspection = containerd_inspection.look(Node(str(root)), target, "/run/containerd/containerd.sock", answers, "")
+        inspection = containerd_inspection.inspect_own(
+            Node(str(root)), target, "/run/containerd/containerd.sock", answers, ""
+        )
         goals = Containerd().desired(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {})
         for goal in goals.files:
             if goal.target is not None:

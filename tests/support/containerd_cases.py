@@ -107,7 +107,7 @@ def make(case: Case, root: Path) -> Made:
     target = EngineTarget(EngineName.CONTAINERD, engine, recognised=case.about.get("recognised", False))
     release = case.about.get("live")
     live = Live(release, {"runc": None}, "runc") if release is not None else None
-    inspection = containerd_inspection.look(Node(str(root)), target, "/run/containerd/containerd.sock", live, "")
+    inspection = containerd_inspection.inspect_own(Node(str(root)), target, "/run/containerd/containerd.sock", live, "")
     inspection = dataclasses.replace(inspection, kubelet=case.about.get("kubelet"))
     return Made(inspection, Containerd().desired(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {}))
 

@@ -23,7 +23,7 @@ def show(node: Node, settings: Settings, *, as_json: bool) -> int:
 
     Raises OutputError.
     """
-    seen = decide.look(node, settings)
+    seen = decide.gather_evidence(node, settings)
     decided: Sequence[EngineTarget] = ()
     error: ConfigurationError | None = None
     try:

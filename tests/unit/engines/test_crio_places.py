@@ -27,7 +27,7 @@ def live(*arguments: str) -> Live:
 
 def found(running: Live | None = None, node: Node | None = None, **settings: str) -> Places:
     target = EngineTarget(EngineName.CRIO, EngineSettings(**settings))  # type: ignore[arg-type]
-    return crio_places.find(node or Node("/", whole=False), target, running)
+    return crio_places.locate(node or Node("/", whole=False), target, running)
 
 
 @pytest.mark.parametrize(

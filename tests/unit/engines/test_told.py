@@ -103,7 +103,7 @@ def test_a_containerds_relative_file_is_the_one_in_its_own_folder(tmp_path: Path
 def test_a_crios_relative_files_are_those_in_its_own_folder(tmp_path: Path) -> None:
     with player("/", str(tmp_path), "--config", "crio.conf") as process:
         live = CrioLive("1.34.0", {}, None, process, variables={"CONTAINER_CONFIG_DIR": "crio.d"})
-        places = crio_places.find(Node("/", whole=False), EngineTarget(EngineName.CRIO), live)
+        places = crio_places.locate(Node("/", whole=False), EngineTarget(EngineName.CRIO), live)
         assert (places.config, places.folder) == (f"{tmp_path}/crio.conf", f"{tmp_path}/crio.d")
 
 
@@ -171,7 +171,7 @@ def test_a_root_file_that_crio_does_not_read_and_whose_folder_has_no_effect_eith
 
     def elsewhere(**named: str) -> str:
         target = EngineTarget(EngineName.CRIO, EngineSettings(**named))  # type: ignore[arg-type]
-        return crio_places.find(HERE, target, live).elsewhere
+        return crio_places.locate(HERE, target, live).elsewhere
 
     assert elsewhere() == elsewhere(config=f"{tmp_path}/etc/crio.conf") == ""
     # nothing is written to the root file: what lies beside it is what counts

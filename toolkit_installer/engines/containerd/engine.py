@@ -56,8 +56,8 @@ class Containerd(Adapter[ContainerdInspection]):
         layout = self._layout(node, target, socket)
         live, silence = answering.heard(self, node, socket, target.asked.answer_timeout)
         if layout is not None:
-            return containerd_inspection.look_at_distribution(node, target, layout, socket, live, silence)
-        return containerd_inspection.look(node, target, socket, live, silence)
+            return containerd_inspection.inspect_distribution(node, target, layout, socket, live, silence)
+        return containerd_inspection.inspect_own(node, target, socket, live, silence)
 
     def _layout(self, node: Node, target: EngineTarget, socket: str) -> Layout | None:
         """Return the layout of the distribution that has this containerd, None if its files are its own."""
@@ -65,7 +65,7 @@ class Containerd(Adapter[ContainerdInspection]):
         if config is None:
             process = serving.process_of(node, self.name, socket)
             config = started.told_config(process) if process is not None else None
-        layout = started.find(node, config) if config is not None else None
+        layout = started.layout_for(node, config) if config is not None else None
         if config is None or layout is None:
             return None
         # nobody makes a copy anew, and nobody serves there

@@ -54,7 +54,7 @@ class Graph:
     missing: tuple[Missing, ...] = ()
 
 
-def read(
+def read_imports(
     files: Reader, root: str, content: bytes, drop_in: frozenset[str], elsewhere: Mapping[str, str] | None = None
 ) -> Graph:
     """Return what `content`, the file at `root`, imports, nested files included, and what is not there.

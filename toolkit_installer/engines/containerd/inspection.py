@@ -85,7 +85,7 @@ def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
     return disabled((path, toml_document.parse(content)) for path, content in (*contents, *inspection.imported))
 
 
-def look_at_distribution(
+def inspect_distribution(
     node: Node, target: EngineTarget, layout: Layout, socket: str, live: Live | None, silence: str
 ) -> ContainerdInspection:
     """Read what a distribution made, and what is added to it. Raises ConfigurationError, NodeError."""
@@ -106,7 +106,7 @@ def look_at_distribution(
     return ContainerdInspection(socket, tuple(files), live, silence, placed=placed, sources=sources)
 
 
-def look(node: Node, target: EngineTarget, socket: str, live: Live | None, silence: str) -> ContainerdInspection:
+def inspect_own(node: Node, target: EngineTarget, socket: str, live: Live | None, silence: str) -> ContainerdInspection:
     """Read everything of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
     process = live.process if live is not None else None
     settings = target.asked
@@ -121,7 +121,7 @@ def look(node: Node, target: EngineTarget, socket: str, live: Live | None, silen
         elsewhere[posixpath.dirname(given)] = posixpath.dirname(config)
     names = frozenset({drop_in_path, drop_in.path, named})
     different = {there: here for there, here in elsewhere.items() if there != here}
-    graph = containerd_files.read(node.files, config, root.content or b"", names, different)
+    graph = containerd_files.read_imports(node.files, config, root.content or b"", names, different)
     files = (root, drop_in, *_editable(node, graph.imported, {root.path, drop_in.path}))
     place = started.config_of(process, CONFIG) if process is not None else None
     return ContainerdInspection(
@@ -165,7 +165,9 @@ def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str
         return ""
     try:
         content = processes.read_as(process, theirs) or b""
-        imported = containerd_files.read(Reader(processes.root_of(process)), theirs, content, frozenset()).imported
+        imported = containerd_files.read_imports(
+            Reader(processes.root_of(process)), theirs, content, frozenset()
+        ).imported
     except ConfigurationError:
         return ""  # it cannot be read, so it is not known what it imports
     known = any(told.reads(node, process, each.place, target.config) is not False for each in imported)

@@ -23,7 +23,7 @@ _DATABASE = "/io.containerd.metadata.v1.bolt/meta.db"
 """Below a containerd's root folder, and open as long as it runs."""
 
 
-def find(node: Node, config: str) -> Layout | None:
+def layout_for(node: Node, config: str) -> Layout | None:
     """Return the layout of the distribution whose containerd is started with `config`, None if it is nobody's.
 
     Raises ConfigurationError for a distribution whose files cannot be told yet.

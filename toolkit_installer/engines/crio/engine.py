@@ -72,7 +72,7 @@ class Crio(Adapter[CrioInspection]):
         socket = target.socket or usual_socket(node)
         live, silence = answering.heard(self, node, socket, settings.answer_timeout)
         told.refuse_hidden(live.process if live is not None else None, target)
-        places = crio_places.find(node, target, live)
+        places = crio_places.locate(node, target, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
         files = (
             EngineFile(crio_desired.ROOT_ROLE, *node.find(places.config)),
@@ -83,7 +83,7 @@ class Crio(Adapter[CrioInspection]):
         status = [] if target.socket in (None, SOCKET) else ["--socket", target.socket]
         config = [] if places.config == CONFIG else ["--config", places.config]
         config += [] if places.folder == DROP_INS else ["--config-dir", places.folder]
-        sources = crio_sources.find(node, settings, live, status, config)
+        sources = crio_sources.read_first(node, settings, live, status, config)
         return CrioInspection(
             socket, files, live, silence, sources=sources, unread=places.unread, elsewhere=places.elsewhere
         )
@@ -203,7 +203,7 @@ def _lost(node: Node, live: Live, desired: Sequence[DesiredFile]) -> set[str]:
 
     Raises ConfigurationError, NodeError.
     """
-    places = crio_places.find(node, EngineTarget(EngineName.CRIO), live)
+    places = crio_places.locate(node, EngineTarget(EngineName.CRIO), live)
     to_be = {wanted.path: wanted for wanted in desired}
     for file in (EngineFile(crio_desired.ROOT_ROLE, *node.find(places.config)), *_drop_ins(node, places)):
         to_be.setdefault(file.path, DesiredFile(file, file.content, file.content))

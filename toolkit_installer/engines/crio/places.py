@@ -41,7 +41,7 @@ class Places:
     elsewhere: str = ""
 
 
-def find(node: Node, target: EngineTarget, live: Live | None) -> Places:
+def locate(node: Node, target: EngineTarget, live: Live | None) -> Places:
     """Return where the files are. Raises NodeError."""
     seen = live.process if live is not None else None
     process = seen if seen is not None and not seen.hidden else None  # else it is not seen what it was told to read

@@ -60,7 +60,7 @@ def _weighed(found: Sequence[Evidence]) -> list[Evidence]:
     return [each for each in supported if not (docker and each.lesser)]
 
 
-def look(node: Node, settings: Settings) -> tuple[Evidence, ...]:
+def gather_evidence(node: Node, settings: Settings) -> tuple[Evidence, ...]:
     """Return all evidence on the node, the strongest kind first, each kind in the table's order."""
     return (
         *evidence.of_kubelets(node),
@@ -72,11 +72,11 @@ def look(node: Node, settings: Settings) -> tuple[Evidence, ...]:
 def detect(node: Node, settings: Settings, seen: tuple[Evidence, ...] | None = None) -> tuple[EngineTarget, ...]:
     """Return what is to be configured: the engines that were named, else the one that the node has. Log why.
 
-    `seen`: what `look` returned, if that was asked already. Raises ConfigurationError.
+    `seen`: what `gather_evidence` returned, if that was asked already. Raises ConfigurationError.
     """
     if settings.runtimes:
         return locate(node, settings, settings.runtimes)
-    seen = look(node, settings) if seen is None else seen
+    seen = gather_evidence(node, settings) if seen is None else seen
     return (_logged(_target(settings, choose(seen), seen)),)
 
 

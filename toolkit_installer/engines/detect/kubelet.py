@@ -35,10 +35,10 @@ class Kubelet:
 def running(node: Node) -> tuple[Kubelet, ...]:
     """Return the kubelets of the node, by PID. Those of other nodes, which may run as containers, are left out."""
     own = [process for process in named(frozenset({_KUBELET, *_EMBEDDED})) if node.is_home_of(process)]
-    return tuple(_look(node, process) for process in sorted(own, key=lambda process: process.pid))
+    return tuple(_kubelet_of(node, process) for process in sorted(own, key=lambda process: process.pid))
 
 
-def _look(node: Node, process: Process) -> Kubelet:
+def _kubelet_of(node: Node, process: Process) -> Kubelet:
     known = _visible(node, process)
     row = _EMBEDDED.get(process.name)
     sources = _told(known) if not known.hidden else (*_told(known), *_shown(node, process))

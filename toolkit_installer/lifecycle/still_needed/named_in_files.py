@@ -222,7 +222,7 @@ def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
 def _making(node: Node, path: str) -> Layout | None:
     """Return whose file it is that a distribution makes anew at each start, with what it finds of the toolkit then."""
     try:
-        layout = containerd_started.find(node, path)
+        layout = containerd_started.layout_for(node, path)
     except ConfigurationError:
         return None
     made = layout is not None and path in (layout.generated, layout.source) and path != layout.drop_in

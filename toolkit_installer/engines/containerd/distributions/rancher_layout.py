@@ -79,7 +79,7 @@ class RancherLayout(Layout):
         return _NAMES.isdisjoint(socket.split("/")) and not any(map(is_there, beside))
 
 
-def find(distribution: Distribution, read: Read, config: str) -> Layout | None:
+def layout_of(distribution: Distribution, read: Read, config: str) -> Layout | None:
     """Return the layout of a file that this one of the two made, or is to make, or of a template that was named."""
     template = config if posixpath.basename(config) in TEMPLATES.values() else None
     generated = posixpath.join(posixpath.dirname(config), "config.toml") if template is not None else config
