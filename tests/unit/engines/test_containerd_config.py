@@ -67,7 +67,7 @@ def documents(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def with_us(base: bytes, version: int, default: str | None = "nvidia") -> tuple[bytes, Ownership]:
-    document, _ = containerd_tables.check(base)
+    document, _ = containerd_tables.parse_checked(base)
     plugin = containerd_tables.CRI_PLUGIN[version]
     made = containerd_sources.entries(containerd_sources.base_runtime(document, plugin), plugin, HANDLERS)
     built_in = lookup(document, (*TABLE[version], "runtimes")) is ABSENT
@@ -188,7 +188,7 @@ def test_a_default_that_is_no_runc_lends_its_options_to_nobody(version: int) -> 
 )
 def test_what_we_cannot_work_with_is_named_with_its_line(content: bytes, line: int, word: str) -> None:
     with pytest.raises(ConfigurationError, match=word) as raised:
-        containerd_tables.check(content)
+        containerd_tables.parse_checked(content)
     assert raised.value.line == line
 
 

@@ -15,12 +15,12 @@ from toolkit_installer.engines.containerd.tables import (
     PLUGINS,
     RUNTIME,
     VERSION,
-    check,
     enable_cdi,
     executable,
     is_known,
     legacy_default,
     legacy_type,
+    parse_checked,
     same_import,
     shape,
 )
@@ -94,11 +94,11 @@ def without_us(
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without what is ours, and what others did to ours. `before` is the text from before us.
 
-    Raises as `check` does for a file that names our toolkit folder.
+    Raises as `parse_checked` does for a file that names our toolkit folder.
     """
     document = toml_document.parse(content)
     if toolkit_folder.encode() in content or is_known(document):
-        check(content)
+        parse_checked(content)
     else:
         # somebody wrote it anew, for another containerd: all that can be ours in it is an import
         ownership = Ownership(tuple(key for key in ownership.keys if key.item))

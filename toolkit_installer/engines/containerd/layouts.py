@@ -101,7 +101,7 @@ class Layout:
         `content` is that of `source`.
         """
         with located(self.source):
-            document, _ = tables.check(content or b"")
+            document, _ = tables.parse_checked(content or b"")
             if not toolkit_folder:
                 return document
             # without the runtimes of our toolkit, whoever wrote them there

@@ -17,11 +17,11 @@ from toolkit_installer.engines.containerd.tables import (
     PLUGINS,
     RUNTIME,
     SHORT,
-    check,
     executable,
     is_runc,
     legacy_default,
     legacy_type,
+    parse_checked,
     shape,
 )
 from toolkit_installer.engines.containerd.views import merged
@@ -83,7 +83,7 @@ def _candidate(source: str, sources: Sources, effective: Table, plugin: str, too
     path = source.partition("=")[2]
     content = sources.files.get(path)
     with located(path):
-        document, _ = check(content or b"")
+        document, _ = parse_checked(content or b"")
     found = base_runtime_elsewhere(document, None, toolkit_folder)
     return Candidate(source, found, f"{path} is not there" if content is None else f"{path} has {_NOTHING}")
 

@@ -129,7 +129,7 @@ def disabled(documents: Iterable[tuple[str, Table]]) -> tuple[str, str] | None:
     return None
 
 
-def check(content: bytes) -> tuple[Table, int | None]:
+def parse_checked(content: bytes) -> tuple[Table, int | None]:
     """Parse a file and check the types of what we touch; return its meaning and its version, None without that line.
 
     Raises DocumentError, ConfigurationError with a line.

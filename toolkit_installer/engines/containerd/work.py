@@ -20,9 +20,9 @@ from toolkit_installer.engines.containerd.tables import (
     RUNTIME,
     SHORT,
     VERSION,
-    check,
     disabled,
     enable_cdi,
+    parse_checked,
     plugins_in,
     runtimes_in,
     shape,
@@ -60,13 +60,13 @@ class Work:
         self.files: list[Read] = []
         for role, path, content, relative in self._contents():
             with located(path):
-                document, own = check(content)
+                document, own = parse_checked(content)
             self.files.append(Read(path, document, own, relative))
             self.roles[path] = role
             contents.append(content)
         drop_in = without[DROP_IN_ROLE]
         with located(drop_in.path):
-            check(drop_in.base or b"")
+            parse_checked(drop_in.base or b"")
         # one that has the CRI plugin's settings by itself is edited in place: that tells nothing of the daemon
         theirs = any(self.roles[file.path] == DROP_IN_ROLE and plugins_in(file.document) for file in self.files)
         self.deep = deep and not theirs

@@ -55,7 +55,7 @@ def _executable(entry: Any) -> str | None:
 SHAPE = Shape(RUNTIMES, DEFAULT, _executable, (HOOKS_DIR,))
 
 
-def check(content: bytes) -> Table:
+def parse_checked(content: bytes) -> Table:
     """Parse a file and check the types of what we touch. Raises DocumentError, ConfigurationError with a line."""
     document = toml_document.parse(content)
     for length in range(1, len(RUNTIMES) + 1):
@@ -204,7 +204,7 @@ def without_us(
     content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
-    document = check(content)
+    document = parse_checked(content)
     changes, left = strip(document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""))
     return toml_document.edit(content, changes, marker=MARKER), left
 
@@ -214,9 +214,9 @@ def recognised(content: bytes, gone: Collection[str]) -> Ownership:
 
     That is a default that names one of the runtimes that go (`gone`), in whatever file these are, as CRI-O does not
     start with a default that no file has; the folders of hooks in a block of ours; and tables that are empty once the
-    runtimes are gone. Raises as `check` does.
+    runtimes are gone. Raises as `parse_checked` does.
     """
-    document = check(content)
+    document = parse_checked(content)
     marked = toml_document.marked(content, MARKER)
     paths = [DEFAULT] if lookup(document, DEFAULT) in gone else []
     paths += [HOOKS_DIR] if RUNTIME in marked and lookup(document, HOOKS_DIR) is not ABSENT else []
@@ -225,8 +225,8 @@ def recognised(content: bytes, gone: Collection[str]) -> Ownership:
 
 
 def named(content: bytes, toolkit_folder: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of a file's runtimes that lie in our toolkit folder, and of the others. Raises as `check`."""
-    runtimes = _runtimes(check(content))
+    """Return the names of a file's runtimes in our toolkit folder, and of the others. Raises as `parse_checked`."""
+    runtimes = _runtimes(parse_checked(content))
     inside = frozenset(name for name, entry in runtimes.items() if beneath(_executable(entry), toolkit_folder))
     return inside, frozenset(runtimes) - inside
 

@@ -106,7 +106,7 @@ def effective(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
     for wanted in desired:
         if wanted.role != HOOK_ROLE and wanted.target is not None:
             with located(wanted.path):
-                documents.append(config.check(wanted.target))
+                documents.append(config.parse_checked(wanted.target))
     return config.merged(config.built_in(live.release if live is not None else None), documents)
 
 
@@ -133,7 +133,7 @@ def _base_configuration(inspection: CrioInspection, request: Request, known: Tab
     if sources.source is None:
         return known
     with located(sources.source.name):
-        document = config.check(sources.source.content)
+        document = config.parse_checked(sources.source.content)
     built_in = config.built_in(inspection.live.release if inspection.live is not None else None)
     return config.base_configuration(document, built_in, known, request.toolkit_folder)
 

@@ -88,7 +88,7 @@ class Docker(Adapter[Inspection]):
                 rules.refuse(content, file.content)
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
-        low_level = ownership_of.low_level(docker_config.check(base), docker_config.SHAPE)
+        low_level = ownership_of.low_level(docker_config.parse_checked(base), docker_config.SHAPE)
         others = ",".join(source for source in settings.config_sources if source != "file")
         ignored = (f"--config-source {others}: not for docker, whose own file is the one source",) if others else ()
         notes = (*ignored, *cdi.notes, *_trap(inspection.live, target))
