@@ -54,7 +54,7 @@ class ConfigMode(enum.StrEnum):
 
 
 class Cleanup(enum.StrEnum):
-    """When the changes are taken back on exit (`--cleanup`)."""
+    """When the changes are reverted on exit (`--cleanup`)."""
 
     ALWAYS = "always"
     NEVER = "never"

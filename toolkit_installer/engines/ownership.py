@@ -51,7 +51,7 @@ class Ownership:
 class Shape:
     """Where an engine keeps its runtimes; `executable` reads the path out of a runtime's entry (None: it has none).
 
-    `others` are single values that we may set beside them, and give back. `alike` tells whether a list's element says
+    `others` are single values that we may set beside them, and revert. `alike` tells whether a list's element says
     what ours says, in whatever spelling. `is_low_level` tells whether what a runtime's entry runs is an OCI runtime of
     runc's kind, which can stand in for runc; a virtual machine's (Kata) or a sandbox's (gVisor) cannot.
     """
@@ -173,7 +173,7 @@ def _restored(path: Path, owned: Owned | None) -> Change:
 
 
 def _default(document: Table, shape: Shape, ownership: Ownership, changes: list[Change], before: Table) -> list[str]:
-    """Take our default back, and one that names a runtime which goes; return what there is to say about it."""
+    """Revert our default, and one that names a runtime which goes; return what there is to say about it."""
     current = lookup(document, shape.default)
     if current is ABSENT:
         return []

@@ -150,7 +150,7 @@ class Applier:
             )
 
     def _put_back(self, seen: Prepared, receipt: Receipt, error: InstallerError | Stopped) -> None:
-        """Give the engines' files their old bytes back, reload where they may have been read, and check.
+        """Roll back: restore the old bytes of the engines' files, reload where they may have been read, and check.
 
         Raises EngineRejectedError or EngineDownError in place of an error that came from the engine.
         """
@@ -198,7 +198,7 @@ class Applier:
             log.get().warning("The receipt could not be written back; the next run repairs it", reason=str(error))
 
     def _tried_back(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
-        """Give one engine's files back; return why that failed."""
+        """Restore one engine's files; return why that failed."""
         try:
             self._switch_back(work, error)
         except InstallerError as failure:
@@ -207,7 +207,7 @@ class Applier:
         return None
 
     def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
-        """Give a CDI specification's old version back; return why that failed."""
+        """Restore a CDI specification's old version; return why that failed."""
         try:
             self.switcher.writer.write(None, cdi_files.file_of(work), work.content)
         except ChangedMeanwhileError:

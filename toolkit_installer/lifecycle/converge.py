@@ -1,4 +1,4 @@
-"""Converging: prepare, apply, and take the handlers back from engines that are not to have them any more."""
+"""Converging: prepare, apply, and revert the engines that are no longer to have the handlers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Converger:
             raise
 
     def _retire_others(self, seen: Prepared) -> None:
-        """Take the handlers back from engines that are not to have them any more, once the new one serves them."""
+        """Revert the engines that are no longer to have the handlers, once the new one serves them."""
         receipt = self._store.load()
         for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan.engines):
             assert receipt is not None  # noqa: S101  # it has the record
@@ -95,7 +95,7 @@ class Converger:
         return EngineReverter(self._node, self._store, self._attention, self._settings.reload_timeout)
 
     def _prepare(self) -> Prepared:
-        """Look at the node; first take the handlers back from a file of the same engine that is not to have them."""
+        """Prepare the change; first revert a file of the same engine that is no longer to have the handlers."""
         seen = prepare(self._settings, self._node, self._store)
         while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
             self._attention.check()

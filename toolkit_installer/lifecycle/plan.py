@@ -232,7 +232,7 @@ def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> li
 
 
 def leftovers(now: Live, work: EngineWork) -> list[str]:
-    """Return in words what the engine still serves of a change that was taken back; nothing once it has forgotten."""
+    """Return in words what the engine still serves of a change that was rolled back; nothing once it has forgotten."""
     before = work.inspection.live
     known = before.handlers if before is not None else {}
     wrong = [

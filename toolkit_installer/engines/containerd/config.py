@@ -122,7 +122,7 @@ def without_us(
 
 
 def _without_legacy(document: Table, plugin: str, ownership: Ownership, toolkit_folder: str) -> list[Change]:
-    """Return the change that takes our default of containerd before 1.3 back, also where somebody added to it."""
+    """Return the change that removes our default of containerd before 1.3, also where somebody added to it."""
     path = legacy_default(plugin)
     owned = ownership.of(path)
     entry = lookup(document, path)

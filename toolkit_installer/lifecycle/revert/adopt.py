@@ -111,9 +111,7 @@ def _engine(node: Node, target: EngineTarget, adapter: Engine, folder: str) -> E
         return None
     recognised = adapter.recognised(inspection, folder)
     files = []
-    for file in reversed(
-        inspection.files
-    ):  # given back in the opposite order: first who imports, then what is imported
+    for file in reversed(inspection.files):  # reverted in the opposite order: first who imports, then what is imported
         ownership = recognised.get(file.path, Ownership())
         if adapter.without_us(file, Recorded(ownership=ownership), folder).base != file.content:
             files.append(memory.adopted(adapter, file, ownership))

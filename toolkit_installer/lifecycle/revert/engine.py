@@ -42,7 +42,7 @@ _RUN_AGAIN = "then start this run again"
 
 
 class EngineReverter:
-    """Takes the handlers back from one engine at a time, as a receipt records them."""
+    """Reverts one engine at a time, as a receipt records it."""
 
     def __init__(self, node: Node, store: ReceiptStore, attention: Attention, seconds: float) -> None:
         """`seconds`: what an engine gets to answer, and to forget the handlers."""
@@ -51,7 +51,7 @@ class EngineReverter:
         self.switcher = Switcher(node, attention, seconds, store.folder)
 
     def retire(self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = ()) -> Receipt:
-        """Take the handlers back from one engine that is no longer to have them; the toolkit and the rest stay.
+        """Revert one engine that is no longer to have the handlers; the toolkit and the rest stay.
 
         `staying` are handlers that it has again soon. Return the receipt without it. Raises as `revert` does.
         """
@@ -67,7 +67,7 @@ class EngineReverter:
     def revert(
         self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = (), *, then: str = _UNINSTALL
     ) -> Receipt:
-        """Give an engine's files back; return the receipt with what was learnt on the way.
+        """Revert an engine's files; return the receipt with what was learnt on the way.
 
         `then` says what to do once the pods are deleted for whose sake this is refused.
         """
@@ -93,7 +93,7 @@ class EngineReverter:
         return receipt
 
     def refuse_stranding(self, receipt: Receipt, record: EngineRecord) -> None:
-        """Raise ConfigurationError where `retire` would, because pods need a handler that it takes back."""
+        """Raise ConfigurationError where `retire` would, because pods need a handler that it removes."""
         is_ours = stranding.handlers_of_ours(receipt.toolkit_folder, record)
         stranding.refuse(self.node, self._work(receipt, record, {}), is_ours, _RUN_AGAIN)
 
