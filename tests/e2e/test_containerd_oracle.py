@@ -14,7 +14,7 @@ import pytest
 from tests.support.containerd_binaries import Binary, differences, dump
 from tests.support.containerd_cases import HANDLERS, TOOLKIT, Case, cases
 from tests.support.containerd_links import CASES, put
-from toolkit_installer.engines.api import EngineTarget, Live, Request
+from toolkit_installer.engines.api import EngineTarget, Inspection, Live, Request
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.node.node import Node
@@ -79,9 +79,8 @@ def test_files_that_are_linked_give_every_containerd_what_it_had_and_our_handler
             continue
         answers = Live(f"{binary.release}.0", {"runc": None}, "runc") if live else None
         target = EngineTarget(EngineName.CONTAINERD)
-        inspection = containerd_inspection.inspect_own(
-            Node(str(root)), target, "/run/containerd/containerd.sock", answers, ""
-        )
+        answer = Inspection("/run/containerd/containerd.sock", (), answers)
+        inspection = containerd_inspection.inspect_own(Node(str(root)), target, answer)
         goals = Containerd().desired(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {})
         for goal in goals.files:
             if goal.target is not None:

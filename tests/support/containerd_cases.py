@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit_installer.cli.options.build import build
-from toolkit_installer.engines.api import DesiredState, EngineFile, EngineTarget, Live, Recorded, Request
+from toolkit_installer.engines.api import DesiredState, EngineFile, EngineTarget, Inspection, Live, Recorded, Request
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
@@ -107,7 +107,9 @@ def make(case: Case, root: Path) -> Made:
     target = EngineTarget(EngineName.CONTAINERD, engine, recognised=case.about.get("recognised", False))
     release = case.about.get("live")
     live = Live(release, {"runc": None}, "runc") if release is not None else None
-    inspection = containerd_inspection.inspect_own(Node(str(root)), target, "/run/containerd/containerd.sock", live, "")
+    inspection = containerd_inspection.inspect_own(
+        Node(str(root)), target, Inspection("/run/containerd/containerd.sock", (), live)
+    )
     inspection = dataclasses.replace(inspection, kubelet=case.about.get("kubelet"))
     return Made(inspection, Containerd().desired(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {}))
 

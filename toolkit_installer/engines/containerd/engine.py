@@ -54,10 +54,10 @@ class Containerd(Adapter[ContainerdInspection]):
         """Read its own files and what they import, or a distribution's, and ask the CRI. Raises ConfigurationError."""
         socket = target.socket or SOCKET
         layout = self._layout(node, target, socket)
-        live, silence = answering.heard(self, node, socket, target.asked.answer_timeout)
+        answer = Inspection(socket, (), *answering.heard(self, node, socket, target.asked.answer_timeout))
         if layout is not None:
-            return containerd_inspection.inspect_distribution(node, target, layout, socket, live, silence)
-        return containerd_inspection.inspect_own(node, target, socket, live, silence)
+            return containerd_inspection.inspect_distribution(node, target, layout, answer)
+        return containerd_inspection.inspect_own(node, target, answer)
 
     def _layout(self, node: Node, target: EngineTarget, socket: str) -> Layout | None:
         """Return the layout of the distribution that has this containerd, None if its files are its own."""

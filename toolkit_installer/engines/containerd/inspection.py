@@ -7,7 +7,7 @@ import posixpath
 
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.api import EngineFile, EngineTarget, Inspection, Live
+from toolkit_installer.engines.api import EngineFile, EngineTarget, Inspection
 from toolkit_installer.engines.common import told, trial
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files as containerd_files
@@ -85,11 +85,12 @@ def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
     return disabled((path, toml_document.parse(content)) for path, content in (*contents, *inspection.imported))
 
 
-def inspect_distribution(
-    node: Node, target: EngineTarget, layout: Layout, socket: str, live: Live | None, silence: str
-) -> ContainerdInspection:
-    """Read what a distribution made, and what is added to it. Raises ConfigurationError, NodeError."""
-    process = live.process if live is not None else None
+def inspect_distribution(node: Node, target: EngineTarget, layout: Layout, answer: Inspection) -> ContainerdInspection:
+    """Read what a distribution made, and what is added to it; `answer` is what its containerd said.
+
+    Raises ConfigurationError, NodeError.
+    """
+    live, process = answer.live, answer.process
     way, notes = layout.way(node, live.version if live is not None else None)
     drop_in, ignored = layout.drop_in_for(target.asked)
     files = [
@@ -103,12 +104,12 @@ def inspect_distribution(
     placed = Placed(layout, way, source.content if source is not None else None, own, (*notes, *ignored))
     place = (started.config_of(process, CONFIG) or layout.generated) if process is not None else None
     sources = _sources(node, process, target.asked, place)
-    return ContainerdInspection(socket, tuple(files), live, silence, placed=placed, sources=sources)
+    return ContainerdInspection(answer.socket, tuple(files), live, answer.silence, placed=placed, sources=sources)
 
 
-def inspect_own(node: Node, target: EngineTarget, socket: str, live: Live | None, silence: str) -> ContainerdInspection:
+def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> ContainerdInspection:
     """Read everything of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
-    process = live.process if live is not None else None
+    process = answer.process
     settings = target.asked
     given = _given(process, target)
     config = target.config or given or CONFIG
@@ -125,10 +126,10 @@ def inspect_own(node: Node, target: EngineTarget, socket: str, live: Live | None
     files = (root, drop_in, *_editable(node, graph.imported, {root.path, drop_in.path}))
     place = started.config_of(process, CONFIG) if process is not None else None
     return ContainerdInspection(
-        socket,
+        answer.socket,
         files,
-        live,
-        silence,
+        answer.live,
+        answer.silence,
         tuple((each.path, each.content) for each in graph.imported if not each.drop_in),
         graph=graph.imported,
         missing=graph.missing,

@@ -125,9 +125,7 @@ class Crio(Adapter[CrioInspection]):
         before, after = (
             crio_config.runtime_part(crio_desired.effective(inspection.live, each)) for each in (bases, ordered)
         )
-        wrong = trial.wrong(
-            node.programs, process.executable, root.base or b"", (before, after), desired.served, desired.default
-        )
+        wrong = trial.wrong(node.programs, process.executable, root.base or b"", (before, after), desired)
         if wrong:
             raise ConfigurationError(
                 f"CRI-O's own binary ({process.executable}) would not serve the new configuration: "
