@@ -160,7 +160,7 @@ class Pod:
             ):
                 raise PodError(f"the hostPath {path} is no folder that was there before")
             return path
-        if kinds != {"emptyDir"} or volume["emptyDir"].get("medium") != "Recorded":
+        if kinds != {"emptyDir"} or volume["emptyDir"].get("medium") != "Memory":
             raise PodError(f"a volume of another kind: {sorted(kinds)}")
         place = f"{self._folder}/volumes/kubernetes.io~empty-dir/{volume['name']}"
         self._host.run("mkdir", "-p", "-m", "777", place)

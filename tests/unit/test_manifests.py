@@ -80,7 +80,7 @@ def test_the_pod_sees_the_whole_node_and_creates_no_folder_on_it(name: str) -> N
     assert spec["hostPID"] is True
     host, ready = spec["volumes"]
     assert host == {"name": "host", "hostPath": {"path": "/", "type": "Directory"}}
-    assert ready["emptyDir"]["medium"] == "Recorded"
+    assert ready["emptyDir"]["medium"] == "Memory"
     for container in containers(name).values():
         assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
         (mount,) = (each for each in container["volumeMounts"] if each["name"] == "host")

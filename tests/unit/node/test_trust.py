@@ -226,7 +226,7 @@ def test_a_look_at_a_process_leaves_no_descriptor_open() -> None:
 PACKAGE = Path(trust.__file__).parents[1]
 MAY_NAME_PROC = frozenset(
     {
-        "engines/detect/own_container.py",  # our own mounts
+        "lifecycle/own_container.py",  # our own mounts
         "lifecycle/wait.py",  # our own descriptors
         "lifecycle/ready_file.py",  # a process that was believed, watched for its end
         "lifecycle/still_needed/containers.py",  # processes that `matching` yielded

@@ -102,7 +102,8 @@ def inspect_distribution(node: Node, target: EngineTarget, layout: Layout, answe
     own = layout.low_level(node, process)
     source = node.files.find(layout.source)
     placed = Placed(layout, way, source.content if source is not None else None, own, (*notes, *ignored))
-    place = (started.config_of(process, CONFIG) or layout.generated) if process is not None else None
+    usual = layout.generated
+    place = (started.config_of(process, usual) or usual) if process is not None else None
     sources = _sources(node, process, target.asked, place)
     return ContainerdInspection(answer.socket, tuple(files), live, answer.silence, placed=placed, sources=sources)
 
