@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import ClassVar, final
 
 
 class Program(enum.StrEnum):
@@ -14,12 +15,27 @@ class Program(enum.StrEnum):
     NVIDIA_CTK_INSTALLER = "nvidia-ctk-installer"
 
 
-class EngineName(enum.StrEnum):
-    """The container engines."""
+@final
+class EngineName(str):
+    """The name of a container engine; which engines there are is for the registry to say (engines/registry.py).
 
-    DOCKER = "docker"
-    CONTAINERD = "containerd"
-    CRIO = "crio"
+    A name is the same object each time: names are compared by `is`.
+    """
+
+    __slots__ = ()
+    _known: ClassVar[dict[str, EngineName]] = {}
+    DOCKER: ClassVar[EngineName]
+    CONTAINERD: ClassVar[EngineName]
+    CRIO: ClassVar[EngineName]
+
+    def __new__(cls, name: str) -> EngineName:
+        """Return the one object that is this name."""
+        return cls._known.setdefault(name, super().__new__(cls, name))
+
+
+EngineName.DOCKER = EngineName("docker")
+EngineName.CONTAINERD = EngineName("containerd")
+EngineName.CRIO = EngineName("crio")
 
 
 class ReloadMode(enum.StrEnum):
@@ -38,7 +54,7 @@ class ConfigMode(enum.StrEnum):
 
 
 class Cleanup(enum.StrEnum):
-    """When the changes are taken back on exit (`--cleanup`)."""
+    """When the changes are reverted on exit (`--cleanup`)."""
 
     ALWAYS = "always"
     NEVER = "never"
@@ -93,7 +109,7 @@ class CdiSettings:
 class ToolkitSettings:
     """The install step. Paths are the node's, but for `source_root`, which is the installer's own.
 
-    The four of the driver are AUTO until `driver.settled` has found them.
+    Of the driver's four, those that are to be found on the node are AUTO.
     """
 
     install_dir: str = "/usr/local/nvidia"
@@ -141,8 +157,6 @@ class EngineSettings:
     """A JSON object that is merged into the options of containerd's handlers."""
     use_legacy_config: bool = False
     """Make the handler the default as containerd before 1.3 reads it, in files of version 1."""
-    recognised: bool = False
-    """The engine was recognised on the node, not named (`--runtime`)."""
     allow_restart: bool = False
     """systemd may restart docker although its running containers would die."""
     container_annotations: tuple[str, ...] = ()
@@ -207,8 +221,6 @@ class Settings:
     """Unless `runtimes` is one: for engines of which something else was asked than `engine` says. They differ by the
     variables that speak of one engine only, such as DOCKER_CONFIG; `engine` itself is then containerd's."""
 
-    def for_engine(self, name: EngineName) -> Settings:
-        """Return the same for this engine alone."""
-        own = dict(self.engine_of).get(name, self.engine)
-        engine = dataclasses.replace(own, recognised=own.recognised or not self.runtimes)
-        return dataclasses.replace(self, runtimes=(name,), engine=engine, engine_of=())
+    def asked_of(self, name: EngineName) -> EngineSettings:
+        """Return what was asked of this engine."""
+        return dict(self.engine_of).get(name, self.engine)

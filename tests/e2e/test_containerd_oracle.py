@@ -14,11 +14,12 @@ import pytest
 from tests.e2e.containerd_binaries import Binary, differences, dump
 from tests.support.containerd_cases import HANDLERS, TOOLKIT, Case, cases
 from tests.support.containerd_links import CASES, put
-from toolkit_installer.engines.api import Live, Request
-from toolkit_installer.engines.containerd import survey as containerd_survey
+from toolkit_installer.engines.api import Inspection, Live
+from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.node.node import Node
-from toolkit_installer.settings import EngineSettings
+from toolkit_installer.settings import EngineName
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,9 +79,10 @@ def test_files_that_are_linked_give_every_containerd_what_it_had_and_our_handler
             assert "leads nowhere" in name  # 1.x refuses it at once, and 2.x when it starts
             continue
         answers = Live(f"{binary.release}.0", {"runc": None}, "runc") if live else None
-        engine = EngineSettings()
-        survey = containerd_survey.look(Node(str(root)), engine, "/run/containerd/containerd.sock", answers, "")
-        goals = Containerd().goals(survey, Request(HANDLERS, "nvidia", TOOLKIT, engine), {})
+        target = EngineTarget(EngineName.CONTAINERD)
+        answer = Inspection("/run/containerd/containerd.sock", (), answers)
+        inspection = containerd_inspection.inspect_own(Node(str(root)), target, answer)
+        goals = Containerd().desired(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {})
         for goal in goals.files:
             if goal.target is not None:
                 place = root / goal.path.lstrip("/")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.built import go_tools
 from tests.support.crio_reading import BUILT_IN, RefusedError, read
+from toolkit_installer.engines.api import DesiredState
 from toolkit_installer.engines.crio import trial as crio_trial
 from toolkit_installer.node.node import Node
 
@@ -108,7 +109,9 @@ def test_crio_says_of_files_that_are_given_in_memory_what_it_would_make_of_them(
     binary: Path, after: str, served: dict[str, str], default: str | None, words: list[str]
 ) -> None:
     programs = Node("/").programs
-    said = crio_trial.wrong(programs, str(binary), b"", (RUNC.encode(), after.encode()), served, default)
+    said = crio_trial.wrong(
+        programs, str(binary), b"", (RUNC.encode(), after.encode()), DesiredState((), served, default)
+    )
     assert len(said) == len(words), said
     assert all(word in line for word, line in zip(words, said, strict=True)), said
 
@@ -116,4 +119,6 @@ def test_crio_says_of_files_that_are_given_in_memory_what_it_would_make_of_them(
 def test_crio_is_not_asked_about_a_change_where_it_refuses_what_is_there(binary: Path) -> None:
     broken = b"[crio.runtime]\nlog_size_max = 1\n"
     programs = Node("/").programs
-    assert crio_trial.wrong(programs, str(binary), broken, (b"", b""), {"nvidia": "/x"}, "nvidia") == []
+    assert (
+        crio_trial.wrong(programs, str(binary), broken, (b"", b""), DesiredState((), {"nvidia": "/x"}, "nvidia")) == []
+    )

@@ -18,9 +18,10 @@ from tests.support import payloads
 from tests.support.engines.daemons import PATH, DockerEngine
 from toolkit_installer.cli import commands
 from toolkit_installer.engines.docker import engine as room
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes, trust
 from toolkit_installer.node.node import Node
-from toolkit_installer.settings import EngineSettings, Program
+from toolkit_installer.settings import EngineName, EngineSettings, Program
 
 USER = 12345
 PRELOADED = (sdk, *map(codecs.lookup, ("utf-8-sig", "ascii", "idna")))
@@ -103,17 +104,19 @@ def test_a_users_docker_behind_the_usual_socket_is_not_heard(
     rootless: Rootless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "SOCKET", str(rootless.socket))
-    survey = room.Docker().survey(node(), EngineSettings())
-    assert survey.live is None
-    assert f"user {USER}" in survey.silence
-    assert [file.path for file in survey.files] == [room.CONFIG]
+    inspection = room.Docker().inspect(node(), EngineTarget(EngineName.DOCKER))
+    assert inspection.live is None
+    assert f"user {USER}" in inspection.silence
+    assert [file.path for file in inspection.files] == [room.CONFIG]
 
 
 def test_a_users_docker_is_not_heard_where_root_names_its_socket_either(rootless: Rootless) -> None:
-    survey = room.Docker().survey(node(), EngineSettings(socket=str(rootless.socket)))
-    assert survey.live is None
-    assert "neither root nor who this installer is" in survey.silence
-    assert [file.path for file in survey.files] == [room.CONFIG]
+    inspection = room.Docker().inspect(
+        node(), EngineTarget(EngineName.DOCKER, EngineSettings(socket=str(rootless.socket)))
+    )
+    assert inspection.live is None
+    assert "neither root nor who this installer is" in inspection.silence
+    assert [file.path for file in inspection.files] == [room.CONFIG]
 
 
 def test_a_users_docker_forbids_nothing_and_is_no_docker_of_the_nodes(
@@ -123,8 +126,10 @@ def test_a_users_docker_forbids_nothing_and_is_no_docker_of_the_nodes(
     assert own
     assert not [each for each in processes.named(frozenset({"dockerd"})) if each.pid in own]
     monkeypatch.setattr(room, "SOCKET", str(rootless.folder / "absent" / "docker.sock"))
-    survey = room.Docker().survey(node(), EngineSettings(config=str(rootless.folder / "other.json")))
-    assert survey.live is None
+    inspection = room.Docker().inspect(
+        node(), EngineTarget(EngineName.DOCKER, EngineSettings(config=str(rootless.folder / "other.json")))
+    )
+    assert inspection.live is None
 
 
 def test_its_user_can_install_into_a_rootless_docker_and_take_it_back(rootless: Rootless) -> None:

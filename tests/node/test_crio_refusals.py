@@ -1,4 +1,4 @@
-"""What CRI-O's room refuses, by name, before anything is written; and what it does with older callers' words."""
+"""What CRI-O's adapter refuses, by name, before anything is written; and what it does with older callers' words."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.support.random_edits import (
 )
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, same
-from toolkit_installer.engines.containerd.tables import containerd_table
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
 
 RUNS = settings(max_examples=12, derandomize=True)
 AGAIN = pytest.mark.parametrize("again", [False, True], ids=["cleanup", "run-and-cleanup"])
@@ -79,7 +79,7 @@ def test_containerd_is_left_as_the_edit_alone_would_leave_it(
     changes = data.draw(containerd_edits(version))
     left = drift(templates, CONFIG_TOML, base, changes, again=again)
     before = parsed(CONFIG_TOML, base)
-    table = containerd_table(version)
+    table = table_of(CRI_PLUGIN[version])
     runtimes, default = (*table, "runtimes"), (*table, "default_runtime_name")
     wanted = alone(before, runtimes, default, changes, as_default=True)
     assert same(without_kept(parsed(CONFIG_TOML, left), before, runtimes), without_kept(wanted, before, runtimes))

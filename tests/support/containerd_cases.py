@@ -1,4 +1,4 @@
-"""Golden cases of containerd's files: `tests/data/containerd/CASE/`, and what the room makes of one.
+"""Golden cases of containerd's files: `tests/data/containerd/CASE/`, and what the adapter makes of one.
 
 `in` and `out` are what /etc/containerd holds before and while we are installed; files that stay as they are stand in
 `in` alone. `case.toml`: a `note`; the release that is `live` (none: no daemon runs); the engine's `variables`; what is
@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from toolkit_installer.cli.options.build import build
-from toolkit_installer.engines.api import EngineFile, Goals, Live, Memory, Request
-from toolkit_installer.engines.containerd import survey as containerd_survey
+from toolkit_installer.engines.api import DesiredState, EngineFile, Inspection, Live, Recorded
+from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.survey import ContainerdSurvey
+from toolkit_installer.engines.containerd.inspection import ContainerdInspection
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.memory import digest
-from toolkit_installer.settings import Program
+from toolkit_installer.settings import EngineName, Program
 from toolkit_installer.toolkit.handlers import Handler
 
 DATA = Path(__file__).parents[1] / "data" / "containerd"
@@ -84,41 +85,43 @@ def put(files: dict[str, bytes], root: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """What the room made of a case."""
+    """What the adapter made of a case."""
 
-    survey: ContainerdSurvey
-    goals: Goals
+    inspection: ContainerdInspection
+    desired: DesiredState
 
     def after(self, before: dict[str, bytes]) -> dict[str, bytes]:
         """Return what the folder would hold."""
         result = dict(before)
-        for goal in self.goals.files:
+        for goal in self.desired.files:
             if goal.target is not None:
                 result[goal.path.removeprefix(f"{FOLDER}/")] = goal.target
         return result
 
 
 def make(case: Case, root: Path) -> Made:
-    """Put the case's files below `root` and ask the room. Raises InstallerError."""
+    """Put the case's files below `root` and ask the adapter. Raises InstallerError."""
     put(case.before(), root)
     engine = build(
         {}, {"RUNTIME": "containerd", **case.about.get("variables", {})}, Program.NVIDIA_CTK_INSTALLER
     ).engine
-    engine = dataclasses.replace(engine, recognised=case.about.get("recognised", False))
+    target = EngineTarget(EngineName.CONTAINERD, engine, recognised=case.about.get("recognised", False))
     release = case.about.get("live")
     live = Live(release, {"runc": None}, "runc") if release is not None else None
-    survey = containerd_survey.look(Node(str(root)), engine, "/run/containerd/containerd.sock", live, "")
-    survey = dataclasses.replace(survey, kubelet=case.about.get("kubelet"))
-    return Made(survey, Containerd().goals(survey, Request(HANDLERS, "nvidia", TOOLKIT, engine), {}))
+    inspection = containerd_inspection.inspect_own(
+        Node(str(root)), target, Inspection("/run/containerd/containerd.sock", (), live)
+    )
+    inspection = dataclasses.replace(inspection, kubelet=case.about.get("kubelet"))
+    return Made(inspection, Containerd().desired(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {}))
 
 
 def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, bytes | None]]:
     """Return what each file was and what cleanup would leave of it; `touched`: somebody else wrote it meanwhile."""
     result = {}
-    for goal in made.goals.files:
+    for goal in made.desired.files:
         written = frozenset({"0" * 64 if touched else digest(goal.target or b"")})
         found = None if goal.target is None else Found(goal.path, goal.target, _METADATA, _IDENTITY)
-        memory = Memory(goal.base, written, goal.ownership)
+        memory = Recorded(goal.base, written, goal.ownership)
         left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
         result[goal.path] = (goal.base, left.base)
     return result

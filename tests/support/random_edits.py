@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
 from toolkit_installer.documents.toml_values import write, write_key
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, containerd_table
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
 
 NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 THEIRS = ("crun", "kata", "runsc")
@@ -130,7 +130,7 @@ def containerd_documents(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def containerd_edits(version: int) -> st.SearchStrategy[list[Change]]:
-    table = containerd_table(version)
+    table = table_of(CRI_PLUGIN[version])
     others: list[Path] = [
         ("oom_score",),
         ("debug", "level"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.engines.api import EngineFile, Goal, Goals, Live, Reload, Survey
+from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Reload
 from toolkit_installer.lifecycle import plan
 from toolkit_installer.lifecycle.files.toolkit import Installed
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
@@ -21,9 +21,9 @@ def live(handlers: dict[str, str | None], default: str | None) -> Live:
 
 def work(content: bytes | None, target: bytes | None, now: Live | None, mode: ReloadMode, *, due: bool) -> str:
     found = None if content is None else Found("/etc/x", content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
-    survey = Survey("/run/x.sock", (EngineFile("role", "/etc/x", found),), now)
-    goals = Goals((Goal("role", "/etc/x", content, target),), SERVED, "nvidia")
-    made = plan.engine_work(EngineName.DOCKER, survey, goals, Reload(mode), reload_due=due)
+    inspection = Inspection("/run/x.sock", (EngineFile("role", "/etc/x", found),), now)
+    goals = DesiredState((DesiredFile(inspection.files[0], content, target),), SERVED, "nvidia")
+    made = plan.engine_work(EngineName.DOCKER, inspection, goals, Reload(mode), reload_due=due)
     assert made.changes == (content != target)
     return made.reload_why
 
@@ -32,14 +32,14 @@ GOOD = live({"runc": None, "nvidia": PATH}, "nvidia")
 
 
 def test_what_the_engine_takes_over_at_a_restart_only_is_a_reason_where_it_is_restarted_at_all() -> None:
-    survey = Survey("/run/x.sock", (EngineFile("role", "/etc/x", None),), GOOD)
-    goals = Goals((Goal("role", "/etc/x", None, None),), SERVED, "nvidia", restart_why="for CDI")
+    inspection = Inspection("/run/x.sock", (EngineFile("role", "/etc/x", None),), GOOD)
+    goals = DesiredState((DesiredFile(inspection.files[0], None, None),), SERVED, "nvidia", restart_why="for CDI")
     for reload, why in (
         (Reload(ReloadMode.SYSTEMD, "docker.service", restarts=True), "for CDI"),
         (Reload(ReloadMode.SIGNAL), ""),
         (Reload(ReloadMode.NONE), ""),
     ):
-        assert plan.engine_work(EngineName.DOCKER, survey, goals, reload, reload_due=False).reload_why == why
+        assert plan.engine_work(EngineName.DOCKER, inspection, goals, reload, reload_due=False).reload_why == why
 
 
 @pytest.mark.parametrize(

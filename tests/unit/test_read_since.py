@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from toolkit_installer.engines.api import EngineFile, Live, Survey
+from toolkit_installer.engines.api import EngineFile, Inspection, Live
 from toolkit_installer.lifecycle.observe import _read_since
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.processes import Process
@@ -15,7 +15,7 @@ NOW = time.time()
 HOUR = 3600.0
 
 
-def survey(started: float | None, *changed: float | None) -> Survey:
+def inspection(started: float | None, *changed: float | None) -> Inspection:
     files = []
     for number, when in enumerate(changed):
         path = f"/etc/{number}"
@@ -23,7 +23,7 @@ def survey(started: float | None, *changed: float | None) -> Survey:
         found = None if when is None else Found(path, b"", Metadata(0o644, 0, 0), identity)
         files.append(EngineFile(str(number), path, found))
     process = None if started is None else Process(4711, "dockerd", "/usr/bin/dockerd", (), started, None)
-    return Survey("/run/x.sock", tuple(files), Live("28.0", {}, None, process))
+    return Inspection("/run/x.sock", tuple(files), Live("28.0", {}, None, process))
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def survey(started: float | None, *changed: float | None) -> Survey:
 def test_an_engine_has_read_a_file_only_if_it_was_started_well_after_its_last_change(
     started: float | None, changed: tuple[float | None, ...], read: object
 ) -> None:
-    assert _read_since(survey(started, *changed)) is read
+    assert _read_since(inspection(started, *changed)) is read
 
 
 def test_an_engine_that_does_not_answer_has_read_nothing() -> None:
-    assert not _read_since(Survey("/run/x.sock", (), None))
+    assert not _read_since(Inspection("/run/x.sock", (), None))

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.documents.changes import ABSENT, same
-from toolkit_installer.engines.api import Goal
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import DesiredFile, EngineFile
 from toolkit_installer.engines.ownership import Owned, Ownership
-from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
@@ -59,7 +60,7 @@ FILES = st.builds(
 )
 ENGINE_RECORDS = st.builds(
     EngineRecord,
-    name=st.sampled_from(EngineName),
+    name=st.sampled_from(registry.names()),
     socket=ABSOLUTE,
     reload=st.none() | st.sampled_from(ReloadMode),
     handlers=tuples(st.tuples(TEXTS, ABSOLUTE)),
@@ -330,10 +331,10 @@ FOUND = Found("/etc/x", b"text", Metadata(0o640, 7, 8, (("user.a", b"1"),)), Ide
 def test_what_is_remembered_is_what_was_recorded(
     name: EngineName, values: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
-    engine = room(name)
+    engine = adapter_of(name)
     owned = st.builds(Owned, path=tuples(TEXTS), ours=values, prior=st.just(ABSENT) | values, item=st.booleans())
     ownership = Ownership(tuple(data.draw(st.lists(owned, max_size=3))), tuple(data.draw(st.lists(owned, max_size=2))))
-    goal = Goal("role", "/etc/x", b"base", b"target", ownership)
+    goal = DesiredFile(EngineFile("role", "/etc/x", None), b"base", b"target", ownership)
     record = memory.recorded(engine, goal, FOUND, None, [b"target", b"transitional", None])
     remembered = memory.remembered(engine, record, b"base")
     assert remembered.before == b"base"
@@ -350,17 +351,25 @@ def test_what_is_remembered_is_what_was_recorded(
 
 
 def test_the_record_keeps_the_metadata_of_what_stood_there() -> None:
-    record = memory.recorded(room(EngineName.DOCKER), Goal("r", "/etc/x", b"base", b"t"), FOUND, None, [b"t"])
+    record = memory.recorded(
+        adapter_of(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"t"), FOUND, None, [b"t"]
+    )
     assert record.before == Before(memory.digest(b"base"), 0o640, 7, 8, (("user.a", b"1"),))
 
 
 def test_a_file_that_was_not_there_has_no_before() -> None:
-    record = memory.recorded(room(EngineName.DOCKER), Goal("r", "/etc/x", None, b"t"), None, None, [b"t"])
+    record = memory.recorded(
+        adapter_of(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), None, b"t"), None, None, [b"t"]
+    )
     assert record.before is None
 
 
 def test_our_last_version_stays_known_until_it_is_replaced() -> None:
-    docker = room(EngineName.DOCKER)
-    first = memory.recorded(docker, Goal("r", "/etc/x", b"base", b"text"), FOUND, None, [b"text"])
-    second = memory.recorded(docker, Goal("r", "/etc/x", b"base", b"new"), FOUND, first, [b"new"])
+    docker = adapter_of(EngineName.DOCKER)
+    first = memory.recorded(
+        docker, DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"text"), FOUND, None, [b"text"]
+    )
+    second = memory.recorded(
+        docker, DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"new"), FOUND, first, [b"new"]
+    )
     assert set(second.written) == {memory.digest(b"text"), memory.digest(b"new")}

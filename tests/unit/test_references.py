@@ -211,8 +211,8 @@ def test_what_watches_a_container_and_has_wiped_its_command_line_may_hold_the_to
 
 
 @dataclasses.dataclass
-class Room:
-    """An engine's room in which one socket answers, with a handler that runs a program."""
+class Adapter:
+    """an engine's adapter in which one socket answers, with a handler that runs a program."""
 
     answers: str
     runs: str
@@ -238,7 +238,7 @@ def test_an_engine_with_a_wiped_command_line_and_an_odd_socket_is_asked_on_each_
 ) -> None:
     me = processes.inspect_process(os.getpid())
     monkeypatch.setattr(holders.serving, "unnamed", lambda _: iter([(EngineName.CONTAINERD, me, sockets)]))
-    monkeypatch.setattr(holders, "room", lambda _: Room(answers, runs))
+    monkeypatch.setattr(holders, "adapter_of", lambda _: Adapter(answers, runs))
     found = holders._unseen(node, TOOLKIT)
     assert len(found) == (held is not None)
     assert all(words.endswith(held or "") for words in found)

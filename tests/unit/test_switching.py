@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Live, Reload
-from toolkit_installer.engines.common import steadiness
+from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, EngineSilentError, Inspection, Live, Reload
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle import reload as switching
-from toolkit_installer.lifecycle.reload import NotServedError, Step, Switch, Switcher
+from toolkit_installer.lifecycle import verify
+from toolkit_installer.lifecycle.reload import NotServedError, Switch, Switcher
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError, inspect_process
@@ -150,14 +150,15 @@ def switch(player: Player, reload: Reload, content: bytes | None = NEW, *, last_
         return [] if (content or b"").decode() in "".join(live.handlers) else ["it lists something else"]
 
     live = Live("1.0", {}, None, player.process)
+    inspection = Inspection("/run/engine.sock", (file,), live)
     return Switch(
-        cast("Engine", player), "/run/engine.sock", live, [Step(file, content)], reload, wrong, last_resort=last_resort
+        cast("Engine", player), inspection, [DesiredFile(file, None, content)], reload, wrong, last_resort=last_resort
     )
 
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steadiness, "STEADY_SECONDS", 0.01)
+    monkeypatch.setattr(verify, "STEADY_SECONDS", 0.01)
 
 
 def switcher(node: Node, attention: Attention | None = None, seconds: float = 0.3) -> Switcher:
@@ -340,7 +341,7 @@ def test_somebody_elses_edit_between_two_switches_is_not_overwritten(node: Node,
     first = switch(player, Reload(ReloadMode.NONE))
     work.make(first, interruptible=False)
     Path(node.root.outside(PATH)).write_bytes(b"somebody's\n")
-    back = dataclasses.replace(first, steps=[Step(first.steps[0].file, OLD)])
+    back = dataclasses.replace(first, files=[dataclasses.replace(first.files[0], target=OLD)])
     with pytest.raises(ChangedMeanwhileError):
         work.make(back, interruptible=False)
     assert node.files.read(PATH) == b"somebody's\n"

@@ -9,10 +9,10 @@ from typing import Any
 from toolkit_installer import log
 from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.detect import decide
-from toolkit_installer.engines.detect.decide import Decision
 from toolkit_installer.engines.detect.evidence import Evidence
-from toolkit_installer.engines.registry import room
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Settings
@@ -23,15 +23,15 @@ def show(node: Node, settings: Settings, *, as_json: bool) -> int:
 
     Raises OutputError.
     """
-    seen = decide.look(node, settings)
-    decided: Sequence[Decision] = ()
+    seen = decide.gather_evidence(node, settings)
+    decided: Sequence[EngineTarget] = ()
     error: ConfigurationError | None = None
     try:
         decided = decide.detect(node, settings, seen)
     except ConfigurationError as refusal:
         error = refusal
     facts = {
-        "decided": [_facts(node, decision) for decision in decided],
+        "decided": [_facts(node, target) for target in decided],
         "error": None if error is None else {"reason": error.reason, "hint": error.hint},
         "evidence": [_of(each) for each in seen],
         "gpus": list(gpus.find_gpus(node).words),
@@ -48,39 +48,42 @@ def _of(each: Evidence) -> dict[str, Any]:
     return {
         "kind": each.kind.value,
         "distribution": row.name if row is not None else None,
-        "engine": row.engine.value if row is not None else None,
+        "engine": row.engine if row is not None else None,
         "words": each.words,
     }
 
 
-def _facts(node: Node, decision: Decision) -> dict[str, Any]:
+def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
     """Return what a run would work on. What is wrong with the engine's files is said, and no reason to say no more."""
-    row, own = decision.row, decision.settings.engine
+    row = target.distribution
+    assert row is not None  # noqa: S101  # whoever detects an engine says whose it is
     facts: dict[str, Any] = {
-        "engine": row.engine.value,
+        "engine": target.name,
         "distribution": row.name,
-        "why": decision.why,
+        "why": target.why,
         "how": row.configured,
-        "socket": own.socket or row.socket,
-        "config": own.config or row.config,
-        "drop_in": own.drop_in or row.drop_in,
+        "socket": target.socket or row.socket,
+        "config": target.config or row.config,
+        "drop_in": target.asked.drop_in or row.drop_in,
         "unit": None,
         "files": [],
         "version": None,
         "trouble": None,
     }
     try:
-        survey = room(row.engine).survey(node, own)
+        inspection = adapter_of(target.name).inspect(node, target)
     except InstallerError as error:
         facts["trouble"] = str(error)
         return facts
-    facts["files"] = [{"role": file.role, "path": file.path, "exists": file.found is not None} for file in survey.files]
-    facts["socket"] = survey.socket
-    if survey.live is None:
-        facts["trouble"] = survey.silence or None
+    facts["files"] = [
+        {"role": file.role, "path": file.path, "exists": file.found is not None} for file in inspection.files
+    ]
+    facts["socket"] = inspection.socket
+    if inspection.live is None:
+        facts["trouble"] = inspection.silence or None
     else:
-        facts["version"] = survey.live.version
-        facts["unit"] = survey.live.process.unit if survey.live.process is not None else None
+        facts["version"] = inspection.live.version
+        facts["unit"] = inspection.live.process.unit if inspection.live.process is not None else None
     return facts
 
 

@@ -9,8 +9,8 @@ from toolkit_installer import __version__
 from toolkit_installer.cli import output
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.driver import gpus
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
-from toolkit_installer.engines.registry import room
 from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.plan import EngineWork, mismatches, moved, superseded
 from toolkit_installer.node import locks
@@ -84,11 +84,11 @@ def _diff_lines(path: str, before: bytes | None, after: bytes | None) -> list[Di
 
 
 def _engine_lines(engine: EngineWork) -> list[str | DiffLine]:
-    lines: list[str | DiffLine] = [f"  {note}" for note in engine.goals.notes]
-    for goal in engine.goals.files:
-        before = engine.survey.file(goal.role).content
-        if goal.target != before:
-            lines += _diff_lines(goal.path, before, goal.target)
+    lines: list[str | DiffLine] = [f"  {note}" for note in engine.desired.notes]
+    for wanted in engine.desired.files:
+        before = wanted.file.content
+        if wanted.target != before:
+            lines += _diff_lines(wanted.path, before, wanted.target)
     if engine.reload_why:
         unit = f" of {engine.reload.unit}" if engine.reload.unit else ""
         lines.append(f"  Reload by {engine.reload.watched_by or engine.reload.mode}{unit}: {engine.reload_why}.")
@@ -141,7 +141,7 @@ def _holder(node: Node, settings: Settings, receipt: Receipt | None) -> int | No
 
 def _engine_facts(node: Node, engine: EngineRecord) -> dict[str, Any]:
     try:
-        live = room(engine.name).ask(node, engine.socket, _ASK_SECONDS)
+        live = adapter_of(engine.name).ask(node, engine.socket, _ASK_SECONDS)
     except EngineSilentError as error:
         answer: dict[str, Any] = {"answers": False, "served": None, "detail": [str(error)], "own": []}
     else:
@@ -149,7 +149,7 @@ def _engine_facts(node: Node, engine: EngineRecord) -> dict[str, Any]:
         own = sorted(live.own)
         answer = {"answers": True, "served": not wrong, "detail": wrong, "version": live.version, "own": own}
     return {
-        "name": engine.name.value,
+        "name": engine.name,
         "socket": engine.socket,
         "handlers": dict(engine.handlers),
         "default": engine.default,

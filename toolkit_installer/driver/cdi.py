@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 
 from toolkit_installer import log
+from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import DriverNotReadyError, PayloadError
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.tree import Tree
@@ -36,9 +37,9 @@ _HINT = (
 
 
 class Generator:
-    """Makes the specification for the driver that the settings name, with the nvidia-ctk of `payload`."""
+    """Makes the specification for a driver, with the nvidia-ctk of `payload`."""
 
-    def __init__(self, payload: Payload, settings: ToolkitSettings) -> None:
+    def __init__(self, payload: Payload, settings: ToolkitSettings, driver: Driver) -> None:
         """Raise PayloadError where the payload lacks what is run, now or by the specification."""
         programs = dict(payload.programs)
         missing = [name for name in (CTK, CDI_HOOK) if name not in programs]
@@ -50,9 +51,10 @@ class Generator:
             )
         self._program = Tree(payload.root).outside(programs[CTK])
         self._settings = settings
+        self._driver = driver
         # as the generator sees them: what it finds bears no name of a symlink's
-        self._root = os.path.realpath(settings.driver_root_ctr_path)
-        self._dev_root = os.path.realpath(settings.dev_root_ctr_path)
+        self._root = os.path.realpath(driver.seen_at)
+        self._dev_root = os.path.realpath(driver.dev_seen_at)
 
     def missing_nodes(self) -> tuple[str, ...]:
         """Return the control device nodes that are to be created, as they are seen from here.
@@ -119,11 +121,11 @@ class Generator:
 
         Source: NewDriverTransformer in pkg/nvcdi/transform/root of the toolkit.
         """
-        settings = self._settings
+        driver = self._driver
         made = []
-        if settings.dev_root != settings.driver_root:
-            made.append((posixpath.join(self._dev_root, "dev"), posixpath.join(settings.dev_root, "dev")))
-        made.append((self._root, settings.driver_root))
+        if driver.dev_root != driver.root:
+            made.append((posixpath.join(self._dev_root, "dev"), posixpath.join(driver.dev_root, "dev")))
+        made.append((self._root, driver.root))
         return [(here, there) for here, there in made if here != there]
 
     def _creating(self) -> list[str]:

@@ -12,7 +12,7 @@ from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, In
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import PATH, ProgramError, Programs
-from toolkit_installer.settings import AUTO, Settings, ToolkitSettings
+from toolkit_installer.settings import AUTO, ToolkitSettings
 from toolkit_installer.toolkit.payload import LIBRARY_FOLDERS
 from toolkit_installer.toolkit.wrappers import CONFIG_NAME
 
@@ -72,15 +72,15 @@ class _NotUsableError(Exception):
     """The driver is not usable in a root; the text says why."""
 
 
-def settled(settings: Settings, node: Node) -> tuple[Settings, bool]:
-    """Return settings in which the driver's paths are found, and whether no driver is usable.
+def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
+    """Return the driver's roots, as they were asked for or found, and whether no driver is usable.
 
     A node that has the toolkit already keeps the root that it was installed with while no driver is usable: one that
     is being replaced is no reason to change anything. Raises DriverNotReadyError for others.
     """
-    toolkit = settings.toolkit
     if not _is_looked_for(toolkit):
-        return settings, False
+        places = (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
+        return Driver(*places), False
     seen = find_driver(node, toolkit)
     found = seen.driver
     if found is None:
@@ -94,14 +94,7 @@ def settled(settings: Settings, node: Node) -> tuple[Settings, bool]:
         found = _described(node, toolkit, _Place(root), _seen_at(node, toolkit, _Place(root)))
     else:
         log.get().info("Found the driver", root=found.root, dev_root=found.dev_root, version=found.version)
-    paths = dataclasses.replace(
-        toolkit,
-        driver_root=found.root,
-        driver_root_ctr_path=found.seen_at,
-        dev_root=found.dev_root,
-        dev_root_ctr_path=found.dev_seen_at,
-    )
-    return dataclasses.replace(settings, toolkit=paths), seen.driver is None
+    return found, seen.driver is None
 
 
 def _is_looked_for(toolkit: ToolkitSettings) -> bool:

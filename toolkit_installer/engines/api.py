@@ -1,20 +1,21 @@
-"""What every engine's room offers, and the values that it works with."""
+"""What every engine's adapter offers, and the values that it works with."""
 
 from __future__ import annotations
 
 import dataclasses
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from toolkit_installer.engines.ownership import OurHandlers, Ownership
+from toolkit_installer.documents.changes import Table, same
+from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.disk.reading import Found
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
-from toolkit_installer.toolkit.handlers import Handler
 
 
 class EngineSilentError(InstallerError):
@@ -84,7 +85,7 @@ class EngineFile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Survey:
+class Inspection:
     """An engine as it was found. `live` is None where nothing answers on its socket; `silence` says what was heard."""
 
     socket: str
@@ -100,9 +101,14 @@ class Survey:
         """Return the file of that role."""
         return next(file for file in self.files if file.role == role)
 
+    @property
+    def process(self) -> Process | None:
+        """The process that answered, None where none did or it is not known."""
+        return self.live.process if self.live is not None else None
+
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class Recorded:
     """What the receipt remembers of a file: what stood there before us, what we wrote, and what of it is ours.
 
     `written` holds the SHA-256 of every content that we may have left there.
@@ -114,38 +120,48 @@ class Memory:
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-    """What is to be registered."""
-
-    handlers: tuple[Handler, ...]
-    default: str | None
-    toolkit_folder: str
-    settings: EngineSettings = EngineSettings()
-
-
-@dataclasses.dataclass(frozen=True)
-class Goal:
-    """What a file is to be.
+class DesiredFile:
+    """What a file is to be; `file` is what it is now.
 
     `base`: what cleanup leaves (None: no file). `target`: what stands there while we are installed.
     `left`: what of ours is left alone because somebody changed it since, in words.
     `notes`: what else there is to say once the file is without us.
     """
 
-    role: str
-    path: str
+    file: EngineFile
     base: bytes | None
     target: bytes | None
     ownership: Ownership = Ownership()
     left: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def role(self) -> str:
+        """What names the file among the engine's files."""
+        return self.file.role
+
+    @property
+    def path(self) -> str:
+        """The file's canonical path."""
+        return self.file.path
+
+    @property
+    def changes(self) -> bool:
+        """Whether the file does not hold `target` already."""
+        return self.target != self.file.content
+
+    def with_us(self, text: bytes, parse: Callable[[bytes], Table], ownership: Ownership) -> DesiredFile:
+        """Return the file as it is to hold `text`, or what it holds now if that says the same in another order."""
+        present = self.file.content
+        target = present if present is not None and same(parse(present), parse(text)) else text
+        return dataclasses.replace(self, target=target, ownership=ownership)
+
 
 @dataclasses.dataclass(frozen=True)
-class Goals:
+class DesiredState:
     """What all files of an engine are to be, in the order in which they are written; cleanup goes backwards."""
 
-    files: tuple[Goal, ...]
+    files: tuple[DesiredFile, ...]
     served: Mapping[str, str]
     """Handlers, by name, and the executables that the live engine should show for them."""
     default: str | None
@@ -158,23 +174,15 @@ class Goals:
     """What may go wrong when the engine is reloaded, in words."""
 
 
-_Found = TypeVar("_Found", bound=Survey)
+_Found = TypeVar("_Found", bound=Inspection)
 
 
-class Room(Protocol[_Found]):
-    """An engine's room. `_Found` is what it finds of its engine, and works with."""
+class Adapter(Protocol[_Found]):
+    """An engine's adapter. `_Found` is what it finds of its engine, and works with."""
 
     @property
     def name(self) -> EngineName:
-        """The engine that this room is for."""
-
-    @property
-    def config(self) -> str:
-        """The usual path of the engine's file."""
-
-    @property
-    def socket(self) -> str:
-        """The usual path of the engine's socket."""
+        """The engine that this adapter is for."""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -187,25 +195,25 @@ class Room(Protocol[_Found]):
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role, wherever it lies, may be called `name`. Pure."""
 
-    def survey(self, node: Node, settings: EngineSettings) -> _Found:
+    def inspect(self, node: Node, target: EngineTarget) -> _Found:
         """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
 
-    def goals(self, survey: _Found, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    def desired(self, inspection: _Found, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
         """Return what the files should be; pure. Raises ConfigurationError for what it cannot work with."""
 
-    def recognised(self, survey: _Found, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
+    def recognised(self, inspection: _Found, toolkit_folder: str) -> Mapping[str, Ownership]:
         """Return what is ours by path though no receipt says so, beside the runtimes in our toolkit folder.
 
         Pure. Raises ConfigurationError.
         """
 
-    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+    def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
         """Return what a file should be once we are gone: its target is its base. Pure. Raises ConfigurationError."""
 
-    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Decide how the engine is reloaded. Raises ConfigurationError where it cannot be as asked."""
 
-    def try_out(self, node: Node, survey: _Found, goals: Goals) -> None:
+    def try_out(self, node: Node, inspection: _Found, desired: DesiredState) -> None:
         """Let the live daemon's own binary read the new configuration. Writes nothing.
 
         Raises ConfigurationError if it refuses it, or would lose something by it; says nothing if it cannot be asked.
@@ -217,7 +225,7 @@ class Room(Protocol[_Found]):
         None where nothing is known against it. Writes nothing.
         """
 
-    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # most have none
+    def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # most have none
         """Return warnings about this way of reloading, one sentence each."""
         return ()
 
@@ -231,15 +239,15 @@ class Room(Protocol[_Found]):
     def stranded(
         self,
         node: Node,  # noqa: ARG002  # what CRI-O needs
-        socket: str,  # noqa: ARG002
-        live: Live | None,  # noqa: ARG002
-        goals: Sequence[Goal],  # noqa: ARG002
-        ours: OurHandlers,  # noqa: ARG002
+        inspection: Inspection,  # noqa: ARG002
+        desired: Sequence[DesiredFile],  # noqa: ARG002
+        is_ours: Callable[[Live], set[str]],  # noqa: ARG002
     ) -> tuple[str, ...]:
-        """Return in words the pods that the engine could neither stop nor delete once its files are `goals`.
+        """Return in words the pods that the engine could neither stop nor delete once its files are `desired`.
 
         None for most: dockerd remembers how each container was started, and containerd's shims know their runtimes.
-        Only pods of handlers of ours count. `live` is None where the engine was not asked yet, or does not run.
+        Only pods of the handlers that `is_ours` names count. Of `inspection`, `live` is None where the engine was not
+        asked yet, or does not run.
         Raises EngineSilentError.
         """
         return ()
@@ -248,14 +256,20 @@ class Room(Protocol[_Found]):
         """Signal the live engine's process to reload. Raises ConfigurationError."""
 
     def write_value(self, value: Any) -> str:
-        """Return a value of the engine's files in their own syntax, for the receipt."""
+        """Return a value of the engine's files in their own syntax, for the receipt; most have TOML."""
+        from toolkit_installer.documents import toml_values  # noqa: PLC0415  # docker needs none of it
+
+        return f"value = {toml_values.write(value)}"
 
     def read_value(self, text: str) -> Any:
         """Return the value that `write_value` wrote. Raises DocumentError."""
+        from toolkit_installer.documents import toml_document  # noqa: PLC0415  # as above
+
+        return toml_document.parse(text.encode())["value"]
 
 
-Engine: TypeAlias = Room[Any]
-"""Any engine's room, with what itself has found."""
+Engine: TypeAlias = Adapter[Any]
+"""Any engine's adapter, with what itself has found."""
 
 
 def quarantine(engine: Engine, store: str) -> str | None:

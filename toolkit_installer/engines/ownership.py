@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
 
+MARKER = "Added by toolkit-installer, which removes it when it stops."
+"""The comment above what is ours in a TOML file."""
 BUILT_IN = "runc"
 """What docker and containerd run where nothing says otherwise: a program that they look for, and a runtime's name."""
 _USUAL = (BUILT_IN, "crun")
@@ -49,7 +51,7 @@ class Ownership:
 class Shape:
     """Where an engine keeps its runtimes; `executable` reads the path out of a runtime's entry (None: it has none).
 
-    `others` are single values that we may set beside them, and give back. `alike` tells whether a list's element says
+    `others` are single values that we may set beside them, and revert. `alike` tells whether a list's element says
     what ours says, in whatever spelling. `is_low_level` tells whether what a runtime's entry runs is an OCI runtime of
     runc's kind, which can stand in for runc; a virtual machine's (Kata) or a sandbox's (gVisor) cannot.
     """
@@ -62,61 +64,27 @@ class Shape:
     is_low_level: Callable[[Any], bool] = lambda entry: isinstance(entry, dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class Stripped:
-    """The changes that take ours out of a document, and what somebody else did to ours, in words, for the log."""
-
-    changes: tuple[Change, ...]
-    left: tuple[str, ...]
-
-
 def beneath(path: str | None, folder: str) -> bool:
     """Tell whether `path` lies in `folder`."""
     return path is not None and path.startswith(folder.rstrip("/") + "/")
 
 
-@dataclasses.dataclass(frozen=True)
-class OurHandlers:
-    """How a live engine's handlers of ours are known: by their path in `folder`, or, where it tells none, by a record.
+def revert_content(
+    content: bytes | None,
+    before: bytes | None,
+    written: Collection[str],
+    without_ours: Callable[[bytes], tuple[bytes | None, tuple[str, ...]]],
+) -> tuple[bytes | None, tuple[str, ...]]:
+    """Return a file without us, None if nothing else is left, and what there is to say of it.
 
-    `staying` are the names of those that the engine has again at once, if it loses them.
-    """
-
-    folder: str
-    recorded: frozenset[str]
-    staying: frozenset[str] = frozenset()
-
-    def among(self, handlers: Mapping[str, str | None], own: frozenset[str]) -> set[str]:
-        """Return the names of ours among an engine's handlers, whose paths these are, that are not to stay.
-
-        `own` are those that a distribution has registered by itself.
-        """
-        ours = {name for name, path in handlers.items() if beneath(path, self.folder) and name not in own}
-        unknown = {name for name, path in handlers.items() if path is None and name in self.recorded}
-        return (ours | unknown) - self.staying
-
-
-Base = tuple[bytes | None, tuple[str, ...]]
-"""A file without us, None if nothing else is left, and what there is to say of it."""
-
-
-def given_back(
-    content: bytes | None, before: bytes | None, written: Collection[str], taken_out: Callable[[bytes], Base]
-) -> Base:
-    """Return a file without us: the very bytes from `before` if nobody touched ours, else ours `taken_out`.
-
-    `written` has the SHA-256 of all that we wrote.
+    That is the very bytes from `before` if nobody touched ours, else what `without_ours` makes of it. `written` has the
+    SHA-256 of all that we wrote.
     """
     if content is None or content == before:
         return content, ()
     if hashlib.sha256(content).hexdigest() in written:
         return before, ()
-    return taken_out(content)
-
-
-def settled(present: bytes | None, text: bytes, parse: Callable[[bytes], Table]) -> bytes:
-    """Return `text`, or what stands there if that says the same, in somebody's own order."""
-    return present if present is not None and same(parse(present), parse(text)) else text
+    return without_ours(content)
 
 
 def ours(document: Table, shape: Shape, toolkit_folder: str) -> bool:
@@ -146,8 +114,8 @@ def parents(path: Path) -> tuple[Owned, ...]:
 
 def strip(
     document: Table, shape: Shape, ownership: Ownership, toolkit_folder: str, before: Table | None = None
-) -> Stripped:
-    """Return the changes that make `document` what it would be without us.
+) -> tuple[tuple[Change, ...], tuple[str, ...]]:
+    """Return the changes that make `document` what it would be without us, and what others did to ours, in words.
 
     `before` is what the file said before us, where that is known.
     """
@@ -170,7 +138,7 @@ def strip(
             changes.append(_restored(path, owned))
     _items(document, shape, ownership, changes)
     _prune(document, ownership, changes)
-    return Stripped(tuple(changes), tuple(left))
+    return tuple(changes), tuple(left)
 
 
 def low_level(base: Table, shape: Shape, *, legacy: Any = None, built_in: str = BUILT_IN) -> tuple[str, ...]:
@@ -205,7 +173,7 @@ def _restored(path: Path, owned: Owned | None) -> Change:
 
 
 def _default(document: Table, shape: Shape, ownership: Ownership, changes: list[Change], before: Table) -> list[str]:
-    """Take our default back, and one that names a runtime which goes; return what there is to say about it."""
+    """Revert our default, and one that names a runtime which goes; return what there is to say about it."""
     current = lookup(document, shape.default)
     if current is ABSENT:
         return []

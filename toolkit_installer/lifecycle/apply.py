@@ -6,8 +6,8 @@ import dataclasses
 
 from toolkit_installer import log
 from toolkit_installer.driver import cdi
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Live
-from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.lifecycle import plan, record
 from toolkit_installer.lifecycle.files import cdi as cdi_files
@@ -19,7 +19,7 @@ from toolkit_installer.lifecycle.record import Recorder
 from toolkit_installer.lifecycle.reload import Switcher
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
-from toolkit_installer.lifecycle.verify import NotServedError, Step, Switch
+from toolkit_installer.lifecycle.verify import NotServedError, Switch
 from toolkit_installer.node import signals
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.disk.root import NodeError
@@ -94,7 +94,9 @@ class Applier:
         It is planned from what is there now, and what was recorded before this run.
         """
         self._safe_point()
-        cdi.Generator(seen.target.payload, seen.target.toolkit).create_nodes(self.node.calls)
+        cdi.Generator(seen.target.payload, seen.target.settings.toolkit, seen.target.driver).create_nodes(
+            self.node.calls
+        )
         again = prepare_from(seen.receipt, self.settings, self.node, self.store)
         if again.plan.device_nodes:
             raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # somebody removed it just now
@@ -105,7 +107,8 @@ class Applier:
 
     def _change(self, seen: Prepared, receipt: Receipt) -> None:
         work = seen.plan.toolkit
-        self._make_folders(receipt)
+        for folder in receipt.folders:
+            self.node.files.make_folders(folder)
         for file in work.write:
             self._safe_point()
             toolkit_files.put(self.node, work.folder, seen.target.payload.root, file)
@@ -121,26 +124,20 @@ class Applier:
             self._safe_point()
             self._switch_engine(engine)
 
-    def _make_folders(self, receipt: Receipt) -> None:
-        for folder in receipt.folders:
-            self.node.files.make_folders(folder)
-
     def _safe_point(self) -> None:
         if self.interruptible:
             self.attention.raise_if_stopped()
 
     def _switch_engine(self, work: EngineWork) -> None:
-        engine = room(work.name)
-        steps = [Step(work.survey.file(goal.role), goal.target) for goal in work.goals.files]
         reload = work.reload if work.reload_why else dataclasses.replace(work.reload, mode=ReloadMode.NONE)
         if work.reload_why:
             log.get().info("The engine is to be reloaded", engine=work.name, why=work.reload_why)
             self.budget.spend()
 
         def wrong(live: Live) -> list[str]:
-            return plan.mismatches(live, work.goals.served, work.goals.default)
+            return plan.mismatches(live, work.desired.served, work.desired.default)
 
-        switch = Switch(engine, work.survey.socket, work.survey.live, steps, reload, wrong)
+        switch = Switch(adapter_of(work.name), work.inspection, work.desired.files, reload, wrong)
         before = self.switcher.reloads
         try:
             self.switcher.make(switch, interruptible=self.interruptible)
@@ -153,7 +150,7 @@ class Applier:
             )
 
     def _put_back(self, seen: Prepared, receipt: Receipt, error: InstallerError | Stopped) -> None:
-        """Give the engines' files their old bytes back, reload where they may have been read, and check.
+        """Roll back: restore the old bytes of the engines' files, reload where they may have been read, and check.
 
         Raises EngineRejectedError or EngineDownError in place of an error that came from the engine.
         """
@@ -201,7 +198,7 @@ class Applier:
             log.get().warning("The receipt could not be written back; the next run repairs it", reason=str(error))
 
     def _tried_back(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
-        """Give one engine's files back; return why that failed."""
+        """Restore one engine's files; return why that failed."""
         try:
             self._switch_back(work, error)
         except InstallerError as failure:
@@ -210,7 +207,7 @@ class Applier:
         return None
 
     def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
-        """Give a CDI specification's old version back; return why that failed."""
+        """Restore a CDI specification's old version; return why that failed."""
         try:
             self.switcher.writer.write(None, cdi_files.file_of(work), work.content)
         except ChangedMeanwhileError:
@@ -222,15 +219,13 @@ class Applier:
         return None
 
     def _switch_back(self, work: EngineWork, error: InstallerError | Stopped) -> None:
-        engine = room(work.name)
-        steps = [Step(work.survey.file(goal.role), work.survey.file(goal.role).content) for goal in work.goals.files]
+        old = [dataclasses.replace(wanted, target=wanted.file.content) for wanted in reversed(work.desired.files)]
         # an engine that was not asked to read the new files has nothing to forget
         mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
         switch = Switch(
-            engine,
-            work.survey.socket,
-            work.survey.live,
-            list(reversed(steps)),
+            adapter_of(work.name),
+            work.inspection,
+            old,
             dataclasses.replace(work.reload, mode=mode),
             lambda now: plan.leftovers(now, work),
             last_resort=True,

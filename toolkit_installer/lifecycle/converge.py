@@ -1,4 +1,4 @@
-"""Converging: prepare, apply, and take the handlers back from engines that are not to have them any more."""
+"""Converging: prepare, apply, and revert the engines that are no longer to have the handlers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Converger:
         beforehand.everything()
         from toolkit_installer.lifecycle.apply import Applier
 
-        paths = [goal.path for engine in seen.plan.engines for goal in engine.goals.files]
+        paths = [wanted.path for engine in seen.plan.engines for wanted in engine.desired.files]
         self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
         for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines):
             assert seen.receipt is not None  # noqa: S101  # it has the record
@@ -84,7 +84,7 @@ class Converger:
             raise
 
     def _retire_others(self, seen: Prepared) -> None:
-        """Take the handlers back from engines that are not to have them any more, once the new one serves them."""
+        """Revert the engines that are no longer to have the handlers, once the new one serves them."""
         receipt = self._store.load()
         for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan.engines):
             assert receipt is not None  # noqa: S101  # it has the record
@@ -97,13 +97,15 @@ class Converger:
         return EngineReverter(self._node, self._store, self._attention, self._settings.reload_timeout)
 
     def _prepare(self) -> Prepared:
-        """Look at the node; first take the handlers back from a file of the same engine that is not to have them."""
+        """Prepare the change; first revert a file of the same engine that is no longer to have the handlers."""
         seen = prepare(self._settings, self._node, self._store)
         while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
             self._attention.raise_if_stopped()
             if any(engine.reload_why for engine in seen.plan.engines):
                 ReloadBudget(self._node.files, self._pid_file.path, self._settings.reload_budget).require_reload()
-            again = {name for engine in seen.plan.engines if engine.name == record.name for name in engine.goals.served}
+            again = {
+                name for engine in seen.plan.engines if engine.name == record.name for name in engine.desired.served
+            }
             self._reverter().retire(seen.receipt, record, staying=again)
             seen = prepare(self._settings, self._node, self._store)
         return seen

@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from toolkit_installer.engines.api import Memory, Reload, Survey
+from toolkit_installer.engines.api import Inspection, Recorded, Reload
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle.files.cdi import SpecificationFacts
 from toolkit_installer.lifecycle.files.toolkit import Installed
-from toolkit_installer.lifecycle.target import EngineTarget
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 
 
@@ -20,10 +20,10 @@ from toolkit_installer.receipt.schema import EngineRecord, Receipt
 class EngineFacts:
     """An engine that is to be configured, as it was found."""
 
-    target: EngineTarget
-    survey: Survey
+    request: Request
+    inspection: Inspection
     recorded: EngineRecord | None
-    memories: Mapping[str, Memory]
+    records: Mapping[str, Recorded]
     """What the receipt remembers of its files, by path."""
     reload: Reload
     """How it is made to read its files."""

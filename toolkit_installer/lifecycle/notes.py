@@ -18,13 +18,13 @@ def say(seen: Prepared) -> None:
         if specification.note:
             log.get().warning("A CDI specification", file=specification.path, what=specification.note)
     for engine in seen.plan.engines:
-        for note in engine.goals.notes:
+        for note in engine.desired.notes:
             log.get().info(note, engine=engine.name)
-        for danger in engine.goals.dangers if engine.reload_why else ():
+        for danger in engine.desired.dangers if engine.reload_why else ():
             log.get().warning(danger, engine=engine.name)
-        for goal in engine.goals.files:
-            for left in goal.left:
-                log.get().warning("Somebody changed what was ours", file=goal.path, engine=engine.name, what=left)
+        for wanted in engine.desired.files:
+            for left in wanted.left:
+                log.get().warning("Somebody changed what was ours", file=wanted.path, engine=engine.name, what=left)
 
 
 def _security(seen: Prepared) -> tuple[str, ...]:
@@ -38,4 +38,4 @@ def _security(seen: Prepared) -> tuple[str, ...]:
     config = next(file.content for file in work.files if file.name == wrappers.CONFIG_NAME)
     assert config is not None  # noqa: S101  # it is always written, never copied
     runtime = dict(found.programs)[payload.RUNTIMES[0]]
-    return security.notes(seen.target.toolkit, config, versions.said_by(found.root, runtime))
+    return security.notes(seen.target.settings.toolkit, config, versions.said_by(found.root, runtime))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 
-from toolkit_installer.engines.api import Engine, Memory, Survey
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import Engine, Inspection, Recorded
 from toolkit_installer.engines.common import runtime_paths
-from toolkit_installer.engines.registry import room
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Generated, ToolkitFacts
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.toolkit import installed
-from toolkit_installer.lifecycle.target import EngineTarget, Target
+from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node.disk.tree import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
@@ -39,25 +40,28 @@ def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptS
 
 
 def _engine(
-    node: Node, target: EngineTarget, receipt: Receipt | None, store: ReceiptStore, originals: dict[str, bytes]
+    node: Node, request: Request, receipt: Receipt | None, store: ReceiptStore, originals: dict[str, bytes]
 ) -> EngineFacts:
-    engine = room(target.name)
-    recorded = receipt.engine(target.name) if receipt is not None else None
-    survey = engine.survey(node, target.settings)
-    remembered = memories(engine, recorded, store, originals)
-    reload = engine.reload(node, survey, target.settings)
-    process = survey.live.process if survey.live is not None else None
+    name = request.target.name
+    engine = adapter_of(name)
+    recorded = receipt.engine(name) if receipt is not None else None
+    inspection = engine.inspect(node, request.target)
+    remembered = records_of(engine, recorded, store, originals)
+    reload = engine.reload(node, inspection, request.settings)
+    process = inspection.live.process if inspection.live is not None else None
 
     def base_runtimes(named: Sequence[str]) -> tuple[str, ...]:
-        return runtime_paths.absolute(node, named, target.request.toolkit_folder, process)
+        return runtime_paths.absolute(node, named, request.toolkit_folder, process)
 
-    dangers = engine.dangers(node, survey, reload)
-    return EngineFacts(target, survey, recorded, remembered, reload, dangers, _read_since(survey), base_runtimes)
+    dangers = engine.dangers(node, inspection, reload)
+    return EngineFacts(
+        request, inspection, recorded, remembered, reload, dangers, _read_since(inspection), base_runtimes
+    )
 
 
-def memories(
+def records_of(
     engine: Engine, recorded: EngineRecord | None, store: ReceiptStore, originals: dict[str, bytes]
-) -> dict[str, Memory]:
+) -> dict[str, Recorded]:
     """Return what the receipt remembers of an engine's files, by path; the kept copies go into `originals`."""
     result = {}
     for file in recorded.files if recorded is not None else ():
@@ -69,22 +73,22 @@ def memories(
     return result
 
 
-def _read_since(survey: Survey) -> bool:
-    process = survey.live.process if survey.live is not None else None
-    changed = [file.found.identity.ctime_ns / 1e9 for file in survey.files if file.found is not None]
-    if process is None or len(changed) < len(survey.files):
+def _read_since(inspection: Inspection) -> bool:
+    process = inspection.live.process if inspection.live is not None else None
+    changed = [file.found.identity.ctime_ns / 1e9 for file in inspection.files if file.found is not None]
+    if process is None or len(changed) < len(inspection.files):
         return False
     return max(changed) + _CLOCK_SECONDS < process.started <= time.time() + _CLOCK_SECONDS
 
 
 def _generated(target: Target) -> Generated | None:
     """Return the CDI specification for the driver, and the device nodes that are to be created before."""
-    asked = target.toolkit.cdi
+    asked = target.settings.toolkit.cdi
     if not asked.enabled:
         return None
     from toolkit_installer.driver import cdi
 
-    generator = cdi.Generator(target.payload, target.toolkit)
+    generator = cdi.Generator(target.payload, target.settings.toolkit, target.driver)
     try:
         missing = generator.missing_nodes()
         return Generated(asked.path, generator.specification(nodes_to_come=bool(missing)), missing)
@@ -93,7 +97,7 @@ def _generated(target: Target) -> Generated | None:
 
 
 def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFacts:
-    folder = target.toolkit.folder
+    folder = target.settings.toolkit.folder
     # without a receipt, what an installer of another time left
     recorded = receipt.toolkit_files if receipt is not None else layout.known(node.files.list(folder))
     source = Tree(target.payload.root)

@@ -8,8 +8,8 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from toolkit_installer.engines.api import Goals, Live, Reload, Survey
-from toolkit_installer.engines.registry import room
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import DesiredState, Inspection, Live, Reload
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.files.toolkit import Installed
@@ -39,18 +39,18 @@ class ToolkitWork:
 
 @dataclasses.dataclass(frozen=True)
 class EngineWork:
-    """An engine's part. `reload_why` says in words why it is to be reloaded; empty: it is not."""
+    """An engine's part, for installing or for reverting. `reload_why` says in words why it is to be reloaded."""
 
     name: EngineName
-    survey: Survey
-    goals: Goals
-    reload: Reload
-    reload_why: str
+    inspection: Inspection
+    desired: DesiredState
+    reload: Reload = Reload(ReloadMode.NONE)
+    reload_why: str = ""
 
     @property
     def changes(self) -> bool:
         """Whether any of the engine's files is to be changed."""
-        return any(goal.target != self.survey.file(goal.role).content for goal in self.goals.files)
+        return any(wanted.changes for wanted in self.desired.files)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ def plan(target: Target, facts: Facts) -> Plan:
     """
     engines = tuple(_engine(each) for each in facts.engines)
     if target.settings.configure_engine:
-        low_level = tuple(runtime for engine in engines for runtime in engine.goals.low_level)
+        low_level = tuple(runtime for engine in engines for runtime in engine.desired.low_level)
     else:  # those that are configured stay so
         recorded = facts.receipt.engines if facts.receipt is not None else ()
         low_level = tuple(runtime for record in recorded for runtime in record.low_level)
@@ -93,11 +93,11 @@ def plan(target: Target, facts: Facts) -> Plan:
 
 
 def _engine(seen: EngineFacts) -> EngineWork:
-    engine = room(seen.target.name)
-    goals = engine.goals(seen.survey, seen.target.request, seen.memories)
-    goals = dataclasses.replace(goals, dangers=seen.dangers, low_level=seen.base_runtimes(goals.low_level))
+    engine = adapter_of(seen.request.target.name)
+    desired = engine.desired(seen.inspection, seen.request, seen.records)
+    desired = dataclasses.replace(desired, dangers=seen.dangers, low_level=seen.base_runtimes(desired.low_level))
     due = seen.recorded is not None and seen.recorded.reload_due and not seen.read_since
-    return engine_work(engine.name, seen.survey, goals, seen.reload, reload_due=due)
+    return engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=due)
 
 
 def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
@@ -117,7 +117,7 @@ def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
 
 def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:
     seen = facts.toolkit
-    files = layout.desired(target.payload, target.toolkit, low_level, seen.folder)
+    files = layout.desired(target.payload, target.settings.toolkit, low_level, seen.folder, target.driver.root)
     wanted = {file.name: _wanted(file, seen.digests) for file in files}
     work = toolkit_work(seen.folder, files, wanted, seen.present, seen.recorded)
     if not engines and facts.receipt is not None and facts.receipt.engines:
@@ -138,21 +138,21 @@ def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWo
     """Return which of the files that no longer belong may go: none that an engine names, or a container runs with."""
     if not work.remove or seen.in_use():
         return ()
-    named = seen.named({goal.path for engine in engines for goal in engine.goals.files})
-    unreloaded = [engine.survey.live for engine in engines if engine.reload.mode is ReloadMode.NONE]
+    named = seen.named({wanted.path for engine in engines for wanted in engine.desired.files})
+    unreloaded = [engine.inspection.live for engine in engines if engine.reload.mode is ReloadMode.NONE]
     offered = named | {path for live in unreloaded if live is not None for path in live.handlers.values()}
     return tuple(name for name in work.remove if posixpath.join(work.folder, name.removesuffix(".real")) not in offered)
 
 
 def folders(engines: Sequence[EngineWork]) -> list[str]:
     """Return where the engines' files are that are to be changed."""
-    goals = [(goal, work.survey.file(goal.role).content) for work in engines for goal in work.goals.files]
-    return list(dict.fromkeys(posixpath.dirname(goal.path) for goal, now in goals if goal.target != now))
+    desired = [wanted for work in engines for wanted in work.desired.files if wanted.changes]
+    return list(dict.fromkeys(posixpath.dirname(wanted.path) for wanted in desired))
 
 
 def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> EngineRecord | None:
     """Return the record of an engine that is configured in another file now; None if there is none."""
-    now = {engine.name: {goal.path for goal in engine.goals.files} for engine in engines}
+    now = {engine.name: {wanted.path for wanted in engine.desired.files} for engine in engines}
     for record in recorded:
         if record.name in now and any(file.path not in now[record.name] and _of_ours(file) for file in record.files):
             return record
@@ -202,19 +202,20 @@ def toolkit_work(
     return ToolkitWork(folder, tuple(files), write, remove, frozenset(present))
 
 
-def engine_work(name: EngineName, survey: Survey, goals: Goals, reload: Reload, *, reload_due: bool) -> EngineWork:
+def engine_work(
+    name: EngineName, inspection: Inspection, desired: DesiredState, reload: Reload, *, reload_due: bool
+) -> EngineWork:
     """Return an engine's part of the plan."""
-    changed = any(goal.target != survey.file(goal.role).content for goal in goals.files)
     why = ""
     if reload.mode is not ReloadMode.NONE:
-        if changed:
+        if any(wanted.changes for wanted in desired.files):
             why = "its configuration changes"
         elif reload_due:
             why = "it was not reloaded after the last change"
-        elif survey.live is not None:
-            why = "; ".join(mismatches(survey.live, goals.served, goals.default))
-            why = why or (goals.restart_why if reload.restarts else "")
-    return EngineWork(name, survey, goals, reload, why)
+        elif inspection.live is not None:
+            why = "; ".join(mismatches(inspection.live, desired.served, desired.default))
+            why = why or (desired.restart_why if reload.restarts else "")
+    return EngineWork(name, inspection, desired, reload, why)
 
 
 def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> list[str]:
@@ -231,14 +232,14 @@ def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> li
 
 
 def leftovers(now: Live, work: EngineWork) -> list[str]:
-    """Return in words what the engine still serves of a change that was taken back; nothing once it has forgotten."""
-    before = work.survey.live
+    """Return in words what the engine still serves of a change that was rolled back; nothing once it has forgotten."""
+    before = work.inspection.live
     known = before.handlers if before is not None else {}
     wrong = [
         f"it still lists the handler {name}"
-        for name, path in work.goals.served.items()
+        for name, path in work.desired.served.items()
         if name in now.handlers and name not in {*known, *now.own} and now.handlers[name] in (None, path)
     ]
-    if before is not None and now.default != before.default and now.default == work.goals.default:
+    if before is not None and now.default != before.default and now.default == work.desired.default:
         wrong.append(f"its default runtime is still {now.default}")
     return wrong

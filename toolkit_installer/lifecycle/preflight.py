@@ -5,25 +5,23 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Sequence
 
-from toolkit_installer.engines.api import EngineFile, Survey
-from toolkit_installer.engines.common import stranding
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import EngineFile, Inspection
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.engines.ownership import OurHandlers
-from toolkit_installer.engines.registry import room
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.lifecycle import plan
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts
-from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.plan import EngineWork, Plan
+from toolkit_installer.lifecycle.still_needed import stranding
 from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node.disk import access
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
 from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
-from toolkit_installer.settings import EngineSettings, ReloadMode
+from toolkit_installer.settings import ReloadMode
 
 _SHELL = "/bin/sh"
 _SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
@@ -41,42 +39,42 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
         _engine(node, seen, work)
     if made.empty:
         return
-    driver_roots = (target.toolkit.driver_root_ctr_path, target.toolkit.driver_root)
+    driver_roots = (target.driver.seen_at, target.driver.root)
     own_container.refuse(node, target.settings, plan.folders(made.engines), driver_roots)
     if made.toolkit.write:
         _refuse_no_shell(node)
     _refuse_toolkit_folder(node, made.toolkit.folder)
-    _refuse_engine_files(node, made.engines)
-    _refuse_specifications(node, made.specifications)
+    for wanted in (wanted for work in made.engines for wanted in work.desired.files if wanted.changes):
+        way_out = "--no-runtime-config installs the toolkit and leaves the engine to you"
+        _refuse_obstacle(access.obstacle(node.root, wanted.path), way_out)
+    for specification in (each for each in made.specifications if each.changes):
+        obstacle = access.obstacle(node.root, specification.path)
+        _refuse_obstacle(obstacle, "--cdi-output-dir chooses another folder")
 
 
 def refuse_contradictions(node: Node, facts: Facts) -> None:
     """Raise ConfigurationError where an engine's files are not to be planned for as they were found."""
     for seen in facts.engines:
-        _refuse_unread(seen.target.name, seen.survey, seen.target.settings)
-        for file in seen.survey.files:
+        _refuse_unread(seen.request.target, seen.inspection)
+        for file in seen.inspection.files:
             _refuse_another_installation(node, file, facts.toolkit.folder)
 
 
 def _engine(node: Node, seen: EngineFacts, work: EngineWork) -> None:
-    engine = room(work.name)
-    live = work.survey.live
     _refuse_deadly_signal(work)
-    if work.changes and live is not None:
-        recorded = dict(seen.recorded.handlers) if seen.recorded is not None else {}
-        ours = OurHandlers(seen.target.request.toolkit_folder, frozenset(recorded))
-        stranding.refuse(node, engine, work.survey.socket, live, work.goals.files, ours, "or keep the handler's name")
+    if work.changes and work.inspection.live is not None:
+        is_ours = stranding.handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
+        stranding.refuse(node, work, is_ours, "or keep the handler's name")
     if work.changes or work.reload_why:
-        engine.try_out(node, work.survey, work.goals)
+        adapter_of(work.name).try_out(node, work.inspection, work.desired)
 
 
-def _refuse_unread(name: str, survey: Survey, settings: EngineSettings) -> None:
+def _refuse_unread(target: EngineTarget, inspection: Inspection) -> None:
     """Raise ConfigurationError if the running engine would not read the file that was named."""
-    process = survey.live.process if survey.live is not None else None
-    if survey.elsewhere and process is not None:
+    if inspection.elsewhere and inspection.process is not None:
         raise ConfigurationError(
-            f"the running {name} (PID {process.pid}) reads {survey.elsewhere}, and not this file",
-            path=settings.config,
+            f"the running {target.name} (PID {inspection.process.pid}) reads {inspection.elsewhere}, and not this file",
+            path=target.config,
             hint="nothing was changed; name that one, or leave --config out; where only single folders of the node are "
             "mounted, mount the folder that it is in, and name it as it is seen there",
         )
@@ -84,13 +82,13 @@ def _refuse_unread(name: str, survey: Survey, settings: EngineSettings) -> None:
 
 def _refuse_deadly_signal(work: EngineWork) -> None:
     """Raise ConfigurationError if a signal on what the files are to be, or on what they go back to, ends the engine."""
-    live = work.survey.live
+    live = work.inspection.live
     if live is None or not work.reload_why or work.reload.mode is not ReloadMode.SIGNAL:
         return
-    for goal in work.goals.files:
-        now = work.survey.file(goal.role).content
-        with located(goal.path):
-            for content in (goal.target, goal.base, now):
+    for wanted in work.desired.files:
+        now = wanted.file.content
+        with located(wanted.path):
+            for content in (wanted.target, wanted.base, now):
                 live.refuse_signal(content, now)
 
 
@@ -141,24 +139,6 @@ def _refuse_toolkit_folder(node: Node, folder: str) -> None:
     # the receipt stands beside it
     for place in (folder, posixpath.dirname(folder)):
         _refuse_obstacle(access.obstacle(node.root, f"{node.files.canonical(place)}/."), _ELSEWHERE)
-
-
-def _refuse_engine_files(node: Node, engines: Sequence[EngineWork]) -> None:
-    """Raise ConfigurationError for an engine's file that is to be changed and cannot be replaced."""
-    for work in engines:
-        for goal in work.goals.files:
-            if goal.target != work.survey.file(goal.role).content:
-                _refuse_obstacle(
-                    access.obstacle(node.root, goal.path),
-                    "--no-runtime-config installs the toolkit and leaves the engine to you",
-                )
-
-
-def _refuse_specifications(node: Node, works: Sequence[SpecificationWork]) -> None:
-    """Raise ConfigurationError for a CDI specification that is to be changed and cannot be replaced."""
-    for work in works:
-        if work.changes:
-            _refuse_obstacle(access.obstacle(node.root, work.path), "--cdi-output-dir chooses another folder")
 
 
 def _refuse_obstacle(obstacle: NodeError | None, way_out: str) -> None:

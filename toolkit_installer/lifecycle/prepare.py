@@ -40,7 +40,7 @@ class Prepared:
     @property
     def originals(self) -> Mapping[str, bytes]:
         """What is to be kept beside the receipt: the contents to which cleanup goes back, by SHA-256."""
-        bases = [goal.base for work in self.plan.engines for goal in work.goals.files]
+        bases = [wanted.base for work in self.plan.engines for wanted in work.desired.files]
         bases += [work.base for work in self.plan.specifications]
         return {**self.facts.originals, **{memory.digest(base): base for base in bases if base is not None}}
 

@@ -6,9 +6,9 @@ import dataclasses
 import os
 
 from toolkit_installer import log
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering
-from toolkit_installer.engines.registry import room
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle import idle_process
 from toolkit_installer.lifecycle.plan import mismatches
@@ -95,7 +95,7 @@ def ask_readiness(node: Node, receipt: Receipt | None, seconds: float) -> Readin
 def _ask(node: Node, engine: EngineRecord, seconds: float) -> tuple[int | None, list[str]]:
     """Return the engine's process, as far as it is known, and what it does not serve."""
     try:
-        live = answering.wait(room(engine.name), node, engine.socket, seconds)
+        live = answering.wait(adapter_of(engine.name), node, engine.socket, seconds)
     except EngineSilentError as error:
         return None, [f"{engine.name}: {error.reason}"]
     wrong = mismatches(live, dict(engine.handlers), engine.default)

@@ -6,8 +6,8 @@ import dataclasses
 import os
 
 from toolkit_installer import __version__
-from toolkit_installer.engines.api import Engine, Goal
-from toolkit_installer.engines.registry import room
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import DesiredFile, Engine
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared
@@ -74,18 +74,18 @@ class Recorder:
         return (folder, *(f"{folder}/{place}" for place in layout.FOLDERS))
 
     def _engine(self, seen: Prepared, work: EngineWork) -> EngineRecord:
-        engine = room(work.name)
+        engine = adapter_of(work.name)
         previous = seen.receipt.engine(work.name) if seen.receipt is not None else None
         old = {file.path: file for file in previous.files} if previous is not None else {}
-        files = [_file(engine, work, goal, old.get(goal.path)) for goal in work.goals.files]
+        files = [_file(engine, work, wanted, old.get(wanted.path)) for wanted in work.desired.files]
         return EngineRecord(
             name=work.name,
-            socket=work.survey.socket,
-            reload=self._settings.for_engine(work.name).engine.reload_mode,
-            handlers=tuple(work.goals.served.items()),
-            default=work.goals.default,
+            socket=work.inspection.socket,
+            reload=self._settings.asked_of(work.name).reload_mode,
+            handlers=tuple(work.desired.served.items()),
+            default=work.desired.default,
             files=tuple(file for file in files if file is not None),
-            low_level=tuple(filter(is_usable, work.goals.low_level)),
+            low_level=tuple(filter(is_usable, work.desired.low_level)),
             reload_due=bool(work.reload_why),
         )
 
@@ -106,7 +106,9 @@ def _places(seen: Prepared) -> list[str]:
     """Return the paths of all files that the change puts in place."""
     work = seen.plan.toolkit
     paths = [f"{work.folder}/{file.name}" for file in work.files]
-    paths += [goal.path for engine in seen.plan.engines for goal in engine.goals.files if goal.target is not None]
+    paths += [
+        wanted.path for engine in seen.plan.engines for wanted in engine.desired.files if wanted.target is not None
+    ]
     paths += [work.path for work in seen.plan.specifications if work.target is not None]
     return paths
 
@@ -120,13 +122,13 @@ def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
     return tuple(record for record in (*records, *unknown) if record is not None)
 
 
-def _file(engine: Engine, work: EngineWork, goal: Goal, previous: FileRecord | None) -> FileRecord | None:
-    if goal.target == goal.base and previous is None and goal.target == work.survey.file(goal.role).content:
+def _file(engine: Engine, work: EngineWork, wanted: DesiredFile, previous: FileRecord | None) -> FileRecord | None:
+    if wanted.target == wanted.base and previous is None and not wanted.changes:
         return None  # not ours, and not touched
-    contents = [goal.target]
+    contents = [wanted.target]
     if work.reload.mode is ReloadMode.SIGNAL:
-        contents += map(engine.transitional, (goal.target, goal.base, work.survey.file(goal.role).content))
-    return memory.recorded(engine, goal, work.survey.file(goal.role).found, previous, contents)
+        contents += map(engine.transitional, (wanted.target, wanted.base, wanted.file.content))
+    return memory.recorded(engine, wanted, wanted.file.found, previous, contents)
 
 
 def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
@@ -134,7 +136,7 @@ def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
     work = next((work for work in seen.plan.engines if work.name == record.name), None)
     if work is None:
         return record
-    targets = {goal.path: goal.target for goal in work.goals.files}
+    targets = {wanted.path: wanted.target for wanted in work.desired.files}
     files = []
     for file in record.files:
         target = targets[file.path]

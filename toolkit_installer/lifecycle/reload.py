@@ -9,17 +9,15 @@ from functools import partial
 
 from toolkit_installer import log
 from toolkit_installer.documents import secrets
-from toolkit_installer.engines.api import Engine, Live
+from toolkit_installer.engines.api import DesiredFile, Engine, Live
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.files.writer import Writer
 from toolkit_installer.lifecycle.verify import (
     NotServedError,
     NotSignalledError,
-    Step,
     Switch,
     Verifier,
-    process_of_live,
 )
 from toolkit_installer.node import processes, signals
 from toolkit_installer.node.node import Node
@@ -62,25 +60,25 @@ class Switcher:
     def _make(self, switch: Switch, *, interruptible: bool) -> None:
         signalled = switch.reload.mode is ReloadMode.SIGNAL
         final = []
-        for step in switch.steps:
-            transitional = switch.engine.transitional(step.content) if signalled else None
+        for step in switch.files:
+            transitional = switch.engine.transitional(step.target) if signalled else None
             if transitional is not None:
                 final.append(step)
-            self.writer.write(switch.engine, step.file, step.content if transitional is None else transitional)
+            self.writer.write(switch.engine, step.file, step.target if transitional is None else transitional)
         if switch.reload.mode is not ReloadMode.NONE:
             try:
                 self._reload(switch, interruptible=interruptible)
             except NotServedError:
                 # an engine that is gone reads the file at its start; one that hangs may have a signal pending,
                 # and has crashed on less than explicit values
-                if switch.last_resort and process_of(self.node, switch.engine.name, switch.socket) is None:
+                if switch.last_resort and process_of(self.node, switch.engine.name, switch.inspection.socket) is None:
                     self._write(switch.engine, final)
                 raise
         self._write(switch.engine, final)
 
-    def _write(self, engine: Engine, steps: Sequence[Step]) -> None:
+    def _write(self, engine: Engine, steps: Sequence[DesiredFile]) -> None:
         for step in steps:
-            self.writer.write(engine, step.file, step.content)
+            self.writer.write(engine, step.file, step.target)
 
     def _reload(self, switch: Switch, *, interruptible: bool) -> None:
         """Reload the engine, a last resort twice, and wait for it to serve. Raises NotServedError, Stopped."""
@@ -110,7 +108,7 @@ class Switcher:
 
     def _refusal(self, switch: Switch) -> str | None:
         """Return why a restart would take down an engine that runs; None if nothing is known against it."""
-        process = process_of_live(switch.live)
+        process = switch.inspection.process
         if not switch.reload.restarts or process is None or processes.inspect_process(process.pid) != process:
             return None
         words = switch.engine.refusal(self.node, process)
@@ -142,7 +140,7 @@ class Switcher:
 
     def _ended(self, switch: Switch) -> bool:
         """Wait for the end of the process that served so far, as long as it takes if nothing is in its way."""
-        process = process_of_live(switch.live)
+        process = switch.inspection.process
         deadline = time.monotonic() + _END_SECONDS
         while process is not None and processes.inspect_process(process.pid) == process:
             if time.monotonic() > deadline:
@@ -167,7 +165,7 @@ class Switcher:
         if live.process is None:
             return False
         try:
-            for step in switch.steps:  # as they are now, whoever wrote them
+            for step in switch.files:  # as they are now, whoever wrote them
                 found = self.node.files.read_file(step.file.path)
                 live.refuse_signal(None if found is None else found.content)
         except ConfigurationError as error:
@@ -182,7 +180,7 @@ class Switcher:
 
     def _told(self, switch: Switch, error: NotServedError, began: float) -> NotServedError:
         """Return the error with what the unit's log has to say, where the engine has a unit and it is not told yet."""
-        process = process_of_live(switch.live)
+        process = switch.inspection.process
         unit = switch.reload.unit or (process.unit if process is not None else None)
         if unit is None or LOG_SAYS in error.reason:
             return error

@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Live, Reload
+from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, Live, Reload
 from toolkit_installer.engines.common.answering import EngineBrokenError
-from toolkit_installer.engines.common.steadiness import Steadiness
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -17,6 +16,11 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.node.signals import Attention, Stopped
 
 _ASK_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
+STEADY_SECONDS = 1.0
+"""How long after its first good answer an engine is asked again: one that then crashes has served nobody."""
+_ENDS = 2
+"""How often it may end after such an answer: once somebody else may have restarted it."""
 _FALLEN = ("failed", "inactive")
 """States of a unit that systemd does not start by itself: where it will, it says "activating"."""
 
@@ -34,14 +38,6 @@ class NotSignalledError(NotServedError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """A file and what it is to hold (None: no file)."""
-
-    file: EngineFile
-    content: bytes | None
-
-
-@dataclasses.dataclass(frozen=True)
 class Switch:
     """One change of an engine: its files, how it is reloaded (NONE: not at all), what it should then say.
 
@@ -49,13 +45,63 @@ class Switch:
     """
 
     engine: Engine
-    socket: str
-    live: Live | None
-    steps: Sequence[Step]
+    inspection: Inspection
+    """The engine as it was found before the change."""
+    files: Sequence[DesiredFile]
+    """What its files are to hold, their targets, in the order in which they are written."""
     reload: Reload
     wrong: Callable[[Live], list[str]]
     last_resort: bool = False
     """The engine must come back with this: what fails is tried once more, and waited for in any case."""
+
+
+@dataclasses.dataclass
+class Steadiness:
+    """Tells an engine that serves from one that answers once and ends: a second answer counts, of the same process.
+
+    `deadline`: by time.monotonic().
+    """
+
+    deadline: float
+    _served: Live | None = None
+    """Its last answer, if that was as it should be."""
+    _first: bool = False
+    """That answer was the first of its process."""
+    _ends: int = 0
+    """How often it ended after it had served."""
+
+    @property
+    def hopeless(self) -> bool:
+        """It ends again and again."""
+        return self._ends >= _ENDS
+
+    @property
+    def remaining(self) -> float:
+        """Seconds to the deadline; none are left below 0."""
+        return self.deadline - time.monotonic()
+
+    def confirmed(self, live: Live | None) -> bool:
+        """Take a good answer, or None for another one; tell whether it is the second good one of one process."""
+        again = self._served is not None and live is not None and self._served.process == live.process
+        if self._served is not None and live is not None and not again:
+            self._ends += 1
+        self._served, self._first = live, live is not None and not again
+        return again
+
+    def ended(self) -> None:
+        """Take it that the engine does not answer."""
+        self._ends += self._served is not None
+        self._served, self._first = None, False
+
+    def pause(self) -> float | None:
+        """Return the seconds until it is to be asked again, None once the time is over.
+
+        After a first good answer it is asked once more in any case.
+        """
+        if self._first:
+            self.deadline = max(self.deadline, time.monotonic() + STEADY_SECONDS + _PAUSE_SECONDS)
+            return STEADY_SECONDS
+        return _PAUSE_SECONDS if self.remaining > 0 else None
 
 
 class Verifier:
@@ -75,11 +121,13 @@ class Verifier:
         wanted. `heard` is what is said first of an engine that does not come to serve. Raises NotServedError; Stopped
         if it is `interruptible` and a signal came.
         """
-        before = process_of_live(switch.live)
+        before = switch.inspection.process
         steady = Steadiness(time.monotonic() + self._seconds)
         while True:
             try:
-                live = switch.engine.ask(self._node, switch.socket, max(1.0, min(_ASK_SECONDS, steady.remaining)))
+                live = switch.engine.ask(
+                    self._node, switch.inspection.socket, max(1.0, min(_ASK_SECONDS, steady.remaining))
+                )
             except EngineSilentError as error:
                 last, answers = error.reason, False
                 steady.ended()
@@ -87,7 +135,8 @@ class Verifier:
                 if isinstance(error, EngineBrokenError) or self.fallen(switch) is not None:
                     raise NotServedError(f"{heard}{last}", answers=False) from error
             else:
-                last, answers = _differs(switch, live, before), True
+                stale = switch.reload.restarts and before is not None and live.process == before
+                last, answers = "; ".join([*(["it was not restarted"] if stale else []), *switch.wrong(live)]), True
                 restarted = switch.reload.restarts and live.process != before and not last
                 if signal is not None and not restarted:
                     # never one that does not answer: dockerd dies of a signal while it starts
@@ -113,17 +162,11 @@ class Verifier:
 
     def fallen(self, switch: Switch) -> str | None:
         """Return the unit of an engine that ended and that nothing starts again; None for all others."""
-        process = process_of_live(switch.live)
+        process = switch.inspection.process
         if process is None or process.unit is None or processes.inspect_process(process.pid) == process:
             return None
         state = self._node.services.property(process.unit, "ActiveState")
         return process.unit if state in _FALLEN else None
-
-
-def _differs(switch: Switch, live: Live, before: Process | None) -> str:
-    """Return in words how the engine's answer is not yet what it should be."""
-    stale = switch.reload.restarts and before is not None and live.process == before
-    return "; ".join(["it was not restarted", *switch.wrong(live)] if stale else switch.wrong(live))
 
 
 def _tell(switch: Switch, live: Live, before: Process | None) -> None:
@@ -134,8 +177,3 @@ def _tell(switch: Switch, live: Live, before: Process | None) -> None:
             engine=switch.engine.name,
             pid=live.process.pid,
         )
-
-
-def process_of_live(live: Live | None) -> Process | None:
-    """Return the process that answered, None where none did or it is not known."""
-    return live.process if live is not None else None

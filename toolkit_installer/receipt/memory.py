@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 
 from toolkit_installer.documents.changes import ABSENT
-from toolkit_installer.engines.api import Engine, EngineFile, Goal, Memory
+from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Recorded
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.node.disk.reading import Found
 from toolkit_installer.receipt.schema import Before, FileRecord, OwnedKey
@@ -17,27 +17,31 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def remembered(engine: Engine, record: FileRecord, before: bytes | None) -> Memory:
+def remembered(engine: Engine, record: FileRecord, before: bytes | None) -> Recorded:
     """Return what planning needs to know of a recorded file; `before` is its kept copy."""
     keys = tuple(_owned(engine, key) for key in record.keys)
     created = tuple(_owned(engine, key) for key in record.created)
-    return Memory(before, frozenset(record.written), Ownership(keys, created))
+    return Recorded(before, frozenset(record.written), Ownership(keys, created))
 
 
 def recorded(
-    engine: Engine, goal: Goal, found: Found | None, previous: FileRecord | None, contents: Iterable[bytes | None]
+    engine: Engine,
+    wanted: DesiredFile,
+    found: Found | None,
+    previous: FileRecord | None,
+    contents: Iterable[bytes | None],
 ) -> FileRecord:
     """Return the record for a file that will hold one of `contents`, or does already."""
     written = {digest(content) for content in contents if content is not None}
     if previous is not None and found is not None and digest(found.content) in previous.written:
         written.add(digest(found.content))  # until it is replaced, the last version of ours stands there
     return FileRecord(
-        role=goal.role,
-        path=goal.path,
-        before=before(goal.base, found, previous),
+        role=wanted.role,
+        path=wanted.path,
+        before=before(wanted.base, found, previous),
         written=tuple(sorted(written)),
-        keys=tuple(_key(engine, key) for key in goal.ownership.keys),
-        created=tuple(_key(engine, key) for key in goal.ownership.created),
+        keys=tuple(_key(engine, key) for key in wanted.ownership.keys),
+        created=tuple(_key(engine, key) for key in wanted.ownership.created),
     )
 
 

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterable
 
 from toolkit_installer import log
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import quarantine
-from toolkit_installer.engines.registry import ROOMS
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.files import Recovered, swap_name
 from toolkit_installer.node.disk.folders import temporary_name
@@ -86,7 +86,7 @@ def _own_folders(receipt: Receipt | None, store: str) -> list[str]:
 def recover_engine(node: Node, engine: EngineRecord, store: str) -> None:
     """Leave each of an engine's files alone in its folder, as one whole version. Raises as `recover` does."""
     for file in engine.files:
-        _recover(node, file, quarantine(ROOMS[engine.name], store))
+        _recover(node, file, quarantine(adapter_of(engine.name), store))
 
 
 def recover_specifications(node: Node, receipt: Receipt) -> None:

@@ -6,16 +6,13 @@ import base64
 import copy
 import dataclasses
 import enum
-import functools
 import hashlib
 import json
-import re
-import types
-import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.receipt.fields import Absolute, Number, Relative, Sha256, mode, reader_of
 from toolkit_installer.settings import EngineName, ReloadMode
 
 SCHEMA = 3
@@ -43,66 +40,6 @@ MIGRATIONS: Mapping[int, Migration] = {1: _with_low_level, 2: _with_specificatio
 
 Whoever raises SCHEMA enters the step from the one before; the result is checked like any other receipt."""
 
-_NO_ID = 2**32 - 1
-"""The user id that means none (chown(2)): every real one is below it."""
-_LONGEST_LIST = 10_000
-"""Far more than a receipt has of anything: each element is looked at on the node."""
-_PATH_LIMIT = 4096
-"""Bytes of a path, its NUL included, that the kernel takes (PATH_MAX of linux/limits.h)."""
-_SHOWN = 100
-"""Characters of a wrong value that are shown."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or "\0" in value or _SURROGATE.search(value):
-        raise TypeError(f"{str(value)[:_SHOWN]!r} is no text")
-    return value
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _NO_ID:
-        raise TypeError(f"{value!r} is no number")
-    return value
-
-
-def _mode(value: Any) -> int:
-    return _number(value) & 0o7777
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list) or len(value) > _LONGEST_LIST:
-        raise TypeError(f"{str(value)[:_SHOWN]!r} is no list of a receipt")
-    return value
-
-
-def _sha256(value: Any) -> str:
-    if not _SHA256.match(_text(value)):
-        raise ValueError(f"{value[:_SHOWN]!r} is no SHA-256")
-    return str(value)
-
-
-def _absolute(value: Any) -> str:
-    text = _text(value)
-    if not text.startswith("/") or ".." in text.split("/") or len(text) >= _PATH_LIMIT:
-        raise ValueError(f"{text[:_SHOWN]!r} is no absolute path")
-    return text
-
-
-def _relative(value: Any) -> str:
-    text = _text(value)
-    if not text or text.startswith("/") or ".." in text.split("/"):
-        raise ValueError(f"{text[:_SHOWN]!r} is no name beneath the toolkit folder")
-    return text
-
-
-_Absolute = Annotated[str, _absolute]
-_Relative = Annotated[str, _relative]
-_Sha256 = Annotated[str, _sha256]
-_Number = Annotated[int, _number]
-"""What a field holds, and how it is read: the classes below are the receipt's schema."""
-
 
 class State(enum.StrEnum):
     """How far a change has come. APPLYING and REVERTING outlive only a run that was killed."""
@@ -116,10 +53,10 @@ class State(enum.StrEnum):
 class Before:
     """A file as it was before us. Its content is kept beside the receipt under `sha256`."""
 
-    sha256: _Sha256
-    mode: Annotated[int, _mode]
-    uid: _Number
-    gid: _Number
+    sha256: Sha256
+    mode: Annotated[int, mode]
+    uid: Number
+    gid: Number
     xattrs: tuple[tuple[str, bytes], ...] = ()
 
 
@@ -141,9 +78,9 @@ class FileRecord:
     """
 
     role: str
-    path: _Absolute
+    path: Absolute
     before: Before | None
-    written: tuple[_Sha256, ...]
+    written: tuple[Sha256, ...]
     keys: tuple[OwnedKey, ...] = ()
     created: tuple[OwnedKey, ...] = ()
 
@@ -163,10 +100,10 @@ class EngineRecord:
     """An engine that was configured."""
 
     name: EngineName
-    socket: _Absolute
+    socket: Absolute
     reload: ReloadMode | None
     """As it was asked for; None: as is usual for the engine, decided each time."""
-    handlers: tuple[tuple[str, _Absolute], ...]
+    handlers: tuple[tuple[str, Absolute], ...]
     default: str | None
     files: tuple[FileRecord, ...]
     low_level: tuple[str, ...] = ()
@@ -181,14 +118,14 @@ class Receipt:
 
     state: State
     installer: str
-    toolkit_folder: _Absolute
-    toolkit_files: tuple[_Relative, ...]
+    toolkit_folder: Absolute
+    toolkit_files: tuple[Relative, ...]
     """Names relative to the toolkit folder."""
-    folders: tuple[_Absolute, ...]
+    folders: tuple[Absolute, ...]
     """Folders that were created, outermost first."""
-    pid_file: _Absolute
+    pid_file: Absolute
     """The PID file of the run that wrote this: whoever holds it is to be asked to leave."""
-    pid_folders: tuple[_Absolute, ...]
+    pid_folders: tuple[Absolute, ...]
     """Folders that were created for the PID file, outermost first: they go when it goes."""
     engines: tuple[EngineRecord, ...]
     specifications: tuple[FileRecord, ...] = ()
@@ -240,7 +177,7 @@ def decode(content: bytes) -> Receipt:
             hint="use that installer, or a newer one; nothing was touched",
         )
     try:
-        receipt: Receipt = _reader(Receipt)(migrated(body, MIGRATIONS, SCHEMA))
+        receipt: Receipt = reader_of(Receipt)(migrated(body, MIGRATIONS, SCHEMA))
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(f"has a field that is missing or wrong: {error}") from error
     return receipt
@@ -272,31 +209,3 @@ def damaged(what: str) -> ConfigurationError:
         hint="look at who changed it; then move it away and run `uninstall`, with the run's --runtime and --config, if "
         "it had them: what lies in the toolkit folder is recognised without it",
     )
-
-
-@functools.cache
-def _reader(kind: Any) -> Callable[[Any], Any]:
-    """Return what reads a field of this type from a value of JSON. It raises KeyError, TypeError, ValueError."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Annotated:
-        read: Callable[[Any], Any] = inner[1]
-        return read
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        fields = {name: _reader(hint) for name, hint in typing.get_type_hints(kind, include_extras=True).items()}
-        return lambda value: kind(**{name: read(value[name]) for name, read in fields.items()})
-    readers = [_reader(each) for each in inner if each is not ...]
-    if origin is types.UnionType:
-        return lambda value: None if value is None else readers[0](value)
-    if origin is tuple and inner[-1] is ...:
-        return lambda value: tuple(map(readers[0], _list(value)))
-    if origin is tuple:
-        return lambda value: tuple(read(each) for read, each in zip(readers, value, strict=True))
-    return _SIMPLE.get(kind, kind)
-
-
-_SIMPLE: Mapping[type, Callable[[Any], Any]] = {
-    str: _text,
-    bool: lambda value: value is True,
-    bytes: lambda value: base64.b64decode(_text(value), validate=True),
-}
-"""The readers of what any field may hold; an enumeration reads its own."""

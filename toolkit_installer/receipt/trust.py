@@ -13,8 +13,8 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.ownership import beneath
-from toolkit_installer.engines.registry import ROOMS
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
@@ -99,8 +99,6 @@ def _wrong_engines(found: Receipt) -> Iterator[str]:
     for name, count in Counter(engine.name for engine in found.engines).items():
         if count > 1:
             yield f"names {name} twice"
-        if name not in ROOMS:
-            yield f"names the engine {name}, which this installer cannot configure"
     for engine in found.engines:
         for handler, path in engine.handlers:
             if not beneath(path, found.toolkit_folder):
@@ -113,7 +111,7 @@ def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, f
     Its name proves nothing, as --config may have been any file: one with a name of its own is believed where it is
     gone, or has something of ours in it. That nobody but root could have written the receipt is what counts.
     """
-    adapter = ROOMS[engine.name]
+    adapter = adapter_of(engine.name)
     if not adapter.has_role(file.role):
         yield f"names {file.path} as {file.role!r} of {engine.name}, which has no such file"
     usual = adapter.may_be(file.role, posixpath.basename(file.path)) or any(

@@ -38,18 +38,22 @@ mount-spec-path = "/etc/nvidia-container-runtime/host-files-for-container.d"
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 
 
-def text(payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_level: Sequence[str]) -> bytes:
+def text(
+    payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_level: Sequence[str], driver_root: str
+) -> bytes:
     """Return the config.toml for an installation of `payload` in `toolkit_folder` on the node.
 
-    `low_level` are the low-level runtimes to use, best first (`low_level.choose`). The same
-    arguments give the same bytes.
+    `low_level` are the low-level runtimes to use, best first (`low_level.choose`), `driver_root` is where the node has
+    the driver. The same arguments give the same bytes.
 
     Raises PayloadError if the payload's config.toml is broken, naming file and line.
     """
     template = payload.config if payload.config and payload.config.strip() else DEFAULTS
     source = _decoded(template, payload.config_path)
     before = _parsed(source, payload.config_path)
-    changes = _changes(payload, settings, toolkit_folder, low_level, _ldconfig_name(before))
+    root = posixpath.normpath(driver_root)
+    driver = {"root": root, "ldconfig": "@" + posixpath.join(root, "sbin", _ldconfig_name(before))}
+    changes = _changes(payload, settings, toolkit_folder, low_level, driver)
     _check_tables(before, changes, payload.config_path)
     wanted = apply(before, changes)
     # tomlkit is for writing alone: whoever only names the file does without
@@ -67,18 +71,17 @@ def text(payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_l
 
 
 def _changes(
-    payload: Payload, settings: ToolkitSettings, folder: str, low_level: Sequence[str], ldconfig: str
+    payload: Payload, settings: ToolkitSettings, folder: str, low_level: Sequence[str], driver: dict[str, str]
 ) -> tuple[Set, ...]:
-    """Return what the config.toml must say, in the order in which new keys are written."""
-    driver_root = posixpath.normpath(settings.driver_root)
+    """Return what the config.toml must say, in the order in which new keys are written; `driver`: where that lies."""
     runtime, cli, hook = RUNTIMES[0], CLI, HOOK
     cdi = (runtime, "modes", "cdi")
     always: list[tuple[tuple[str, ...], Any]] = [
         (("accept-nvidia-visible-devices-envvar-when-unprivileged",), settings.accept_envvar_when_unprivileged),
         (("accept-nvidia-visible-devices-as-volume-mounts",), settings.accept_volume_mounts),
-        ((cli, "root"), driver_root),
+        ((cli, "root"), driver["root"]),
         ((cli, "path"), f"{folder}/{CLI}"),
-        ((cli, "ldconfig"), "@" + posixpath.join(driver_root, "sbin", ldconfig)),
+        ((cli, "ldconfig"), driver["ldconfig"]),
         ((runtime, "runtimes"), list(low_level)),
         ((hook, "path"), f"{folder}/{HOOK}"),
         ((hook, "skip-mode-detection"), settings.hook_skip_mode_detection),

@@ -41,13 +41,14 @@ class ToolkitFile:
 
 
 def desired(
-    payload: Payload, settings: ToolkitSettings, low_level: tuple[str, ...], toolkit_folder: str
+    payload: Payload, settings: ToolkitSettings, low_level: tuple[str, ...], toolkit_folder: str, driver_root: str
 ) -> tuple[ToolkitFile, ...]:
     """Return the files that the toolkit's folder is to have, in the order in which they must be put in place.
 
-    `low_level` are the engine's own low-level runtimes, by path; `toolkit_folder` is the node's path. If each file is
-    replaced by rename in this order, over nothing or over another version, then at every instant what a wrapper runs
-    is there: its libraries and configuration, its .real, and the programs that it calls in turn.
+    `low_level` are the engine's own low-level runtimes, by path; `toolkit_folder` and `driver_root` are paths on
+    the node. If each file is replaced by rename in this order, over nothing or over another version, then at every
+    instant what a wrapper runs is there: its libraries and configuration, its .real, and the programs that it calls in
+    turn.
 
     Raises PayloadError for a broken config.toml, UsageError for a folder or runtimes that cannot be used.
     """
@@ -55,7 +56,7 @@ def desired(
 
     def generated(name: str) -> bytes:
         if name == wrappers.CONFIG_NAME:
-            return config.text(payload, settings, toolkit_folder, runtimes)
+            return config.text(payload, settings, toolkit_folder, runtimes, driver_root)
         return wrappers.text(name, folder=toolkit_folder, low_level=runtimes).encode()
 
     return tuple(_files(payload, generated))

@@ -30,7 +30,7 @@ def test_the_files_are_what_was_read_and_found_good(case: Case, tmp_path: Path) 
     assert {name: text.decode() for name, text in after.items()} == {
         name: text.decode() for name, text in case.after().items()
     }
-    assert case.about.get("says", "") in " ".join(made.goals.notes)
+    assert case.about.get("says", "") in " ".join(made.desired.notes)
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)

@@ -11,19 +11,20 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, lookup, same
-from toolkit_installer.engines.api import EngineFile, Goals, Live, Memory, Request
+from toolkit_installer.engines.api import DesiredState, EngineFile, Live, Recorded
 from toolkit_installer.engines.containerd import config as containerd_config
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE
-from toolkit_installer.engines.containerd.survey import ContainerdSurvey as Survey
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE
+from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
-from toolkit_installer.settings import EngineSettings
+from toolkit_installer.settings import EngineName, EngineSettings
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -31,7 +32,7 @@ HANDLERS = tuple(
     Handler(name, f"{FOLDER}/nvidia-container-runtime{end}")
     for name, end in (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 )
-TABLE = {version: containerd_tables.containerd_table(version) for version in (2, 3)}
+TABLE = {version: containerd_tables.table_of(containerd_tables.CRI_PLUGIN[version]) for version in (2, 3)}
 
 HEADS = st.sampled_from(["", "# a comment\n", "root = '/var/lib/x' # mine\n", "imports = ['/etc/c/*.toml']\n"])
 TAILS = st.sampled_from(["", "[debug]\n  level = 'info'", "\n[plugins.'io.containerd.x']\n\ta = [1,\n 2]\n", "# end\n"])
@@ -67,9 +68,9 @@ def documents(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def with_us(base: bytes, version: int, default: str | None = "nvidia") -> tuple[bytes, Ownership]:
-    document, _ = containerd_tables.check(base)
+    document, _ = containerd_tables.parse_checked(base)
     plugin = containerd_tables.CRI_PLUGIN[version]
-    made = containerd_sources.entries(containerd_sources.lender(document, plugin), plugin, HANDLERS)
+    made = containerd_sources.entries(containerd_sources.base_runtime(document, plugin), plugin, HANDLERS)
     built_in = lookup(document, (*TABLE[version], "runtimes")) is ABSENT
     part = Part(plugin, made, default, built_in=built_in)
     return containerd_config.with_us(base, [part], None if document else version)
@@ -166,7 +167,7 @@ def test_a_default_that_is_no_runc_lends_its_options_to_nobody(version: int) -> 
     for part in reversed(TABLE[version]):
         effective = {part: effective}
     plugin = containerd_tables.CRI_PLUGIN[version]
-    ((_, entry), *_) = containerd_sources.entries(containerd_sources.lender(effective, plugin), plugin, HANDLERS)
+    ((_, entry), *_) = containerd_sources.entries(containerd_sources.base_runtime(effective, plugin), plugin, HANDLERS)
     assert entry == {
         "runtime_type": "io.containerd.runc.v2",
         "options": {"SystemdCgroup": True, "BinaryName": HANDLERS[0].executable},
@@ -188,7 +189,7 @@ def test_a_default_that_is_no_runc_lends_its_options_to_nobody(version: int) -> 
 )
 def test_what_we_cannot_work_with_is_named_with_its_line(content: bytes, line: int, word: str) -> None:
     with pytest.raises(ConfigurationError, match=word) as raised:
-        containerd_tables.check(content)
+        containerd_tables.parse_checked(content)
     assert raised.value.line == line
 
 
@@ -222,7 +223,7 @@ def test_an_import_is_added_once_and_taken_out_alone() -> None:
     assert meaning(without)["imports"] == ["/etc/c.toml"]
 
 
-# --- the room's choice between root and drop-in ---
+# --- the adapter's choice between root and drop-in ---
 
 
 def file(role: str, path: str, content: bytes | None) -> EngineFile:
@@ -230,13 +231,15 @@ def file(role: str, path: str, content: bytes | None) -> EngineFile:
     return EngineFile(role, path, found)
 
 
-def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None) -> Goals:
+def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None) -> DesiredState:
     live = None if release is None else Live(release, {"runc": None}, "runc")
     files = (
         file(ROOT_ROLE, "/etc/containerd/config.toml", root),
         file(DROP_IN_ROLE, "/etc/containerd/conf.d/99-nvidia.toml", drop_in),
     )
-    return Containerd().goals(Survey("/s", files, live), Request(HANDLERS, "nvidia", FOLDER), {})
+    return Containerd().desired(
+        Inspection("/s", files, live), Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER), {}
+    )
 
 
 ROOT_3 = b"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nSystemdCgroup=true\n"
@@ -275,11 +278,11 @@ def test_no_drop_in_of_another_version_than_the_roots_is_made() -> None:
 def test_an_untouched_drop_in_of_ours_goes_and_so_does_an_older_installers() -> None:
     made = goals(ROOT_3, "v2.1.4")
     text = made.files[0].target or b""
-    room, ours = Containerd(), file(DROP_IN_ROLE, "/d", text)
-    remembered = Memory(None, frozenset({digest(text)}), made.files[0].ownership)
-    assert room.without_us(ours, remembered, FOLDER).base is None
+    adapter, ours = Containerd(), file(DROP_IN_ROLE, "/d", text)
+    remembered = Recorded(None, frozenset({digest(text)}), made.files[0].ownership)
+    assert adapter.without_us(ours, remembered, FOLDER).base is None
     theirs = file(DROP_IN_ROLE, "/d", text.replace(b"# Added by toolkit-installer", b"# Written by something else"))
-    assert room.without_us(theirs, Memory(), FOLDER).base is None
+    assert adapter.without_us(theirs, Recorded(), FOLDER).base is None
 
 
 def test_a_root_that_is_not_there_is_made_for_the_daemon_that_runs() -> None:
@@ -295,6 +298,6 @@ def test_a_relative_import_is_looked_for_beside_the_file_that_the_daemon_was_sta
     path = "/srv/containerd/conf.d/99-nvidia.toml"
     files = (file(ROOT_ROLE, "/srv/containerd/config.toml", root), file(DROP_IN_ROLE, path, None))
     live = Live("v2.1.4", {"runc": None}, "runc")
-    request = Request(HANDLERS, "nvidia", FOLDER, EngineSettings(drop_in=path))
-    made = Containerd().goals(Survey("/s", files, live), request, {})
+    request = Request(EngineTarget(EngineName.CONTAINERD, EngineSettings(drop_in=path)), HANDLERS, "nvidia", FOLDER)
+    made = Containerd().desired(Inspection("/s", files, live), request, {})
     assert {goal.role: goal.target for goal in made.files}[ROOT_ROLE] == root  # imported already: nothing to add

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set, Table, lookup, same
-from toolkit_installer.engines.api import EngineFile, Goals, Request
+from toolkit_installer.engines.api import DesiredState, EngineFile
 from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd.distributions.rancher_layout import DETECTION
 from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
+from toolkit_installer.engines.containerd.inspection import ROOT_ROLE, ContainerdInspection, Placed
 from toolkit_installer.engines.containerd.layouts import (
     DROP_IN_ROLE,
     FILE_ROLE,
@@ -25,12 +27,11 @@ from toolkit_installer.engines.containerd.layouts import (
     Way,
 )
 from toolkit_installer.engines.containerd.sources import Sources
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
-from toolkit_installer.engines.containerd.survey import ROOT_ROLE, ContainerdSurvey, Placed
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
-from toolkit_installer.settings import EngineSettings
+from toolkit_installer.settings import EngineName, EngineSettings
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/opt/nvidia/toolkit"
@@ -77,16 +78,16 @@ def file(role: str, path: str, content: bytes | None) -> EngineFile:
     return EngineFile(role, path, found)
 
 
-def plainly(content: bytes, request: Request, sources: Sources) -> Goals:
+def plainly(content: bytes, request: Request, sources: Sources) -> DesiredState:
     """Return what is made of a config.toml."""
     files = (file(ROOT_ROLE, "/c/config.toml", content), file(PLAIN_DROP_IN_ROLE, "/c/conf.d/99-nvidia.toml", None))
-    survey = ContainerdSurvey("/s", files, None, sources=sources)
-    return Containerd().goals(survey, request, {})
+    inspection = ContainerdInspection("/s", files, None, sources=sources)
+    return Containerd().desired(inspection, request, {})
 
 
 def placed(  # one distribution, as it was found
     content: bytes, request: Request, sources: Sources, way: Way, template: bytes | None = None, **more: Any
-) -> Goals:
+) -> DesiredState:
     """Return what is added beside the file of the same content that a distribution made."""
     version = toml_document.parse(content).get("version", 1)
     places = {"generated": "/c/config.toml", "drop_in": "/c/d/99-nvidia.toml", "template": "/c/config.toml.tmpl"}
@@ -96,11 +97,11 @@ def placed(  # one distribution, as it was found
         file(FILE_ROLE if layout.in_place else DROP_IN_ROLE, layout.drop_in, content if layout.in_place else None),
         file(TEMPLATE_ROLE, layout.template or "", template),
     )
-    survey = ContainerdSurvey("/s", files, None, placed=Placed(layout, way, content), sources=sources)
-    return Containerd().goals(survey, request, {})
+    inspection = ContainerdInspection("/s", files, None, placed=Placed(layout, way, content), sources=sources)
+    return Containerd().desired(inspection, request, {})
 
 
-def target(goals: Goals, role: str) -> bytes:
+def target(goals: DesiredState, role: str) -> bytes:
     content = next(goal.target for goal in goals.files if goal.role == role)
     assert content is not None
     return content
@@ -127,7 +128,12 @@ def everywhere(content: bytes, request: Request, sources: Sources) -> list[dict[
 
 def made(version: int, runtimes: Table, *, sources: Sources | None = None, **asked: Any) -> Table:
     """Return the table of `nvidia`, which is the same in each of the ways."""
-    request = Request((Handler("nvidia", f"{FOLDER}/r"),), "nvidia", FOLDER, EngineSettings(**asked))
+    request = Request(
+        EngineTarget(EngineName.CONTAINERD, EngineSettings(**asked)),
+        (Handler("nvidia", f"{FOLDER}/r"),),
+        "nvidia",
+        FOLDER,
+    )
     first, *others = everywhere(document(version, runtimes, "runc"), request, sources or Sources())
     assert all(same(each, first) for each in others), others
     table = first["nvidia"]
@@ -147,7 +153,9 @@ def test_both_ways_make_the_same_table_of_the_same_settings(
     printed = data.draw(st.sampled_from([None, toml_document.parse(other)]))
     there = data.draw(st.sampled_from([None, other]))
     sources = Sources(asked.config_sources, printed, {"/x.toml": there})
-    plain, *others = everywhere(content, Request(handlers, None, FOLDER, asked), sources)
+    plain, *others = everywhere(
+        content, Request(EngineTarget(EngineName.CONTAINERD, asked), handlers, None, FOLDER), sources
+    )
     for each in others:
         assert same(each, plain)
 
@@ -189,7 +197,7 @@ def test_the_default_of_containerd_before_1_3_lends_its_options_too(version: int
         [Set((*place.default[:-1], "default_runtime"), legacy)],
         marker="theirs",
     )
-    request = Request((Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
+    request = Request(EngineTarget(EngineName.CONTAINERD), (Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
     for each in everywhere(content, request, Sources()):
         assert each["nvidia"]["options"]["Root"] == "/legacy"
 
@@ -232,7 +240,12 @@ def test_a_source_that_was_asked_for_and_has_nothing_is_spoken_of_in_both_ways(
 ) -> None:
     content = document(3, RUNC, "runc")
     kata = document(3, {"kata": {"runtime_type": KATA}}, "kata")
-    request = Request((Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER, EngineSettings(config_sources=asked))
+    request = Request(
+        EngineTarget(EngineName.CONTAINERD, EngineSettings(config_sources=asked)),
+        (Handler("nvidia", f"{FOLDER}/r"),),
+        None,
+        FOLDER,
+    )
     sources = Sources(asked, None, {"/gone.toml": None, "/kata.toml": kata})
     for goals in (
         plainly(content, request, sources),
@@ -245,7 +258,12 @@ def test_a_source_that_was_asked_for_and_has_nothing_is_spoken_of_in_both_ways(
 
 def test_a_file_that_was_named_as_a_source_and_cannot_be_read_is_refused_by_its_name() -> None:
     asked = ("file=/x.toml",)
-    request = Request((Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER, EngineSettings(config_sources=asked))
+    request = Request(
+        EngineTarget(EngineName.CONTAINERD, EngineSettings(config_sources=asked)),
+        (Handler("nvidia", f"{FOLDER}/r"),),
+        None,
+        FOLDER,
+    )
     for way in (Way.DROP_IN, Way.TEMPLATE):
         with pytest.raises(ConfigurationError) as raised:
             placed(document(3, RUNC, "runc"), request, Sources(asked, None, {"/x.toml": b"plugins = 5\n"}), way)
@@ -269,7 +287,9 @@ THEIRS = (
 
 
 def notes(asked: Mapping[str, Any], way: Way, *, template: bytes | None, folder: str, **more: Any) -> list[str]:
-    request = Request((Handler("nvidia", f"{folder}/r"),), None, folder, EngineSettings(**asked))
+    request = Request(
+        EngineTarget(EngineName.CONTAINERD, EngineSettings(**asked)), (Handler("nvidia", f"{folder}/r"),), None, folder
+    )
     sources = Sources(asked.get("config_sources", ()))
     return list(placed(document(3, RUNC, "runc"), request, sources, way, template, **more).notes)
 
@@ -309,7 +329,9 @@ def test_a_drop_in_that_was_named_where_none_is_read_is_said_to_be_unused(way: W
 def test_the_old_kind_of_default_is_written_into_a_drop_in_of_version_1_and_else_said_to_be_unused() -> None:
     asked = EngineSettings(use_legacy_config=True)
     for version in VERSIONS:
-        request = Request((Handler("nvidia", f"{FOLDER}/r"),), "nvidia", FOLDER, asked)
+        request = Request(
+            EngineTarget(EngineName.CONTAINERD, asked), (Handler("nvidia", f"{FOLDER}/r"),), "nvidia", FOLDER
+        )
         goals = placed(document(version, RUNC, "runc"), request, Sources(), Way.DROP_IN)
         place = shape(CRI_PLUGIN[version])
         written = lookup(toml_document.parse(target(goals, DROP_IN_ROLE)), (*place.default[:-1], "default_runtime"))
@@ -325,7 +347,7 @@ def test_a_template_of_a_version_that_nobody_knows_is_refused_with_its_file() ->
 
 def test_a_type_that_is_wrong_in_what_a_distribution_made_is_refused_and_no_bug() -> None:
     content = document(3, {"runc": {"options": "none"}}, None)
-    request = Request((Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
+    request = Request(EngineTarget(EngineName.CONTAINERD), (Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
     with pytest.raises(ConfigurationError, match="options must be a table") as raised:
         placed(content, request, Sources(), Way.DROP_IN)
     assert raised.value.path == "/c/config.toml"

@@ -11,21 +11,29 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, Table, lookup, same
-from toolkit_installer.engines.api import EngineFile, Goal, Live, Memory, Request
+from toolkit_installer.engines.api import DesiredFile, EngineFile, Live, Recorded
 from toolkit_installer.engines.containerd.config import built_in, recognised
 from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, Placed
+from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_ROLE
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout, Way
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, Placed
-from toolkit_installer.engines.containerd.survey import ContainerdSurvey as Survey
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, MARKER, PLUGINS, shape
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, PLUGINS, shape
+from toolkit_installer.engines.ownership import MARKER
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
+from toolkit_installer.settings import EngineName, EngineSettings
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
-REQUEST = Request((Handler("nvidia", f"{FOLDER}/r"), Handler("nvidia-cdi", f"{FOLDER}/r.cdi")), "nvidia", FOLDER)
+REQUEST = Request(
+    EngineTarget(EngineName.CONTAINERD),
+    (Handler("nvidia", f"{FOLDER}/r"), Handler("nvidia-cdi", f"{FOLDER}/r.cdi")),
+    "nvidia",
+    FOLDER,
+)
 BASES = [
     None,
     b"",
@@ -49,9 +57,9 @@ class Story:
 
     role: str
     text: bytes
-    memory: Memory
+    memory: Recorded
 
-    def without_us(self, edited: bytes) -> Goal:
+    def without_us(self, edited: bytes) -> DesiredFile:
         return Containerd().without_us(file(self.role, f"/etc/{self.role}", edited), self.memory, FOLDER)
 
 
@@ -64,7 +72,7 @@ def stories(base: bytes | None, release: str | None) -> list[Story]:
     """Return the files that are changed when the handlers are registered on `base`; none if it is refused."""
     live = Live(release, {"runc": None}, "runc") if release is not None else None
     files = (file(ROOT_ROLE, "/etc/containerd/config.toml", base), file(DROP_IN_ROLE, DROP_IN, None))
-    goals = Containerd().goals(Survey("/s", files, live), REQUEST, {}).files
+    goals = Containerd().desired(Inspection("/s", files, live), REQUEST, {}).files
     return [made(goal) for goal in goals if goal.target not in (None, goal.base)]
 
 
@@ -73,14 +81,14 @@ def beside(content: bytes, drop_in: bytes | None) -> Story:
     version = toml_document.parse(content)["version"]
     layout = Layout("k3s", "/c/config.toml", version, drop_in="/c/d/99-nvidia.toml", source="/c/config.toml")
     files = (file(GENERATED_ROLE, layout.generated, content), file(PLACED_ROLE, layout.drop_in, drop_in))
-    survey = Survey("/s", files, None, placed=Placed(layout, Way.DROP_IN, content))
-    (goal,) = Containerd().goals(survey, REQUEST, {}).files
+    inspection = Inspection("/s", files, None, placed=Placed(layout, Way.DROP_IN, content))
+    (goal,) = Containerd().desired(inspection, REQUEST, {}).files
     return made(goal)
 
 
-def made(goal: Goal) -> Story:
+def made(goal: DesiredFile) -> Story:
     assert goal.target is not None
-    return Story(goal.role, goal.target, Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership))
+    return Story(goal.role, goal.target, Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership))
 
 
 # --- what others do meanwhile ---
@@ -221,9 +229,10 @@ def test_a_file_of_comments_that_gets_one_more_has_no_byte_of_ours(
 
 
 def test_a_version_1_that_we_wrote_goes_whatever_others_wrote() -> None:
-    request = dataclasses.replace(REQUEST, settings=dataclasses.replace(REQUEST.settings, use_legacy_config=True))
+    target = EngineTarget(EngineName.CONTAINERD, EngineSettings(use_legacy_config=True))
+    request = dataclasses.replace(REQUEST, target=target)
     files = (file(ROOT_ROLE, "/c", b""), file(DROP_IN_ROLE, DROP_IN, None))
-    story = made(Containerd().goals(Survey("/s", files, None), request, {}).files[0])
+    story = made(Containerd().desired(Inspection("/s", files, None), request, {}).files[0])
     assert meaning(story.text)["version"] == 1
     goal = story.without_us(setting(("plugins", CRI_PLUGIN[1], "sandbox_image"), "pause")(story.text))
     assert meaning(goal.base) == {"plugins": {"cri": {"sandbox_image": "pause"}}}
@@ -237,5 +246,5 @@ def test_without_a_receipt_a_version_line_above_what_others_wrote_is_theirs() ->
         (DROP_IN_ROLE, drop_in.text + table),
         (PLACED_ROLE, beside(b"version = 3\n", b"version = 3\n" + table).text),
     ):
-        forgotten = Story(role, text, Memory(ownership=recognised(text, whole=True)))
+        forgotten = Story(role, text, Recorded(ownership=recognised(text, whole=True)))
         assert meaning(forgotten.without_us(text).base) == {"version": 3, "debug": {"level": "info"}}

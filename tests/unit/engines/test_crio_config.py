@@ -15,7 +15,9 @@ NVIDIA = Handler("nvidia", f"{FOLDER}/nvidia-container-runtime")
 
 
 def effective(*texts: str, release: tuple[int, int] | None = None) -> dict[str, Any]:
-    return crio_config.merged(crio_config.built_in(release), [crio_config.check(text.encode()) for text in texts])
+    return crio_config.merged(
+        crio_config.built_in(release), [crio_config.parse_checked(text.encode()) for text in texts]
+    )
 
 
 def handler(*texts: str, release: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -38,7 +40,7 @@ def handler(*texts: str, release: tuple[int, int] | None = None) -> dict[str, An
 )
 def test_a_value_of_another_type_is_refused_with_its_line(text: str, line: int) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        crio_config.check(text.encode())
+        crio_config.parse_checked(text.encode())
     assert caught.value.line == line
 
 
@@ -151,7 +153,9 @@ monitor_path = "/of/ours"
 
 
 def lent(source: str, *files: str) -> dict[str, Any]:
-    return crio_config.lent(crio_config.check(source.encode()), crio_config.built_in(None), effective(*files), FOLDER)
+    return crio_config.base_configuration(
+        crio_config.parse_checked(source.encode()), crio_config.built_in(None), effective(*files), FOLDER
+    )
 
 
 def test_what_a_running_crio_prints_lends_what_it_says_of_the_runtime_that_was_the_default_before_us() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.crio_reading import read
-from toolkit_installer.engines.crio import files as crio_files
+from toolkit_installer.engines.crio import places as crio_files
 from toolkit_installer.node.node import Node
 
 NAMES = ["10-b", "10-B", "9", ".hidden", "10-b.d/z", "10-b.d/.a", "10-b.d/m/x", "10-b.dx", "10-b-", "ü.toml", "~"]

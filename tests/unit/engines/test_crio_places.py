@@ -13,9 +13,10 @@ from toolkit_installer.engines.crio import engine as crio
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio.live import CrioLive, told
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
-from toolkit_installer.settings import EngineSettings
+from toolkit_installer.settings import EngineName, EngineSettings
 
 
 def live(*arguments: str) -> Live:
@@ -26,7 +27,8 @@ def live(*arguments: str) -> Live:
 
 
 def found(running: Live | None = None, node: Node | None = None, **settings: str) -> Places:
-    return crio_places.find(node or Node("/", whole=False), EngineSettings(**settings), running)  # type: ignore[arg-type]
+    target = EngineTarget(EngineName.CRIO, EngineSettings(**settings))  # type: ignore[arg-type]
+    return crio_places.locate(node or Node("/", whole=False), target, running)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.crio.live import CrioLive
-from toolkit_installer.engines.crio.sources import Source, Sources, find
+from toolkit_installer.engines.crio.sources import Source, Sources, read_first
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineSettings
 
@@ -39,7 +39,7 @@ def asked(
     config: Sequence[str] = (),
 ) -> Sources:
     settings = EngineSettings(config_sources=sources, executable=executable)
-    return find(Node("/", whole=False), settings, live, status, config)
+    return read_first(Node("/", whole=False), settings, live, status, config)
 
 
 def test_what_runs_is_asked_before_what_its_files_say(tmp_path: Path) -> None:

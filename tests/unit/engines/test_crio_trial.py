@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import crio_stand_in
 from toolkit_installer.documents import toml_document
+from toolkit_installer.engines.api import DesiredState
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.crio import trial as crio_trial
 from toolkit_installer.engines.crio.engine import Crio
@@ -42,7 +43,7 @@ def part(default: str, runtimes: dict[str, str]) -> bytes:
 
 
 def tried(binary: str, after: bytes, before: bytes = b"") -> list[str]:
-    return crio_trial.wrong(PROGRAMS, binary, SITE, (before, after), SERVED, "nvidia")
+    return crio_trial.wrong(PROGRAMS, binary, SITE, (before, after), DesiredState((), SERVED, "nvidia"))
 
 
 def test_a_good_configuration_is_taken(crio: str) -> None:

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, apply, lookup, same
-from toolkit_installer.engines.api import EngineFile, Memory, Request, Survey
+from toolkit_installer.engines.api import EngineFile, Inspection, Recorded
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.engines.ownership import Ownership, low_level
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
+from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -223,7 +225,7 @@ def test_flags_that_collide_with_our_keys_are_seen(arguments: list[str], flags: 
     assert docker_config.flag_conflicts(arguments) == flags
 
 
-# --- the room's decisions about the whole file ---
+# --- the adapter's decisions about the whole file ---
 
 
 def file(content: bytes | None) -> EngineFile:
@@ -231,19 +233,19 @@ def file(content: bytes | None) -> EngineFile:
     return EngineFile("daemon.json", "/etc/d.json", found)
 
 
-def base_of(content: bytes | None, remembered: Memory) -> bytes | None:
+def base_of(content: bytes | None, remembered: Recorded) -> bytes | None:
     return Docker().without_us(file(content), remembered, FOLDER).base
 
 
 def test_an_untouched_file_gives_the_very_bytes_back() -> None:
     before = b'{ "log-driver":"x"  }'
     text, ownership = with_us(before)
-    assert base_of(text, Memory(before, frozenset({digest(text)}), ownership)) == before
+    assert base_of(text, Recorded(before, frozenset({digest(text)}), ownership)) == before
 
 
 def test_a_file_made_for_us_goes_again_unless_somebody_put_something_in() -> None:
     text, ownership = with_us(b"")
-    remembered = Memory(None, frozenset({digest(text)}), ownership)
+    remembered = Recorded(None, frozenset({digest(text)}), ownership)
     assert base_of(text, remembered) is None
     assert base_of(text + b"\n", remembered) is None
     edited = json_document.edit(text, [Set(("debug",), value=True)])
@@ -251,20 +253,29 @@ def test_a_file_made_for_us_goes_again_unless_somebody_put_something_in() -> Non
 
 
 def test_a_file_that_the_operator_removed_meanwhile_is_not_brought_back() -> None:
-    assert base_of(None, Memory(b"{}", frozenset({digest(b"x")}), Ownership())) is None
+    assert base_of(None, Recorded(b"{}", frozenset({digest(b"x")}), Ownership())) is None
 
 
 def test_an_empty_file_of_the_operators_stays_an_empty_file() -> None:
-    assert base_of(b"", Memory()) == b""
+    assert base_of(b"", Recorded()) == b""
 
 
 def test_what_should_be_served_is_what_was_registered() -> None:
-    goals = Docker().goals(Survey("/s", (file(None),), None), Request(HANDLERS, "nvidia", FOLDER), {})
+    goals = Docker().desired(
+        Inspection("/s", (file(None),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia", FOLDER), {}
+    )
     assert goals.served == {handler.name: handler.executable for handler in HANDLERS}
     assert goals.default == "nvidia"
     (goal,) = goals.files
     assert (goal.base, json_document.parse(goal.target or b"")["default-runtime"]) == (None, "nvidia")
-    assert Docker().goals(Survey("/s", (file(b"{}"),), None), Request(HANDLERS, None, FOLDER), {}).default is None
+    assert (
+        Docker()
+        .desired(
+            Inspection("/s", (file(b"{}"),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, None, FOLDER), {}
+        )
+        .default
+        is None
+    )
 
 
 @settings(max_examples=60)

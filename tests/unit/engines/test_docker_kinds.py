@@ -8,10 +8,11 @@ import pytest
 
 from toolkit_installer.engines.docker import kinds as docker_kinds
 from toolkit_installer.engines.docker.cdi import DockerLive
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.settings import EngineSettings
+from toolkit_installer.settings import EngineName, EngineSettings
 
 SOCKET = "/var/run/docker.sock"
 CONFIG = "/etc/docker/daemon.json"
@@ -25,7 +26,7 @@ def live(
 
 
 def refuse(tmp_path: Path, given: EngineSettings, socket: str, config: str, seen: DockerLive | None) -> None:
-    docker_kinds.refuse(Node(str(tmp_path)), given, socket, config, seen)
+    docker_kinds.refuse(Node(str(tmp_path)), EngineTarget(EngineName.DOCKER, given), socket, config, seen)
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,17 @@ from tests.support.random_edits import (
 )
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, Set, same
-from toolkit_installer.engines.api import EngineFile, Memory, Request, Survey
+from toolkit_installer.engines.api import EngineFile, Inspection, Recorded
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
-from toolkit_installer.engines.containerd.tables import containerd_table
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
 from toolkit_installer.engines.docker import rules as docker_rules
 from toolkit_installer.engines.docker.engine import ROLE, Docker
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
+from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -64,23 +66,23 @@ def test_docker_means_what_the_edit_alone_would_mean(
     base: bytes, changes: list[Change], *, as_default: bool, again: bool
 ) -> None:
     docker = Docker()
-    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
-    (goal,) = docker.goals(Survey("/s", (file(ROLE, base),), None), request, {}).files
+    request = Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia" if as_default else None, FOLDER)
+    (goal,) = docker.desired(Inspection("/s", (file(ROLE, base),), None), request, {}).files
     assert goal.base == base
     assert goal.target is not None
     edited = json_document.edit(goal.target, changes)
-    memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+    memory = Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
     if again and (as_default or not leads_nowhere(edited)):  # the handlers are put back before the cleanup
         present = file(ROLE, edited)
-        survey, memories = Survey("/s", (present,), None), {present.path: memory}
+        inspection, memories = Inspection("/s", (present,), None), {present.path: memory}
         if taken(docker.without_us(present, memory, FOLDER).base):
-            (goal,) = docker.goals(survey, request, memories).files
+            (goal,) = docker.desired(inspection, request, memories).files
             assert goal.target is not None
-            memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+            memory = Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
             edited = goal.target
         else:
             with pytest.raises(ConfigurationError):
-                docker.goals(survey, request, memories)
+                docker.desired(inspection, request, memories)
     left = docker.without_us(file(ROLE, edited), memory, FOLDER).base
     assert left is not None
     wanted = alone(json_document.parse(base), ("runtimes",), ("default-runtime",), changes, as_default=as_default)
@@ -100,10 +102,10 @@ def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
 ) -> None:
     docker = Docker()
     keys = [key for key in json_document.parse(base) if key not in ("runtimes", "default-runtime")]
-    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
-    (goal,) = docker.goals(Survey("/s", (file(ROLE, base),), None), request, {}).files
+    request = Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia" if as_default else None, FOLDER)
+    (goal,) = docker.desired(Inspection("/s", (file(ROLE, base),), None), request, {}).files
     assert goal.target is not None
-    memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+    memory = Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
     for key in keys:
         edited, wanted = (json_document.edit(text, [Set((key,), value)]) for text in (goal.target, base))
         assert docker.without_us(file(ROLE, edited), memory, FOLDER).base == wanted
@@ -116,17 +118,17 @@ def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
 @given(data=st.data(), as_default=st.booleans(), again=st.booleans())
 def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *, as_default: bool, again: bool) -> None:
     base, version = data.draw(containerd_documents())
-    table = containerd_table(version)
+    table = table_of(CRI_PLUGIN[version])
     runtimes, default = (*table, "runtimes"), (*table, "default_runtime_name")
     changes = data.draw(containerd_edits(version))
     containerd = Containerd()
-    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
+    request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia" if as_default else None, FOLDER)
 
-    def goal_of(content: bytes, memories: dict[str, Memory]) -> tuple[bytes, Memory]:
+    def goal_of(content: bytes, memories: dict[str, Recorded]) -> tuple[bytes, Recorded]:
         files = (file(ROOT_ROLE, content), file(DROP_IN_ROLE, None))
-        (goal, _) = containerd.goals(ContainerdSurvey("/s", files, None), request, memories).files
+        (goal, _) = containerd.desired(ContainerdInspection("/s", files, None), request, memories).files
         assert goal.target is not None
-        return goal.target, Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+        return goal.target, Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
 
     text, memory = goal_of(base, {})
     assert memory.before == base
@@ -147,11 +149,11 @@ def test_containerd_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
 ) -> None:
     base, _ = made
     containerd = Containerd()
-    request = Request(HANDLERS, "nvidia" if as_default else None, FOLDER)
+    request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia" if as_default else None, FOLDER)
     files = (file(ROOT_ROLE, base), file(DROP_IN_ROLE, None))
-    (goal, _) = containerd.goals(ContainerdSurvey("/s", files, None), request, {}).files
+    (goal, _) = containerd.desired(ContainerdInspection("/s", files, None), request, {}).files
     assert goal.target is not None
-    memory = Memory(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+    memory = Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
     for path in (("debug", "level"), ("plugins", "io.other", "a")):
         edited, wanted = (toml_document.edit(text, [Set(path, value)], marker="theirs") for text in (goal.target, base))
         left = containerd.without_us(file(ROOT_ROLE, edited), memory, FOLDER).base

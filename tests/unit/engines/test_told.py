@@ -18,11 +18,12 @@ from toolkit_installer.engines.common import serving, told
 from toolkit_installer.engines.containerd import started as containerd_started
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio.live import CrioLive
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.settings import EngineSettings
+from toolkit_installer.settings import EngineName, EngineSettings
 
 FLAG = "--config-file"
 WORDS = st.text("abc/.", min_size=1)
@@ -103,7 +104,7 @@ def test_a_containerds_relative_file_is_the_one_in_its_own_folder(tmp_path: Path
 def test_a_crios_relative_files_are_those_in_its_own_folder(tmp_path: Path) -> None:
     with player("/", str(tmp_path), "--config", "crio.conf") as process:
         live = CrioLive("1.34.0", {}, None, process, variables={"CONTAINER_CONFIG_DIR": "crio.d"})
-        places = crio_places.find(Node("/", whole=False), EngineSettings(), live)
+        places = crio_places.locate(Node("/", whole=False), EngineTarget(EngineName.CRIO), live)
         assert (places.config, places.folder) == (f"{tmp_path}/crio.conf", f"{tmp_path}/crio.d")
 
 
@@ -170,7 +171,8 @@ def test_a_root_file_that_crio_does_not_read_and_whose_folder_has_no_effect_eith
     live = Live("1.34.0", {}, None, Process(me.pid, "crio", me.executable, arguments, me.started, None))
 
     def elsewhere(**named: str) -> str:
-        return crio_places.find(HERE, EngineSettings(**named), live).elsewhere  # type: ignore[arg-type]
+        target = EngineTarget(EngineName.CRIO, EngineSettings(**named))  # type: ignore[arg-type]
+        return crio_places.locate(HERE, target, live).elsewhere
 
     assert elsewhere() == elsewhere(config=f"{tmp_path}/etc/crio.conf") == ""
     # nothing is written to the root file: what lies beside it is what counts

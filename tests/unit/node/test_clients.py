@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common.cri import client
-from toolkit_installer.engines.registry import ROOMS
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import Completed, ProgramError
 from toolkit_installer.settings import EngineName
@@ -48,10 +49,10 @@ def test_a_client_that_cannot_start_or_is_cut_off_is_an_engine_that_is_silent(
 ) -> None:
     monkeypatch.setattr(client, "run", run)
     with pytest.raises(EngineSilentError):
-        ROOMS[engine].ask(node, PATH, 1)
+        adapter_of(engine).ask(node, PATH, 1)
 
 
-@pytest.mark.parametrize("engine", list(ROOMS))
+@pytest.mark.parametrize("engine", registry.names())
 @pytest.mark.parametrize("spoil", ["gone", "loop", "file"])
 def test_a_sockets_folder_that_vanishes_is_an_engine_that_is_silent(node: Node, engine: EngineName, spoil: str) -> None:
     folder = Path(node.root.outside("/run/engine"))
@@ -61,4 +62,4 @@ def test_a_sockets_folder_that_vanishes_is_an_engine_that_is_silent(node: Node, 
     elif spoil == "file":
         folder.write_text("")
     with pytest.raises(EngineSilentError):
-        ROOMS[engine].ask(node, PATH, 1)
+        adapter_of(engine).ask(node, PATH, 1)

@@ -48,7 +48,8 @@ def payload(template: bytes | None, *programs: str) -> Payload:
 
 
 def written(template: bytes | None, settings: ToolkitSettings | None = None) -> str:
-    return config.text(payload(template), settings or ToolkitSettings(), FOLDER, LOW_LEVEL).decode()
+    settings = settings or ToolkitSettings()
+    return config.text(payload(template), settings, FOLDER, LOW_LEVEL, settings.driver_root).decode()
 
 
 def meaning(template: bytes | None, settings: ToolkitSettings | None = None) -> dict[str, Any]:
@@ -124,7 +125,9 @@ def test_ldconfig_is_the_drivers_and_never_the_containers(driver_root: str, temp
 
 
 def test_a_program_that_is_not_installed_is_not_named() -> None:
-    content = config.text(payload(None, "nvidia-container-runtime"), ToolkitSettings(), FOLDER, LOW_LEVEL)
+    content = config.text(
+        payload(None, "nvidia-container-runtime"), ToolkitSettings(), FOLDER, LOW_LEVEL, "/run/nvidia/driver"
+    )
     assert "nvidia-ctk" not in tomllib.loads(content.decode())
 
 

@@ -21,7 +21,13 @@ FOLDER = "/usr/local/nvidia/toolkit"
 
 
 def files(root: Path, settings: ToolkitSettings | None = None, folder: str = FOLDER) -> tuple[ToolkitFile, ...]:
-    return desired(find_payload(Tree(root), str(root)), settings or ToolkitSettings(), ("/usr/bin/runc",), folder)
+    return desired(
+        find_payload(Tree(root), str(root)),
+        settings or ToolkitSettings(),
+        ("/usr/bin/runc",),
+        folder,
+        "/run/nvidia/driver",
+    )
 
 
 def kinds(listed: Iterable[ToolkitFile]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from toolkit_installer.cli.options.model import engine_of
 from toolkit_installer.cli.options.resolve import Answers, Sources, answer_of
 from toolkit_installer.cli.options.table import BY_NAME
+from toolkit_installer.engines import registry
 from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import (
     AUTO,
@@ -50,7 +51,7 @@ def build(
     answers = sources.answers(runtime, runtime)
     hooks = program is Program.NVIDIA_TOOLKIT and DESTINATION in values
     engine = _engine(answers, runtime, hooks=hooks)
-    by_engine = {} if runtime else {name: sources.answers(name, None) for name in EngineName}
+    by_engine = {} if runtime else {name: sources.answers(name, None) for name in registry.names()}
     each = tuple((name, _engine(of_engine, name, hooks=hooks)) for name, of_engine in by_engine.items())
     _refuse_what_names_one_engine({name: by_engine[name] for name in runtimes if name in by_engine})
     if installing:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import functools
 
 from toolkit_installer.cli.options.model import Group, Kind, Option, Step
+from toolkit_installer.engines import registry
 from toolkit_installer.settings import Cleanup, LogFormat, OnDrift, Program, WithoutGpu
 
 _job = functools.partial(Option, group=Group.JOB, step=Step.INSTALLER)
 _cluster = functools.partial(Option, group=Group.KUBERNETES, step=Step.INSTALLER)
 _own = functools.partial(Option, group=Group.INSTALLER, step=Step.INSTALLER)
+_ENGINES = registry.names()
 
 ROWS = (
     _job(
         name="runtime",
         flags=("--runtime", "-r"),
         kind=Kind.ENGINES,
-        choices=("docker", "containerd", "crio", "auto"),
+        choices=(*_ENGINES, "auto"),
         default="auto",
         default_of={Program.NVIDIA_TOOLKIT: "docker", Program.NVIDIA_CTK_INSTALLER: "docker"},
         in_short_help=True,
-        help="The container engine to configure: docker, containerd or crio; several as a comma list; auto finds the "
-        "one that runs on the node.",
+        help=f"The container engine to configure: {', '.join(_ENGINES[:-1])} or {_ENGINES[-1]}; several as a comma "
+        "list; auto finds the one that runs on the node.",
     ),
     _job(
         name="no_daemon",

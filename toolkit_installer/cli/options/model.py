@@ -7,6 +7,7 @@ import enum
 import typing
 from collections.abc import Callable, Mapping
 
+from toolkit_installer.engines import registry
 from toolkit_installer.settings import EngineName, Program
 
 Value: typing.TypeAlias = bool | int | float | str | tuple[str, ...] | tuple[int, float]
@@ -142,7 +143,7 @@ class Option:
 def engine_of(variable: str) -> EngineName | None:
     """Return the only engine that a variable speaks of, None if it speaks of all."""
     prefix = variable.partition("_")[0].lower()
-    return EngineName(prefix) if prefix in set(EngineName) else None
+    return EngineName(prefix) if prefix in registry.names() else None
 
 
 def turned_on(feature: str) -> Unbuilt:

@@ -1,37 +1,44 @@
-"""Waiting for an engine that runs and does not answer: it may be starting, and is neither gone nor to be signalled."""
+"""Asking an engine, and waiting for one that runs and does not answer: it may be starting, and is not gone."""
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Protocol
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.api import Engine, EngineSilentError, Live
 from toolkit_installer.engines.common.serving import process_of
+from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import signals
+from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
-from toolkit_installer.settings import EngineName
+from toolkit_installer.node.sockets import StrangerError, refuse_strangers
 
 _ASK_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
+
+
+class NoAnswerError(InstallerError):
+    """An engine did not answer. The text is its own, or the connection's."""
+
+
+def place_of_socket(root: Root, path: str) -> str:
+    """Return where the node's socket is that may be asked. Raises NoAnswerError."""
+    try:
+        place = root.outside(root.canonical(path))
+        if os.path.lexists(place):
+            refuse_strangers(root, path)
+            return place
+    except (NodeError, StrangerError) as error:
+        raise NoAnswerError(error.reason, path=path, hint=error.hint) from error
+    raise NoAnswerError("there is no such socket", path=path)
 
 
 class EngineBrokenError(EngineSilentError):
     """The engine's process serves, but not what is asked of it, and will not without another start."""
 
 
-class Asked(Protocol):
-    """What is needed of an engine's room."""
-
-    @property
-    def name(self) -> EngineName:
-        """The engine that the room is for."""
-
-    def ask(self, node: Node, socket: str, seconds: float) -> Live:
-        """Ask the live engine. Raises EngineSilentError."""
-
-
-def heard(engine: Asked, node: Node, socket: str, seconds: float) -> tuple[Live | None, str]:
+def heard(engine: Engine, node: Node, socket: str, seconds: float) -> tuple[Live | None, str]:
     """Return what the engine says once it has had that long to answer, else None and what was heard. Raises Stopped."""
     try:
         return wait(engine, node, socket, seconds), ""
@@ -39,7 +46,7 @@ def heard(engine: Asked, node: Node, socket: str, seconds: float) -> tuple[Live 
         return None, error.reason
 
 
-def wait(engine: Asked, node: Node, socket: str, seconds: float) -> Live:
+def wait(engine: Engine, node: Node, socket: str, seconds: float) -> Live:
     """Ask the engine; while a process runs that should answer there, ask again for `seconds`.
 
     Raises EngineSilentError, and Stopped when a signal is pending that asks the installer to stop: it stays pending.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import Reload, Survey
+from toolkit_installer.engines.api import Inspection, Reload
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, process_of
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, ReloadMode
 
 
-def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | None, usual: ReloadMode) -> Reload:
+def decide(
+    node: Node, engine: EngineName, inspection: Inspection, asked: ReloadMode | None, usual: ReloadMode
+) -> Reload:
     """Return how to reload: as asked, else the engine's usual way.
 
     Nothing is reloaded where no such engine runs: it reads its files when it starts.
@@ -19,41 +21,38 @@ def decide(node: Node, engine: EngineName, survey: Survey, asked: ReloadMode | N
     mode = asked or usual
     if mode is ReloadMode.NONE:
         return Reload(ReloadMode.NONE)
-    if survey.live is None:
-        running = process_of(node, engine, survey.socket)
+    if inspection.live is None:
+        running = process_of(node, engine, inspection.socket)
         if asked is None and running is None:
             log.get().info(
                 "The engine does not answer: it reads its files when it starts",
                 engine=engine,
-                socket=survey.socket,
-                reason=survey.silence,
+                socket=inspection.socket,
+                reason=inspection.silence,
             )
             return Reload(ReloadMode.NONE)
         detail = f", although {engine} runs with PID {running.pid}" if running is not None else ""
         raise ConfigurationError(
-            f"{engine} does not answer on its socket{detail}: {survey.silence}",
-            path=survey.socket,
+            f"{engine} does not answer on its socket{detail}: {inspection.silence}",
+            path=inspection.socket,
             hint=f"start {engine}, mount its socket's folder and name it with --socket, or use --restart-mode none",
         )
-    process = survey.live.process
+    process = inspection.live.process
     if process is None:
         raise ConfigurationError(
             f"the process of {engine} behind the socket cannot be seen from here",
-            path=survey.socket,
+            path=inspection.socket,
             hint="run with `hostPID: true`, or use --restart-mode none",
         )
     if mode is ReloadMode.SIGNAL:
         if process.name not in PROCESS_NAMES[engine]:
             raise ConfigurationError(
                 f"the process behind the socket is {process.name!r} (PID {process.pid}), not {engine}: not signalled",
-                path=survey.socket,
+                path=inspection.socket,
                 hint="check --socket, or use --restart-mode none",
             )
         return Reload(ReloadMode.SIGNAL)
-    return Reload(ReloadMode.SYSTEMD, _unit(node, engine, process.unit), restarts=True)
-
-
-def _unit(node: Node, engine: EngineName, unit: str | None) -> str:
+    unit = process.unit
     if unit is None:
         raise ConfigurationError(
             f"the process of {engine} belongs to no systemd service, so it cannot be restarted",
@@ -64,4 +63,4 @@ def _unit(node: Node, engine: EngineName, unit: str | None) -> str:
             f"the node's systemd cannot be asked about {unit}, the unit of {engine}",
             hint="mount the node's / at --host-root, or use --restart-mode none and restart it yourself",
         )
-    return unit
+    return Reload(ReloadMode.SYSTEMD, unit, restarts=True)

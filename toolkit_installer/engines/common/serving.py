@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from toolkit_installer.engines.common import told
+from toolkit_installer.engines.registry import ENGINES
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.descriptors import bound
 from toolkit_installer.node.disk.root import NodeError, Root
@@ -15,27 +16,11 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, named, parent_of, read_as, root_of, send
 from toolkit_installer.settings import EngineName
 
-PROCESS_NAMES = {
-    EngineName.DOCKER: frozenset({"dockerd"}),
-    EngineName.CONTAINERD: frozenset({"containerd"}),
-    EngineName.CRIO: frozenset({"crio"}),
-}
+PROCESS_NAMES = {row.name: row.processes for row in ENGINES}
 """The names of the engines' processes, as /proc/PID/comm shows them."""
-
-_ADDRESS_FLAGS = {
-    EngineName.DOCKER: ("-H", "--host"),
-    EngineName.CONTAINERD: ("-a", "--address", "-address"),
-    EngineName.CRIO: ("--listen",),
-}
-_FILE_NAMES = {
-    EngineName.DOCKER: "docker.sock",
-    EngineName.CONTAINERD: "containerd.sock",
-    EngineName.CRIO: "crio.sock",
-}
-"""How each engine's own socket is called, in every distribution."""
-_DOCKER_SOCKET = "/var/run/docker.sock"
-_CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-_CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+_ADDRESS_FLAGS = {row.name: row.address_flags for row in ENGINES}
+_SOCKET_NAMES = {row.name: row.socket_names[0] for row in ENGINES}
+_USUAL = {row.name: row.distributions[-1] for row in ENGINES}
 _UNIX = "unix://"
 
 
@@ -91,7 +76,7 @@ def _running(node: Node) -> Iterator[tuple[EngineName, Process]]:
 
 def _usual(engine: EngineName, process: Process) -> list[str]:
     """Return which of a process's sockets are called as this engine's is: an engine has others beside it."""
-    return [path for path in bound(process.pid) or () if posixpath.basename(path) == _FILE_NAMES[engine]]
+    return [path for path in bound(process.pid) or () if posixpath.basename(path) == _SOCKET_NAMES[engine]]
 
 
 def hang_up(node: Node, engine: EngineName, process: Process) -> None:
@@ -114,7 +99,7 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
     if any(address.startswith("fd:") for address in given):
         return bound(process.pid)  # systemd made its sockets before it started
     if engine is EngineName.DOCKER and not given:
-        return [_DOCKER_SOCKET, *(bound(process.pid) or ())]
+        return [_USUAL[engine].socket, *(bound(process.pid) or ())]
     if not given:
         return bound(process.pid) or None  # its files may name it; one that is starting has none yet
     return [address.removeprefix(_UNIX) for address in given]
@@ -127,12 +112,12 @@ def _configured(process: Process) -> list[str] | None:
     from toolkit_installer.engines.containerd.started import told_config  # noqa: PLC0415
 
     try:
-        path = told_config(process) or _CONTAINERD_CONFIG
+        path = told_config(process) or _USUAL[EngineName.CONTAINERD].config
         grpc = toml_document.parse(read_as(process, path) or b"").get("grpc")
     except ConfigurationError:
         return None
     address = grpc.get("address") if isinstance(grpc, dict) else None
-    return [address if isinstance(address, str) and address else _CONTAINERD_SOCKET]
+    return [address if isinstance(address, str) and address else _USUAL[EngineName.CONTAINERD].socket]
 
 
 def _same(one: Root, path: str, other: Root, socket: str) -> bool:

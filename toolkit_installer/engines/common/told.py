@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value, lives_on, root_of
-from toolkit_installer.settings import EngineSettings
 
 
 class HiddenError(ConfigurationError):
@@ -50,14 +50,14 @@ def path(process: Process, *flags: str) -> str | None:
     return place(process, value) if value else None
 
 
-def refuse_hidden(process: Process | None, settings: EngineSettings) -> None:
+def refuse_hidden(process: Process | None, target: EngineTarget) -> None:
     """Raise HiddenError for an engine whose files are named neither by us nor, visibly, by its command line.
 
     Where they are named, say that flags of its own may contradict them.
     """
     if process is None or not process.hidden:
         return
-    if settings.config is None and settings.drop_in is None:
+    if target.config is None and target.asked.drop_in is None:
         raise hidden(process, "which files it reads, and with which flags it was started,")
     log.get().warning(
         "The engine has wiped its command line: flags of its own that contradict its files cannot be seen",
@@ -99,17 +99,36 @@ def reads(node: Node, process: Process, theirs: str, ours: str) -> bool | None:
     Where single folders of the node are mounted, one file has several names: so its identity counts, or, while there is
     no such file, that of its folder.
     """
+
+    def same(there: str, here: str) -> bool:
+        # a file that is replaced right now has two identities, and stays in its folder
+        return _same(there, here) or (
+            os.path.basename(there) == os.path.basename(here) and _same(os.path.dirname(there), os.path.dirname(here))
+        )
+
+    return _compared(node, process, theirs, ours, same)
+
+
+def reads_below(node: Node, process: Process, folder: str, ours: str) -> bool | None:
+    """Tell whether `ours`, as it is called here, is what a process calls `folder`, or lies in it; None: unknown.
+
+    Either may be missing, and be there later.
+    """
+
+    def within(there: str, here: str) -> bool:
+        return _same(there, here) or (here != os.path.dirname(here) and within(there, os.path.dirname(here)))
+
+    return _compared(node, process, folder, ours, within)
+
+
+def _compared(node: Node, process: Process, theirs: str, ours: str, compare: Callable[[str, str], bool]) -> bool | None:
+    """Return what `compare` tells of two places, as they are seen from here; None where they cannot be seen."""
     if node.whole and not lives_on(process, node.root):
         return None  # what it calls its files is not what they are called beneath the node's root
     view = root_of(process)
     try:
         os.lstat(view.outside("/"))  # without it, nothing in there is missing: it cannot be seen
-        there = view.outside(view.canonical(theirs))
-        here = node.root.outside(node.files.canonical(ours))
-        # a file that is replaced right now has two identities, and stays in its folder
-        return _same(there, here) or (
-            os.path.basename(there) == os.path.basename(here) and _same(os.path.dirname(there), os.path.dirname(here))
-        )
+        return compare(view.outside(view.canonical(theirs)), node.root.outside(node.files.canonical(ours)))
     except (OSError, NodeError):
         return None  # it ended meanwhile, or hides
 

@@ -10,18 +10,15 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from toolkit_installer.documents import secrets, toml_document
-from toolkit_installer.documents.changes import ABSENT, DocumentError, Table, lookup, same
+from toolkit_installer.documents.changes import DocumentError, Table, lookup, same
 from toolkit_installer.engines.containerd.sources import said
 from toolkit_installer.engines.containerd.tables import PLUGINS, table_of
-from toolkit_installer.node.programs import Completed, ProgramError, Programs
+from toolkit_installer.node.programs import ProgramError, Programs
 
 _SECONDS = 20.0
 _INPUT = "/dev/stdin"
-
-
 _PLACES = (
     re.compile(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
     re.compile(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
@@ -80,11 +77,13 @@ def containerd_dump(programs: Programs, binary: str, root: bytes) -> tuple[Table
 
 def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[bytes]) -> tuple[Table | None, str]:
     """Return what containerd makes of several files in this order: the root, and what it is to import after it."""
-    try:
-        done = _with_imports(programs, binary, contents)
-        return (toml_document.parse(done.output) if done.status == 0 else None), done.errors
-    except (ProgramError, DocumentError) as error:
-        return None, str(error)
+    versions = (toml_document.parse(content).get("version") for content in contents)
+    version = next((f"version = {version}\n" for version in versions if version is not None), "")
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(memory(content)) for content in contents]
+        paths = ", ".join(f'"/proc/self/fd/{file}"' for file in files)
+        root = f"{version}imports = [{paths}]\n".encode()
+        return _dumped(programs, [binary, "--config", _INPUT, "config", "dump"], root, files)
 
 
 def containerd_dump_of(programs: Programs, binary: str, path: str) -> tuple[Table | None, str]:
@@ -92,23 +91,14 @@ def containerd_dump_of(programs: Programs, binary: str, path: str) -> tuple[Tabl
     return _dumped(programs, [binary, "--config", path, "config", "dump"])
 
 
-def _dumped(programs: Programs, command: Sequence[str], given: bytes = b"") -> tuple[Table | None, str]:
+def _dumped(
+    programs: Programs, command: Sequence[str], given: bytes = b"", keep: Sequence[int] = ()
+) -> tuple[Table | None, str]:
     try:
-        done = programs.run(command, seconds=_SECONDS, given=given)
+        done = programs.run(command, seconds=_SECONDS, given=given, keep=keep)
         return (toml_document.parse(done.output) if done.status == 0 else None), done.errors
     except (ProgramError, DocumentError) as error:
         return None, str(error)
-
-
-def _with_imports(programs: Programs, binary: str, contents: Sequence[bytes]) -> Completed:
-    versions = (toml_document.parse(content).get("version") for content in contents)
-    version = next((f"version = {version}\n" for version in versions if version is not None), "")
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(memory(content)) for content in contents]
-        paths = ", ".join(f'"/proc/self/fd/{file}"' for file in files)
-        command = [binary, "--config", _INPUT, "config", "dump"]
-        text = f"{version}imports = [{paths}]\n"
-        return programs.run(command, seconds=_SECONDS, given=text.encode(), keep=files)
 
 
 @contextlib.contextmanager
@@ -127,7 +117,10 @@ def containerd_losses(before: Table, after: Table, handlers: dict[str, str], def
 
     Pure: `before` and `after` are what the binary printed.
     """
-    old, new = _table(before), _table(after)
+    old, new = (
+        next((found for plugin in PLUGINS if isinstance(found := lookup(dump, table_of(plugin)), dict)), {})
+        for dump in (before, after)  # whatever name this containerd prints the CRI plugin under
+    )
     wrong = []
     for name, path in handlers.items():
         if lookup(new, ("runtimes", name, "options", "BinaryName")) != path:
@@ -138,12 +131,3 @@ def containerd_losses(before: Table, after: Table, handlers: dict[str, str], def
         if name not in handlers and not same(said(lookup(new, ("runtimes", name))), said(entry)):
             wrong.append(f"the runtime {name} would not be what it was")
     return wrong
-
-
-def _table(dump: Table) -> dict[str, Any]:
-    """Return the containerd table of the CRI plugin, under whichever name this containerd prints it."""
-    for plugin in PLUGINS:
-        found = lookup(dump, table_of(plugin))
-        if found is not ABSENT and isinstance(found, dict):
-            return found
-    return {}

@@ -5,70 +5,77 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from toolkit_installer.engines.api import EngineFile, Goal, Memory
+from toolkit_installer.documents import toml_document
+from toolkit_installer.engines.api import DesiredFile, EngineFile, Recorded
 from toolkit_installer.engines.containerd import config, layouts, templates
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey
-from toolkit_installer.engines.ownership import Base, Ownership, given_back
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
+from toolkit_installer.engines.ownership import MARKER, Ownership, revert_content
 from toolkit_installer.errors import located
-from toolkit_installer.settings import EngineSettings
 
 
-def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
     """Return a file without us: its target is its base. Raises ConfigurationError.
 
     The very bytes from before return if nobody touched ours, else ours are taken out.
     """
     if file.role == layouts.GENERATED_ROLE:
-        return Goal(file.role, file.path, file.content, file.content)  # never ours, whatever a receipt says
+        return DesiredFile(file, file.content, file.content)  # never ours, whatever a receipt says
 
-    def taken_out(content: bytes) -> Base:
+    def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         if file.role == layouts.TEMPLATE_ROLE:
-            return _template(content, memory)
-        return _toml(file.role, content, memory, toolkit_folder)
+            return _template(content, recorded)
+        return _toml(file.role, content, recorded, toolkit_folder)
 
     with located(file.path):
-        base, left = given_back(file.content, memory.before, memory.written, taken_out)
-    if file.role == DROP_IN_ROLE and memory.before is None and base is not None and base != file.content:
+        base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
+    if file.role == DROP_IN_ROLE and recorded.before is None and base is not None and base != file.content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
-    return Goal(file.role, file.path, base, base, left=left)
+    return DesiredFile(file, base, base, left=left)
 
 
-def _template(content: bytes, memory: Memory) -> Base:
+def _template(content: bytes, recorded: Recorded) -> tuple[bytes | None, tuple[str, ...]]:
     base = templates.without_block(content)
-    if memory.before is None and base != content and base.strip() in (b"", templates.BASE.strip()):
+    if recorded.before is None and base != content and base.strip() in (b"", templates.BASE.strip()):
         return None, ()  # it was created for us, and nobody else put anything in
     return base, ()
 
 
-def _toml(role: str, content: bytes, memory: Memory, toolkit_folder: str) -> Base:
+def _toml(role: str, content: bytes, recorded: Recorded, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
     """Return a file of containerd's, or a drop-in, which was made for us unless something else is in it."""
     whole = role in (DROP_IN_ROLE, layouts.DROP_IN_ROLE)
-    if whole and not memory.written and not config.is_marked(content) and config.ours(content, toolkit_folder):
+    if (
+        whole
+        and not recorded.written
+        and not toml_document.marked(content, MARKER)
+        and config.ours(content, toolkit_folder)
+    ):
         return None, ()  # an older installer's, whole: it wrote nothing of anybody else's into this file
-    ownership = memory.ownership
+    ownership = recorded.ownership
     if role == layouts.DROP_IN_ROLE and not ownership.keys:
         ownership = config.recognised(content, whole=True)
-    base, left = config.without_us(content, ownership, toolkit_folder, memory.before)
-    made = memory.before is None and (memory.written or (whole and base != content))
+    base, left = config.without_us(content, ownership, toolkit_folder, recorded.before)
+    made = recorded.before is None and (recorded.written or (whole and base != content))
     if made and not base.strip():
         return None, left  # it was created for us, and nobody else put anything in
     return base, left
 
 
-def recognised(survey: ContainerdSurvey, settings: EngineSettings, toolkit_folder: str) -> Mapping[str, Ownership]:
+def recognised(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping[str, Ownership]:
     """Return what stands in our blocks, and the import of a drop-in that goes with us, though no receipt says so.
 
-    containerd refuses to start with a literal import that leads nowhere. Raises ConfigurationError.
+    containerd refuses to start with a literal import that leads nowhere. In a distribution's place, ours is marked or
+    lies in our toolkit folder, and there is nothing more to be recognised. Raises ConfigurationError.
     """
-    root, drop_in = survey.file(ROOT_ROLE), survey.file(DROP_IN_ROLE)
+    if inspection.placed is not None:
+        return {}
+    root, drop_in = inspection.file(ROOT_ROLE), inspection.file(DROP_IN_ROLE)
     found = {}
-    for file in survey.files:
+    for file in inspection.files:
         with located(file.path):
             found[file.path] = config.recognised(file.content or b"", whole=file is drop_in)
-    goes = without_us(drop_in, Memory(ownership=found[drop_in.path]), toolkit_folder).base is None
+    goes = without_us(drop_in, Recorded(ownership=found[drop_in.path]), toolkit_folder).base is None
     if goes and drop_in.content is not None:
-        paths = [path for path in (settings.drop_in_host_path, settings.drop_in, drop_in.path) if path]
-        imports = config.imports_of(root.content or b"", paths)
+        imports = config.imports_of(root.content or b"", sorted({*inspection.drop_in_names, drop_in.path}))
         known = found[root.path]
         found[root.path] = dataclasses.replace(known, keys=(*known.keys, *imports.keys))
     return found

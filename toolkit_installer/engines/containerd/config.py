@@ -12,20 +12,19 @@ from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     DEFAULT_RUNTIME_TYPE,
     IMPORTS,
-    MARKER,
     PLUGINS,
     RUNTIME,
     VERSION,
-    check,
     enable_cdi,
     executable,
     is_known,
     legacy_default,
     legacy_type,
+    parse_checked,
     same_import,
     shape,
 )
-from toolkit_installer.engines.ownership import Owned, Ownership, Shape, beneath, record, strip
+from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, record, strip
 
 _BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
 
@@ -95,11 +94,11 @@ def without_us(
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without what is ours, and what others did to ours. `before` is the text from before us.
 
-    Raises as `check` does for a file that names our toolkit folder.
+    Raises as `parse_checked` does for a file that names our toolkit folder.
     """
     document = toml_document.parse(content)
     if toolkit_folder.encode() in content or is_known(document):
-        check(content)
+        parse_checked(content)
     else:
         # somebody wrote it anew, for another containerd: all that can be ours in it is an import
         ownership = Ownership(tuple(key for key in ownership.keys if key.item))
@@ -107,9 +106,9 @@ def without_us(
     changes: list[Change] = []
     left: list[str] = []
     for plugin in PLUGINS:
-        stripped = strip(document, shape(plugin), ownership, toolkit_folder, original)
-        made = [*stripped.changes, *_without_legacy(document, plugin, ownership, toolkit_folder)]
-        left += stripped.left
+        stripped, theirs = strip(document, shape(plugin), ownership, toolkit_folder, original)
+        made = [*stripped, *_without_legacy(document, plugin, ownership, toolkit_folder)]
+        left += theirs
         document = apply(document, tuple(made))
         kept, notes = _with_built_in(document, shape(plugin), ownership)
         document = apply(document, tuple(kept))
@@ -123,7 +122,7 @@ def without_us(
 
 
 def _without_legacy(document: Table, plugin: str, ownership: Ownership, toolkit_folder: str) -> list[Change]:
-    """Return the change that takes our default of containerd before 1.3 back, also where somebody added to it."""
+    """Return the change that removes our default of containerd before 1.3, also where somebody added to it."""
     path = legacy_default(plugin)
     owned = ownership.of(path)
     entry = lookup(document, path)
@@ -170,11 +169,6 @@ def ours(content: bytes, toolkit_folder: str) -> bool:
     """Tell whether any runtime of the file lies in our toolkit folder. Raises DocumentError."""
     document = toml_document.parse(content)
     return any(ownership_of.ours(document, shape(plugin), toolkit_folder) for plugin in PLUGINS)
-
-
-def is_marked(content: bytes) -> bool:
-    """Tell whether the file has a block of ours. Raises DocumentError."""
-    return bool(toml_document.marked(content, MARKER))
 
 
 def recognised(content: bytes, *, whole: bool) -> Ownership:

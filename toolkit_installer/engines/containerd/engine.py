@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import EngineFile, Goal, Goals, Live, Memory, Reload, Request, Room, Survey
-from toolkit_installer.engines.common import answering, in_toml, reloading, serving
-from toolkit_installer.engines.containerd import back, links, started, trial
-from toolkit_installer.engines.containerd import goals as containerd_goals
+from toolkit_installer.engines.api import Adapter, DesiredState, Inspection, Live, Recorded, Reload
+from toolkit_installer.engines.common import answering, reloading, serving
+from toolkit_installer.engines.containerd import back, started, trial
+from toolkit_installer.engines.containerd import desired as containerd_desired
+from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd import live as containerd_live
-from toolkit_installer.engines.containerd import survey as containerd_survey
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ENDING, ContainerdInspection
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.placed import Placing
-from toolkit_installer.engines.containerd.survey import DROP_IN_ROLE, ENDING, ContainerdSurvey
 from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.target import EngineTarget, Request
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
@@ -24,104 +27,91 @@ from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 SOCKET = "/run/containerd/containerd.sock"
 
 
-class Containerd(Room[ContainerdSurvey]):
-    """containerd's room."""
+class Containerd(Adapter[ContainerdInspection]):
+    """containerd's adapter."""
 
     name = EngineName.CONTAINERD
-    config = containerd_survey.CONFIG
-    socket = SOCKET
 
-    def has_role(self, role: str) -> bool:
-        """Tell whether containerd, or that of a distribution, has a file of that role."""
-        return containerd_survey.has_role(role)
+    has_role = staticmethod(containerd_inspection.has_role)
+    recognised = staticmethod(back.recognised)
+    without_us = staticmethod(back.without_us)
+    try_out = staticmethod(trial.try_out)
+    refusal = staticmethod(trial.refusal)
 
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`."""
         return self.has_role(role) and ENDING in name
 
-    def survey(self, node: Node, settings: EngineSettings) -> ContainerdSurvey:
+    def inspect(self, node: Node, target: EngineTarget) -> ContainerdInspection:
         """Read its own files and what they import, or a distribution's, and ask the CRI. Raises ConfigurationError."""
-        socket = settings.socket or SOCKET
-        layout = self._layout(node, settings, socket)
-        live, silence = answering.heard(self, node, socket, settings.answer_timeout)
+        socket = target.socket or SOCKET
+        layout = self._layout(node, target, socket)
+        answer = Inspection(socket, (), *answering.heard(self, node, socket, target.asked.answer_timeout))
         if layout is not None:
-            return containerd_survey.look_at_distribution(node, settings, layout, socket, live, silence)
-        return containerd_survey.look(node, settings, socket, live, silence)
+            return containerd_inspection.inspect_distribution(node, target, layout, answer)
+        return containerd_inspection.inspect_own(node, target, answer)
 
-    def _layout(self, node: Node, settings: EngineSettings, socket: str) -> Layout | None:
+    def _layout(self, node: Node, target: EngineTarget, socket: str) -> Layout | None:
         """Return the layout of the distribution that has this containerd, None if its files are its own."""
-        config = settings.config
+        config = target.config
         if config is None:
             process = serving.process_of(node, self.name, socket)
             config = started.told_config(process) if process is not None else None
-        layout = started.find(node, config) if config is not None else None
+        layout = started.layout_for(node, config) if config is not None else None
         if config is None or layout is None:
             return None
         # nobody makes a copy anew, and nobody serves there
         copied = layout.may_be_copied(config, socket, lambda path: node.files.status(path) is not None)
         return None if copied and serving.process_of(node, self.name, socket) is None else layout
 
-    def goals(self, survey: ContainerdSurvey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    def desired(
+        self, inspection: ContainerdInspection, request: Request, records: Mapping[str, Recorded]
+    ) -> DesiredState:
         """Return what all files should be. Raises ConfigurationError."""
-        links.refuse_one_for_two(survey.files)
-        drop_in = next((memories.get(file.path) for file in survey.files if file.role == DROP_IN_ROLE), None)
-        unknown = self.recognised(survey, request.settings, request.toolkit_folder) if drop_in is None else {}
+        for one, other in itertools.combinations(inspection.files, 2):
+            if one.path == other.path:  # what is for the one would stand in the other
+                raise ConfigurationError(
+                    f"is named as {other.role} as well, or a symlink of that name leads here",
+                    path=one.path,
+                    hint="remove the symlink, or name another file with --drop-in-config",
+                )
+        drop_in = next((records.get(file.path) for file in inspection.files if file.role == DROP_IN_ROLE), None)
+        unknown = back.recognised(inspection, request.toolkit_folder) if drop_in is None else {}
         without = {}
-        for file in survey.files:
-            memory = memories.get(file.path, Memory(ownership=unknown.get(file.path, Ownership())))
-            without[file.role] = self.without_us(file, memory, request.toolkit_folder)
-        if survey.placed is not None:
-            return Placing(survey, survey.placed, request, without).goals()
+        for file in inspection.files:
+            recorded = records.get(file.path, Recorded(ownership=unknown.get(file.path, Ownership())))
+            without[file.role] = back.without_us(file, recorded, request.toolkit_folder)
+        if inspection.placed is not None:
+            return Placing(inspection, inspection.placed, request, without).desired()
         # an engine that is down for a moment is no reason to move what is there
-        kept = survey.live is None and drop_in is not None and bool(drop_in.written)
-        work = Work(survey, request, without, deep=kept)
-        return containerd_goals.by_drop_in(work) or containerd_goals.in_place(work)
+        kept = inspection.live is None and drop_in is not None and bool(drop_in.written)
+        work = Work(inspection, request, without, deep=kept)
+        return containerd_desired.by_drop_in(work) or containerd_desired.in_place(work)
 
-    def recognised(
-        self, survey: ContainerdSurvey, settings: EngineSettings, toolkit_folder: str
-    ) -> Mapping[str, Ownership]:
-        """Return what is ours though no receipt says so: nothing in a distribution's place.
-
-        There it is marked, or lies in our toolkit folder. Raises ConfigurationError.
-        """
-        return {} if survey.placed is not None else back.recognised(survey, settings, toolkit_folder)
-
-    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
-        """Return a file without us. Raises ConfigurationError."""
-        return back.without_us(file, memory, toolkit_folder)
-
-    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP.
 
         The unit may be a distribution's; k0s restarts its containerd by itself.
         """
-        live = survey.live
+        live = inspection.live
         if live is not None and live.process is not None and (layout := started.behind(live.process)) is not None:
             if layout.reloads_itself and settings.reload_mode in (None, ReloadMode.SIGNAL):
                 return Reload(ReloadMode.SIGNAL, watched_by=layout.name)
             process = dataclasses.replace(live.process, unit=layout.unit(node, live.process))
-            survey = dataclasses.replace(survey, live=dataclasses.replace(live, process=process))
-        if (switch := containerd_survey.disabled_in(survey)) is not None:
+            inspection = dataclasses.replace(inspection, live=dataclasses.replace(live, process=process))
+        if (switch := containerd_inspection.disabled_in(inspection)) is not None:
             log.get().warning(
                 "The file disables the CRI plugin: Kubernetes cannot use this containerd, and it is not reloaded",
                 file=switch[0],
                 disabled=switch[1],
             )
             return Reload(ReloadMode.NONE)  # whatever it reads, it serves no handler
-        reload = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
+        reload = reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         return dataclasses.replace(reload, restarts=True) if reload.mode is ReloadMode.SIGNAL else reload
 
-    def try_out(self, node: Node, survey: ContainerdSurvey, goals: Goals) -> None:
-        """Let containerd print what it makes of the files, and compare. Raises ConfigurationError."""
-        trial.try_out(node, survey, goals)
-
-    def refusal(self, node: Node, process: Process) -> str | None:
-        """Let containerd print what it makes of its files as they are."""
-        return trial.refusal(node, process)
-
-    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
+    def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Warn of a signal after which nothing starts containerd again."""
-        process = survey.live.process if survey.live is not None else None
+        process = inspection.process
         if reload.mode is not ReloadMode.SIGNAL or process is None:
             return ()
         policy = node.services.property(process.unit, "Restart") if process.unit is not None else None
@@ -148,6 +138,3 @@ class Containerd(Room[ContainerdSurvey]):
             log.get().info("Waiting for the distribution to restart its containerd", distribution=layout.name)
             return
         serving.hang_up(node, self.name, process)
-
-    write_value = staticmethod(in_toml.write_value)
-    read_value = staticmethod(in_toml.read_value)

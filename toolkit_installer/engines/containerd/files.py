@@ -54,7 +54,7 @@ class Graph:
     missing: tuple[Missing, ...] = ()
 
 
-def read(
+def read_imports(
     files: Reader, root: str, content: bytes, drop_in: frozenset[str], elsewhere: Mapping[str, str] | None = None
 ) -> Graph:
     """Return what `content`, the file at `root`, imports, nested files included, and what is not there.
@@ -116,13 +116,14 @@ def _patterns(content: bytes, path: str) -> list[tuple[str, bool]]:
 
 def covers(patterns: Iterable[str], path: str) -> bool:
     """Tell whether one of the absolute `patterns` imports `path`: wildcards do not cross folders."""
-    return any(pattern == path or (_WILDCARD in pattern and _covers(pattern, path)) for pattern in patterns)
-
-
-def _covers(pattern: str, path: str) -> bool:
-    parts, names = pattern.split("/"), path.split("/")
-    return len(parts) == len(names) and all(
-        matcher(part).fullmatch(name) is not None for part, name in zip(parts, names, strict=True)
+    return any(
+        pattern == path
+        or (
+            _WILDCARD in pattern
+            and pattern.count("/") == path.count("/")
+            and all(map(lambda part, name: matcher(part).fullmatch(name), pattern.split("/"), path.split("/")))
+        )
+        for pattern in patterns
     )
 
 

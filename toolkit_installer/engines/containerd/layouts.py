@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import os
@@ -9,9 +10,10 @@ import posixpath
 from collections.abc import Callable
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Table
-from toolkit_installer.engines.api import Request
-from toolkit_installer.engines.containerd import additions, tables
+from toolkit_installer.documents.changes import Table, apply
+from toolkit_installer.engines.containerd import tables
+from toolkit_installer.engines.ownership import Ownership, strip
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
@@ -39,7 +41,7 @@ class Way(enum.StrEnum):
 def version_of(path: str, content: bytes) -> int:
     """Return the version of the file at `path`. Raises ConfigurationError naming it."""
     with located(path):
-        return additions.version_of(toml_document.parse(content))
+        return tables.made_version(toml_document.parse(content).get("version", 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +101,11 @@ class Layout:
         `content` is that of `source`.
         """
         with located(self.source):
-            document, _ = tables.check(content or b"")
+            document, _ = tables.parse_checked(content or b"")
             if not toolkit_folder:
                 return document
-            return additions.without_ours(document, self.plugin, toolkit_folder)
+            # without the runtimes of our toolkit, whoever wrote them there
+            return apply(document, strip(document, tables.shape(self.plugin), Ownership(), toolkit_folder)[0])
 
     @property
     def drop_in_role(self) -> str:
@@ -146,14 +149,7 @@ class Layout:
         """Return the distribution's own runc by its absolute path: it is in no PATH but the distribution's."""
         paths = [path for path in self.runcs if node.files.is_executable(path)]
         if not paths and process is not None:
-            beside = posixpath.join(posixpath.dirname(process.executable), RUNC)
-            paths = [beside] if self.runcs and _is_there(process, beside) else []
+            beside, root = posixpath.join(posixpath.dirname(process.executable), RUNC), root_of(process)
+            with contextlib.suppress(NodeError):  # it ended meanwhile, or hides
+                paths = [beside] if self.runcs and os.access(root.outside(root.canonical(beside)), os.X_OK) else []
         return tuple(paths[:1])
-
-
-def _is_there(process: Process, path: str) -> bool:
-    root = root_of(process)
-    try:
-        return os.access(root.outside(root.canonical(path)), os.X_OK)
-    except NodeError:
-        return False

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from toolkit_installer.engines.api import EngineSilentError, Live
-from toolkit_installer.engines.common.answering import EngineBrokenError
-from toolkit_installer.engines.common.asking import NoAnswerError
+from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnswerError
 from toolkit_installer.engines.common.cri import client
-from toolkit_installer.engines.containerd import additions, started, templates
-from toolkit_installer.engines.containerd.tables import executable
+from toolkit_installer.engines.containerd import started, templates
+from toolkit_installer.engines.containerd.tables import executable, runtimes_in
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
@@ -47,7 +46,7 @@ def registered_by_itself(live: Live) -> frozenset[str]:
         document = layout.document(templates.without_block(read_as(process, layout.source) or b""), "")
     except ConfigurationError:
         return frozenset()  # nothing is known of it then
-    made = additions.runtimes(document, layout.plugin)
+    made = runtimes_in(document, layout.plugin)
     return frozenset(
         name
         for name in layout.detects.handlers & made.keys() & live.handlers.keys()

@@ -11,14 +11,23 @@ from collections.abc import Collection, Mapping
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
-from toolkit_installer.engines.api import Goal, Goals, Request
-from toolkit_installer.engines.containerd import additions, templates
+from toolkit_installer.engines.api import DesiredFile, DesiredState
+from toolkit_installer.engines.containerd import config, templates
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.inspection import ContainerdInspection, Placed
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLE, Layout, Way
-from toolkit_installer.engines.containerd.survey import ContainerdSurvey, Placed
-from toolkit_installer.engines.containerd.tables import BUILT_IN_RUNTIME, CRI_PLUGIN, SHORT, enable_cdi
-from toolkit_installer.engines.ownership import settled
+from toolkit_installer.engines.containerd.tables import (
+    BUILT_IN_RUNTIME,
+    CRI_PLUGIN,
+    SHORT,
+    VERSION,
+    enable_cdi,
+    executable,
+    made_version,
+    runtimes_in,
+)
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.settings import EngineSettings
 
@@ -29,13 +38,15 @@ _ON_BY_DEFAULT = 3
 class Placing:
     """One distribution's containerd, its files without us by role, and what is asked for."""
 
-    def __init__(self, survey: ContainerdSurvey, placed: Placed, request: Request, without: Mapping[str, Goal]) -> None:
+    def __init__(
+        self, inspection: ContainerdInspection, placed: Placed, request: Request, without: Mapping[str, DesiredFile]
+    ) -> None:
         """Raise ConfigurationError for what cannot be worked with."""
-        self.survey = survey
+        self.inspection = inspection
         self.placed = placed
         self.layout = layout = placed.layout
         self.request = request
-        self.without = {role: goal for role, goal in without.items() if role != GENERATED_ROLE}
+        self.without = {role: wanted for role, wanted in without.items() if role != GENERATED_ROLE}
         self.default = request.default
         self.served = {handler.name: handler.executable for handler in request.handlers}
         self.notes = list(placed.notes)
@@ -43,47 +54,35 @@ class Placing:
             with located(template.path):
                 templates.refuse_twice(template.base or b"", layout.finding(request.toolkit_folder))
         self.document = layout.document(placed.content, request.toolkit_folder)
-        sources, folder = survey.sources, request.toolkit_folder
-        self.offered = containerd_sources.offers(sources, self.document, layout.plugin, folder)
+        sources, folder = inspection.sources, request.toolkit_folder
+        self.candidates = containerd_sources.candidates(sources, self.document, layout.plugin, folder)
 
-    def goals(self) -> Goals:
+    def desired(self) -> DesiredState:
         """Return what the files should be. Raises ConfigurationError."""
         if self.placed.way is Way.DROP_IN:
             self._into_drop_in()
         else:
-            self._keep_default()
-            self._note_unread_drop_in()
+            self._note_what_is_kept()
             if self.placed.way is Way.TEMPLATE:
                 self._into_template()
             else:
                 self._found_by_itself()
-        self._note_own()
-        built_in = next(iter(self.placed.low_level), BUILT_IN_RUNTIME)
-        own = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
-        return Goals(tuple(self.without.values()), self.served, self.default, own, tuple(self.notes))
-
-    def _note_own(self) -> None:
-        """Say which handlers the distribution has registered by itself: they are there with us and without us."""
-        own = self.survey.live.own if self.survey.live is not None else frozenset()
+        own = self.inspection.live.own if self.inspection.live is not None else frozenset[str]()
         if own:
             self.notes.append(
                 f"{self.layout.name} registers {', '.join(sorted(own))} by itself, as long as it finds their programs "
                 "when it starts: cleanup leaves them to it"
             )
-
-    def _keep_default(self) -> None:
-        if self.default is not None:
-            self.default = None
-            self.notes.append(
-                f"{self.layout.name} sets the default runtime itself (its --default-runtime): it stays as it is"
-            )
+        built_in = next(iter(self.placed.low_level), BUILT_IN_RUNTIME)
+        low_level = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
+        return DesiredState(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
 
     def _part(self, version: int) -> Part:
         """Return what is registered in a file of this version."""
         settings = self.request.settings
         plugin = CRI_PLUGIN[version]
-        lender = containerd_sources.lent(self.offered, self.document, self.layout.plugin)
-        made = containerd_sources.entries(lender, plugin, self.request.handlers, settings)
+        base_runtime = containerd_sources.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
+        made = containerd_sources.entries(base_runtime, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
         cdi = settings.enable_cdi and _wants_cdi(self.document, self.layout)
         return Part(plugin, made, self.default, legacy=legacy, cdi=cdi)
@@ -91,31 +90,37 @@ class Placing:
     def _into_drop_in(self) -> None:
         version = self.layout.version
         part = self._part(version)
-        self.notes += containerd_sources.unused(self.survey.sources, self.offered)
+        self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
         if part.legacy:
             self.default = None  # such a default has no name
         elif self.request.settings.use_legacy_config:
             self.notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
-        goal = self.without[self.layout.drop_in_role]
-        with located(goal.path):
-            text, owned = additions.with_us(goal.base or b"", version, part)
-        present = self.survey.file(goal.role).content
-        target = settled(present, text, toml_document.parse)
-        self.without[goal.role] = dataclasses.replace(goal, target=target, ownership=owned)
+        wanted = self.without[self.layout.drop_in_role]
+        with located(wanted.path):
+            base = wanted.base or b""
+            document = toml_document.parse(base)
+            if document and (said := made_version(document.get("version", 1))) != version:
+                raise ConfigurationError(
+                    f"is of version {said!r}, and the file that imports it of version {version}",
+                    line=toml_document.line_of(base, VERSION) or 1,
+                    hint="move it away, or write it for that version",
+                )
+            text, owned = config.with_us(base, [part], None if document else version)
+        self.without[wanted.role] = wanted.with_us(text, toml_document.parse, owned)
 
     def _into_template(self) -> None:
-        goal = self.without[TEMPLATE_ROLE]
-        base = goal.base if goal.base is not None else templates.BASE
-        with located(goal.path):
+        wanted = self.without[TEMPLATE_ROLE]
+        base = wanted.base if wanted.base is not None else templates.BASE
+        with located(wanted.path):
             part = self._part(templates.version_of(base, self.layout.version))
         self._refuse_another(part)
-        with located(goal.path):
+        with located(wanted.path):
             text = templates.with_block(base, part)
             own = templates.named(base, part)
-        self.without[TEMPLATE_ROLE] = dataclasses.replace(goal, target=text)
+        self.without[TEMPLATE_ROLE] = dataclasses.replace(wanted, target=text)
         self._note_cdi(wanted=part.cdi)
-        self.notes += containerd_sources.unused(self.survey.sources, self.offered)
-        self._note_unused(own, f"{goal.path} has their tables already")
+        self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
+        self._note_unused(own, f"{wanted.path} has their tables already")
         if templates.is_conditional(base):
             found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own
             self._note_unused(found, f"{self.layout.name} makes their tables itself if it finds them when it starts")
@@ -130,10 +135,14 @@ class Placing:
 
     def _refuse_another(self, part: Part) -> None:
         """Raise ConfigurationError for a runtime of one of our names that runs something else."""
-        other = additions.disagrees(self.document, self.layout.plugin, part)
-        if other is not None and not self.layout.finds(self.request.toolkit_folder):
+        if self.layout.finds(self.request.toolkit_folder):
+            return
+        theirs = runtimes_in(self.document, self.layout.plugin)
+        made = {name: executable(entry) for name, entry in part.made}
+        others = [name for name in made if name in theirs and executable(theirs[name]) not in (None, made[name])]
+        if others:
             raise ConfigurationError(
-                f"{self.layout.name} registers a runtime {other!r} of its own, which runs something else",
+                f"{self.layout.name} registers a runtime {others[0]!r} of its own, which runs something else",
                 path=self.layout.generated,
                 hint="register under another name with --runtime-name",
             )
@@ -151,10 +160,14 @@ class Placing:
             verb = "is" if len(flags) == 1 else "are"
             self.notes.append(f"{', '.join(flags)} {verb} not used for {', '.join(sorted(handlers))}: {why}")
 
-    def _note_unread_drop_in(self) -> None:
-        asked = self.request.settings.drop_in
+    def _note_what_is_kept(self) -> None:
+        """Leave the default to the distribution, and say so; a drop-in that was asked for is not read."""
+        name, asked = self.layout.name, self.request.settings.drop_in
+        if self.default is not None:
+            self.default = None
+            self.notes.append(f"{name} sets the default runtime itself (its --default-runtime): it stays as it is")
         if asked is not None and not any(asked in note for note in self.placed.notes):
-            self.notes.append(f"{asked} is not used: this {self.layout.name} imports no drop-in")
+            self.notes.append(f"{asked} is not used: this {name} imports no drop-in")
 
 
 def _table_flags(settings: EngineSettings) -> list[str]:

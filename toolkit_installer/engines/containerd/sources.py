@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
+from toolkit_installer.documents.changes import Table, lookup, same
 from toolkit_installer.engines import ownership
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
@@ -17,11 +17,11 @@ from toolkit_installer.engines.containerd.tables import (
     PLUGINS,
     RUNTIME,
     SHORT,
-    check,
     executable,
     is_runc,
     legacy_default,
     legacy_type,
+    parse_checked,
     shape,
 )
 from toolkit_installer.engines.containerd.views import merged
@@ -55,56 +55,62 @@ class Sources:
 
 
 @dataclasses.dataclass(frozen=True)
-class Offer:
-    """What one source has to lend, {} for nothing. `why`: the reason in words, if that is so."""
+class Candidate:
+    """The base runtime that one source has, {} for none. `why`: the reason in words, if that is so."""
 
     source: str
     table: Table
     why: str
 
 
-def offers(sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> list[Offer]:
+def candidates(sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> list[Candidate]:
     """Return what the sources have, the first one first. `effective` is what the engine's own files say without us.
 
     Raises ConfigurationError, naming the file, for one that cannot be read as containerd's.
     """
-    return [_offer(source, sources, effective, plugin, toolkit_folder) for source in sources.asked or _USUAL]
+    return [_candidate(source, sources, effective, plugin, toolkit_folder) for source in sources.asked or _USUAL]
 
 
-def _offer(source: str, sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> Offer:
+def _candidate(source: str, sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> Candidate:
     if source == FILE:
-        return Offer(source, lender(effective, plugin), f"containerd's own files have {_NOTHING}")
+        return Candidate(source, base_runtime(effective, plugin), f"containerd's own files have {_NOTHING}")
     if source == COMMAND:
-        name = default_name(effective, plugin) or BUILT_IN_RUNTIME
-        found = lender_elsewhere(sources.printed or {}, name, toolkit_folder)
+        name = lookup(effective, shape(plugin).default)
+        named = name if isinstance(name, str) and name else BUILT_IN_RUNTIME
+        found = base_runtime_elsewhere(sources.printed or {}, named, toolkit_folder)
         silent = "no containerd runs whose binary prints its configuration"
-        return Offer(source, found, silent if sources.printed is None else f"what its binary prints has {_NOTHING}")
+        return Candidate(source, found, silent if sources.printed is None else f"what its binary prints has {_NOTHING}")
     path = source.partition("=")[2]
     content = sources.files.get(path)
     with located(path):
-        document, _ = check(content or b"")
-    found = lender_elsewhere(document, None, toolkit_folder)
-    return Offer(source, found, f"{path} is not there" if content is None else f"{path} has {_NOTHING}")
+        document, _ = parse_checked(content or b"")
+    found = base_runtime_elsewhere(document, None, toolkit_folder)
+    return Candidate(source, found, f"{path} is not there" if content is None else f"{path} has {_NOTHING}")
 
 
-def unused(sources: Sources, offered: Sequence[Offer]) -> list[str]:
+def unused(sources: Sources, candidates: Sequence[Candidate]) -> list[str]:
     """Return a note for every source that was asked for, comes before the one that counts, and has nothing."""
     if not sources.asked:
         return []
-    empty = itertools.takewhile(lambda each: not each.table, offered)
+    empty = itertools.takewhile(lambda each: not each.table, candidates)
     return [f"--config-source {each.source} is not used: {each.why}" for each in empty]
 
 
-def lent(offered: Sequence[Offer], effective: Table, plugin: str) -> Table:
-    """Return the settings that the handlers get: those of the first source that has any."""
-    return chosen([each.table for each in offered], lender(effective, plugin))
+def chosen_base_runtime(candidates: Sequence[Candidate], effective: Table, plugin: str) -> Table:
+    """Return the settings that the handlers get: those of the first source that has any.
+
+    Where the file says the same, they are as the file spells them.
+    """
+    first = next((each.table for each in candidates if each.table), {})
+    file = base_runtime(effective, plugin)
+    return file if same(said(first), said(file)) else first
 
 
-def lender(document: Table, plugin: str, name: str | None = None) -> Table:
+def base_runtime(document: Table, plugin: str, name: str | None = None) -> Table:
     """Return the runtime of a plugin's table whose settings the handlers get, {} where there is none.
 
-    That is the runtime `name`, by default the table's own default one. One that is no runc at all (Kata, gVisor) lends
-    nothing: its options mean something else; runc's are taken then.
+    That is the runtime `name`, by default the table's own default one. One that is no runc at all (Kata, gVisor) is
+    none: its options mean something else; runc's are taken then.
     """
     place = shape(plugin)
     runtimes = lookup(document, place.runtimes)
@@ -128,7 +134,7 @@ def low_level(document: Table, plugin: str, built_in: str = BUILT_IN_RUNTIME) ->
     return ownership.low_level(document, shape(plugin), legacy=legacy_entry(document, plugin), built_in=built_in)
 
 
-def lender_elsewhere(document: Table, name: str | None, toolkit_folder: str) -> Table:
+def base_runtime_elsewhere(document: Table, name: str | None, toolkit_folder: str) -> Table:
     """Return the same from another document, such as what a daemon printed, whatever plugin it has the runtimes under.
 
     `name` is the default runtime's, None for that document's own. Never an entry of ours, and nothing that a daemon
@@ -136,7 +142,7 @@ def lender_elsewhere(document: Table, name: str | None, toolkit_folder: str) -> 
     """
     for plugin in PLUGINS:
         for each in (name, BUILT_IN_RUNTIME):
-            entry = lender(document, plugin, each)
+            entry = base_runtime(document, plugin, each)
             if entry and not beneath(executable(entry), toolkit_folder):
                 told = said(entry)
                 return told if isinstance(told, dict) else {}
@@ -151,12 +157,6 @@ def said(value: Any) -> Any:
     return {key: each for key, each in told.items() if each not in ("", 0, [], {}) and each != _FILLED_IN.get(key, "")}
 
 
-def chosen(candidates: Sequence[Table], file: Table) -> Table:
-    """Return the first source's settings; where the file says the same, as the file spells it."""
-    first = next((entry for entry in candidates if entry), {})
-    return file if same(said(first), said(file)) else first
-
-
 def entries(
     source: Table, plugin: str, handlers: Sequence[Handler], settings: EngineSettings = _NOTHING_ASKED
 ) -> tuple[tuple[str, Table], ...]:
@@ -165,7 +165,9 @@ def entries(
     made = []
     for handler in handlers:
         entry = copy.deepcopy(source)
-        entry["runtime_type"] = settings.runtime_type or _readable(entry.get("runtime_type"), plugin)
+        kind = entry.get("runtime_type")
+        readable = bool(kind) and not (plugin == RUNTIME and kind == _GONE_FROM_2)  # only a 2.x reads that table
+        entry["runtime_type"] = settings.runtime_type or (kind if readable else DEFAULT_RUNTIME_TYPE)
         options = dict(entry.get("options", {}))
         asked = json.loads(settings.runtime_config_override)
         if isinstance(asked.get("options"), dict):
@@ -179,14 +181,3 @@ def entries(
             entry["container_annotations"] = list(dict.fromkeys([*known_annotations, *annotations]))
         made.append((handler.name, entry))
     return tuple(made)
-
-
-def _readable(kind: str | None, plugin: str) -> str:
-    """Return a lender's runtime type, and for a table that only a 2.x reads one whose shim that still has."""
-    return DEFAULT_RUNTIME_TYPE if not kind or (plugin == RUNTIME and kind == _GONE_FROM_2) else kind
-
-
-def default_name(document: Table, plugin: str) -> str | None:
-    """Return the name of a plugin's default runtime, None where nothing is said."""
-    name = lookup(document, shape(plugin).default)
-    return name if name is not ABSENT and isinstance(name, str) and name else None

@@ -23,7 +23,7 @@ _DATABASE = "/io.containerd.metadata.v1.bolt/meta.db"
 """Below a containerd's root folder, and open as long as it runs."""
 
 
-def find(node: Node, config: str) -> Layout | None:
+def layout_for(node: Node, config: str) -> Layout | None:
     """Return the layout of the distribution whose containerd is started with `config`, None if it is nobody's.
 
     Raises ConfigurationError for a distribution whose files cannot be told yet.
@@ -62,24 +62,15 @@ def told_config(process: Process) -> str | None:
     raise told.hidden(process, "which configuration it reads")
 
 
-def config_or(process: Process, other: str) -> str:
-    """Return the file that a containerd was started with; `other` where it was given none, or that is not seen.
+def config_of(process: Process, usual: str) -> str | None:
+    """Return the file that a containerd was started with, `usual` where it was given none; None if that is not seen.
 
     Raises NodeError.
     """
     try:
-        return told_config(process) or other
+        return told_config(process) or usual
     except told.HiddenError:
-        return other
-
-
-def is_known(process: Process) -> bool:
-    """Tell whether it can be told which file a containerd reads. Raises NodeError."""
-    try:
-        told_config(process)
-    except told.HiddenError:
-        return False
-    return True
+        return None
 
 
 def _candidates(process: Process) -> Iterator[Iterable[str | None]]:

@@ -11,8 +11,6 @@ from toolkit_installer.documents.changes import ABSENT, Path, Table, lookup
 from toolkit_installer.engines.ownership import Shape
 from toolkit_installer.errors import ConfigurationError
 
-MARKER: Final = "Added by toolkit-installer, which removes it when it stops."
-
 SHORT: Final = "cri"
 """The CRI plugin's name in files of version 1."""
 GRPC: Final = "io.containerd.grpc.v1.cri"
@@ -41,11 +39,6 @@ _LISTS: Final[dict[Path, str]] = {
 def table_of(plugin: str) -> Path:
     """Return the path of the plugin's table that holds `runtimes` and `default_runtime_name`."""
     return ("plugins", plugin, "containerd")
-
-
-def containerd_table(version: int) -> Path:
-    """Return the path of that table in a file of this version."""
-    return table_of(CRI_PLUGIN[version])
 
 
 def shape(plugin: str) -> Shape:
@@ -110,6 +103,22 @@ def plugins_in(document: Table) -> frozenset[str]:
     return frozenset(PLUGINS).intersection(found) if isinstance(found, dict) else frozenset()
 
 
+def runtimes_in(document: Table, plugin: str) -> Table:
+    """Return the runtimes' tables of a plugin in a document, by name."""
+    found = lookup(document, (*table_of(plugin), "runtimes"))
+    return {name: entry for name, entry in found.items() if isinstance(entry, dict)} if isinstance(found, dict) else {}
+
+
+def made_version(version: Any) -> int:
+    """Return what a distribution's file says of its version. Raises ConfigurationError for one that is not known."""
+    if type(version) is not int or version not in CRI_PLUGIN:
+        raise ConfigurationError(
+            f"is of version {version!r}; versions {min(CRI_PLUGIN)} to {max(CRI_PLUGIN)} are known",
+            hint="use an installer that is as new as the distribution",
+        )
+    return version
+
+
 def disabled(documents: Iterable[tuple[str, Table]]) -> tuple[str, str] | None:
     """Return which of these files, by path, switches the CRI plugin off, and by which name; None if none does."""
     for path, document in documents:
@@ -120,13 +129,21 @@ def disabled(documents: Iterable[tuple[str, Table]]) -> tuple[str, str] | None:
     return None
 
 
-def check(content: bytes) -> tuple[Table, int | None]:
+def parse_checked(content: bytes) -> tuple[Table, int | None]:
     """Parse a file and check the types of what we touch; return its meaning and its version, None without that line.
 
     Raises DocumentError, ConfigurationError with a line.
     """
     document = toml_document.parse(content)
-    version = _version(document, content)
+    version = document.get("version")
+    if version is not None and type(version) is not int:
+        raise wrong(content, VERSION, "must be a number")
+    if version is not None and version not in CRI_PLUGIN:
+        raise ConfigurationError(
+            f"is of version {version}; versions 1 to {max(CRI_PLUGIN)} are known",
+            line=toml_document.line_of(content, VERSION),
+            hint="a newer toolkit-installer may know it; or write it for a version that is known",
+        )
     for plugin in PLUGINS:
         _check_table(document, plugin, content)
     for path, what in _LISTS.items():
@@ -151,21 +168,6 @@ def _check_table(document: Table, plugin: str, content: bytes) -> None:
     _require(document, (*table, "default_runtime_name"), str, "a string", content)
     _require(document, legacy_default(plugin), dict, "a table", content)
     _require(document, legacy_type(plugin), str, "a string", content)
-
-
-def _version(document: Table, content: bytes) -> int | None:
-    version = document.get("version", ABSENT)
-    if version is ABSENT:
-        return None
-    if type(version) is not int:
-        raise wrong(content, VERSION, "must be a number")
-    if version not in CRI_PLUGIN:
-        raise ConfigurationError(
-            f"is of version {version}; versions 1 to {max(CRI_PLUGIN)} are known",
-            line=toml_document.line_of(content, VERSION),
-            hint="a newer toolkit-installer may know it; or write it for a version that is known",
-        )
-    return version
 
 
 def is_known(document: Table) -> bool:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
 
 from toolkit_installer.documents import toml_values
 from toolkit_installer.documents.changes import Path, Table
-from toolkit_installer.engines.containerd.additions import known_version
 from toolkit_installer.engines.containerd.config import Part
-from toolkit_installer.engines.containerd.tables import MARKER, executable, shape
+from toolkit_installer.engines.containerd.tables import executable, made_version, shape
+from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
 
 BASE = b'{{ template "base" . }}\n'
@@ -50,7 +49,7 @@ def version_of(content: bytes, usual: int) -> int:
     """
     said = _VERSION.search(without_block(content))
     if said is not None:
-        return known_version(int(said["number"]))
+        return made_version(int(said["number"]))
     return usual if _USES_BASE.search(content) else 1
 
 
@@ -180,7 +179,7 @@ def _runtime(plugin: str, name: str, entry: Table, *, conditional: bool) -> list
 
 
 def _table(path: Path, entry: Table, indent: str) -> list[str]:
-    lines = [f"{indent}[{_header(path)}]"]
+    lines = [f"{indent}[{'.'.join(map(toml_values.write_key, path))}]"]
     lines += [
         f"{indent}  {toml_values.write_key(key)} = {toml_values.write(value)}"
         for key, value in entry.items()
@@ -190,7 +189,3 @@ def _table(path: Path, entry: Table, indent: str) -> list[str]:
         if isinstance(value, dict):
             lines += _table((*path, key), value, f"{indent}  ")
     return lines
-
-
-def _header(path: Sequence[str]) -> str:
-    return ".".join(toml_values.write_key(part) for part in path)

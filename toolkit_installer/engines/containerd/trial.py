@@ -6,36 +6,42 @@ from collections.abc import Mapping
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Remove, Set, Table, lookup
-from toolkit_installer.engines.api import Goal, Goals
-from toolkit_installer.engines.common import trial
-from toolkit_installer.engines.containerd import additions, config, files, links, started, templates
+from toolkit_installer.engines.api import DesiredFile, DesiredState
+from toolkit_installer.engines.common import told, trial
+from toolkit_installer.engines.containerd import config, files, started, templates
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
+from toolkit_installer.engines.containerd.inspection import (
+    CONFIG,
+    DROP_IN_ROLE,
+    ROOT_ROLE,
+    ContainerdInspection,
+    Placed,
+)
 from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLE, Layout
-from toolkit_installer.engines.containerd.survey import CONFIG, DROP_IN_ROLE, ROOT_ROLE, ContainerdSurvey, Placed
-from toolkit_installer.engines.containerd.tables import IMPORTS, MARKER, shape
+from toolkit_installer.engines.containerd.tables import IMPORTS, runtimes_in, shape
+from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as, root_of
 
 
-def try_out(node: Node, survey: ContainerdSurvey, goals: Goals) -> None:
+def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState) -> None:
     """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError."""
-    process = survey.live.process if survey.live is not None else None
-    if process is not None and survey.placed is None:
-        _try_own(node, process, survey, goals)
-    elif process is not None and survey.placed is not None:
-        _try_placed(node, process, survey.placed, goals)
+    process = inspection.process
+    if process is not None and inspection.placed is None:
+        _try_own(node, process, inspection, desired)
+    elif process is not None and inspection.placed is not None:
+        _try_placed(node, process, inspection.placed, desired)
 
 
-def _try_own(node: Node, process: Process, survey: ContainerdSurvey, goals: Goals) -> None:
+def _try_own(node: Node, process: Process, inspection: ContainerdInspection, desired: DesiredState) -> None:
     programs, binary = node.programs, process.executable
-    by_role = {goal.role: goal for goal in goals.files}
+    by_role = {wanted.role: wanted for wanted in desired.files}
     root, drop_in = by_role[ROOT_ROLE], by_role[DROP_IN_ROLE]
-    imported = [_without_and_with_us(survey, each, by_role) for each in survey.graph]
-    # the file that was named, where its own command line is wiped
-    place = started.config_or(process, root.path if process.hidden else CONFIG)
+    imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
+    place = started.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
     before, words = trial.containerd_dump(programs, binary, old)
     if before is None:
@@ -47,13 +53,14 @@ def _try_own(node: Node, process: Process, survey: ContainerdSurvey, goals: Goal
     given = None
     if any(base != target for base, target in imported):
         texts = [root.target or b"", *(target for _, target in imported)]
-        after = trial.containerd_dump_of_all(programs, binary, list(map(_without_imports, texts)))
+        texts = [toml_document.edit(text, [Remove(IMPORTS)], marker=MARKER) for text in texts]
+        after = trial.containerd_dump_of_all(programs, binary, texts)
     elif drop_in.target is None or drop_in.target == drop_in.base:
         given = new
         after = trial.containerd_dump(programs, binary, new)
     else:
         after = trial.containerd_dump_of_all(programs, binary, [old, drop_in.target])
-    if (wrong := _wrong(before, after, goals, given)) is not None:
+    if (wrong := _wrong(before, after, desired, given)) is not None:
         raise ConfigurationError(
             f"containerd's own binary ({binary}) would not serve the new configuration: {wrong}",
             path=root.path,
@@ -61,17 +68,19 @@ def _try_own(node: Node, process: Process, survey: ContainerdSurvey, goals: Goal
         )
 
 
-def _without_and_with_us(survey: ContainerdSurvey, each: Imported, goals: Mapping[str, Goal]) -> tuple[bytes, bytes]:
+def _without_and_with_us(
+    inspection: ContainerdInspection, each: Imported, desired: Mapping[str, DesiredFile]
+) -> tuple[bytes, bytes]:
     """Return what an imported file says without us and with us."""
-    role = links.role_of(survey, each)
-    goal = goals.get(role)
-    without, with_us = (goal.base or b"", goal.target or b"") if goal is not None else (each.content,) * 2
+    role = inspection.role_of(each)
+    wanted = desired.get(role)
+    without, with_us = (wanted.base or b"", wanted.target or b"") if wanted is not None else (each.content,) * 2
     return (with_us, with_us) if role == ROOT_ROLE else (without, with_us)
 
 
-def _try_placed(node: Node, process: Process, placed: Placed, goals: Goals) -> None:
+def _try_placed(node: Node, process: Process, placed: Placed, desired: DesiredState) -> None:
     """Compare what the binary makes of the generated file with what it would make of it with the additions."""
-    target = next((goal for goal in goals.files if goal.target != goal.base), None)
+    target = next((wanted for wanted in desired.files if wanted.target != wanted.base), None)
     if target is None or placed.content is None:
         return
     changed = _with_additions(placed.content, placed.layout, target)
@@ -79,7 +88,7 @@ def _try_placed(node: Node, process: Process, placed: Placed, goals: Goals) -> N
     if before is None:
         return  # it cannot be asked, or fails on what it runs with, which it makes anew
     after = trial.containerd_dump(node.programs, process.executable, changed)
-    if (wrong := _wrong(before, after, goals, changed)) is not None:
+    if (wrong := _wrong(before, after, desired, changed)) is not None:
         made = placed.layout.generated
         raise ConfigurationError(
             f"containerd's own binary ({process.executable}) would not serve the additions: {wrong}",
@@ -88,25 +97,25 @@ def _try_placed(node: Node, process: Process, placed: Placed, goals: Goals) -> N
         )
 
 
-def _wrong(before: Table, after: tuple[Table | None, str], goals: Goals, given: bytes | None) -> str | None:
-    """Return for people what speaks against the goals, None if nothing does. `given`: what the binary was given."""
+def _wrong(before: Table, after: tuple[Table | None, str], desired: DesiredState, given: bytes | None) -> str | None:
+    """Return for people what speaks against the desired state, None if nothing does. `given`: what was read."""
     table, words = after
     if table is None:
         return trial.shown(words, given)
-    losses = trial.containerd_losses(before, table, dict(goals.served), goals.default)
+    losses = trial.containerd_losses(before, table, dict(desired.served), desired.default)
     return trial.shown("; ".join(losses)) if losses else None
 
 
-def _with_additions(content: bytes, layout: Layout, target: Goal) -> bytes:
+def _with_additions(content: bytes, layout: Layout, target: DesiredFile) -> bytes:
     """Return the generated file with what the target adds, as the engine will read both together."""
     plugin = layout.plugin
     if target.role != TEMPLATE_ROLE:
         added = toml_document.parse(target.target or b"")
     else:
-        present = frozenset(additions.runtimes(layout.document(content, ""), plugin))
+        present = frozenset(runtimes_in(layout.document(content, ""), plugin))
         added = templates.meaning(target.target or b"", present)
     default = lookup(added, shape(plugin).default)
-    made = tuple(additions.runtimes(added, plugin).items())
+    made = tuple(runtimes_in(added, plugin).items())
     part = Part(plugin, made, default if isinstance(default, str) else None)
     return config.with_us(content, [part])[0]
 
@@ -115,8 +124,6 @@ def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with what it would read now; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
-        if not started.is_known(process):
-            return None
         given = started.told_config(process)
         place = given or CONFIG
         content = read_as(process, place)
@@ -126,6 +133,8 @@ def refusal(node: Node, process: Process) -> str | None:
         if after is None:
             return words if trial.containerd_dump(programs, binary, b"")[0] is not None else None
         return _missing(process, place, content or b"")
+    except told.HiddenError:
+        return None
     except ConfigurationError as error:
         return str(error)
 
@@ -145,7 +154,7 @@ def _missing(process: Process, path: str, content: bytes, but: str | None = None
     2.1 and 2.4 do, and the daemon then exits. Raises ConfigurationError, NodeError.
     """
     names = frozenset() if but is None else frozenset({but})
-    missing = files.read(Reader(root_of(process)), path, content, names).missing
+    missing = files.read_imports(Reader(root_of(process)), path, content, names).missing
     if not missing:
         return None
     importer = "it" if missing[0].importer == path else missing[0].importer
@@ -158,7 +167,3 @@ def _absolute(content: bytes, place: str) -> bytes:
     if patterns == toml_document.parse(content).get("imports", []):
         return content
     return toml_document.edit(content, [Set(IMPORTS, patterns)], marker=MARKER)
-
-
-def _without_imports(content: bytes) -> bytes:
-    return toml_document.edit(content, [Remove(IMPORTS)], marker=MARKER)

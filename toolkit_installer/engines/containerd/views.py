@@ -10,7 +10,7 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-from toolkit_installer.documents.changes import ABSENT, Table, lookup
+from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     CRI_PLUGIN,
@@ -19,7 +19,6 @@ from toolkit_installer.engines.containerd.tables import (
     RUNTIME,
     SHORT,
     plugins_in,
-    shape,
     table_of,
 )
 
@@ -144,8 +143,3 @@ def served(view: View, files: Sequence[Read], version: int | None, release: Rele
     if view is View.DEEP or (release is not None and release >= READS_VERSION_3):
         known = merged(own, known or {})  # what a file says is decoded over the daemon's own table
     return known if known is not None else own, found.get("default_runtime_name")
-
-
-def has_runtimes(document: Table, plugin: str) -> bool:
-    """Tell whether the plugin's table has a map of runtimes: if not, containerd 1.x takes its own runc."""
-    return lookup(document, shape(plugin).runtimes) is not ABSENT

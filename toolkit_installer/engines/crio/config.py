@@ -13,11 +13,9 @@ from typing import Any
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, apply, lookup, same
-from toolkit_installer.engines.ownership import Owned, Ownership, Shape, beneath, parents, record, strip
+from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, parents, record, strip
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.toolkit.handlers import Handler
-
-MARKER = "Added by toolkit-installer, which removes it when it stops."
 
 RUNTIME: Path = ("crio", "runtime")
 RUNTIMES: Path = (*RUNTIME, "runtimes")
@@ -57,7 +55,7 @@ def _executable(entry: Any) -> str | None:
 SHAPE = Shape(RUNTIMES, DEFAULT, _executable, (HOOKS_DIR,))
 
 
-def check(content: bytes) -> Table:
+def parse_checked(content: bytes) -> Table:
     """Parse a file and check the types of what we touch. Raises DocumentError, ConfigurationError with a line."""
     document = toml_document.parse(content)
     for length in range(1, len(RUNTIMES) + 1):
@@ -117,8 +115,8 @@ def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Ta
     """Return each handler's table: the default runtime's settings, with our executable.
 
     `effective` is what CRI-O reads without us. A default runtime that is not run below conmon (a virtual machine's,
-    conmon-rs') lends nothing, as its settings mean something else: crun's or runc's are taken then, of the two rather
-    those of one that a file gives a path.
+    conmon-rs') is no base runtime, as its settings mean something else: crun's or runc's are taken then, of the two
+    rather those of one that a file gives a path.
     """
     runtimes = _runtimes(effective)
     usual = sorted((name for name in _LOW_LEVEL if name in runtimes), key=lambda name: not _executable(runtimes[name]))
@@ -133,7 +131,7 @@ def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Ta
     ]
 
 
-def lent(source: Table, start: Table, known: Table, toolkit_folder: str) -> Table:
+def base_configuration(source: Table, start: Table, known: Table, toolkit_folder: str) -> Table:
     """Return `source`, a configuration that CRI-O or somebody gives, without us, over `start`, what is built in.
 
     Where its default is ours, it is that of `known`, what the files say without us. What is empty or false says
@@ -206,9 +204,9 @@ def without_us(
     content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
-    document = check(content)
-    stripped = strip(document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""))
-    return toml_document.edit(content, stripped.changes, marker=MARKER), stripped.left
+    document = parse_checked(content)
+    changes, left = strip(document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""))
+    return toml_document.edit(content, changes, marker=MARKER), left
 
 
 def recognised(content: bytes, gone: Collection[str]) -> Ownership:
@@ -216,9 +214,9 @@ def recognised(content: bytes, gone: Collection[str]) -> Ownership:
 
     That is a default that names one of the runtimes that go (`gone`), in whatever file these are, as CRI-O does not
     start with a default that no file has; the folders of hooks in a block of ours; and tables that are empty once the
-    runtimes are gone. Raises as `check` does.
+    runtimes are gone. Raises as `parse_checked` does.
     """
-    document = check(content)
+    document = parse_checked(content)
     marked = toml_document.marked(content, MARKER)
     paths = [DEFAULT] if lookup(document, DEFAULT) in gone else []
     paths += [HOOKS_DIR] if RUNTIME in marked and lookup(document, HOOKS_DIR) is not ABSENT else []
@@ -227,8 +225,8 @@ def recognised(content: bytes, gone: Collection[str]) -> Ownership:
 
 
 def named(content: bytes, toolkit_folder: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of a file's runtimes that lie in our toolkit folder, and of the others. Raises as `check`."""
-    runtimes = _runtimes(check(content))
+    """Return the names of a file's runtimes in our toolkit folder, and of the others. Raises as `parse_checked`."""
+    runtimes = _runtimes(parse_checked(content))
     inside = frozenset(name for name, entry in runtimes.items() if beneath(_executable(entry), toolkit_folder))
     return inside, frozenset(runtimes) - inside
 

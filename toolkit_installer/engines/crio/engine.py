@@ -5,34 +5,34 @@ from __future__ import annotations
 import dataclasses
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.documents import secrets
+from toolkit_installer.documents import secrets, visible
 from toolkit_installer.engines.api import (
+    Adapter,
+    DesiredFile,
+    DesiredState,
     EngineFile,
     EngineSilentError,
-    Goal,
-    Goals,
+    Inspection,
     Live,
-    Memory,
     Reload,
-    Request,
-    Room,
-    Survey,
 )
-from toolkit_installer.engines.common import answering, in_toml, reloading, told
+from toolkit_installer.engines.common import answering, reloading, told
+from toolkit_installer.engines.common.answering import NoAnswerError
+from toolkit_installer.engines.common.cri import client
+from toolkit_installer.engines.common.cri.client import Pod
 from toolkit_installer.engines.crio import config as crio_config
-from toolkit_installer.engines.crio import files as crio_files
-from toolkit_installer.engines.crio import goals as crio_goals
+from toolkit_installer.engines.crio import desired as crio_desired
 from toolkit_installer.engines.crio import live as crio_live
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio import pods, trial
 from toolkit_installer.engines.crio import sources as crio_sources
-from toolkit_installer.engines.crio.goals import CrioSurvey
+from toolkit_installer.engines.crio import trial
+from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
-from toolkit_installer.engines.ownership import OurHandlers, Ownership
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
@@ -41,60 +41,54 @@ from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, R
 
 SOCKET = "/var/run/crio/crio.sock"
 _ASK_SECONDS = 5.0
+_PODS_SECONDS = 30.0
+"""For the answers on all pods: a node has 110 of them, or some hundreds."""
+_HANDLER = "io.kubernetes.cri-o.RuntimeHandler"
+"""Source: CRI-O's internal/annotations."""
 
 
-class Crio(Room[CrioSurvey]):
-    """CRI-O's room."""
+class Crio(Adapter[CrioInspection]):
+    """CRI-O's adapter."""
 
     name = EngineName.CRIO
-    config = CONFIG
-    socket = SOCKET
     folders = (DROP_INS,)
+    desired = staticmethod(crio_desired.desired_state)
+    recognised = staticmethod(crio_desired.recognised)
+    without_us = staticmethod(crio_desired.without_us)
+    ask = staticmethod(crio_live.ask)
 
     def has_role(self, role: str) -> bool:
         """Tell whether CRI-O has a file of that role."""
-        known = (crio_goals.ROOT_ROLE, crio_goals.DROP_IN_ROLE, crio_goals.HOOK_ROLE)
-        return role in known or role.startswith(crio_goals.OTHER_ROLE)
+        known = (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE, crio_desired.HOOK_ROLE)
+        return role in known or role.startswith(crio_desired.OTHER_ROLE)
 
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`: a hook elsewhere than in a `.json` is never read."""
-        return name.endswith(".json") if role == crio_goals.HOOK_ROLE else ".conf" in name or ".toml" in name
+        return name.endswith(".json") if role == crio_desired.HOOK_ROLE else ".conf" in name or ".toml" in name
 
-    def survey(self, node: Node, settings: EngineSettings) -> CrioSurvey:
+    def inspect(self, node: Node, target: EngineTarget) -> CrioInspection:
         """Read all that CRI-O reads, and the hook's file, and ask CRI-O. Raises ConfigurationError."""
-        socket = settings.socket or usual_socket(node)
+        settings = target.asked
+        socket = target.socket or usual_socket(node)
         live, silence = answering.heard(self, node, socket, settings.answer_timeout)
-        told.refuse_hidden(live.process if live is not None else None, settings)
-        places = crio_places.find(node, settings, live)
+        told.refuse_hidden(live.process if live is not None else None, target)
+        places = crio_places.locate(node, target, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
         files = (
-            EngineFile(crio_goals.ROOT_ROLE, *node.locate_file(places.config)),
+            EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(places.config)),
             *_drop_ins(node, places),
-            EngineFile(crio_goals.HOOK_ROLE, *node.locate_file(hook)),
+            EngineFile(crio_desired.HOOK_ROLE, *node.locate_file(hook)),
         )
-        sources = crio_sources.find(node, settings, live, *_own_flags(places, settings.socket or SOCKET))
-        return CrioSurvey(
+        # as far as the places are not what CRI-O's program takes by itself
+        status = [] if target.socket in (None, SOCKET) else ["--socket", target.socket]
+        config = [] if places.config == CONFIG else ["--config", places.config]
+        config += [] if places.folder == DROP_INS else ["--config-dir", places.folder]
+        sources = crio_sources.read_first(node, settings, live, status, config)
+        return CrioInspection(
             socket, files, live, silence, sources=sources, unread=places.unread, elsewhere=places.elsewhere
         )
 
-    def goals(self, survey: CrioSurvey, request: Request, memories: Mapping[str, Memory]) -> Goals:
-        """Return what the drop-in, the hook's file and the others should be. Raises ConfigurationError, UsageError."""
-        return crio_goals.goals_of(survey, request, memories)
-
-    def recognised(
-        self,
-        survey: CrioSurvey,
-        settings: EngineSettings,  # noqa: ARG002  # containerd's room needs it
-        toolkit_folder: str,
-    ) -> Mapping[str, Ownership]:
-        """Return what is ours by path though no receipt says so. Raises ConfigurationError."""
-        return crio_goals.recognised(survey, toolkit_folder)
-
-    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
-        """Return a file without us. Raises ConfigurationError."""
-        return crio_goals.without_us(file, memory, toolkit_folder)
-
-    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Restart by systemd, unless asked otherwise or nothing is to be taken over.
 
         CRI-O watches the folders of its hooks, and reads them when it starts. On a signal it lists new handlers and
@@ -105,33 +99,33 @@ class Crio(Room[CrioSurvey]):
                 "CRI-O takes no handler over on a signal: it lists them, and no pod with one starts",
                 hint="use --restart-mode systemd or none",
             )
-        if isinstance(survey.live, CrioLive) and not crio_live.serves_ours(survey.live):
-            watched = settings.config_mode is ConfigMode.HOOK and settings.hooks_dir in survey.live.hooks_dirs
+        if isinstance(inspection.live, CrioLive) and not crio_live.serves_ours(inspection.live):
+            watched = settings.config_mode is ConfigMode.HOOK and settings.hooks_dir in inspection.live.hooks_dirs
             # without files it is asked to forget what it knows of us: nothing
-            if watched or not survey.files:
+            if watched or not inspection.files:
                 return Reload(ReloadMode.NONE, by_itself=True)
-        decided = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SYSTEMD)
+        decided = reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         # its gRPC server stops gracefully: with every call answered
         decided = dataclasses.replace(decided, ends_after_calls=decided.restarts)
-        if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and survey.live is None:
+        if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and inspection.live is None:
             return dataclasses.replace(decided, by_itself=settings.hooks_dir == crio_config.DEFAULT_HOOKS_DIR)
         return decided
 
-    def try_out(self, node: Node, survey: CrioSurvey, goals: Goals) -> None:
+    def try_out(self, node: Node, inspection: CrioInspection, desired: DesiredState) -> None:
         """Let CRI-O print what it makes of the files, and compare. Raises ConfigurationError."""
-        process = survey.live.process if survey.live is not None else None
-        if process is None or not goals.served:
+        process = inspection.process
+        if process is None or not desired.served:
             return
         root, drop_in = (
-            crio_goals.by_role(goals.files, role) for role in (crio_goals.ROOT_ROLE, crio_goals.DROP_IN_ROLE)
+            crio_desired.by_role(desired.files, role) for role in (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE)
         )
-        roles = [file.role for file in survey.files]
-        ordered = sorted(goals.files, key=lambda goal: roles.index(goal.role))
-        bases = [dataclasses.replace(goal, target=goal.base) for goal in ordered]
-        before, after = (crio_config.runtime_part(crio_goals.effective(survey.live, each)) for each in (bases, ordered))
-        wrong = trial.wrong(
-            node.programs, process.executable, root.base or b"", (before, after), goals.served, goals.default
+        roles = [file.role for file in inspection.files]
+        ordered = sorted(desired.files, key=lambda wanted: roles.index(wanted.role))
+        bases = [dataclasses.replace(wanted, target=wanted.base) for wanted in ordered]
+        before, after = (
+            crio_config.runtime_part(crio_desired.effective(inspection.live, each)) for each in (bases, ordered)
         )
+        wrong = trial.wrong(node.programs, process.executable, root.base or b"", (before, after), desired)
         if wrong:
             raise ConfigurationError(
                 f"CRI-O's own binary ({process.executable}) would not serve the new configuration: "
@@ -153,12 +147,12 @@ class Crio(Room[CrioSurvey]):
             return str(error)
         return trial.refusal(node.programs, process.executable, flags)
 
-    def dangers(self, node: Node, survey: Survey, reload: Reload) -> tuple[str, ...]:
+    def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Warn of a restart that ends containers: under cgroupfs their monitors are in the unit's own cgroup.
 
         systemd ends all that is in there, unless the unit says otherwise. Source: cri-o issue 2745, systemd.kill(5).
         """
-        if not reload.restarts or reload.unit is None or not crio_live.uses_cgroupfs(survey.live):
+        if not reload.restarts or reload.unit is None or not crio_live.uses_cgroupfs(inspection.live):
             return ()
         if node.services.property(reload.unit, "KillMode") == "process":
             return ()
@@ -168,36 +162,28 @@ class Crio(Room[CrioSurvey]):
         )
         return (warning,)
 
-    def ask(self, node: Node, socket: str, seconds: float) -> Live:
-        """Ask CRI-O what it offers and what it runs with. Raises EngineSilentError."""
-        return crio_live.ask(node, socket, seconds)
-
     def stranded(
-        self, node: Node, socket: str, live: Live | None, goals: Sequence[Goal], ours: OurHandlers
+        self, node: Node, inspection: Inspection, desired: Sequence[DesiredFile], is_ours: Callable[[Live], set[str]]
     ) -> tuple[str, ...]:
         """Return the pods of handlers that CRI-O would not know any more. Raises EngineSilentError.
 
         A CRI-O that somebody else restarts is asked as well; one that does not run cannot be.
         """
-        if live is None:
-            try:
-                live = self.ask(node, socket, _ASK_SECONDS)
-            except EngineSilentError:
-                return ()
-        names = ours.among(live.handlers, live.own)
         try:
-            names &= _lost(node, live, goals)
+            live = inspection.live or self.ask(node, inspection.socket, _ASK_SECONDS)
+        except EngineSilentError:
+            return ()
+        names = is_ours(live)
+        try:
+            names &= _lost(node, live, desired)
         except (ConfigurationError, NodeError) as error:
             # somebody's broken file is no reason to refuse a cleanup; where pods need a handler, it may be lost
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
-        return pods.needing(node, socket, names)
+        return _pods_needing(node, inspection.socket, names)
 
     def signal(self, node: Node, process: Process) -> None:  # noqa: ARG002  # for engines that are signalled
         """Refuse: see `reload`. Raises ConfigurationError."""
         raise ConfigurationError("CRI-O is not signalled", hint="use --restart-mode systemd or none")
-
-    write_value = staticmethod(in_toml.write_value)
-    read_value = staticmethod(in_toml.read_value)
 
 
 def usual_socket(node: Node) -> str:
@@ -210,43 +196,57 @@ def usual_socket(node: Node) -> str:
     return SOCKET if mounted or not os.path.exists(below) else below
 
 
-def _lost(node: Node, live: Live, goals: Sequence[Goal]) -> set[str]:
-    """Return the handlers that CRI-O would not know once the files of `goals` are so, and its others as they are.
+def _lost(node: Node, live: Live, desired: Sequence[DesiredFile]) -> set[str]:
+    """Return the handlers that CRI-O would not know once the files of `desired` are so, and its others as they are.
 
     Raises ConfigurationError, NodeError.
     """
-    places = crio_places.find(node, EngineSettings(), live)
-    to_be = {goal.path: goal for goal in goals}
-    for file in (EngineFile(crio_goals.ROOT_ROLE, *node.locate_file(places.config)), *_drop_ins(node, places)):
-        to_be.setdefault(file.path, Goal(file.role, file.path, file.content, file.content))
-    return crio_goals.lost(live, list(to_be.values()))
+    places = crio_places.locate(node, EngineTarget(EngineName.CRIO), live)
+    to_be = {wanted.path: wanted for wanted in desired}
+    for file in (EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(places.config)), *_drop_ins(node, places)):
+        to_be.setdefault(file.path, DesiredFile(file, file.content, file.content))
+    return live.handlers.keys() - crio_config.names(crio_desired.effective(live, list(to_be.values())))
 
 
 def _drop_ins(node: Node, places: Places) -> list[EngineFile]:
     """Return the files of the drop-ins' folder in CRI-O's order, ours among them whether it is there or not."""
     folder, drop_in = places.folder, places.drop_in
-    ours = EngineFile(crio_goals.DROP_IN_ROLE, *node.locate_file(drop_in))
-    paths = {path for path in crio_files.drop_ins(node.files, folder) if path != drop_in}
+    ours = EngineFile(crio_desired.DROP_IN_ROLE, *node.locate_file(drop_in))
+    paths = {path for path in crio_places.drop_ins(node.files, folder) if path != drop_in}
     found = []
-    for path in sorted({*paths, drop_in}, key=lambda path: crio_files.order(path, folder)):
-        file = (
-            ours if path == drop_in else _other(node, path, f"{crio_goals.OTHER_ROLE}{posixpath.relpath(path, folder)}")
-        )
+    for path in sorted({*paths, drop_in}, key=lambda path: crio_places.order(path, folder)):
+        role = f"{crio_desired.OTHER_ROLE}{posixpath.relpath(path, folder)}"
+        try:
+            file = ours if path == drop_in else EngineFile(role, *node.locate_file(path))
+        except ConfigurationError:
+            file = EngineFile(role, path, None)  # one that cannot be read from here: a note says so
         if path == drop_in or file.path != ours.path:
             found.append(file)
     return found
 
 
-def _other(node: Node, path: str, role: str) -> EngineFile:
-    """Return somebody else's drop-in; one that cannot be read from here counts as absent, and a note says so."""
+def _pods_needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[str, ...]:
+    """Return, as NAMESPACE/NAME, the pods that were started through one of these handlers. Raises EngineSilentError.
+
+    CRI-O remembers of each pod the name of its handler, and looks the name up again once it was restarted: for a pod
+    that has ended, too. Where the name is unknown, the pod stays in Terminating. Source: CRI-O's internal/oci/oci.go
+    (`RuntimeImpl`), seen with 1.34. A pod of the default runtime has no name remembered, and gets the new default.
+    """
+    if not handlers:
+        return ()
     try:
-        return EngineFile(role, *node.locate_file(path))
-    except ConfigurationError:
-        return EngineFile(role, path, None)
+        pods = client.pods(node.root, socket, _PODS_SECONDS)
+    except NoAnswerError as error:
+        raise EngineSilentError(f"CRI-O does not say which pods it has: {error.reason}", path=socket) from error
+    if silent := [pod for pod in pods if pod.annotations is None]:
+        log.get().warning(
+            "CRI-O does not say through which handlers these pods were started: one that needs a handler that goes can "
+            "neither be stopped nor deleted afterwards",
+            pods=", ".join(map(_named, silent)),
+            handlers=", ".join(sorted(handlers)),
+        )
+    return tuple(sorted(_named(pod) for pod in pods if (pod.annotations or {}).get(_HANDLER) in handlers))
 
 
-def _own_flags(places: Places, socket: str) -> tuple[list[str], list[str]]:
-    """Return the flags for `crio status` and for `crio config`, as far as they are not what CRI-O takes by itself."""
-    status = [] if socket == SOCKET else ["--socket", socket]
-    config = [] if places.config == CONFIG else ["--config", places.config]
-    return status, config + ([] if places.folder == DROP_INS else ["--config-dir", places.folder])
+def _named(pod: Pod) -> str:
+    return visible.line(f"{pod.namespace}/{pod.name}")

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import DocumentError, lookup
-from toolkit_installer.engines.ownership import Base, beneath, given_back
+from toolkit_installer.engines.ownership import beneath, revert_content
 from toolkit_installer.toolkit.payload import HOOK
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -25,20 +25,22 @@ def content(toolkit_folder: str) -> bytes:
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
-def without_us(present: bytes | None, before: bytes | None, written: Collection[str], toolkit_folder: str) -> Base:
+def without_us(
+    present: bytes | None, before: bytes | None, written: Collection[str], toolkit_folder: str
+) -> tuple[bytes | None, tuple[str, ...]]:
     """Return the file without us (None: no file), and what happens to somebody's edit, in words.
 
     `before` is what stood there before us, `written` the SHA-256 of all that we wrote.
     """
 
-    def taken_out(content: bytes) -> Base:
+    def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         if not _runs_ours(content, toolkit_folder):
             return content, ()
         # whatever else they changed in it: it runs a program that goes, and every container would fail on it
         left = ("somebody changed the hook since; it goes all the same, as it runs the toolkit's",) if written else ()
         return before, left
 
-    return given_back(present, before, written, taken_out)
+    return revert_content(present, before, written, without_ours)
 
 
 def _runs_ours(present: bytes, toolkit_folder: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import http.client
 import posixpath
+import socket as unix_socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,16 +13,20 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, lookup
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import told as told_of
-from toolkit_installer.engines.common.asking import NoAnswerError
+from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
 from toolkit_installer.engines.common.cri import client
-from toolkit_installer.engines.crio import client as crio_api
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.node import processes, sockets
+from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.signals import interruptible, limited
+from toolkit_installer.node.sockets import reachable
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 _RUNTIME_NAME = "cri-o"
+_LIMIT = 16 << 20
+"""Bytes of an answer."""
 _GREETING = b"GET /info HTTP/1.0\r\nHost: localhost\r\n\r\n"
 """CRI-O says nothing unasked; with its answer come the credentials of the process that gives it."""
 
@@ -63,7 +69,7 @@ def ask(node: Node, socket: str, seconds: float) -> CrioLive:
         raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
     config: bytes | None = None
     try:
-        config = crio_api.config(node.root, socket, seconds)
+        config = _config(node.root, socket, seconds)
         runtime = _runtime(config)
     except NoAnswerError as error:
         if not status.handlers:
@@ -124,3 +130,38 @@ def _runtime(content: bytes) -> dict[str, Any]:
     if not isinstance(runtime, dict) or not isinstance(runtime.get("runtimes"), dict):
         raise NoAnswerError("it names no runtimes")
     return runtime
+
+
+def _config(root: Root, path: str, seconds: float) -> bytes:
+    """Return the answer of `GET /config`, which `crio status` asks for too: TOML. Raises NoAnswerError, Stopped."""
+    place_of_socket(root, path)
+    try:
+        with reachable(root, path) as name, interruptible(), limited(seconds):
+            connection = _Connection(name, seconds)
+            try:
+                connection.request("GET", "/config")
+                answer = connection.getresponse()
+                body = answer.read(_LIMIT + 1)
+            finally:
+                connection.close()
+    except (OSError, http.client.HTTPException) as error:
+        raise NoAnswerError(f"no configuration: {str(error) or type(error).__name__}", path=path) from error
+    if len(body) > _LIMIT:  # a part of it would be taken for the whole
+        raise NoAnswerError(f"its configuration is larger than {_LIMIT >> 20} MiB", path=path)
+    if answer.status != http.HTTPStatus.OK:
+        raise NoAnswerError(f"no configuration: {answer.status} {answer.reason}", path=path)
+    return body
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__("localhost", timeout=seconds)
+        self._name = name
+
+    def connect(self) -> None:
+        """Connect to the socket. Raises OSError."""
+        self.sock = unix_socket.socket(unix_socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._name)

@@ -8,20 +8,23 @@ from __future__ import annotations
 import dataclasses
 import os
 import posixpath
+import stat
 
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.common import told
 from toolkit_installer.engines.crio import live as crio_live
 from toolkit_installer.engines.ownership import beneath
-from toolkit_installer.node import processes
-from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.node.disk.files import SWAP_SUFFIX, Files
+from toolkit_installer.node.disk.folders import TEMPORARY_SUFFIX
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.settings import EngineSettings
 
 CONFIG = "/etc/crio/crio.conf"
 DROP_INS = "/etc/crio/crio.conf.d"
 DROP_IN_NAME = "99-nvidia.toml"
+_LEFT = (TEMPORARY_SUFFIX, SWAP_SUFFIX)
+"""Endings of what a killed run may have left: the next run takes it away before anything else."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,31 +42,27 @@ class Places:
     elsewhere: str = ""
 
 
-def find(node: Node, settings: EngineSettings, live: Live | None) -> Places:
+def locate(node: Node, target: EngineTarget, live: Live | None) -> Places:
     """Return where the files are. Raises NodeError."""
-    process = live.process if live is not None and not _is_hidden(live) else None
+    seen = live.process if live is not None else None
+    process = seen if seen is not None and not seen.hidden else None  # else it is not seen what it was told to read
     reads = _told(live, "--config-dir") or DROP_INS
-    config = _there(node, settings.config, live) or _told(live, "--config") or CONFIG
-    drop_in = settings.drop_in
-    if drop_in is None and settings.config is not None and posixpath.dirname(settings.config).endswith(".d"):
+    config = _there(node, target.config, live) or _told(live, "--config") or CONFIG
+    drop_in = target.asked.drop_in
+    if drop_in is None and target.config is not None and posixpath.dirname(target.config).endswith(".d"):
         # callers of the time before --drop-in-config name the drop-in itself
-        drop_in, config = settings.config, _told(live, "--config") or _root_of(settings.config)
+        drop_in, config = target.config, _told(live, "--config") or posixpath.dirname(target.config).removesuffix(".d")
     elsewhere = ""
     if drop_in is None:
-        folder = _folder(node, settings, reads, process)
+        folder = _folder(node, target, reads, process)
         drop_in = posixpath.join(folder, DROP_IN_NAME)
-        elsewhere = _elsewhere(node, settings, live, config, folder)
+        elsewhere = _elsewhere(node, target, live, config, folder)
     parent = posixpath.dirname(drop_in)
     folder = reads if beneath(parent, reads) else parent
     unread = ""
-    if process is not None and _reads(node, process, reads, parent) is False:
+    if process is not None and told.reads_below(node, process, reads, parent) is False:
         unread = f"the running CRI-O reads {reads}, and this file is not in there"
     return Places(config, folder, drop_in, unread, elsewhere)
-
-
-def _is_hidden(live: Live) -> bool:
-    """Tell whether it cannot be seen what the running CRI-O was told to read."""
-    return live.process is not None and live.process.hidden
 
 
 def _told(live: Live | None, flag: str) -> str | None:
@@ -73,13 +72,13 @@ def _told(live: Live | None, flag: str) -> str | None:
     return told.place(process, name) if name and process is not None else None
 
 
-def _elsewhere(node: Node, settings: EngineSettings, live: Live | None, config: str, folder: str) -> str:
+def _elsewhere(node: Node, target: EngineTarget, live: Live | None, config: str, folder: str) -> str:
     """Return what CRI-O reads where it reads neither the root file that was named nor the folder beside it.
 
     A root file of another name in a folder that it reads is fine: nothing is written there.
     """
     process = live.process if live is not None else None
-    if settings.config is None or process is None or process.hidden or folder == _beside(settings.config):
+    if target.config is None or process is None or process.hidden or folder == _beside(target.config):
         return ""
     theirs = _told(live, "--config") or CONFIG
     return theirs if told.reads(node, process, theirs, config) is False else ""
@@ -96,22 +95,17 @@ def _there(node: Node, config: str | None, live: Live | None) -> str | None:
     return own if node.files.is_file(own) else config
 
 
-def _root_of(drop_in: str) -> str:
-    """Return the root file that a folder of drop-ins, `crio.conf.d`, usually lies beside."""
-    return posixpath.dirname(drop_in).removesuffix(".d")
-
-
-def _folder(node: Node, settings: EngineSettings, usual: str, process: Process | None) -> str:
+def _folder(node: Node, target: EngineTarget, usual: str, process: Process | None) -> str:
     """Return the folder for our file where nobody names it: beside the root file that was named, if CRI-O reads that.
 
     Where only single folders of the node are mounted, that is how it is seen from here.
     """
-    if settings.config is None:
+    if target.config is None:
         return usual
-    beside = _beside(settings.config)
+    beside = _beside(target.config)
     if process is None or beside == usual:
         return beside
-    return beside if _reads(node, process, usual, beside) is not False else usual
+    return beside if told.reads_below(node, process, usual, beside) is not False else usual
 
 
 def _beside(config: str) -> str:
@@ -119,31 +113,25 @@ def _beside(config: str) -> str:
     return posixpath.join(posixpath.dirname(config), posixpath.basename(DROP_INS))
 
 
-def _reads(node: Node, process: Process, theirs: str, folder: str) -> bool | None:
-    """Tell whether `folder`, as seen from here, is the one that the process reads, or in it; None: unknown."""
-    if node.whole and not processes.lives_on(process, node.root):
-        return None  # what it calls its files is not what they are called beneath the node's root
-    root = processes.root_of(process)
-    try:
-        wanted = root.outside(root.canonical(theirs))
-        place = node.root.outside(node.files.canonical(folder))
-        return _within(place, wanted)
-    except (OSError, NodeError):
-        return None  # it ended meanwhile, or hides
+def drop_ins(files: Files, folder: str) -> list[str]:
+    """Return the paths of what CRI-O reads in `folder`, in its order. Raises NodeError.
+
+    It walks the tree as Go's filepath.Walk does: the names of each folder in the order of their bytes, folders where
+    their name stands, hidden files and all endings too. A symlink is read, never walked into.
+    """
+    found = []
+    for name in sorted(files.list(folder), key=os.fsencode):
+        path = posixpath.join(folder, name)
+        status = files.own_status(path)
+        if status is None or name.endswith(_LEFT):
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            found += drop_ins(files, path)
+        else:
+            found.append(path)
+    return found
 
 
-def _within(place: str, wanted: str) -> bool:
-    """Tell whether `place` is the folder `wanted` or lies in it. Either may be missing, and be there later."""
-    missing: list[str] = []
-    while not os.path.lexists(wanted):
-        wanted, name = os.path.split(wanted)
-        missing.insert(0, name)
-    inner: list[str] = []
-    while True:
-        if os.path.lexists(place) and os.path.samefile(place, wanted) and inner[: len(missing)] == missing:
-            return True
-        parent, name = os.path.split(place)
-        if parent == place:
-            return False
-        place = parent
-        inner.insert(0, name)
+def order(path: str, folder: str) -> tuple[bytes, ...]:
+    """Return the key that sorts the paths below `folder` as CRI-O reads them. Pure."""
+    return tuple(os.fsencode(part) for part in posixpath.relpath(path, folder).split("/"))

@@ -46,7 +46,7 @@ class Sources:
     failed: bool = False
 
 
-def find(
+def read_first(
     node: Node, settings: EngineSettings, live: Live | None, status: Sequence[str], config: Sequence[str]
 ) -> Sources:
     """Return the first of the sources that says what runtimes there are.

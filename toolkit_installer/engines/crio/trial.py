@@ -7,10 +7,11 @@ What it makes of the configuration without us, given the same way, tells whether
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, Table
+from toolkit_installer.engines.api import DesiredState
 from toolkit_installer.engines.common import trial
 from toolkit_installer.engines.crio import config
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
@@ -23,8 +24,7 @@ def wrong(  # what is asked, and what is expected
     binary: str,
     root: bytes,
     drop_ins: tuple[bytes, bytes],
-    served: Mapping[str, str],
-    default: str | None,
+    desired: DesiredState,
 ) -> list[str]:
     """Return in words what CRI-O says against a change of the drop-ins; nothing if it cannot be asked.
 
@@ -37,7 +37,7 @@ def wrong(  # what is asked, and what is expected
     new, words = _read(programs, binary, root, after)
     if new is None:
         return [words]
-    return config.losses(old, new, served, default)
+    return config.losses(old, new, desired.served, desired.default)
 
 
 def refusal(programs: Programs, binary: str, flags: Sequence[str]) -> str | None:

@@ -6,32 +6,21 @@ What stays ambiguous, or contradicts what was asked for, is an error that lists 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from toolkit_installer import log
-from toolkit_installer.engines.common import told
-from toolkit_installer.engines.common.distribution import Distribution
+from toolkit_installer.engines.common.distribution import Distribution, plain
 from toolkit_installer.engines.detect import evidence
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
-from toolkit_installer.engines.detect.table import TABLE, USUAL
+from toolkit_installer.engines.detect.table import USUAL, with_socket
+from toolkit_installer.engines.registry import names
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, Settings
 
 _HINT = "say which one with --runtime docker, containerd or crio; --socket and --config name one of several"
 _AT_WORK = (Kind.KUBELET, Kind.LIVE)
-_ENGINES = tuple(dict.fromkeys(row.engine for row in (USUAL[EngineName.DOCKER], *TABLE)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """What was decided for one engine: its row, why, and the settings with the places that the row gives."""
-
-    row: Distribution
-    why: str
-    settings: Settings
-    evidence: tuple[Evidence, ...] = ()
 
 
 def choose(seen: Sequence[Evidence], hint: str = _HINT) -> Evidence:
@@ -71,62 +60,79 @@ def _weighed(found: Sequence[Evidence]) -> list[Evidence]:
     return [each for each in supported if not (docker and each.lesser)]
 
 
-def look(node: Node, settings: Settings) -> tuple[Evidence, ...]:
+def gather_evidence(node: Node, settings: Settings) -> tuple[Evidence, ...]:
     """Return all evidence on the node, the strongest kind first, each kind in the table's order."""
     return (
         *evidence.of_kubelets(node),
-        *evidence.of_sockets(node, settings, _ENGINES),
-        *evidence.of_installations(node, settings, _ENGINES),
+        *evidence.of_sockets(node, settings, names()),
+        *evidence.of_installations(node, settings, names()),
     )
 
 
-def detect(node: Node, settings: Settings, seen: tuple[Evidence, ...] | None = None) -> tuple[Decision, ...]:
+def detect(node: Node, settings: Settings, seen: tuple[Evidence, ...] | None = None) -> tuple[EngineTarget, ...]:
     """Return what is to be configured: the engines that were named, else the one that the node has. Log why.
 
-    `seen`: what `look` returned, if that was asked already. Raises ConfigurationError.
+    `seen`: what `gather_evidence` returned, if that was asked already. Raises ConfigurationError.
     """
     if settings.runtimes:
-        kubelets = evidence.of_kubelets(node)
-        decided = tuple(_named(node, settings, engine, kubelets) for engine in settings.runtimes)
-    else:
-        seen = look(node, settings) if seen is None else seen
-        decided = (_decided(settings, choose(seen), seen),)
-    for each in decided:
-        if not settings.runtimes or each.row is not USUAL[each.row.engine]:
-            log.get().info("Recognised the engine", engine=each.row.engine, distribution=each.row.name, why=each.why)
-    return decided
+        return locate(node, settings, settings.runtimes)
+    seen = gather_evidence(node, settings) if seen is None else seen
+    return (_logged(_target(settings, choose(seen), seen)),)
 
 
-def _named(node: Node, settings: Settings, engine: EngineName, kubelets: tuple[Evidence, ...]) -> Decision:
-    """Return the row of an engine that was asked for by name. Raises ConfigurationError for a contradiction.
+def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[EngineTarget, ...]:
+    """Return where the node has these engines, which are taken as named. Log what is not as usual.
+
+    Raises ConfigurationError for one that contradicts what is on the node.
+    """
+    kubelets = evidence.of_kubelets(node)
+    return tuple(_logged(_named(node, settings, engine, kubelets, engines)) for engine in engines)
+
+
+def _logged(target: EngineTarget) -> EngineTarget:
+    row = target.distribution
+    if row is not None and (target.recognised or row is not USUAL[target.name]):
+        log.get().info("Recognised the engine", engine=target.name, distribution=row.name, why=target.why)
+    return target
+
+
+def _named(
+    node: Node,
+    settings: Settings,
+    engine: EngineName,
+    kubelets: tuple[Evidence, ...],
+    engines: Sequence[EngineName],
+) -> EngineTarget:
+    """Return one of `engines`, which were asked for by name. Raises ConfigurationError for a contradiction.
 
     What --config or --socket say is the user's own word, and contradicts nothing.
     """
-    own = settings.for_engine(engine)
-    if own.engine.config is not None:
-        return Decision(USUAL[engine], f"--runtime {engine} with a file of its own", own)
-    if own.engine.socket is not None:
-        row = evidence.of_row(node, own.engine.socket)
+    asked = settings.asked_of(engine)
+    if asked.config is not None:
+        why = f"--runtime {engine} with a file of its own"
+        return EngineTarget(engine, asked, distribution=USUAL[engine], why=why)
+    if asked.socket is not None:
+        row = evidence.row_of(node, asked.socket, None) if with_socket(asked.socket) else None
         if row is None or row.engine is not engine:
             row = USUAL[engine]
-        met = Evidence(Kind.LIVE, row, f"--runtime {engine} on {own.engine.socket}", own.engine.socket)
-        return _decided(settings, met, (met,))
-    if kubelets and not any(each.row is not None and each.row.engine in settings.runtimes for each in kubelets):
+        met = Evidence(Kind.LIVE, row, f"--runtime {engine} on {asked.socket}", asked.socket)
+        return _target(settings, met, (met,), named=True)
+    if kubelets and not any(each.row is not None and each.row.engine in engines for each in kubelets):
         raise _contradiction(engine, kubelets)
     seen = (*kubelets, *evidence.of_installations(node, settings, (engine,)))
     seen = tuple(each for each in seen if each.row is not None and each.row.engine is engine)
     rows = {each.row.name for each in _weighed(seen) if each.row is not None}
     if not rows or (len(rows) > 1 and not any(each.kind is Kind.KUBELET for each in seen)):
         # where nothing speaks for it, only who is there already can contradict
-        live = evidence.of_sockets(node, settings, (engine,) if rows else _ENGINES, starting=bool(rows))
+        live = evidence.of_sockets(node, settings, (engine,) if rows else names(), starting=bool(rows))
         seen = (*seen, *live)
     mine = [each for each in seen if each.row is not None and each.row.engine is engine]
     if not mine and seen:
         raise _contradiction(engine, seen)
     if not mine:
-        return Decision(USUAL[engine], f"--runtime {engine}", own)
+        return EngineTarget(engine, asked, distribution=USUAL[engine], why=f"--runtime {engine}")
     hint = f"name the one that is meant with --socket or --config: more than one {engine} is on this node"
-    return _decided(settings, choose(mine, hint), seen)
+    return _target(settings, choose(mine, hint), seen, named=True)
 
 
 def _contradiction(engine: EngineName, seen: Sequence[Evidence]) -> ConfigurationError:
@@ -136,23 +142,21 @@ def _contradiction(engine: EngineName, seen: Sequence[Evidence]) -> Configuratio
     )
 
 
-def _decided(settings: Settings, found: Evidence, seen: tuple[Evidence, ...]) -> Decision:
-    """Return the decision with the row's own places, where nobody named others and its engine does not tell them."""
+def _target(settings: Settings, found: Evidence, seen: tuple[Evidence, ...], *, named: bool = False) -> EngineTarget:
+    """Return the engine that the evidence speaks for, with its row's own places where its process does not tell them.
+
+    `named`: it was asked for by name.
+    """
     row = found.row
     assert row is not None  # noqa: S101  # choose() refuses evidence without one
-    own = settings.for_engine(row.engine)
     usual = row is USUAL[row.engine]
-    socket = own.engine.socket
-    if socket is None and row.engine is not EngineName.DOCKER and found.socket is not None:
+    socket = None if usual else row.socket
+    if row.engine is not EngineName.DOCKER and found.socket is not None:
         # a kubelet may name another socket than the usual one
-        socket = None if usual and evidence.same_socket(found.socket, row.socket) else found.socket
-    if socket is None and not usual:
-        socket = row.socket
-    config = own.engine.config
-    if config is None and not usual and not _told(seen, row):
-        config = row.config
-    engine = dataclasses.replace(own.engine, socket=socket, config=config)
-    return Decision(row, found.words, dataclasses.replace(own, engine=engine), seen)
+        socket = None if usual and plain(found.socket) == plain(row.socket) else found.socket
+    config = None if usual or _told(seen, row) else row.config
+    asked = settings.asked_of(row.engine)
+    return EngineTarget(row.engine, asked, config, socket, not named, row, found.words)
 
 
 def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
@@ -160,9 +164,6 @@ def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
     processes = [each.process for each in seen if each.row is row and each.process is not None]
     if not processes:
         return False
-    from toolkit_installer.engines.containerd import started as containerd_started  # noqa: PLC0415  # see above
+    from toolkit_installer.engines.containerd import started  # noqa: PLC0415  # a node without one needs none of it
 
-    try:
-        return any(containerd_started.told_config(process) is not None for process in processes)
-    except told.HiddenError:
-        return False
+    return any(started.config_of(process, "") for process in processes)

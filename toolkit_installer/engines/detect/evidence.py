@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 from toolkit_installer import log
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering, serving
-from toolkit_installer.engines.common.distribution import Distribution, plain
+from toolkit_installer.engines.common.distribution import Distribution
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.engines.detect.table import (
     TABLE,
@@ -21,7 +22,6 @@ from toolkit_installer.engines.detect.table import (
     with_marks,
     with_socket,
 )
-from toolkit_installer.engines.registry import ROOMS
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
@@ -66,7 +66,7 @@ def of_kubelets(node: Node) -> tuple[Evidence, ...]:
             tell("A kubelet does not say what it uses", pid=each.process.pid, reason=each.told_by)
             continue
         words = f"the kubelet in {who} uses {each.socket}: {each.told_by}"
-        found.append(Evidence(Kind.KUBELET, _row(node, each.socket, each.process), words, each.socket))
+        found.append(Evidence(Kind.KUBELET, row_of(node, each.socket, each.process), words, each.socket))
     return tuple(found)
 
 
@@ -81,9 +81,10 @@ def of_sockets(
     deadline = time.monotonic() + (settings.reload_timeout if starting else _ASK_SECONDS)
     found = []
     for engine in engines:
-        own = settings.for_engine(engine).engine
+        own = settings.asked_of(engine)
         for socket in _sockets(node, engine, own):
-            if not _is_there(node, socket) and not (starting and _is_expected(node, engine, socket)):
+            # where there is no socket yet, a process may run that will serve it once it is up
+            if not _is_there(node, socket) and not (starting and serving.process_of(node, engine, socket)):
                 continue
             evidence = _answer(node, engine, socket, deadline)
             if evidence is not None:
@@ -94,12 +95,12 @@ def of_sockets(
 def of_installations(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[Evidence, ...]:
     """Return what of these engines lies on the node: units, programs, files."""
     asked = EngineName.CONTAINERD in engines
-    lesser = asked and _leaves_kubernetes_out(node, settings.for_engine(EngineName.CONTAINERD).engine)
+    lesser = asked and _leaves_kubernetes_out(node, settings.asked_of(EngineName.CONTAINERD))
     found = []
     for row in TABLE:
         if row.engine not in engines:
             continue
-        own = settings.for_engine(row.engine).engine if row is USUAL[row.engine] else EngineSettings()
+        own = settings.asked_of(row.engine) if row is USUAL[row.engine] else EngineSettings()
         units = [posixpath.join(folder, unit) for folder in UNIT_FOLDERS for unit in row.units]
         files = [own.config or row.config, *row.files]
         for kind, words, paths in (
@@ -126,31 +127,24 @@ def _sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[st
             yield from _matching(node, row.socket) if "*" in row.socket else (row.socket,)
 
 
-def _is_expected(node: Node, engine: EngineName, socket: str) -> bool:
-    """Tell whether a process runs that will serve the socket once it is up."""
-    return engine in ROOMS and serving.process_of(node, engine, socket) is not None
-
-
 def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evidence | None:
     """Return what was heard on a socket, None where nobody answers and nobody is about to."""
     rows = with_socket(socket)
-    if engine not in ROOMS or (rows and all(row.refused for row in rows)):
+    if rows and all(row.refused for row in rows):
         if not sockets.listens(node.root, socket):
             return None
-        row = rows[0] if rows else USUAL[engine]
-        return Evidence(Kind.LIVE, row, f"{row.name} listens on {socket}", socket)
-    room = ROOMS[engine]
+        return Evidence(Kind.LIVE, rows[0], f"{rows[0].name} listens on {socket}", socket)
     try:
-        live = answering.wait(room, node, socket, deadline - time.monotonic())
+        live = answering.wait(adapter_of(engine), node, socket, deadline - time.monotonic())
     except EngineSilentError as error:
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None
-    row = _row(node, socket, live.process, engine) or USUAL[engine]
+    row = row_of(node, socket, live.process, engine) or USUAL[engine]
     behind = f", from {_named(live.process)} ({_identified(live.process)})" if live.process is not None else ""
     return Evidence(Kind.LIVE, row, f"{row.name} {live.version} answers on {socket}{behind}", socket, live.process)
 
 
-def _row(node: Node, socket: str, process: Process | None, engine: EngineName | None = None) -> Distribution | None:
+def row_of(node: Node, socket: str, process: Process | None, engine: EngineName | None = None) -> Distribution | None:
     """Return whose socket this is: told by the process, else by its place, else by its name."""
     rows = with_socket(socket)
     engine = engine or (rows[0].engine if rows else engine_of_socket(socket))
@@ -165,11 +159,6 @@ def _row(node: Node, socket: str, process: Process | None, engine: EngineName | 
     # two distributions may share a socket: the one whose folder is there has it
     present = [row for row in own if _is_there(node, posixpath.dirname(row.config))]
     return next(iter([*within, *present, *own]), USUAL[engine])
-
-
-def of_row(node: Node, socket: str) -> Distribution | None:
-    """Return the row whose socket this is, by its place alone; None where none knows it."""
-    return _row(node, socket, None) if with_socket(socket) else None
 
 
 def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
@@ -208,8 +197,3 @@ def _matching(node: Node, pattern: str) -> Sequence[str]:
         return node.files.matching(pattern)
     except ConfigurationError:
         return []
-
-
-def same_socket(one: str, other: str) -> bool:
-    """Tell whether two texts name the same socket."""
-    return plain(one) == plain(other)

@@ -35,10 +35,10 @@ class Kubelet:
 def running(node: Node) -> tuple[Kubelet, ...]:
     """Return the kubelets of the node, by PID. Those of other nodes, which may run as containers, are left out."""
     own = [process for process in named(frozenset({_KUBELET, *_EMBEDDED})) if node.is_home_of(process)]
-    return tuple(_look(node, process) for process in sorted(own, key=lambda process: process.pid))
+    return tuple(_kubelet_of(node, process) for process in sorted(own, key=lambda process: process.pid))
 
 
-def _look(node: Node, process: Process) -> Kubelet:
+def _kubelet_of(node: Node, process: Process) -> Kubelet:
     known = _visible(node, process)
     row = _EMBEDDED.get(process.name)
     sources = _told(known) if not known.hidden else (*_told(known), *_shown(node, process))
@@ -108,12 +108,11 @@ def _told(process: Process) -> Iterator[tuple[str, str | None]]:
                 yield f"docker in {file}", _CRI_DOCKERD
         return
     # the files of --config-dir are read after that of --config, in their order, and win
-    for path in (
-        *reversed(_dropped(process, flag_value(arguments, "--config-dir"))),
-        flag_value(arguments, "--config"),
-    ):
-        if path is not None:
-            yield f"containerRuntimeEndpoint in {path}", value_in(_text(process, path), "containerRuntimeEndpoint")
+    config_dir = flag_value(arguments, "--config-dir")
+    dropped = _listed(process, config_dir, ".conf") if config_dir is not None else []
+    for config in (*reversed(dropped), flag_value(arguments, "--config")):
+        if config is not None:
+            yield f"containerRuntimeEndpoint in {config}", value_in(_text(process, config), "containerRuntimeEndpoint")
 
 
 def endpoint_of(arguments: tuple[str, ...]) -> str | None:
@@ -137,11 +136,6 @@ def _text(process: Process, path: str) -> str:
         return (read_as(process, told.place(process, path)) or b"").decode(errors="replace")
     except NodeError:
         return ""
-
-
-def _dropped(process: Process, folder: str | None) -> list[str]:
-    """Return the kubelet's drop-in files, which end in .conf, in the order in which it reads them."""
-    return _listed(process, folder, ".conf") if folder is not None else []
 
 
 def _listed(process: Process, folder: str, ending: str) -> list[str]:

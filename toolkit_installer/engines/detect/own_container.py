@@ -41,7 +41,9 @@ def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots:
     if node.whole or not _is_container():
         return
     own = next((folder for folder in folders if _is_on_own_root(node, folder)), None)
-    if own is None or _runs_an_engine(node):
+    # an engine may see the same /: docker in docker, a node made of a container, a workplace
+    engines = processes.named(frozenset[str]().union(*PROCESS_NAMES.values()))
+    if own is None or any(processes.lives_on(process, Root(node.root.folder)) for process in engines):
         return
     place = next(_systems(settings, driver_roots), None)
     if place is None and not _is_inits_root_elsewhere():
@@ -58,7 +60,7 @@ def asked_for(settings: Settings) -> list[str]:
     """Return the folders that would be written to, as far as the flags alone say."""
     folders = [settings.toolkit.install_dir]
     if settings.configure_engine and len(settings.runtimes) == 1:
-        config = settings.for_engine(*settings.runtimes).engine.config
+        config = settings.asked_of(*settings.runtimes).config
         folders += [posixpath.dirname(config)] if config is not None else []
     return folders
 
@@ -96,12 +98,6 @@ def _is_on_own_root(node: Node, folder: str) -> bool:
     except OSError as error:
         raise NodeError.of(error, folder, "find its mount") from error
     return len(mounts) == 1 and mounts.isdisjoint({-1})
-
-
-def _runs_an_engine(node: Node) -> bool:
-    """Tell whether an engine sees the same `/`: docker in docker, a node made of a container, a workplace."""
-    names = frozenset[str]().union(*PROCESS_NAMES.values())
-    return any(processes.lives_on(process, Root(node.root.folder)) for process in processes.named(names))
 
 
 def _systems(settings: Settings, driver_roots: Collection[str]) -> Iterator[str]:

@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from toolkit_installer import log
-from toolkit_installer.engines.common import asking
-from toolkit_installer.engines.common.asking import NoAnswerError
+from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.signals import interruptible, limited
 from toolkit_installer.node.sockets import reachable
@@ -21,7 +20,7 @@ _LIMIT = 16 << 20
 
 def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
     """Return the answer of `GET /info` on the node's socket. Raises NoAnswerError, Stopped."""
-    asking.place_of(root, path)
+    place_of_socket(root, path)
     # the SDK and what it brings take longer to import than all the rest: only where there is something to ask
     log.listen()
     import docker.constants  # noqa: PLC0415

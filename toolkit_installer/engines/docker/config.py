@@ -43,7 +43,7 @@ def _is_low_level(entry: Any) -> bool:
 SHAPE = Shape(RUNTIMES, DEFAULT, _executable, others=(CDI,), is_low_level=_is_low_level)
 
 
-def check(content: bytes) -> Table:
+def parse_checked(content: bytes) -> Table:
     """Parse daemon.json and check the types of what we touch. Raises DocumentError, ConfigurationError with a line."""
     document = json_document.parse(content)
     runtimes = document.get("runtimes")
@@ -82,17 +82,17 @@ def without_us(
     content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None = None
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
-    document = check(content)
-    stripped = strip(document, SHAPE, ownership, toolkit_folder, json_document.parse(before or b""))
-    return json_document.edit(content, stripped.changes), stripped.left
+    document = parse_checked(content)
+    changes, left = strip(document, SHAPE, ownership, toolkit_folder, json_document.parse(before or b""))
+    return json_document.edit(content, changes), left
 
 
 def recognised(content: bytes, toolkit_folder: str) -> Ownership:
     """Return what is ours though no receipt says so: beside our runtimes, the map that was made for them.
 
-    Raises as `check` does.
+    Raises as `parse_checked` does.
     """
-    if not ours(check(content), SHAPE, toolkit_folder):
+    if not ours(parse_checked(content), SHAPE, toolkit_folder):
         return Ownership()
     return Ownership(created=(Owned(RUNTIMES, {}),))
 
@@ -102,9 +102,9 @@ def with_us(
 ) -> tuple[bytes, Ownership]:
     """Return `base` with the handlers registered (`default` as the default, CDI on), and what of it is ours.
 
-    Raises as `check` does.
+    Raises as `parse_checked` does.
     """
-    document = check(base)
+    document = parse_checked(base)
     changes: list[Change] = [
         Set((*RUNTIMES, handler.name), {"path": handler.executable, "args": []}) for handler in handlers
     ]
@@ -133,7 +133,7 @@ def explicit(content: bytes) -> bytes:
     A SIGHUP does not take back keys that are gone from the file, and one on a file with only one of the two has
     crashed dockerd 20.10: it is only ever signalled on a file that names both.
     """
-    document = check(content)
+    document = parse_checked(content)
     changes: list[Change] = []
     if document.get("runtimes") is None:
         changes.append(Set(RUNTIMES, {}))
@@ -154,11 +154,6 @@ def served(content: bytes) -> tuple[dict[str, str], str]:
     runtimes = document.get("runtimes") or {}
     paths = {name: path for name, entry in runtimes.items() if (path := _executable(entry)) is not None}
     return paths, document.get("default-runtime") or BUILT_IN_DEFAULT
-
-
-def is_empty(content: bytes) -> bool:
-    """Tell whether the file says nothing at all."""
-    return json_document.parse(content) == {}
 
 
 def flag_conflicts(arguments: Sequence[str]) -> list[str]:

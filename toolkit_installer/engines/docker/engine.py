@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,25 +10,24 @@ from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import Set
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.api import (
+    Adapter,
+    DesiredFile,
+    DesiredState,
     EngineFile,
     EngineSilentError,
-    Goal,
-    Goals,
+    Inspection,
     Live,
-    Memory,
+    Recorded,
     Reload,
-    Request,
-    Room,
-    Survey,
 )
 from toolkit_installer.engines.common import answering, reloading, serving, told
-from toolkit_installer.engines.common.asking import NoAnswerError
+from toolkit_installer.engines.common.answering import NoAnswerError
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.docker import cdi as docker_cdi
 from toolkit_installer.engines.docker import client, kinds, rules
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.cdi import DockerLive
-from toolkit_installer.engines.ownership import Base
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes, sockets
 from toolkit_installer.node.node import Node
@@ -42,12 +42,10 @@ _VALUE = "value"
 _CONFIG_FLAG = "--config-file"
 
 
-class Docker(Room[Survey]):
-    """docker's room."""
+class Docker(Adapter[Inspection]):
+    """docker's adapter."""
 
     name = EngineName.DOCKER
-    config = CONFIG
-    socket = SOCKET
 
     def has_role(self, role: str) -> bool:
         """Tell whether docker has a file of that role."""
@@ -57,72 +55,68 @@ class Docker(Room[Survey]):
         """Tell whether a file of that role is usually called like `name`."""
         return self.has_role(role) and ".json" in name
 
-    def survey(self, node: Node, settings: EngineSettings) -> Survey:
+    def inspect(self, node: Node, target: EngineTarget) -> Inspection:
         """Read daemon.json and ask dockerd. Raises ConfigurationError."""
-        socket = settings.socket or SOCKET
-        live, silence = answering.heard(self, node, socket, settings.answer_timeout)
+        socket = target.socket or SOCKET
+        live, silence = answering.heard(self, node, socket, target.asked.answer_timeout)
         process = live.process if live is not None else None
-        told.refuse_hidden(process, settings)
-        config = settings.config or _told(live) or CONFIG
-        kinds.refuse(node, settings, socket, config, live)
+        told.refuse_hidden(process, target)
+        config = target.config or _told(live) or CONFIG
+        kinds.refuse(node, target, socket, config, live)
         if process is not None:
             _refuse_conflicts(process, config)
         file = EngineFile(ROLE, *node.locate_file(config))
-        return Survey(socket, (file,), live, silence, elsewhere=_elsewhere(node, settings, live))
+        return Inspection(socket, (file,), live, silence, elsewhere=_elsewhere(node, target, live))
 
-    def goals(self, survey: Survey, request: Request, memories: Mapping[str, Memory]) -> Goals:
+    def desired(self, inspection: Inspection, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
         """Return what daemon.json should be. Raises ConfigurationError."""
-        file = survey.file(ROLE)
-        memory = memories.get(file.path)
-        if memory is None:
-            recognised = self.recognised(survey, request.settings, request.toolkit_folder)
-            memory = Memory(ownership=recognised[file.path])
-        without = self.without_us(file, memory, request.toolkit_folder)
+        file = inspection.file(ROLE)
+        recorded = records.get(file.path)
+        if recorded is None:
+            recorded = Recorded(ownership=self.recognised(inspection, request.toolkit_folder)[file.path])
+        without = self.without_us(file, recorded, request.toolkit_folder)
         settings = request.settings
         with located(file.path):
             restarts = settings.reload_mode is ReloadMode.SYSTEMD
-            cdi = docker_cdi.wanted(survey.live, asked=settings.enable_cdi, restarts=restarts)
+            cdi = docker_cdi.wanted(inspection.live, asked=settings.enable_cdi, restarts=restarts)
             base = without.base or b""
             target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
-            target = ownership_of.settled(file.content, target, json_document.parse)
+            wanted = dataclasses.replace(without, notes=()).with_us(target, json_document.parse, ownership)
+            target = wanted.target or b""
             for content in (base, target):  # what cleanup leaves is to be taken, too
                 rules.refuse(content, file.content)
-        goal = Goal(ROLE, file.path, without.base, target, ownership, without.left)
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
-        low_level = ownership_of.low_level(docker_config.check(base), docker_config.SHAPE)
-        notes = (*_ignored(settings), *cdi.notes, *_trap(survey.live, target))
+        low_level = ownership_of.low_level(docker_config.parse_checked(base), docker_config.SHAPE)
+        others = ",".join(source for source in settings.config_sources if source != "file")
+        ignored = (f"--config-source {others}: not for docker, whose own file is the one source",) if others else ()
+        notes = (*ignored, *cdi.notes, *_trap(inspection.live, target))
         served_default = default if request.default is not None else None
-        return Goals((goal,), served, served_default, low_level, notes, cdi.restart_why)
+        return DesiredState((wanted,), served, served_default, low_level, notes, cdi.restart_why)
 
-    def recognised(
-        self,
-        survey: Survey,
-        settings: EngineSettings,  # noqa: ARG002  # containerd's room needs it
-        toolkit_folder: str,
-    ) -> Mapping[str, ownership_of.Ownership]:
+    def recognised(self, inspection: Inspection, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
         """Return what is ours in daemon.json though no receipt says so. Raises ConfigurationError."""
-        file = survey.file(ROLE)
+        file = inspection.file(ROLE)
         with located(file.path):
             return {file.path: docker_config.recognised(file.content or b"", toolkit_folder)}
 
-    def without_us(self, file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+    def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
         """Return daemon.json without us. Raises ConfigurationError."""
 
-        def taken_out(content: bytes) -> Base:
-            text, left = docker_config.without_us(content, memory.ownership, toolkit_folder, memory.before)
-            if memory.before is None and memory.written and docker_config.is_empty(text):
+        def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
+            text, left = docker_config.without_us(content, recorded.ownership, toolkit_folder, recorded.before)
+            if recorded.before is None and recorded.written and json_document.parse(text) == {}:
                 return None, left  # it was created for us, and nobody else put anything in
             return text, left
 
         with located(file.path):
-            base, left = ownership_of.given_back(file.content, memory.before, memory.written, taken_out)
+            base, left = ownership_of.revert_content(file.content, recorded.before, recorded.written, without_ours)
             notes = docker_config.told_when_gone(file.content or b"", base or b"")
-        return Goal(ROLE, file.path, base, base, left=left, notes=notes)
+        return DesiredFile(file, base, base, left=left, notes=notes)
 
-    def reload(self, node: Node, survey: Survey, settings: EngineSettings) -> Reload:
+    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""
-        reload = reloading.decide(node, self.name, survey, settings.reload_mode, ReloadMode.SIGNAL)
+        reload = reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
         if reload.mode is ReloadMode.SYSTEMD and not settings.allow_restart:
             raise ConfigurationError(
                 "docker is restarted only with --allow-restart: running containers die unless live-restore is set",
@@ -130,26 +124,25 @@ class Docker(Room[Survey]):
             )
         return reload
 
-    def try_out(self, node: Node, survey: Survey, goals: Goals) -> None:
+    def try_out(self, node: Node, inspection: Inspection, desired: DesiredState) -> None:
         """Compare the file with dockerd's flags; let dockerd validate it, from 23.0 on. Raises ConfigurationError."""
         # for what is about to be changed alone
         from toolkit_installer.documents import secrets  # noqa: PLC0415
         from toolkit_installer.engines.common import trial  # noqa: PLC0415
 
-        (goal,) = goals.files
-        live = survey.live
-        process = live.process if live is not None else None
-        if live is None or process is None or goal.target is None:
+        (wanted,) = desired.files
+        live, process = inspection.live, inspection.process
+        if live is None or process is None or wanted.target is None:
             return
-        with located(goal.path):
-            rules.refuse_mark(goal.target, live.version)
-            rules.refuse_conflicts(goal.target, process.arguments, survey.file(ROLE).content)
+        with located(wanted.path):
+            rules.refuse_mark(wanted.target, live.version)
+            rules.refuse_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
         flags = rules.flags(process.arguments)
-        words = trial.docker_refusal(node.programs, process.executable, flags, goal.target)
+        words = trial.docker_refusal(node.programs, process.executable, flags, wanted.target)
         if words is not None:
             raise ConfigurationError(
                 f"dockerd itself would refuse the new file: {secrets.mask(words)}",
-                path=goal.path,
+                path=wanted.path,
                 hint="nothing was changed; correct what it names",
             )
 
@@ -217,23 +210,17 @@ def _told(live: Live | None) -> str | None:
     return told.path(process, _CONFIG_FLAG) or (kinds.config_of(process) if rootless else None)
 
 
-def _elsewhere(node: Node, settings: EngineSettings, live: Live | None) -> str:
+def _elsewhere(node: Node, target: EngineTarget, live: Live | None) -> str:
     """Return what the running dockerd reads where that is not the file that was named."""
     process = live.process if live is not None else None
-    if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER] or settings.config is None:
+    if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER] or target.config is None:
         return ""
     if process.hidden:
         return ""  # it was told nothing that can be seen
     rootless = isinstance(live, DockerLive) and live.rootless
     theirs = _told(live) or (None if rootless else CONFIG)
-    known = theirs is not None and told.reads(node, process, theirs, settings.config) is False
+    known = theirs is not None and told.reads(node, process, theirs, target.config) is False
     return theirs if known and theirs is not None else ""
-
-
-def _ignored(settings: EngineSettings) -> tuple[str, ...]:
-    """Return what is to be said of sources that docker does not have."""
-    others = [source for source in settings.config_sources if source != "file"]
-    return (f"--config-source {','.join(others)}: not for docker, whose own file is the one source",) if others else ()
 
 
 def _trap(live: Live | None, target: bytes) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ import posixpath
 
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.docker.cdi import DockerLive
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.settings import EngineSettings
 
 _SNAP = ("/snap/", "/var/snap/", "/var/lib/snapd/", "/run/snap.docker/")
 _DESKTOP = ("/.docker/desktop/", "/.docker/daemon.json")
@@ -18,7 +18,7 @@ _DESKTOP_SYSTEM = "Docker Desktop"
 _ROOTLESS_CONFIG = "docker/daemon.json"
 
 
-def refuse(node: Node, settings: EngineSettings, socket: str, config: str, live: Live | None) -> None:
+def refuse(node: Node, target: EngineTarget, socket: str, config: str, live: Live | None) -> None:
     """Raise ConfigurationError for a docker whose containers could not run the toolkit, or that is somebody else's."""
     process = live.process if live is not None else None
     answer = live if isinstance(live, DockerLive) else None
@@ -32,10 +32,16 @@ def refuse(node: Node, settings: EngineSettings, socket: str, config: str, live:
         raise _snap(process.executable)
     if answer is not None and answer.system == _DESKTOP_SYSTEM:
         raise _desktop(socket)
-    if settings.config is not None or settings.socket is not None:
+    if target.config is not None or target.socket is not None:
         return
     if answer is not None and answer.rootless:
-        raise _rootless(process)
+        who = f" (PID {process.pid})" if process is not None else ""
+        raise ConfigurationError(
+            f"the docker of this node{who} is rootless: its file is a user's own, not /etc/docker/daemon.json",
+            path=config_of(process) if process is not None else None,
+            hint="nothing was changed; run as that user, and name it: --config and --socket, with "
+            "--toolkit-install-dir and --pid-file in folders of the user's",
+        )
 
 
 def config_of(process: Process) -> str | None:
@@ -62,15 +68,4 @@ def _desktop(place: str) -> ConfigurationError:
         "this is Docker Desktop: its dockerd runs in a virtual machine of its own, not on this node",
         path=place,
         hint="nothing was changed; install Docker Engine, or name its socket with --socket",
-    )
-
-
-def _rootless(process: Process | None) -> ConfigurationError:
-    who = f" (PID {process.pid})" if process is not None else ""
-    config = config_of(process) if process is not None else None
-    return ConfigurationError(
-        f"the docker of this node{who} is rootless: its file is a user's own, not /etc/docker/daemon.json",
-        path=config,
-        hint="nothing was changed; run as that user, and name it: --config and --socket, with --toolkit-install-dir "
-        "and --pid-file in folders of the user's",
     )

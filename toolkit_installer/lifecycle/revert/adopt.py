@@ -6,10 +6,12 @@ import dataclasses
 import posixpath
 
 from toolkit_installer import __version__, log
-from toolkit_installer.engines.api import Engine, Memory
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import Engine, Recorded
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.ownership import Ownership
-from toolkit_installer.engines.registry import ROOMS
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.still_needed import named_in_files
@@ -38,24 +40,24 @@ def leftovers(node: Node, settings: Settings) -> Left:
     folder = settings.toolkit.folder
     records: list[EngineRecord] = []
     failures: list[ConfigurationError] = []
-    for room in (ROOMS[name] for name in settings.runtimes or ROOMS if name in ROOMS):
+    for adapter in map(adapter_of, settings.runtimes or registry.names()):
         try:
-            record = _engine(node, _settings(node, settings, room), room)
+            record = _engine(node, _target(node, settings, adapter), adapter, folder)
         except ConfigurationError as error:
-            failures += _failure(node, folder, room, error)
+            failures += _failure(node, folder, adapter, error)
         else:
             records += [] if record is None else [record]
     return Left(_receipt(node, settings, tuple(records)), tuple(failures))
 
 
-def _failure(node: Node, folder: str, room: Engine, error: ConfigurationError) -> list[ConfigurationError]:
+def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError) -> list[ConfigurationError]:
     """Return the error if it is about a file that names the toolkit; else say it, as it has nothing to do with us."""
     path = error.path
     if path is not None and any(each.file == path for each in named_in_files.naming(node, folder, known=[path])):
         return [error]
     log.get().warning(
         "Left the engine alone: its files cannot be read, and they do not name the toolkit",
-        engine=room.name,
+        engine=adapter.name,
         file=path,
         line=error.line,
         reason=error.reason,
@@ -92,30 +94,28 @@ def _left_by_us(node: Node, folder: str) -> bool:
     return found is not None and f"\n{wrappers.SIGNATURE}".encode() in found.content
 
 
-def _settings(node: Node, settings: Settings, room: Engine) -> Settings:
+def _target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:
     """Return where this engine's files are: a distribution may have them elsewhere than usual."""
-    own = settings.for_engine(room.name)
     try:
-        return decide.detect(node, own)[0].settings
+        return decide.locate(node, settings, (adapter.name,))[0]
     except ConfigurationError as error:
-        log.get().debug("Looking in the usual places", engine=room.name, reason=error.reason)
-        return own
+        log.get().debug("Looking in the usual places", engine=adapter.name, reason=error.reason)
+        return EngineTarget(adapter.name, settings.asked_of(adapter.name))
 
 
-def _engine(node: Node, settings: Settings, room: Engine) -> EngineRecord | None:
+def _engine(node: Node, target: EngineTarget, adapter: Engine, folder: str) -> EngineRecord | None:
     """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
-    survey = room.survey(node, settings.engine)
-    folder = settings.toolkit.folder
-    if not any(folder.encode() in (file.content or b"") for file in survey.files):
-        for file in survey.files:
-            room.without_us(file, Memory(), folder)  # one that is broken is told of, though it is none of ours
+    inspection = adapter.inspect(node, target)
+    if not any(folder.encode() in (file.content or b"") for file in inspection.files):
+        for file in inspection.files:
+            adapter.without_us(file, Recorded(), folder)  # one that is broken is told of, though it is none of ours
         return None
-    recognised = room.recognised(survey, settings.engine, folder)
+    recognised = adapter.recognised(inspection, folder)
     files = []
-    for file in reversed(survey.files):  # given back in the opposite order: first who imports, then what is imported
+    for file in reversed(inspection.files):  # reverted in the opposite order: first who imports, then what is imported
         ownership = recognised.get(file.path, Ownership())
-        if room.without_us(file, Memory(ownership=ownership), folder).base != file.content:
-            files.append(memory.adopted(room, file, ownership))
+        if adapter.without_us(file, Recorded(ownership=ownership), folder).base != file.content:
+            files.append(memory.adopted(adapter, file, ownership))
     if not files:
         return None
-    return EngineRecord(room.name, survey.socket, settings.engine.reload_mode, (), None, tuple(files))
+    return EngineRecord(adapter.name, inspection.socket, target.asked.reload_mode, (), None, tuple(files))

@@ -7,16 +7,26 @@ import time
 from collections.abc import Collection
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import Engine, EngineFile, EngineSilentError, Goal, Live, Reload, Survey
-from toolkit_installer.engines.common import stranding
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import (
+    DesiredFile,
+    DesiredState,
+    Engine,
+    EngineFile,
+    EngineSilentError,
+    Inspection,
+    Live,
+    Reload,
+)
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
-from toolkit_installer.engines.ownership import OurHandlers, beneath
-from toolkit_installer.engines.registry import room
+from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
-from toolkit_installer.lifecycle.observe import memories
+from toolkit_installer.lifecycle.observe import records_of
+from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.reload import Switcher
-from toolkit_installer.lifecycle.verify import NotServedError, Step, Switch
+from toolkit_installer.lifecycle.still_needed import stranding
+from toolkit_installer.lifecycle.verify import NotServedError, Switch
 from toolkit_installer.node import signals, sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention
@@ -32,7 +42,7 @@ _RUN_AGAIN = "then start this run again"
 
 
 class EngineReverter:
-    """Takes the handlers back from one engine at a time, as a receipt records them."""
+    """Reverts one engine at a time, as a receipt records it."""
 
     def __init__(self, node: Node, store: ReceiptStore, attention: Attention, seconds: float) -> None:
         """`seconds`: what an engine gets to answer, and to forget the handlers."""
@@ -41,7 +51,7 @@ class EngineReverter:
         self.switcher = Switcher(node, attention, seconds, store.folder)
 
     def retire(self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = ()) -> Receipt:
-        """Take the handlers back from one engine that is no longer to have them; the toolkit and the rest stay.
+        """Revert one engine that is no longer to have the handlers; the toolkit and the rest stay.
 
         `staying` are handlers that it has again soon. Return the receipt without it. Raises as `revert` does.
         """
@@ -57,66 +67,49 @@ class EngineReverter:
     def revert(
         self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = (), *, then: str = _UNINSTALL
     ) -> Receipt:
-        """Give an engine's files back; return the receipt with what was learnt on the way.
+        """Revert an engine's files; return the receipt with what was learnt on the way.
 
         `then` says what to do once the pods are deleted for whose sake this is refused.
         """
-        engine = room(record.name)
+        engine = adapter_of(record.name)
         originals: dict[str, bytes] = {}
-        live = self._ask(engine, record)
-        goals = self._goals(receipt, record, originals)
-        self._refuse_stranding(receipt, record, live, goals, staying, then=then)
-        reload = self._reload(engine, record, live)
+        work = self._work(receipt, record, originals)
+        stranding.refuse(self.node, work, stranding.handlers_of_ours(receipt.toolkit_folder, record, staying), then)
+        reload = self._reload(engine, record, work.inspection)
         files = []
-        for file, (present, goal) in zip(reversed(record.files), goals, strict=True):
-            files.append(self._record(engine, file, present, goal, reload))
-            for note in goal.left:
+        for file, wanted in zip(reversed(record.files), work.desired.files, strict=True):
+            files.append(self._record(engine, file, wanted, reload))
+            for note in wanted.left:
                 log.get().warning("Somebody changed what was ours", file=file.path, engine=record.name, what=note)
-            for note in goal.notes:
+            for note in wanted.notes:
                 log.get().info(note, file=file.path, engine=record.name)
-            if goal.base is not None:
-                originals[memory.digest(goal.base)] = goal.base
+            if wanted.base is not None:
+                originals[memory.digest(wanted.base)] = wanted.base
         record = dataclasses.replace(record, files=tuple(reversed(files)))
         engines = tuple(record if other.name == record.name else other for other in receipt.engines)
         receipt = dataclasses.replace(receipt, state=State.REVERTING, engines=engines)
         self.store.save(receipt, originals)
-        self._switch(engine, record, live, reload, goals, receipt.toolkit_folder)
+        self._switch(work, reload, receipt.toolkit_folder)
         return receipt
 
     def refuse_stranding(self, receipt: Receipt, record: EngineRecord) -> None:
-        """Raise ConfigurationError where `retire` would, because pods need a handler that it takes back."""
-        live = self._ask(room(record.name), record)
-        self._refuse_stranding(receipt, record, live, self._goals(receipt, record, {}), then=_RUN_AGAIN)
+        """Raise ConfigurationError where `retire` would, because pods need a handler that it removes."""
+        is_ours = stranding.handlers_of_ours(receipt.toolkit_folder, record)
+        stranding.refuse(self.node, self._work(receipt, record, {}), is_ours, _RUN_AGAIN)
 
-    def _goals(
-        self, receipt: Receipt, record: EngineRecord, originals: dict[str, bytes]
-    ) -> list[tuple[EngineFile, Goal]]:
-        """Return an engine's files as they are, each with what it should be without us, the last recorded one first.
+    def _work(self, receipt: Receipt, record: EngineRecord, originals: dict[str, bytes]) -> EngineWork:
+        """Return what is to become of an engine: its files without us, the last recorded one first.
 
-        The kept copies that they go back to go into `originals`.
+        The kept copies that they go back to go into `originals`. Raises as `_ask` does; ConfigurationError.
         """
-        engine = room(record.name)
-        remembered = memories(engine, record, self.store, originals)
-        found = []
+        engine = adapter_of(record.name)
+        live = self._ask(engine, record)
+        remembered = records_of(engine, record, self.store, originals)
+        desired = []
         for file in reversed(record.files):
             present = EngineFile(file.role, *self.node.locate_file(file.path))  # it may be a symlink by now
-            found.append((present, engine.without_us(present, remembered[file.path], receipt.toolkit_folder)))
-        return found
-
-    def _refuse_stranding(
-        self,
-        receipt: Receipt,
-        record: EngineRecord,
-        live: Live | None,
-        goals: list[tuple[EngineFile, Goal]],
-        staying: Collection[str] = (),
-        *,
-        then: str,
-    ) -> None:
-        """Raise ConfigurationError where pods need a handler that goes, unless it comes back as one of `staying`."""
-        ours = OurHandlers(receipt.toolkit_folder, frozenset(dict(record.handlers)), frozenset(staying))
-        after = [goal for _, goal in goals]
-        stranding.refuse(self.node, room(record.name), record.socket, live, after, ours, then)
+            desired.append(engine.without_us(present, remembered[file.path], receipt.toolkit_folder))
+        return EngineWork(record.name, Inspection(record.socket, (), live), DesiredState(tuple(desired), {}, None))
 
     def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
         """Ask the engine; one that runs and is slow to answer gets its time, one that is down is not waited for.
@@ -150,13 +143,13 @@ class EngineReverter:
                 )
                 return None
 
-    def _reload(self, engine: Engine, record: EngineRecord, live: Live | None) -> Reload:
+    def _reload(self, engine: Engine, record: EngineRecord, inspection: Inspection) -> Reload:
         """Decide how to reload; an engine that cannot be reloaded is no reason to refuse the cleanup."""
-        if live is None:
+        if inspection.live is None:
             return Reload(ReloadMode.NONE)
         asked = EngineSettings(reload_mode=record.reload, allow_restart=True)
         try:
-            return engine.reload(self.node, Survey(record.socket, (), live), asked)
+            return engine.reload(self.node, inspection, asked)
         except ConfigurationError as error:
             log.get().warning(
                 "The engine cannot be reloaded: restart it, so that it forgets the handlers",
@@ -166,30 +159,20 @@ class EngineReverter:
             return Reload(ReloadMode.NONE)
 
     @staticmethod
-    def _record(engine: Engine, file: FileRecord, present: EngineFile, goal: Goal, reload: Reload) -> FileRecord:
+    def _record(engine: Engine, file: FileRecord, wanted: DesiredFile, reload: Reload) -> FileRecord:
         """Return the record for the way back: a run that is killed on it must find the new original, not the old."""
-        before: Before | None = None
-        if goal.base is not None:
-            before = file.before
-            if present.found is not None:
-                meta = present.found.metadata
-                before = Before(memory.digest(goal.base), meta.mode, meta.uid, meta.gid, meta.xattrs)
+        before = file.before if wanted.base is not None else None
+        if wanted.base is not None and wanted.file.found is not None:
+            meta = wanted.file.found.metadata
+            before = Before(memory.digest(wanted.base), meta.mode, meta.uid, meta.gid, meta.xattrs)
         written = set(file.written)
         if reload.mode is ReloadMode.SIGNAL:
-            transitional = engine.transitional(goal.base)
+            transitional = engine.transitional(wanted.base)
             if transitional is not None:
                 written.add(memory.digest(transitional))
         return dataclasses.replace(file, before=before, written=tuple(sorted(written)))
 
-    def _switch(  # the parts of one switch
-        self,
-        engine: Engine,
-        record: EngineRecord,
-        live: Live | None,
-        reload: Reload,
-        goals: list[tuple[EngineFile, Goal]],
-        toolkit_folder: str,
-    ) -> None:
+    def _switch(self, work: EngineWork, reload: Reload, toolkit_folder: str) -> None:
         def wrong(now: Live) -> list[str]:
             return [
                 f"it still lists the handler {name}, which runs {path}"
@@ -197,21 +180,20 @@ class EngineReverter:
                 if beneath(path, toolkit_folder) and name not in now.own
             ]
 
-        changes = any(goal.base != present.content for present, goal in goals)
-        if not changes and (live is None or not wrong(live)):
+        live = work.inspection.live
+        if not work.changes and (live is None or not wrong(live)):
             reload = Reload(ReloadMode.NONE)
-        steps = [Step(present, goal.base) for present, goal in goals]
-        switch = Switch(engine, record.socket, live, steps, reload, wrong, last_resort=True)
+        switch = Switch(adapter_of(work.name), work.inspection, work.desired.files, reload, wrong, last_resort=True)
         try:
             self.switcher.make(switch, interruptible=False)
         except NotServedError as error:
             if error.answers:
                 raise EngineRejectedError(
-                    f"{record.name} has its old configuration back, but {error.reason}",
+                    f"{work.name} has its old configuration back, but {error.reason}",
                     hint="look for another file that names the handler; then run `toolkit-installer uninstall`",
                 ) from error
             raise EngineDownError(
-                f"{record.name} DOES NOT COME BACK, although its old configuration is in place: {error.reason}",
+                f"{work.name} DOES NOT COME BACK, although its old configuration is in place: {error.reason}",
                 hint="look at its log and restart it; then run `toolkit-installer uninstall`",
             ) from error
-        log.get().info("Took the handlers back", engine=record.name)
+        log.get().info("Took the handlers back", engine=work.name)

@@ -1,4 +1,4 @@
-"""Taking everything back: engines first, then the binaries that they no longer name, then the receipt."""
+"""Reverting everything: engines first, then the binaries that they no longer name, then the receipt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolkit_installer.receipt.store import ReceiptStore
 
 @dataclasses.dataclass(frozen=True)
 class Remainder:
-    """What is not as it was after everything was taken back.
+    """What is not as it was after everything was reverted.
 
     `unseen` are engines that are still to come back, `named` what names the toolkit in files that are not ours.
     """
@@ -35,7 +35,7 @@ class Remainder:
 
 
 class Reverter:
-    """Takes back what a receipt records."""
+    """Reverts what a receipt records."""
 
     def __init__(self, node: Node, store: ReceiptStore, attention: Attention, seconds: float) -> None:
         self.node = node
@@ -43,7 +43,7 @@ class Reverter:
         self.engines = EngineReverter(node, store, attention, seconds)
 
     def revert(self, receipt: Receipt, *, keep_toolkit: bool, known: Sequence[str] = ()) -> Remainder:
-        """Take back everything. What comes to an end here is never refused, and may be repeated after a crash.
+        """Revert everything. What comes to an end here is never refused, and may be repeated after a crash.
 
         The toolkit stays where `keep_toolkit` says so, or something still needs or names it; `known` are more files of
         engines that may. Each engine is for itself: all are tried, whatever becomes of the others.
@@ -95,12 +95,12 @@ class Reverter:
         return Remainder(stays, tuple(self.engines.switcher.unseen), specified, recorded=False)
 
     def _revert_recorded(self, receipt: Receipt, record: EngineRecord) -> Receipt:
-        """Give an engine's files back by what is recorded by now: an attempt before may have learnt something."""
+        """Revert an engine by what is recorded by now: an attempt before may have learnt something."""
         learnt = self.store.load() or receipt
         return self.engines.revert(learnt, next(each for each in learnt.engines if each.name == record.name))
 
     def _revert_specifications(self, receipt: Receipt) -> Receipt:
-        """Give the CDI specifications back; return the receipt with what was learnt on the way."""
+        """Revert the CDI specifications; return the receipt with what was learnt on the way."""
         seen = cdi_files.read_specifications(self.node, self.store, [file.path for file in receipt.specifications])
         works = [cdi_files.reverted(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
         if not works:

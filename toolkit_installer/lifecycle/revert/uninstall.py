@@ -6,6 +6,7 @@ import dataclasses
 import os
 
 from toolkit_installer import log
+from toolkit_installer.engines import registry
 from toolkit_installer.engines.common.undisturbed import undisturbed
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
@@ -19,7 +20,7 @@ from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
-from toolkit_installer.settings import EngineName, Settings
+from toolkit_installer.settings import Settings
 
 
 def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile) -> None:
@@ -101,7 +102,7 @@ def revert(  # what a cleanup depends on
 
     Raises as Reverter.revert does, but ChangedMeanwhileError.
     """
-    own = [settings.for_engine(name).engine for name in EngineName]
+    own = [settings.asked_of(name) for name in registry.names()]
     known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
 
     def work() -> Remainder:

@@ -7,12 +7,12 @@ import hashlib
 from collections.abc import Container, Mapping, Sequence
 
 from toolkit_installer import log
+from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.detect.table import TABLE
 from toolkit_installer.engines.ownership import beneath
-from toolkit_installer.engines.registry import ROOMS, room
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.still_needed import containers, engine_paths, named_in_files
 from toolkit_installer.node import sockets
@@ -55,7 +55,7 @@ def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecor
     """
     seen = {node.files.canonical(record.socket) for record in known}
     found, unseen = [], []
-    usual = [(row.engine, row.socket) for row in TABLE if row.refused is None and row.engine in ROOMS]
+    usual = [(row.engine, row.socket) for row in TABLE if row.refused is None]
     for engine, socket in dict.fromkeys((*usual, *serving.served(node))):
         try:
             place = node.files.canonical(socket)
@@ -80,7 +80,7 @@ def _unseen(node: Node, folder: str) -> list[str]:
     for engine, process, bound in serving.unnamed(node):
         for socket in bound:
             try:
-                live = room(engine).ask(node, socket, _ASK_SECONDS)
+                live = adapter_of(engine).ask(node, socket, _ASK_SECONDS)
             except EngineBrokenError:
                 break  # it runs without its CRI, and offers no handler
             except EngineSilentError:
@@ -97,7 +97,7 @@ def _unseen(node: Node, folder: str) -> list[str]:
 def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
     """Return the handlers in the folder that a live engine offers, or why that cannot be known."""
     try:
-        live = room(record.name).ask(node, record.socket, _ASK_SECONDS)
+        live = adapter_of(record.name).ask(node, record.socket, _ASK_SECONDS)
     except EngineBrokenError:
         return []  # it runs without its CRI, and offers no handler; its containers are looked for by themselves
     except EngineSilentError:

@@ -19,11 +19,10 @@ from toolkit_installer import log
 from toolkit_installer.documents import mentions, toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
-from toolkit_installer.engines.containerd import additions as containerd_additions
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import started as containerd_started
 from toolkit_installer.engines.containerd.layouts import Layout
-from toolkit_installer.engines.containerd.tables import executable, shape
+from toolkit_installer.engines.containerd.tables import executable, runtimes_in, shape
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.lifecycle.still_needed import engine_paths
@@ -227,7 +226,7 @@ def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
 def _making(node: Node, path: str) -> Layout | None:
     """Return the layout of the distribution that generates this file at each start; None: it is no such file."""
     try:
-        layout = containerd_started.find(node, path)
+        layout = containerd_started.layout_for(node, path)
     except ConfigurationError:
         return None
     made = layout is not None and path in (layout.generated, layout.source) and path != layout.drop_in
@@ -246,7 +245,7 @@ def _default_of(layout: Layout, path: str, content: bytes, folders: Sequence[str
         return
     tables = shape(layout.plugin)
     name = lookup(document, tables.default)
-    entry = containerd_additions.runtimes(document, layout.plugin).get(name) if isinstance(name, str) else None
+    entry = runtimes_in(document, layout.plugin).get(name) if isinstance(name, str) else None
     runs = executable(entry) if entry is not None else None
     if runs is not None and any(beneath(runs, folder) for folder in folders):
         words = f"{runs} as the default runtime, which {layout.name} was told (its --default-runtime)"

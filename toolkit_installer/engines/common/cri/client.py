@@ -7,8 +7,7 @@ import json
 import os
 from typing import Any
 
-from toolkit_installer.engines.common import asking
-from toolkit_installer.engines.common.asking import NoAnswerError
+from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError, run
@@ -62,7 +61,7 @@ def pods(root: Root, path: str, seconds: float) -> list[Pod]:
 
 def _asked(root: Root, path: str, seconds: float, function: str, *, allowed: float) -> dict[str, Any]:
     """Return what one of the child's functions prints, which gets `allowed` seconds for its answer."""
-    folder, name = os.path.split(asking.place_of(root, path))
+    folder, name = os.path.split(place_of_socket(root, path))
     command = interpreter.calling(f"toolkit_installer.engines.common.cri.ask:{function}", "ask", name, f"{seconds:g}")
     try:
         done = run(command, seconds=allowed + _START_SECONDS, folder=folder)

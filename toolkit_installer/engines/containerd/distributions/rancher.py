@@ -51,4 +51,4 @@ class Rancher(Generating):
         """Return the layout of a file that this one of the two made, or is to make, or of a template that was named."""
         from toolkit_installer.engines.containerd.distributions import rancher_layout  # noqa: PLC0415  # see generating
 
-        return rancher_layout.find(self, read, config)
+        return rancher_layout.layout_of(self, read, config)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.common.distribution import Distribution
-from toolkit_installer.engines.containerd import additions
+from toolkit_installer.engines.containerd import tables
 from toolkit_installer.engines.containerd.distributions.generating import Read, not_made
 from toolkit_installer.engines.containerd.distributions.rancher import BESIDE, FOLDERS, MADE, TEMPLATES
 from toolkit_installer.engines.containerd.layouts import DROP_IN, RUNC, Detection, Layout, Way
@@ -47,7 +47,9 @@ class RancherLayout(Layout):
 
     def way(self, node: Node, release: str | None) -> tuple[Way, tuple[str, ...]]:
         """Return the drop-in where it is read, else the template, else none."""
-        known = _numbers(release) if release is not None else None
+        found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", release) if release is not None else None  # such as v2.1.4-k3s1
+        numbers = tuple(int(number or 0) for number in found.groups()) if found else ()
+        known = numbers if release is not None else None
         deep = known is None or known[:2] >= MERGES_DEEPLY
         if self.imports and deep and not self.named_template:
             return Way.DROP_IN, ()
@@ -77,7 +79,7 @@ class RancherLayout(Layout):
         return _NAMES.isdisjoint(socket.split("/")) and not any(map(is_there, beside))
 
 
-def find(distribution: Distribution, read: Read, config: str) -> Layout | None:
+def layout_of(distribution: Distribution, read: Read, config: str) -> Layout | None:
     """Return the layout of a file that this one of the two made, or is to make, or of a template that was named."""
     template = config if posixpath.basename(config) in TEMPLATES.values() else None
     generated = posixpath.join(posixpath.dirname(config), "config.toml") if template is not None else config
@@ -91,7 +93,7 @@ def find(distribution: Distribution, read: Read, config: str) -> Layout | None:
     with located(generated):
         document = toml_document.parse(content or b"")
         if content is not None:
-            version = additions.version_of(document)
+            version = tables.made_version(document.get("version", 1))
         elif template is not None:
             version = _NEWEST if posixpath.basename(template) == TEMPLATES[_NEWEST] else _NEWEST - 1
         else:
@@ -110,12 +112,6 @@ def find(distribution: Distribution, read: Read, config: str) -> Layout | None:
         detects=DETECTION,
         runcs=(f"{data}/data/current/bin/{RUNC}", f"{data}/bin/{RUNC}"),
     )
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    """Return the numbers of a version such as "v2.1.4-k3s1" or "1.7.3"."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", release)
-    return tuple(int(number or 0) for number in found.groups()) if found else ()
 
 
 def _imports(patterns: object, folder: str, name: str) -> bool:

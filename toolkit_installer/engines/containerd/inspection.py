@@ -7,7 +7,7 @@ import posixpath
 
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.api import EngineFile, Live, Survey
+from toolkit_installer.engines.api import EngineFile, Inspection
 from toolkit_installer.engines.common import told, trial
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files as containerd_files
@@ -16,6 +16,7 @@ from toolkit_installer.engines.containerd.files import Imported, Missing
 from toolkit_installer.engines.containerd.layouts import Layout, Way
 from toolkit_installer.engines.containerd.sources import COMMAND, Sources
 from toolkit_installer.engines.containerd.tables import disabled
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.disk.reading import Reader
@@ -46,7 +47,7 @@ class Placed:
 
 
 @dataclasses.dataclass(frozen=True)
-class ContainerdSurvey(Survey):
+class ContainerdInspection(Inspection):
     """A containerd as it was found. Imported files that could be edited are among `files`, under their paths' names."""
 
     placed: Placed | None = None
@@ -59,10 +60,18 @@ class ContainerdSurvey(Survey):
     """What the handlers' settings may come from, beside these files."""
     kubelet: int | None = None
     """The PID of a kubelet of this node."""
+    recognised: bool = False
+    """The engine was recognised on the node, not named (`--runtime`)."""
+    drop_in_names: frozenset[str] = frozenset()
+    """The paths under which containerd may import our drop-in."""
+
+    def role_of(self, imported: Imported) -> str:
+        """Return the role of the file that is imported under whatever name: containerd reads it for each."""
+        known = next((file.role for file in self.files if file.path == imported.file), None)
+        return known if known is not None else _role_of(imported)
 
 
-def role_of(imported: Imported) -> str:
-    """Return the role of an imported file."""
+def _role_of(imported: Imported) -> str:
     return DROP_IN_ROLE if imported.drop_in else f"{_IMPORT} {imported.path}"
 
 
@@ -71,19 +80,20 @@ def has_role(role: str) -> bool:
     return role in (ROOT_ROLE, DROP_IN_ROLE) or role in layouts.ROLES or role.startswith(f"{_IMPORT} ")
 
 
-def disabled_in(survey: Survey) -> tuple[str, str] | None:
+def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
     """Return which file switches the CRI plugin off, and by which name; None if none does. Raises DocumentError."""
-    contents = [(file.path, file.content or b"") for file in survey.files if file.role == ROOT_ROLE]
-    return disabled((path, toml_document.parse(content)) for path, content in (*contents, *survey.imported))
+    contents = [(file.path, file.content or b"") for file in inspection.files if file.role == ROOT_ROLE]
+    return disabled((path, toml_document.parse(content)) for path, content in (*contents, *inspection.imported))
 
 
-def look_at_distribution(
-    node: Node, settings: EngineSettings, layout: Layout, socket: str, live: Live | None, silence: str
-) -> ContainerdSurvey:
-    """Read what a distribution made, and what is added to it. Raises ConfigurationError, NodeError."""
-    process = live.process if live is not None else None
+def inspect_distribution(node: Node, target: EngineTarget, layout: Layout, answer: Inspection) -> ContainerdInspection:
+    """Read what a distribution made, and what is added to it; `answer` is what its containerd said.
+
+    Raises ConfigurationError, NodeError.
+    """
+    live, process = answer.live, answer.process
     way, notes = layout.way(node, live.version if live is not None else None)
-    drop_in, ignored = layout.drop_in_for(settings)
+    drop_in, ignored = layout.drop_in_for(target.asked)
     files = [
         EngineFile(layouts.GENERATED_ROLE, *node.locate_file(layout.generated)),
         EngineFile(layout.drop_in_role, *node.locate_file(drop_in)),
@@ -93,16 +103,18 @@ def look_at_distribution(
     own = layout.low_level(node, process)
     source = node.files.read_file(layout.source)
     placed = Placed(layout, way, source.content if source is not None else None, own, (*notes, *ignored))
-    place = started.config_or(process, layout.generated) if process is not None else None
-    sources = _sources(node, process, settings, place)
-    return ContainerdSurvey(socket, tuple(files), live, silence, placed=placed, sources=sources)
+    usual = layout.generated
+    place = (started.config_of(process, usual) or usual) if process is not None else None
+    sources = _sources(node, process, target.asked, place)
+    return ContainerdInspection(answer.socket, tuple(files), live, answer.silence, placed=placed, sources=sources)
 
 
-def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, silence: str) -> ContainerdSurvey:
+def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> ContainerdInspection:
     """Read everything of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
-    process = live.process if live is not None else None
-    given = _given(process, settings)
-    config = settings.config or given or CONFIG
+    process = answer.process
+    settings = target.asked
+    given = _given(process, target)
+    config = target.config or given or CONFIG
     root = EngineFile(ROOT_ROLE, *node.locate_file(config))
     drop_in_path = settings.drop_in or DROP_IN
     drop_in = EngineFile(DROP_IN_ROLE, *node.locate_file(drop_in_path))
@@ -112,24 +124,26 @@ def look(node: Node, settings: EngineSettings, socket: str, live: Live | None, s
         elsewhere[posixpath.dirname(given)] = posixpath.dirname(config)
     names = frozenset({drop_in_path, drop_in.path, named})
     different = {there: here for there, here in elsewhere.items() if there != here}
-    graph = containerd_files.read(node.files, config, root.content or b"", names, different)
+    graph = containerd_files.read_imports(node.files, config, root.content or b"", names, different)
     files = (root, drop_in, *_editable(node, graph.imported, {root.path, drop_in.path}))
-    place = started.config_or(process, CONFIG) if process is not None and started.is_known(process) else None
-    return ContainerdSurvey(
-        socket,
+    place = started.config_of(process, CONFIG) if process is not None else None
+    return ContainerdInspection(
+        answer.socket,
         files,
-        live,
-        silence,
+        answer.live,
+        answer.silence,
         tuple((each.path, each.content) for each in graph.imported if not each.drop_in),
         graph=graph.imported,
         missing=graph.missing,
         sources=_sources(node, process, settings, place),
-        kubelet=_kubelet(node),
-        elsewhere=_elsewhere(node, process, settings),
+        kubelet=next((each.pid for each in processes.named(frozenset({"kubelet"})) if node.is_home_of(each)), None),
+        recognised=target.recognised,
+        drop_in_names=names,
+        elsewhere=_elsewhere(node, process, target),
     )
 
 
-def _given(process: Process | None, settings: EngineSettings) -> str | None:
+def _given(process: Process | None, target: EngineTarget) -> str | None:
     """Return the file that the running containerd was started with; None: none, or that cannot be seen.
 
     Raises NodeError, and HiddenError for what cannot be seen where nobody named the file.
@@ -139,27 +153,27 @@ def _given(process: Process | None, settings: EngineSettings) -> str | None:
     try:
         return started.told_config(process)
     except told.HiddenError as error:
-        if settings.config is None:
+        if target.config is None:
             raise
-        log.get().warning("Going by the file that was named", file=settings.config, why=error.reason)
+        log.get().warning("Going by the file that was named", file=target.config, why=error.reason)
         return None
 
 
-def _elsewhere(node: Node, process: Process | None, settings: EngineSettings) -> str:
+def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str:
     """Return what the running containerd reads where that is neither the file that was named nor imports it."""
-    if process is None or process.name not in PROCESS_NAMES[EngineName.CONTAINERD] or settings.config is None:
+    if process is None or process.name not in PROCESS_NAMES[EngineName.CONTAINERD] or target.config is None:
         return ""
-    if not started.is_known(process):
-        return ""
-    theirs = started.config_or(process, CONFIG)
-    if told.reads(node, process, theirs, settings.config) is not False:
+    theirs = started.config_of(process, CONFIG)
+    if theirs is None or told.reads(node, process, theirs, target.config) is not False:
         return ""
     try:
         content = processes.read_as(process, theirs) or b""
-        imported = containerd_files.read(Reader(processes.root_of(process)), theirs, content, frozenset()).imported
+        imported = containerd_files.read_imports(
+            Reader(processes.root_of(process)), theirs, content, frozenset()
+        ).imported
     except ConfigurationError:
         return ""  # it cannot be read, so it is not known what it imports
-    known = any(told.reads(node, process, each.place, settings.config) is not False for each in imported)
+    known = any(told.reads(node, process, each.place, target.config) is not False for each in imported)
     return "" if known else theirs
 
 
@@ -173,7 +187,7 @@ def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> li
             continue  # a symlink out of its mount: it can be looked at, and is not ours to change
         if path not in known and ENDING in posixpath.basename(path):
             known.add(path)
-            result.append(EngineFile(role_of(each), path, found))
+            result.append(EngineFile(_role_of(each), path, found))
     return result
 
 
@@ -188,9 +202,3 @@ def _sources(node: Node, process: Process | None, settings: EngineSettings, plac
         printed, _ = trial.containerd_dump_of(node.programs, process.executable, place)
     found = {path: node.files.read_file(path) for word, _, path in (each.partition("=") for each in asked) if path}
     return Sources(asked, printed, {path: each.content if each is not None else None for path, each in found.items()})
-
-
-def _kubelet(node: Node) -> int | None:
-    """Return the PID of a kubelet that lives on this node, None if there is none."""
-    kubelets = (process for process in processes.named(frozenset({"kubelet"})) if node.is_home_of(process))
-    return next((process.pid for process in kubelets), None)

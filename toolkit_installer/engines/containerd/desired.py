@@ -8,19 +8,20 @@ from collections.abc import Mapping
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import lookup, same
-from toolkit_installer.engines.api import Goal, Goals, Request
-from toolkit_installer.engines.containerd import additions, config, links, sources
+from toolkit_installer.engines.api import DesiredFile, DesiredState
+from toolkit_installer.engines.containerd import config, sources
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
-from toolkit_installer.engines.containerd.survey import DROP_IN, DROP_IN_ROLE, ROOT_ROLE
-from toolkit_installer.engines.containerd.tables import RUNTIME, SHORT, shape
+from toolkit_installer.engines.containerd.inspection import DROP_IN, DROP_IN_ROLE, ENDING, ROOT_ROLE
+from toolkit_installer.engines.containerd.tables import RUNTIME, SHORT, runtimes_in, shape
 from toolkit_installer.engines.containerd.views import MERGES_DEEPLY, Read, View
 from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError
 
 
-def by_drop_in(work: Work) -> Goals | None:
+def by_drop_in(work: Work) -> DesiredState | None:
     """Put the handlers into a file of our own that the root imports; the root changes by one import at most.
 
     None where that is not sure to work: the daemon may not merge deeply, the root has no version that the drop-in
@@ -46,58 +47,63 @@ def by_drop_in(work: Work) -> Goals | None:
     else:
         text, ownership = config.with_import(base, host_path)
     part = work.part(plugin, (View.DEEP,))
-    files = [work.edited(drop_in, [part], new), work.settled(root, text, ownership)]
-    untouched = [goal for role, goal in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
-    return work.goals([*untouched, *files], ())
+    files = [work.edited(drop_in, [part], new), root.with_us(text, toml_document.parse, ownership)]
+    untouched = [wanted for role, wanted in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
+    return work.desired([*untouched, *files], ())
 
 
 def _contradicts(file: Read, plugin: str, request: Request) -> bool:
     """Tell whether an imported file names a default, or a handler of ours."""
     place = shape(plugin)
-    known = additions.runtimes(file.document, plugin)
+    known = runtimes_in(file.document, plugin)
     named = any(handler.name in known for handler in request.handlers)
     return named or (request.default is not None and bool(lookup(file.document, place.default)))
 
 
-def in_place(work: Work) -> Goals:
+def in_place(work: Work) -> DesiredState:
     """Put the handlers into the file that has the table already, or into the root: where every daemon sees them.
 
     Raises ConfigurationError where no such edit is right for every containerd that may read the files.
     """
-    wanted: dict[tuple[str, str], list[View]] = {}
+    plugins: dict[tuple[str, str], list[View]] = {}
     for view in work.views:
         plugin = work.plugin(view)
         role = work.roles[views_of.owner(view, work.files, plugin).path]
-        wanted.setdefault((role, plugin), []).append(view)
+        plugins.setdefault((role, plugin), []).append(view)
         if work.release is None and plugin == SHORT and view is View.DEEP:
-            wanted.setdefault((role, RUNTIME), []).append(view)
+            plugins.setdefault((role, RUNTIME), []).append(view)
     drop_in = work.without[DROP_IN_ROLE]
     edited = dict(work.without)
-    for role in dict.fromkeys(role for role, _ in wanted):
+    for role in dict.fromkeys(role for role, _ in plugins):
         if role not in work.without:
             raise _not_editable(work, role)
-        parts = [work.part(plugin, views) for (place, plugin), views in wanted.items() if place == role]
+        parts = [work.part(plugin, views) for (place, plugin), views in plugins.items() if place == role]
         version = work.new_version if role == ROOT_ROLE else None
         edited[role] = work.edited(work.without[role], parts, version)
     _refuse_what_would_be_lost(work, edited)
-    imported = [goal for role, goal in edited.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
+    imported = [wanted for role, wanted in edited.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     unknown = f"{drop_in.path} is not used: containerd is not known to be 2.1 or later, so config.toml is edited"
     unused = work.release is None and edited[DROP_IN_ROLE].target == drop_in.base
-    return work.goals([*imported, edited[ROOT_ROLE], edited[DROP_IN_ROLE]], (unknown,) if unused else ())
+    return work.desired([*imported, edited[ROOT_ROLE], edited[DROP_IN_ROLE]], (unknown,) if unused else ())
 
 
 def _not_editable(work: Work, role: str) -> ConfigurationError:
     """Return the error for a file that counts and cannot be changed from here."""
-    imported = next(each for each in work.survey.graph if work.roles.get(each.path) == role)
+    imported = next(each for each in work.inspection.graph if work.roles.get(each.path) == role)
     root = work.without[ROOT_ROLE].path
+    if ENDING not in posixpath.basename(imported.file):
+        leads = "" if imported.file == imported.place else f"it leads to {imported.file}, whose name"
+        why = f"{leads or 'its name'} has no {ENDING}"
+    else:
+        why = f"it leads to {imported.file}, which is on another mount: the node's file may not be what is seen here"
     return ConfigurationError(
-        f"configures the CRI plugin, and cannot be changed from here: {links.why_not_editable(imported)}",
+        f"configures the CRI plugin, and cannot be changed from here: {why}",
         path=imported.path,
         hint=f"move its CRI settings into {root}, or mount the node's / and use --node-root",
     )
 
 
-def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, Goal]) -> None:
+def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) -> None:
     """Raise ConfigurationError if some daemon that may read the files would not have all it had, and our handlers."""
     after = [
         dataclasses.replace(file, document=toml_document.parse(edited[role].target or b""))

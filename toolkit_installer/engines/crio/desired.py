@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Table, lookup, same
-from toolkit_installer.engines.api import EngineFile, Goal, Goals, Live, Memory, Request, Survey
+from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Recorded
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
 from toolkit_installer.engines.crio.live import told as told_of
 from toolkit_installer.engines.crio.sources import Sources
-from toolkit_installer.engines.ownership import Base, Ownership, given_back, settled
+from toolkit_installer.engines.ownership import Ownership, revert_content
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, UsageError, located
 from toolkit_installer.settings import ConfigMode
 
@@ -30,44 +31,46 @@ _OLDER_NAMES = frozenset({"99-nvidia.conf", "99-nvidia.toml"})
 
 
 @dataclasses.dataclass(frozen=True)
-class CrioSurvey(Survey):
+class CrioInspection(Inspection):
     """CRI-O as it was found. `unread` says in words why it would not read our drop-in."""
 
     sources: Sources = Sources()
     unread: str = ""
 
 
-def goals_of(survey: CrioSurvey, request: Request, memories: Mapping[str, Memory]) -> Goals:
-    """Return what all files should be. `survey.files` are in CRI-O's order, the hook's file last.
+def desired_state(inspection: CrioInspection, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
+    """Return what all files should be. `inspection.files` are in CRI-O's order, the hook's file last.
 
     Raises ConfigurationError, UsageError.
     """
-    unknown = recognised(survey, request.toolkit_folder)
+    unknown = recognised(inspection, request.toolkit_folder)
     bases = [
-        without_us(file, memories.get(file.path, Memory(ownership=unknown[file.path])), request.toolkit_folder)
-        for file in survey.files
+        without_us(file, records.get(file.path, Recorded(ownership=unknown[file.path])), request.toolkit_folder)
+        for file in inspection.files
     ]
-    lender = known = _with_flag(effective(survey.live, bases), survey.live)
+    base = known = effective(inspection.live, bases)
+    if flag := told_of(inspection.live, "--default-runtime"):  # the command line goes before all files
+        base = known = config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}])
     served: dict[str, str] = {}
     default = None
     if request.settings.config_mode is ConfigMode.HOOK:
-        goals = _with_hook(survey, request, bases, known)
+        desired = _with_hook(inspection, request, bases, known)
     else:
-        _refuse_flags(survey.live, request)
-        lender = _lender(survey, request, known)
-        goals = _with_handlers(survey, request, bases, lender)
+        _refuse_flags(inspection.live, request)
+        base = _base_configuration(inspection, request, known)
+        desired = _with_handlers(inspection, request, bases, base)
         served = {handler.name: handler.executable for handler in request.handlers}
         default = request.default
-        _refuse_overrides(effective(survey.live, goals), goals, served, default)
-    low_level = config.low_level(lender, survey.live.handlers if survey.live is not None else {})
+        _refuse_overrides(effective(inspection.live, desired), desired, served, default)
+    low_level = config.low_level(base, inspection.live.handlers if inspection.live is not None else {})
     # ours stands before others' leftovers go: CRI-O does not start with a default that no file has
-    ordered = tuple(sorted(goals, key=lambda goal: goal.role != DROP_IN_ROLE))
-    return Goals(ordered, served, default, low_level, _notes(survey, known, served, default))
+    ordered = tuple(sorted(desired, key=lambda wanted: wanted.role != DROP_IN_ROLE))
+    return DesiredState(ordered, served, default, low_level, _notes(inspection, known, served, default))
 
 
-def recognised(survey: Survey, toolkit_folder: str) -> dict[str, Ownership]:
+def recognised(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownership]:
     """Return what is ours by path though no receipt says so. Raises ConfigurationError."""
-    texts = {file.path: file.content or b"" for file in survey.files if file.role != HOOK_ROLE}
+    texts = {file.path: file.content or b"" for file in inspection.files if file.role != HOOK_ROLE}
     gone: set[str] = set()
     kept: set[str] = set()
     for path, content in texts.items():
@@ -76,64 +79,53 @@ def recognised(survey: Survey, toolkit_folder: str) -> dict[str, Ownership]:
         gone |= inside
         kept |= others
     found = {path: config.recognised(content, gone - kept) for path, content in texts.items()}
-    return {file.path: found.get(file.path, Ownership()) for file in survey.files}
+    return {file.path: found.get(file.path, Ownership()) for file in inspection.files}
 
 
-def without_us(file: EngineFile, memory: Memory, toolkit_folder: str) -> Goal:
+def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
     """Return a file without us: its target is its base. Raises ConfigurationError."""
 
-    def taken_out(content: bytes) -> Base:
-        text, left = config.without_us(content, memory.ownership, toolkit_folder, memory.before)
+    def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
+        text, left = config.without_us(content, recorded.ownership, toolkit_folder, recorded.before)
         own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
-        made = memory.before is None and (memory.written or (own and text != content))
+        made = recorded.before is None and (recorded.written or (own and text != content))
         if made and config.says_nothing(text):
             return None, left  # it was made for us, or by an older installer, and nobody else put anything in
         return text, left
 
     with located(file.path):
         if file.role == HOOK_ROLE:
-            base, left = crio_hook.without_us(file.content, memory.before, memory.written, toolkit_folder)
+            base, left = crio_hook.without_us(file.content, recorded.before, recorded.written, toolkit_folder)
         else:
-            base, left = given_back(file.content, memory.before, memory.written, taken_out)
-    return Goal(file.role, file.path, base, base, left=left)
+            base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
+    return DesiredFile(file, base, base, left=left)
 
 
-def effective(live: Live | None, goals: Sequence[Goal]) -> Table:
+def effective(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
     """Return what CRI-O makes of the files' targets, which are in its order. Raises ConfigurationError."""
     documents = []
-    for goal in goals:
-        if goal.role != HOOK_ROLE and goal.target is not None:
-            with located(goal.path):
-                documents.append(config.check(goal.target))
+    for wanted in desired:
+        if wanted.role != HOOK_ROLE and wanted.target is not None:
+            with located(wanted.path):
+                documents.append(config.parse_checked(wanted.target))
     return config.merged(config.built_in(live.release if live is not None else None), documents)
 
 
-def lost(live: Live, goals: Sequence[Goal]) -> set[str]:
-    """Return the handlers of the running CRI-O that it would not know once its files are the goals' targets."""
-    return live.handlers.keys() - config.names(effective(live, goals))
+def by_role(desired: Sequence[DesiredFile], role: str) -> DesiredFile:
+    """Return what the file of that role is to be."""
+    return next(wanted for wanted in desired if wanted.role == role)
 
 
-def by_role(goals: Sequence[Goal], role: str) -> Goal:
-    """Return the goal for the file of that role."""
-    return next(goal for goal in goals if goal.role == role)
+def _replaced(desired: Sequence[DesiredFile], new: DesiredFile) -> list[DesiredFile]:
+    return [new if wanted.role == new.role else wanted for wanted in desired]
 
 
-def _replaced(goals: Sequence[Goal], new: Goal) -> list[Goal]:
-    return [new if goal.role == new.role else goal for goal in goals]
-
-
-def _drop_in_goal(survey: CrioSurvey, without: Goal, text: bytes, ownership: Ownership) -> Goal:
-    """Return the goal for the drop-in; one that says all this already, in somebody's own order, stays as it is."""
-    target = settled(survey.file(without.role).content, text, toml_document.parse)
-    return dataclasses.replace(without, target=target, ownership=ownership)
-
-
-def _lender(survey: CrioSurvey, request: Request, known: Table) -> Table:
+def _base_configuration(inspection: CrioInspection, request: Request, known: Table) -> Table:
     """Return what has the settings for our handlers: the source that was asked for, else `known`, all the files.
 
     Raises ConfigurationError.
     """
-    sources = survey.sources
+    sources = inspection.sources
     if sources.failed:
         raise ConfigurationError(
             f"none of the sources of CRI-O's settings can be read: {'; '.join(sources.heard)}",
@@ -142,38 +134,42 @@ def _lender(survey: CrioSurvey, request: Request, known: Table) -> Table:
     if sources.source is None:
         return known
     with located(sources.source.name):
-        document = config.check(sources.source.content)
-    built_in = config.built_in(survey.live.release if survey.live is not None else None)
-    return config.lent(document, built_in, known, request.toolkit_folder)
+        document = config.parse_checked(sources.source.content)
+    built_in = config.built_in(inspection.live.release if inspection.live is not None else None)
+    return config.base_configuration(document, built_in, known, request.toolkit_folder)
 
 
-def _refuse_unread(survey: CrioSurvey, drop_in: Goal) -> None:
+def _refuse_unread(inspection: CrioInspection, drop_in: DesiredFile) -> None:
     """Raise ConfigurationError where CRI-O would never read our file."""
-    if survey.unread:
+    if inspection.unread:
         raise ConfigurationError(
-            survey.unread,
+            inspection.unread,
             path=drop_in.path,
             hint="name a file in that folder with --drop-in-config; where only single folders of the node are mounted, "
             "mount it and name the file as it is seen there",
         )
 
 
-def _with_handlers(survey: CrioSurvey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
+def _with_handlers(
+    inspection: CrioInspection, request: Request, desired: Sequence[DesiredFile], known: Table
+) -> list[DesiredFile]:
     taken = [handler.name for handler in request.handlers if handler.name in _BUILT_IN_NAMES]
     if taken:
         raise UsageError(
             f"--runtime-name {taken[0]!r} cannot be used: it is CRI-O's own runtime",
             hint="choose another name, such as nvidia",
         )
-    drop_in = by_role(goals, DROP_IN_ROLE)
-    _refuse_unread(survey, drop_in)
+    drop_in = by_role(desired, DROP_IN_ROLE)
+    _refuse_unread(inspection, drop_in)
     made = config.entries(known, request.handlers)
     with located(drop_in.path):
         text, ownership = config.with_us(drop_in.base or b"", made, request.default)
-    return _replaced(goals, _drop_in_goal(survey, drop_in, text, ownership))
+    return _replaced(desired, drop_in.with_us(text, toml_document.parse, ownership))
 
 
-def _with_hook(survey: CrioSurvey, request: Request, goals: Sequence[Goal], known: Table) -> list[Goal]:
+def _with_hook(
+    inspection: CrioInspection, request: Request, desired: Sequence[DesiredFile], known: Table
+) -> list[DesiredFile]:
     """Put the hook's file in place; the drop-in only names its folder, if CRI-O does not know it."""
     if not request.settings.hook_filename.endswith(_HOOK_ENDING):
         raise UsageError(
@@ -181,14 +177,14 @@ def _with_hook(survey: CrioSurvey, request: Request, goals: Sequence[Goal], know
             f"only the files whose names end in {_HOOK_ENDING}",
             hint=f"choose a name such as oci-nvidia-hook{_HOOK_ENDING}",
         )
-    hook = by_role(goals, HOOK_ROLE)
+    hook = by_role(desired, HOOK_ROLE)
     target = crio_hook.content(request.toolkit_folder)
-    present = survey.file(HOOK_ROLE).content
+    present = hook.file.content
     if present is not None and _same_json(present, target):
         target = present
-    result = _replaced(goals, dataclasses.replace(hook, target=target))
+    result = _replaced(desired, dataclasses.replace(hook, target=target))
     folder = request.settings.hooks_dir
-    told = told_of(survey.live, "--hooks-dir")
+    told = told_of(inspection.live, "--hooks-dir")
     folders = told.split(",") if told is not None else config.hooks_dirs(known)
     if folder in folders:
         return result
@@ -198,11 +194,11 @@ def _with_hook(survey: CrioSurvey, request: Request, goals: Sequence[Goal], know
             path=folder,
             hint="name one of these folders with --hooks-dir, or add this one to CRI-O's command line",
         )
-    drop_in = by_role(goals, DROP_IN_ROLE)
-    _refuse_unread(survey, drop_in)
+    drop_in = by_role(desired, DROP_IN_ROLE)
+    _refuse_unread(inspection, drop_in)
     with located(drop_in.path):
         text, ownership = config.with_hooks_dir(drop_in.base or b"", known, folder)
-    return _replaced(result, _drop_in_goal(survey, drop_in, text, ownership))
+    return _replaced(result, drop_in.with_us(text, toml_document.parse, ownership))
 
 
 def _same_json(present: bytes, wanted: bytes) -> bool:
@@ -229,30 +225,32 @@ def _refuse_flags(live: Live | None, request: Request) -> None:
             )
 
 
-def _refuse_overrides(read: Table, goals: Sequence[Goal], served: Mapping[str, str], default: str | None) -> None:
+def _refuse_overrides(
+    read: Table, desired: Sequence[DesiredFile], served: Mapping[str, str], default: str | None
+) -> None:
     """Raise ConfigurationError if a file that CRI-O reads after ours says otherwise."""
     for path in config.differences(read, served, default):
-        for goal in reversed(goals):
-            if goal.role in (HOOK_ROLE, DROP_IN_ROLE) or goal.target is None:
+        for wanted in reversed(desired):
+            if wanted.role in (HOOK_ROLE, DROP_IN_ROLE) or wanted.target is None:
                 continue
-            if lookup(toml_document.parse(goal.target), path):
-                drop_in = by_role(goals, DROP_IN_ROLE)
+            if lookup(toml_document.parse(wanted.target), path):
+                drop_in = by_role(desired, DROP_IN_ROLE)
                 raise ConfigurationError(
                     f"sets {'.'.join(path)}, and CRI-O reads it after {drop_in.path}",
-                    path=goal.path,
-                    line=toml_document.line_of(goal.target, path),
+                    path=wanted.path,
+                    line=toml_document.line_of(wanted.target, path),
                     hint="take it out there, rename that file so that it sorts before ours, or name another "
                     "--drop-in-config",
                 )
 
 
-def _notes(survey: CrioSurvey, known: Table, served: Mapping[str, str], default: str | None) -> tuple[str, ...]:
+def _notes(inspection: CrioInspection, known: Table, served: Mapping[str, str], default: str | None) -> tuple[str, ...]:
     notes = [
         f"{file.path} cannot be read from here: what it says is not known"
-        for file in survey.files
+        for file in inspection.files
         if file.role.startswith(OTHER_ROLE) and file.found is None
     ]
-    source = survey.sources.source
+    source = inspection.sources.source
     if source is not None and served:
         notes.append(f"the handlers have the settings of the default runtime in {source.name}")
     if default is not None:
@@ -261,9 +259,3 @@ def _notes(survey: CrioSurvey, known: Table, served: Mapping[str, str], default:
             for name in config.heirs(known)
         ]
     return tuple(notes)
-
-
-def _with_flag(known: Table, live: Live | None) -> Table:
-    """Return what CRI-O reads, and the default runtime that its command line puts over all files."""
-    told = told_of(live, "--default-runtime")
-    return known if not told else config.merged(known, [{"crio": {"runtime": {"default_runtime": told}}}])

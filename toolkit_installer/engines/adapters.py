@@ -1,0 +1,18 @@
+"""The engines' adapters, each imported when it is asked for first: a docker node needs nothing of containerd's."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+from toolkit_installer.engines.api import Engine
+from toolkit_installer.engines.registry import ENGINES
+from toolkit_installer.settings import EngineName
+
+
+@functools.cache
+def adapter_of(name: EngineName) -> Engine:
+    """Return the engine's adapter, the same one each time."""
+    module, _, kind = next(row.adapter for row in ENGINES if row.name == name).partition(":")
+    made: Engine = getattr(importlib.import_module(module), kind)()
+    return made
