@@ -377,10 +377,11 @@ def test_whatever_is_answered_when_it_ends_in_time_and_takes_back_only_what_is_k
     back = script.unwanted(standing)
     assert script.now <= wanted._LEAVE_SECONDS + 20, "more than what the grace period has to spare"
     assert script.requests <= 60
-    refused_for = max(
-        (until - began for began, (until, answer) in zip([0.0, *ends], course, strict=True) if answer is UNKNOWN_TOKEN),
-        default=0.0,
-    )
+    spans = [
+        (began, until, answer) for began, (until, answer) in zip([0.0, *ends], course, strict=True) if began < until
+    ]
+    alike = [(answer, list(each)) for answer, each in itertools.groupby(spans, key=lambda span: span[2])]
+    refused_for = max((each[-1][1] - each[0][0] for answer, each in alike if answer is UNKNOWN_TOKEN), default=0.0)
     silent = {answer.status for _, answer in course} <= {401, None, 503}
     deleted = "me" in script.last.accepted and (refused_for > 10 or silent)
     own = standing.bare and not standing.held and not standing.wanted
