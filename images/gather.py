@@ -45,7 +45,7 @@ def main(source: Path, artifacts: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for kind, root in _roots(source, Path(scratch)).items():
             try:
-                found = payload.find(Tree(str(root)), str(root), os.uname().machine)
+                found = payload.find_payload(Tree(str(root)), str(root), os.uname().machine)
             except PayloadError as error:
                 # what it advises is for who runs the installer, not for who builds its image
                 remedy = f"give a whole one for {os.uname().machine}, as PAYLOAD or PAYLOAD_IMAGE"
