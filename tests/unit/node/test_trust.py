@@ -188,7 +188,12 @@ def test_a_name_that_is_no_utf_8_is_a_name(tmp_path: Path) -> None:
     shutil.copy(sys.executable if sys.executable.startswith("/usr") else "/bin/sleep", os.fsdecode(program))
     with subprocess.Popen([b"\xff", "60"], executable=os.fsdecode(program)) as child:
         deadline = time.monotonic() + 20
-        while (seen := processes.inspect_process(child.pid)) is None or not seen.executable.endswith("\udcfe"):
+        # the kernel gives a new process its executable an instant before its arguments
+        while (
+            (seen := processes.inspect_process(child.pid)) is None
+            or not seen.executable.endswith("\udcfe")
+            or not seen.arguments
+        ):
             assert time.monotonic() < deadline
         child.kill()
     assert seen.arguments[0] == "\udcff"
