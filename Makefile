@@ -49,6 +49,12 @@ PYTEST = $(BIN)/pytest --dist loadgroup \
 test: .venv/installed ## the tests that need no engine and no root, in two minutes; of each sweep a part
 	@$(call PYTEST,2) --quick $(ARGS)
 
+.PHONY: test-changed
+test-changed: .venv/installed ## the tests nearest to what was changed since SINCE, which is HEAD: in seconds
+	@tests=$$($(BIN)/python -m tests.support.changed $(or $(SINCE),HEAD)); \
+	[ -n "$$tests" ] || { echo 'make test-changed: no module was changed since $(or $(SINCE),HEAD)'; exit 0; }; \
+	$(call PYTEST,2) $$tests $(ARGS)
+
 .PHONY: test-all
 test-all: .venv/installed ## the same tests whole: each sweep at every instant, error and edit
 	@$(call PYTEST,1) $(ARGS)
