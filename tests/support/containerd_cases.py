@@ -116,16 +116,23 @@ def make(case: Case, root: Path) -> Made:
 
 
 def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, bytes | None]]:
-    """Return what each file was and what cleanup would leave of it; `touched`: somebody else wrote it meanwhile."""
+    """Return what each file was and what cleanup would leave of it; `touched`: somebody has added THEIRS meanwhile."""
     result = {}
     for goal in made.desired.files:
-        written = frozenset({"0" * 64 if touched else digest(goal.target or b"")})
-        found = None if goal.target is None else Found(goal.path, goal.target, _METADATA, _IDENTITY)
-        memory = Recorded(goal.base, written, goal.ownership)
+        now = goal.target
+        if touched:
+            if now is None:
+                continue  # there is nothing to add to
+            now = b"".join([FIRST_OF_THEIRS, now, b"" if now.endswith(b"\n") or not now else b"\n", LAST_OF_THEIRS])
+        found = None if now is None else Found(goal.path, now, _METADATA, _IDENTITY)
+        memory = Recorded(goal.base, frozenset({digest(goal.target or b"")}), goal.ownership)
         left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
         result[goal.path] = (goal.base, left.base)
     return result
 
 
+FIRST_OF_THEIRS = b"# theirs, at the top\n"
+LAST_OF_THEIRS = b'[theirs]  # and at the end\n  key = "value"'
+THEIRS = {"theirs": {"key": "value"}}
 _METADATA = Metadata(0o644, 0, 0)
 _IDENTITY = Identity(1, 2, 3, 4, 5)

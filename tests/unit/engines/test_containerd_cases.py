@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.containerd_cases import FOLDER, Case, cases, make, taken_back
+from tests.support.containerd_cases import (
+    FIRST_OF_THEIRS,
+    FOLDER,
+    LAST_OF_THEIRS,
+    THEIRS,
+    Case,
+    cases,
+    make,
+    taken_back,
+)
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, same
 from toolkit_installer.errors import ConfigurationError
@@ -57,8 +66,13 @@ def test_cleanup_gives_every_byte_back(case: Case, tmp_path: Path) -> None:
 def test_after_somebody_elses_edit_nothing_of_ours_is_left_and_nothing_of_theirs_is_gone(
     case: Case, tmp_path: Path
 ) -> None:
-    for before, left in taken_back(make(case, tmp_path), touched=True).values():
-        assert same(meaning(left), meaning(before))
+    edited = taken_back(make(case, tmp_path), touched=True)
+    assert edited
+    for before, left in edited.values():
+        assert left is not None
+        assert same(meaning(left), {**meaning(before), **THEIRS})
+        assert FIRST_OF_THEIRS in left
+        assert LAST_OF_THEIRS in left
 
 
 def meaning(text: bytes | None) -> Table:
