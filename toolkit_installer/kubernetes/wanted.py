@@ -157,6 +157,8 @@ class Question:
             answers = self._round(max(enough, time.monotonic() + _LEAST_SECONDS), patient=False)
             found = self._judged(answers)
             now = time.monotonic()
+            if verdicts.accepted(answers.values()):
+                since = None  # also in a round that another answer leaves without a verdict
             if found.verdict is Verdict.STRANGER:
                 doubt = self._doubt(answers.values())
                 found = dataclasses.replace(found, why=f"{found.why}; {doubt}" if doubt else found.why)
