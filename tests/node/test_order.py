@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 
 import pytest
 
 from tests.node.faults import RENAMES, Call
 from tests.node.sweeps import soundness
-from tests.node.sweeps.matrix import DEEDS, Bench, Deed, interrupted
+from tests.node.sweeps.matrix import DEEDS, INSTALL, REINSTALL, Bench, Deed, brings, deed_of, interrupted
 from tests.node.sweeps.ordering import ASKING, NAMES, disorder, on_the_node
 
 
@@ -30,6 +31,30 @@ def test_no_power_cut_can_leave_a_change_without_its_record_or_a_name_without_it
 def test_nor_can_one_while_an_install_that_was_told_to_stop_is_taken_back(made: Bench) -> None:
     done = made.whole(made.original, interrupted(made))
     assert disorder(on_the_node(done.outcome.trace, str(made.node.root))) == []
+
+
+@pytest.mark.parametrize("deed", [deed_of(INSTALL), deed_of(REINSTALL)], ids=str)
+def test_what_a_killed_run_had_renamed_is_on_the_disk_before_the_next_one_has_an_engine_name_it(
+    made: Bench, deed: Deed
+) -> None:
+    """What is in its place is not made again: only the entries of its folder may not be on the disk yet."""
+    before = made.after(made.original, *deed.before)
+    done, worlds = made.instants(before, deed.command)
+    calls = done.outcome.trace
+    switch = next((at for at, call in enumerate(calls) if _switches(made, call)), len(calls))
+    # the last one of each folder: what comes after it has nothing more to do there
+    last = {folder_of(call): at for at, call in enumerate(calls[:switch]) if call.name in RENAMES}
+    last.pop(made.outside("/run"), None)  # it ends with the boot
+    assert made.toolkit in last
+    for folder, at in last.items():
+        after = made.do(worlds[at + 1], deed.finishing).outcome.trace
+        early = list(itertools.takewhile(lambda call: not _switches(made, call), after))
+        assert Call("fsync", (folder,)) in early, f"killed after call {at}, {calls[at]}"
+
+
+def _switches(made: Bench, call: Call) -> bool:
+    """Tell whether a call has one of the engine's files be another one."""
+    return any(brings(call, made.outside(path)) for path in soundness.FILES[made.make.engine])
 
 
 @pytest.mark.parametrize("deed", DEEDS, ids=str)

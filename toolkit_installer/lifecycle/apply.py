@@ -112,9 +112,9 @@ class Applier:
         for file in work.write:
             self._safe_point()
             toolkit_files.put(self.node, work.folder, seen.target.payload.root, file)
-        if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
-            # a killed run may have renamed a file that is in its place, and not on the disk: before a power cut
-            toolkit_files.flush(self.node, work)
+        if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
+            # a killed run may have renamed what is in its place, and not on the disk: before a power cut
+            toolkit_files.flush(self.node, work, receipt.folders)
         if work.write:
             log.get().info("Installed the toolkit", folder=work.folder, files=len(work.write))
         for specification in seen.plan.specifications:

@@ -123,6 +123,8 @@ class ReceiptStore:
             if self.files.digest(path) != digest:
                 self.files.make_folders(os.path.dirname(path), _PRIVATE_FOLDER)
                 self._write(path, originals[digest])
+            else:  # by a run that may have been killed before its entry was on the disk
+                self.files.flush_folder(os.path.dirname(path))
         self._write(f"{self.folder}/{_RECEIPT}", content)
 
     def checked_content(self, receipt: Receipt) -> bytes:

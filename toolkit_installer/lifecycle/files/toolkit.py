@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
@@ -50,9 +51,9 @@ def put(node: Node, folder: str, source_root: str, file: ToolkitFile) -> None:
     log.get().debug("Installed the file", file=path)
 
 
-def flush(node: Node, work: ToolkitWork) -> None:
-    """Make the entries of all folders of the toolkit durable, and of the folder around them. Raises NodeError."""
-    paths = [work.folder, *(posixpath.join(work.folder, file.name) for file in work.files)]
+def flush(node: Node, work: ToolkitWork, folders: Sequence[str]) -> None:
+    """Make the entries of the toolkit, and of `folders`, those that we created, durable. Raises NodeError."""
+    paths = [work.folder, *folders, *(posixpath.join(work.folder, file.name) for file in work.files)]
     for folder in dict.fromkeys(posixpath.dirname(node.files.in_folder(path)) for path in paths):
         node.files.flush_folder(folder)
 
