@@ -9,7 +9,20 @@ import pytest
 
 from tests.node.faults import RENAMES, Call
 from tests.node.sweeps import soundness
-from tests.node.sweeps.matrix import DEEDS, INSTALL, REINSTALL, Bench, Deed, brings, deed_of, interrupted
+from tests.node.sweeps.matrix import (
+    CLEANUP,
+    DEEDS,
+    INSTALL,
+    REINSTALL,
+    UNINSTALL,
+    Bench,
+    Command,
+    Deed,
+    brings,
+    deed_of,
+    interrupted,
+    removes,
+)
 from tests.node.sweeps.ordering import ASKING, NAMES, disorder, on_the_node
 
 
@@ -50,6 +63,29 @@ def test_what_a_killed_run_had_renamed_is_on_the_disk_before_the_next_one_has_an
         after = made.do(worlds[at + 1], deed.finishing).outcome.trace
         early = list(itertools.takewhile(lambda call: not _switches(made, call), after))
         assert Call("fsync", (folder,)) in early, f"killed after call {at}, {calls[at]}"
+
+
+@pytest.mark.parametrize("command", [UNINSTALL, CLEANUP], ids=["uninstall", "cleanup"])
+def test_what_a_killed_run_had_given_back_is_on_the_disk_before_the_next_one_removes_the_toolkit(
+    made: Bench, command: Command
+) -> None:
+    """The engine's file that names the toolkit could come back after a power cut."""
+    before = made.after(made.original, INSTALL)
+    done, worlds = made.instants(before, command)
+    calls = done.outcome.trace
+    given_back = [at for at, call in enumerate(calls) if _switches(made, call) or _unlinks(made, call)]
+    assert given_back
+    for at in given_back:
+        flushed = Call("fsync", (folder_of(calls[at]),))
+        for instant in range(at + 1, calls.index(flushed, at) + 1):
+            after = made.do(worlds[instant], UNINSTALL).outcome.trace
+            early = list(itertools.takewhile(lambda call: not removes(call, made.toolkit), after))
+            assert flushed in early, f"killed before call {instant}, {calls[instant]}"
+
+
+def _unlinks(made: Bench, call: Call) -> bool:
+    """Tell whether a call removes one of the engine's files."""
+    return any(removes(call, made.outside(path)) for path in soundness.FILES[made.make.engine])
 
 
 def _switches(made: Bench, call: Call) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -50,6 +51,8 @@ class Reverter:
         Raises the gravest of what failed: EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays.
         """
         recover.sweep(self.node, receipt, self.store.folder)
+        if receipt.state is not State.INSTALLED:
+            self._flush(receipt)
         found = receipt  # as it was: what lies beside the files may be a killed run's only if it says so
         failures = []
         for record in reversed(receipt.engines):
@@ -93,6 +96,13 @@ class Reverter:
         self.store.clear()
         toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
         return Remainder(stays, tuple(self.engines.switcher.unseen), specified, recorded=False)
+
+    def _flush(self, receipt: Receipt) -> None:
+        """Make durable what a killed run may have given back: its old entry would name what is removed here."""
+        folders = {self.node.files.canonical(os.path.dirname(path)) for path in receipt.file_paths()}
+        for folder in sorted(folders):
+            if self.node.files.own_status(folder) is not None:
+                self.node.files.flush_folder(folder)
 
     def _revert_recorded(self, receipt: Receipt, record: EngineRecord) -> Receipt:
         """Revert an engine by what is recorded by now: an attempt before may have learnt something."""
