@@ -64,6 +64,23 @@ def configured(installation: Installation, request: pytest.FixtureRequest) -> It
     installation.sound = True
 
 
+@pytest.mark.parametrize(
+    "program, seconds",
+    [("apiserver", outages.SECONDS), ("etcd", outages.BEYOND_A_GRACE_PERIOD)],
+    ids=["apiserver", "etcd"],
+)
+def test_all_pods_are_replaced_during_an_outage_of_the_control_plane(
+    configured: RealCluster, program: str, seconds: float
+) -> None:
+    configured.command("rollout", "restart", DAEMON_SET)
+    outages.wait_until_all_pods_end(configured)
+    with outages.outage(configured, program):
+        outages.last(seconds)
+        configured.assert_configured(reloads=1)
+    configured.wait_until_ready()
+    assert any(outages.UNANSWERED in configured.said(name) for name in configured.nodes), "nobody noticed it"
+
+
 def test_all_pods_are_replaced_at_once_and_a_variable_is_changed(configured: RealCluster) -> None:
     configured.command("rollout", "restart", DAEMON_SET)
     configured.wait_until_ready()
@@ -122,17 +139,6 @@ def test_all_pods_are_replaced_after_their_tokens_have_expired(configured: RealC
     configured.wait_until_ready()
     for name in configured.nodes:
         assert outages.UNANSWERED in configured.said(name), name
-
-
-@pytest.mark.parametrize("program", ["apiserver", "etcd"])
-def test_all_pods_are_replaced_during_an_outage_of_the_control_plane(configured: RealCluster, program: str) -> None:
-    configured.command("rollout", "restart", DAEMON_SET)
-    outages.wait_until_all_pods_end(configured)
-    with outages.outage(configured, program):
-        outages.last()
-        configured.assert_configured(reloads=1)
-    configured.wait_until_ready()
-    assert any(outages.UNANSWERED in configured.said(name) for name in configured.nodes), "nobody noticed it"
 
 
 def test_etcd_is_away_for_a_moment_and_no_pod_notices(configured: RealCluster) -> None:

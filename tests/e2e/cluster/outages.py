@@ -12,12 +12,14 @@ from tests.e2e.cluster.rollout import RealCluster, wait_until
 SECONDS = float(os.environ.get("E2E_OUTAGE", "120"))
 """How long one lasts: more than Kubernetes' own patience with nodes that it does not hear of (50 s), and more than the
 30 s for which a pod that is told to stop asks at most."""
+BEYOND_A_GRACE_PERIOD = min(SECONDS, 40.0)
+"""How long one lasts that is to outlast only the pods that end in it."""
 UNANSWERED = "does not say whether the DaemonSet still wants this node"
 
 
-def last() -> None:
+def last(seconds: float = SECONDS) -> None:
     """Let an outage last."""
-    time.sleep(SECONDS)
+    time.sleep(seconds)
 
 
 @contextlib.contextmanager
