@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support import wiping
@@ -81,6 +82,44 @@ def test_a_container_that_was_started_through_our_handler_holds_the_toolkit(
     pid = start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee"))
     (held,) = holders.holders(node, TOOLKIT)
     assert held == f"the container c0ffee (PID {pid}) runs with {RUNTIME}"
+
+
+@pytest.mark.parametrize("call", ["readlink", "stat"])
+def test_a_shim_whose_folder_the_kernel_does_not_show_may_hold_the_toolkit(
+    node: Node, start: Start, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A security module may forbid it to root, too: what cannot be seen may run with it."""
+    pid = start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee", "/usr/bin/runc"))
+    real = getattr(os, call)
+
+    def forbidden(path: object, *arguments: object, **options: object) -> object:
+        if str(path).startswith(f"/proc/{pid}/cwd"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, call, forbidden)
+    (held,) = holders.holders(node, TOOLKIT)
+    assert held == f"the container of PID {pid} (this user may not look, root may) may run with it"
+
+
+@pytest.mark.parametrize(
+    "error", [psutil.AccessDenied(), PermissionError(errno.EPERM, os.strerror(errno.EPERM))], ids=repr
+)
+def test_a_monitor_that_may_not_be_asked_may_hold_the_toolkit(
+    node: Node, start: Start, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = start("conmon", "-c", "c0ffee", "-r", "/usr/bin/runc")
+    real = psutil.Process.create_time
+
+    def forbidden(process: psutil.Process) -> float:
+        if process.pid == pid:
+            raise error
+        return real(process)
+
+    assert holders.holders(node, TOOLKIT) == []
+    monkeypatch.setattr(psutil.Process, "create_time", forbidden)
+    (held,) = holders.holders(node, TOOLKIT)
+    assert held == f"the container of PID {pid} (this user may not look, root may) may run with it"
 
 
 POD = {"io.kubernetes.cri.sandbox-name": "train-0", "io.kubernetes.cri.sandbox-namespace": "research"}

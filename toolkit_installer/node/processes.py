@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +49,18 @@ class Process:
 
 
 def inspect_process(pid: int) -> Process | None:
-    """Return the process `pid`, or None if it is gone or dead, or not to be believed."""
+    """Return the process `pid`, or None if it is gone or dead, not to be believed, or not to be seen."""
+    try:
+        return inspect_visible(pid)
+    except PermissionError:
+        return None
+
+
+def inspect_visible(pid: int) -> Process | None:
+    """Return the process `pid`, or None if it is gone or dead, or not to be believed.
+
+    Raises PermissionError where the kernel does not let it be looked at.
+    """
     try:
         with trust.pinned(pid) as folder:
             # a stranger's words are not even read: it chooses how many they are
@@ -58,7 +70,11 @@ def inspect_process(pid: int) -> Process | None:
             # it may have become another program meanwhile, and a process that is gone says nothing by this descriptor
             believed = trust.standing_of(folder, pid) is Standing.BELIEVED and _seen(folder, pid) == seen
             return seen if believed else None
-    except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+    except psutil.AccessDenied as error:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"/proc/{pid}") from error
+    except PermissionError:
+        raise
+    except (psutil.NoSuchProcess, OSError):
         return None
 
 

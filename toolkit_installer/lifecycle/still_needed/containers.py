@@ -83,10 +83,10 @@ def _watched() -> list[_Container]:
     engines: dict[tuple[int, int], int] = {}
     for pid, name, standing in processes.matching(lambda name: name.startswith(_SHIM) or name == _MONITOR):
         if standing is Standing.UNSEEN:  # root's, and this is a user's installer
-            found.append(_Container(f"of PID {pid}", None, pid, "this user may not look, root may"))
+            found.append(_hidden(pid))
             continue
         try:
-            seen = processes.inspect_process(pid)
+            seen = processes.inspect_visible(pid)
             arguments = list(seen.arguments) if seen is not None else []
             own = _of_monitor(pid, arguments) if name == _MONITOR else _of_shim(pid, arguments)
             if seen is not None and seen.hidden and not own:
@@ -94,9 +94,15 @@ def _watched() -> list[_Container]:
             found += own
             if name != _MONITOR:
                 engines.setdefault(_neighbourhood(pid), pid)
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
+        except PermissionError:
+            found.append(_hidden(pid))
+        except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile: it holds nothing
     return [*found, *(container for pid in engines.values() for container in _beside(pid))]
+
+
+def _hidden(pid: int) -> _Container:
+    return _Container(f"of PID {pid}", None, pid, "this user may not look, root may")
 
 
 def _of_shim(pid: int, arguments: list[str]) -> list[_Container]:
