@@ -115,3 +115,48 @@ def test_a_plan_with_anything_to_do_is_not_empty() -> None:
     assert plan.Plan(nothing, ()).empty
     assert not plan.Plan(plan.toolkit_work("/t", (A, B), WANTED, {}, ()), ()).empty
     assert not plan.Plan(plan.toolkit_work("/t", (), {}, {"x": Installed()}, ("x",)), ()).empty
+
+
+OLD = "/usr/bin/nvidia-container-runtime"
+LEFT = "it still lists the handler nvidia"
+
+
+@pytest.mark.parametrize(
+    "before, now, wrong",
+    [
+        (live({"runc": None}, "runc"), live({"runc": None}, "runc"), []),
+        (live({"runc": None}, "runc"), live({"runc": None, "nvidia": PATH}, "runc"), [LEFT]),
+        (None, live({"nvidia": PATH}, "runc"), [LEFT]),
+        # an engine that tells no path: it is ours, as it was not there before
+        (live({}, None), live({"nvidia": None}, None), [LEFT]),
+        # somebody registered the same name meanwhile, with another program
+        (live({}, "runc"), live({"nvidia": OLD}, "runc"), []),
+        # it was there before: its old path is back, or the engine tells none
+        (live({"nvidia": OLD}, "runc"), live({"nvidia": OLD}, "runc"), []),
+        (live({"nvidia": None}, "runc"), live({"nvidia": None}, "runc"), []),
+        (live({"nvidia": OLD}, "runc"), live({"nvidia": PATH}, "runc"), [LEFT]),
+        (live({"nvidia": OLD}, "runc"), live({"nvidia": None}, "runc"), []),
+        (live({"nvidia": None}, "runc"), live({"nvidia": PATH}, "runc"), []),
+        (live({"nvidia": PATH}, "runc"), live({"nvidia": PATH}, "runc"), []),
+        (live({}, "runc"), live({"nvidia": PATH}, "nvidia"), [LEFT, "its default runtime is still nvidia"]),
+        (live({}, "runc"), live({}, "nvidia"), ["its default runtime is still nvidia"]),
+        # another one than ours is somebody else's, and what was so before is as before
+        (live({}, "runc"), live({}, "crun"), []),
+        (live({"nvidia": OLD}, "nvidia"), live({"nvidia": OLD}, "nvidia"), []),
+        (None, live({}, "nvidia"), []),
+    ],
+)
+def test_an_engine_has_forgotten_a_change_once_it_serves_nothing_of_it(
+    before: Live | None, now: Live, wrong: list[str]
+) -> None:
+    inspection = Inspection("/run/x.sock", (), before)
+    made = plan.EngineWork(EngineName.DOCKER, inspection, DesiredState((), SERVED, "nvidia"))
+    assert plan.leftovers(now, made) == wrong
+
+
+def test_what_a_distribution_registers_by_itself_is_no_leftover() -> None:
+    now = Live("1", {"nvidia": PATH}, None, own=frozenset({"nvidia"}))
+    made = plan.EngineWork(
+        EngineName.CONTAINERD, Inspection("/run/x", (), live({}, None)), DesiredState((), SERVED, "")
+    )
+    assert plan.leftovers(now, made) == []
