@@ -7,6 +7,7 @@ import posixpath
 
 import pytest
 
+from tests.node.engines.rules import started
 from tests.node.faults import RENAMES, Call
 from tests.node.sweeps import soundness
 from tests.node.sweeps.matrix import (
@@ -18,6 +19,7 @@ from tests.node.sweeps.matrix import (
     Bench,
     Command,
     Deed,
+    World,
     brings,
     deed_of,
     interrupted,
@@ -145,6 +147,24 @@ def test_a_live_engine_is_asked_to_reload_after_its_file_and_before_what_it_no_l
     assert len(asked) == 1
     assert min(switched) < asked[0]
     assert all(at > asked[0] for at in removed)
+
+
+@pytest.mark.parametrize("command", [UNINSTALL, CLEANUP], ids=["uninstall", "cleanup"])
+@pytest.mark.parametrize("reloaded", [True, False], ids=["reloaded", "not reloaded"])
+def test_an_engine_whose_file_somebody_else_gave_back_is_reloaded_only_if_it_still_serves_the_handlers(
+    made: Bench, command: Command, *, reloaded: bool
+) -> None:
+    installed = made.after(made.original, INSTALL)
+    ours = soundness.FILES[made.make.engine]
+    tree = {path: entry for path, entry in installed.tree.items() if path not in ours}
+    tree |= {path: entry for path, entry in made.original.tree.items() if path in ours}
+    forgetful = made.live is not None and reloaded
+    done = made.do(World(tree, started(made.make.engine, tree) if forgetful else installed.served), command)
+    assert done.outcome.code == 0, done.outcome.output
+    asked = [call for call in done.outcome.trace if call.name in ASKING]
+    assert len(asked) == (1 if made.live is not None and not reloaded else 0)
+    assert soundness.TOOLKIT not in done.world.tree
+    assert {path: done.world.tree.get(path) for path in ours} == {path: made.original.tree.get(path) for path in ours}
 
 
 def _in_place(path: str) -> bool:
