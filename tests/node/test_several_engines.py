@@ -158,6 +158,28 @@ def test_one_that_fails_at_cleanup_does_not_keep_the_other_from_its_old_files(pa
         assert served(containerd) == set()
 
 
+def test_what_was_learnt_of_an_engine_that_fails_at_cleanup_is_recorded_when_the_other_one_is_done(
+    pair: FakeNode, tmp_path: Path
+) -> None:
+    """Somebody had edited its file: a run that comes after this one has to find that version, and not the first."""
+    containerd = FakeContainerd(pair)
+    failing = mock.patch.object(Services, "restart", side_effect=ProgramError("systemd does not answer"))
+    with dockerd(pair) as docker, containerd.inside():
+        assert faults.run(pair, tmp_path, "run", "--no-daemon", engine=BOTH).code == 0
+        pair.write(CONFIG_TOML, b"oom_score = -999\n" + pair.read(CONFIG_TOML))
+        with failing:
+            done = faults.run(pair, tmp_path, "uninstall", "--reload-timeout", "1", engine="auto")
+        assert done.code in (5, 6), done.output
+        assert (pair.read(DAEMON_JSON), served(docker)) == (DOCKER, set())
+        edited = pair.read(CONFIG_TOML)
+        assert b"oom_score" in edited
+        assert TOOLKIT.encode() not in edited
+        receipt = json.loads(pair.read(f"{STORE}/receipt.json"))
+        kept = {file["path"]: file["before"] for record in receipt["engines"] for file in record["files"]}
+        digest = kept[CONFIG_TOML]["sha256"]
+        assert pair.read(f"{STORE}/originals/{digest}") == edited
+
+
 def test_an_engine_that_was_not_reached_is_not_reloaded_for_its_old_files(pair: FakeNode, tmp_path: Path) -> None:
     containerd = FakeContainerd(pair)
     with dockerd(pair), containerd.inside():

@@ -70,7 +70,6 @@ class Reverter:
                     hint=failure.hint,
                 )
                 failures.append(failure)
-                receipt = self.store.load() or receipt
         if failures:
             raise gravest(failures)
         recover.refuse_strangers(self.node, found, [file.path for file in receipt.specifications])
