@@ -1,15 +1,23 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines.detect import kubelet
+from toolkit_installer.engines.detect import decide, kubelet
 from toolkit_installer.engines.detect.decide import choose
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
 from toolkit_installer.engines.detect.table import BY_NAME, TABLE, engine_of_socket, plain, with_marks, with_socket
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.settings import EngineName
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.settings import EngineName, EngineSettings, Settings
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node.open(str(tmp_path), "/host")
 
 
 def says(kind: str, name: str | None, *, lesser: bool = False) -> Evidence:
@@ -41,6 +49,41 @@ def test_the_strongest_kind_decides_and_docker_outweighs_the_containerd_that_it_
 ) -> None:
     found = choose(seen).row
     assert found is BY_NAME[decided]
+
+
+def started(*arguments: str) -> Process:
+    return Process(1, "containerd", "/opt/bin/containerd", ("containerd", *arguments), 0.0, None)
+
+
+@pytest.mark.parametrize("asked", [None, "/etc/site/containerd.toml"], ids=["not-named", "named"])
+@pytest.mark.parametrize(
+    "arguments,config",
+    [
+        (("--config=/srv/site/containerd.toml",), None),
+        (("-c", "/srv/site/containerd.toml"), None),
+        (("--address=/run/x.sock",), BY_NAME["k0s"].config),
+        (None, BY_NAME["k0s"].config),
+    ],
+    ids=["its-own", "its-own-in-two-words", "none", "not-running"],
+)
+def test_a_distributions_file_gives_way_to_its_process_and_both_give_way_to_the_one_that_was_named(
+    node: Node, arguments: tuple[str, ...] | None, config: str | None, asked: str | None
+) -> None:
+    row = BY_NAME["k0s"]
+    process = started(*arguments) if arguments is not None else None
+    seen = (Evidence(Kind.LIVE if process else Kind.UNIT, row, "it is seen", row.socket, process),)
+    settings = Settings(engine=EngineSettings(config=asked))
+    (target,) = decide.detect(node, settings, seen)
+    assert (target.distribution, target.found_config) == (row, config)
+    # None: the engine's own adapter looks at what its process was started with
+    assert target.config == (config if asked is None else asked)
+
+
+def test_the_file_of_another_distributions_process_is_not_this_ones(node: Node) -> None:
+    row = BY_NAME["k0s"]
+    other = Evidence(Kind.FILE, BY_NAME["containerd"], "it is there", None, started("--config=/srv/x.toml"))
+    (target,) = decide.detect(node, Settings(), (Evidence(Kind.LIVE, row, "it answers", row.socket), other))
+    assert target.config == row.config
 
 
 @pytest.mark.parametrize("kind", list(Kind))
