@@ -15,6 +15,7 @@ from typing import Any
 
 from toolkit_installer.cli.options.build import build
 from toolkit_installer.engines.api import DesiredState, EngineFile, Inspection, Live, Recorded
+from toolkit_installer.engines.containerd import config
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
@@ -128,6 +129,27 @@ def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, by
         memory = Recorded(goal.base, frozenset({digest(goal.target or b"")}), goal.ownership)
         left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
         result[goal.path] = (goal.base, left.base)
+    return result
+
+
+def given_back(
+    made: Made, ours: bytes, edit: bytes, *, recorded: bool
+) -> list[tuple[bytes | None, bytes | None, tuple[str, ...]]]:
+    """Return what each file with `ours` was, what cleanup leaves once that is `edit`, and what it says.
+
+    `recorded`: there is a receipt; else what is ours has to be recognised.
+    """
+    result = []
+    for goal in made.desired.files:
+        if goal.target is None or ours not in goal.target:
+            continue
+        now = goal.target.replace(ours, edit)
+        memory = Recorded(ownership=config.recognised(now, whole=False))
+        if recorded:
+            memory = Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+        found = Found(goal.path, now, _METADATA, _IDENTITY)
+        left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
+        result.append((goal.base, left.base, left.left))
     return result
 
 

@@ -12,13 +12,15 @@ from tests.support.containerd_cases import (
     FOLDER,
     LAST_OF_THEIRS,
     THEIRS,
+    TOOLKIT,
     Case,
     cases,
+    given_back,
     make,
     taken_back,
 )
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Table, same
+from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
 from toolkit_installer.errors import ConfigurationError
 
 INSTALLED = [case for case in cases() if not case.refused]
@@ -73,6 +75,37 @@ def test_after_somebody_elses_edit_nothing_of_ours_is_left_and_nothing_of_theirs
         assert same(meaning(left), {**meaning(before), **THEIRS})
         assert FIRST_OF_THEIRS in left
         assert LAST_OF_THEIRS in left
+
+
+OLD_DEFAULT = b"[plugins.cri.containerd.default_runtime]\n"
+WITH_OLD_DEFAULT = [
+    case
+    for case in INSTALLED
+    if "CONTAINERD_USE_LEGACY_CONFIG" in case.about.get("variables", {}) and OLD_DEFAULT in case.after()["config.toml"]
+]
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["receipt", "no-receipt"])
+@pytest.mark.parametrize("case", WITH_OLD_DEFAULT, ids=str)
+def test_our_default_of_old_containerd_goes_also_where_somebody_added_a_key_to_it(
+    case: Case, tmp_path: Path, *, recorded: bool
+) -> None:
+    """It runs our executable, which goes as well: containerd would start no pod without a class."""
+    for edited in (False, True):
+        edit = OLD_DEFAULT + (b"  privileged_without_host_devices = true\n" if edited else b"")
+        (found,) = given_back(make(case, tmp_path), OLD_DEFAULT, edit, recorded=recorded)
+        before, left, said = found
+        assert TOOLKIT.encode() not in (left or b"")
+        old = lookup(meaning(before), ("plugins", "cri", "containerd", "default_runtime"))
+        now = lookup(meaning(left), ("plugins", "cri", "containerd", "default_runtime"))
+        if not recorded:
+            assert now is ABSENT
+            continue
+        assert ("table default_runtime" in " ".join(said)) is edited
+        if edited and old is not ABSENT:  # theirs before us, and theirs again: with what they added
+            assert now == {**old, "privileged_without_host_devices": True}
+        else:
+            assert same(meaning(left), meaning(before))
 
 
 def meaning(text: bytes | None) -> Table:

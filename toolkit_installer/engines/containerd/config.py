@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Change, Remove, Set, Table, apply, lookup, same
@@ -106,10 +107,15 @@ def without_us(
     changes: list[Change] = []
     left: list[str] = []
     for plugin in PLUGINS:
-        stripped, theirs = strip(document, shape(plugin), ownership, toolkit_folder, original)
-        made = [*stripped, *_without_legacy(document, plugin, ownership, toolkit_folder)]
-        left += theirs
+        made = _without_legacy(document, plugin, ownership, toolkit_folder)
+        if made and ownership.keys:
+            goes = "it goes" if isinstance(made[0], Remove) else "the old one is back, with what was added to it"
+            left.append(f"table default_runtime: somebody else changed it, but it runs our executable: {goes}")
         document = apply(document, tuple(made))
+        stripped, theirs = strip(document, shape(plugin), ownership, toolkit_folder, original)
+        made += stripped
+        left += theirs
+        document = apply(document, stripped)
         kept, notes = _with_built_in(document, shape(plugin), ownership)
         document = apply(document, tuple(kept))
         changes += [*made, *kept]
@@ -128,7 +134,17 @@ def _without_legacy(document: Table, plugin: str, ownership: Ownership, toolkit_
     entry = lookup(document, path)
     if not beneath(executable(entry), toolkit_folder) or (owned is not None and same(entry, owned.ours)):
         return []  # no other's, or `strip` has it
-    return [Remove(path) if owned is None or owned.prior is ABSENT else Set(path, owned.prior)]
+    return [
+        Remove(path) if owned is None or owned.prior is ABSENT else Set(path, _merged(owned.prior, owned.ours, entry))
+    ]
+
+
+def _merged(prior: Any, ours: Any, now: Any) -> Any:
+    """Return a table as it was before ours replaced it, and with what somebody has added to ours since."""
+    if not (isinstance(prior, dict) and isinstance(ours, dict) and isinstance(now, dict)):
+        return prior
+    added = {key: value for key, value in now.items() if key not in ours}
+    return {**{key: _merged(value, ours.get(key), now.get(key)) for key, value in prior.items()}, **added}
 
 
 def _with_built_in(document: Table, place: Shape, ownership: Ownership) -> tuple[list[Change], list[str]]:
