@@ -55,7 +55,13 @@ class Page:
     examples: tuple[str, ...]
 
 
-_SHORT = tuple(option for option in OPTIONS if option.in_short_help)
+_SHORT_NAMES = frozenset(
+    {"runtime", "pid_file", "debug", "node_root", "log_format", "ready_file", "keep_toolkit", "remove_toolkit"}
+    | {"without_gpu", "reload_timeout", "reload_budget", "allow_restart", "install_dir", "socket", "restart_mode"}
+    | {"host_root"}
+)
+"""Of the options of `run`, those that the commands show which install nothing."""
+_SHORT = tuple(option for option in OPTIONS if option.name in _SHORT_NAMES)
 _RUN_ABOUT = (
     "Install the NVIDIA container toolkit on this node, register its handlers with the container engine, make the "
     "engine take them over, and wait. When told to stop (TERM, INT, QUIT), take it all back; on HUP, look again."

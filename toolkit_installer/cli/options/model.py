@@ -106,13 +106,13 @@ class Option:
     may_be_empty: bool = False
     empty_variable_counts: bool = False
     hidden: bool = False
-    in_short_help: bool = False
-    """Shown also by the commands that install nothing."""
     unbuilt: Unbuilt | None = None
 
     def __post_init__(self) -> None:
-        """Call flags and variables as usual where the row says nothing else."""
+        """Call flags and variables as usual where the row says nothing else; a FLAG is then false."""
         object.__setattr__(self, "flags", self.flags or (f"--{self.name.replace('_', '-')}",))
+        if self.kind is Kind.FLAG and self.default is None and self.default_note is None:
+            object.__setattr__(self, "default", "false")
         if not self.variables and not self.no_variable:
             usual = (name.upper().replace("-", "_").replace(".", "_") for name in self.long_names)
             object.__setattr__(self, "variables", tuple(dict.fromkeys(usual)))
