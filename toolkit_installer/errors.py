@@ -34,12 +34,7 @@ class InstallerError(Exception):
     exit_code = ExitCode.BUG
 
     def __init__(
-        self,
-        reason: str,
-        *,
-        path: str | None = None,
-        line: int | None = None,
-        hint: str | None = None,
+        self, reason: str, *, path: str | None = None, line: int | None = None, hint: str | None = None
     ) -> None:
         super().__init__(reason)
         self.reason = reason

@@ -70,11 +70,7 @@ def get() -> FilteringBoundLogger:
 
 
 def configure(
-    log_format: LogFormat | None,
-    *,
-    debug: bool,
-    stream: TextIO,
-    environment: Mapping[str, str] | None = None,
+    log_format: LogFormat | None, *, debug: bool, stream: TextIO, environment: Mapping[str, str] | None = None
 ) -> None:
     """Write log lines to `stream` from now on; `log_format` None is console on a terminal, logfmt otherwise.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import click
 
@@ -69,7 +68,13 @@ class _Command(click.Command):
     ) -> None:
         super().__init__(
             name,
-            callback=lambda **given: job({key: texts for key, value in given.items() if (texts := _texts(value))}),
+            callback=lambda **given: job(
+                {
+                    key: [value] if isinstance(value, str) else value
+                    for key, value in given.items()
+                    if value not in (None, ())
+                }
+            ),
             context_settings={"help_option_names": list(_HELP_FLAGS)},
         )
         self._page = page
@@ -82,7 +87,11 @@ class _Command(click.Command):
             destination = build.destination_name(self._program)
             self.params = [
                 click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]"),
-                *(_click_option(row) for row in self._rows),
+                # as texts: `build` knows what they mean
+                *(
+                    click.Option([row.name, *(f"--{name}" for name in row.long_names)], multiple=True, type=str)
+                    for row in self._rows
+                ),
                 _version_option(),
             ]
         return super().get_params(ctx)
@@ -130,11 +139,6 @@ def _top_command(program: Program, environment: Mapping[str, str]) -> click.Comm
     return _Command("run", cli_help.OLD_NAMES[program], _job("run", program, environment), program, environment)
 
 
-def _click_option(row: Option) -> click.Option:
-    """Take every option as texts: `build` knows what they mean."""
-    return click.Option([row.name, *(f"--{name}" for name in row.long_names)], multiple=True, type=str)
-
-
 def _shows(flags: Sequence[str], show: Callable[[click.Context], None]) -> click.Option:
     """Return an option that shows something in place of what the command does."""
 
@@ -158,12 +162,6 @@ def _version_option() -> click.Option:
         output.show([f"{Program.TOOLKIT_INSTALLER} {__version__}", versions.image_payload()])
 
     return _shows(_VERSION_FLAGS, show)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _help_width() -> int:

@@ -123,11 +123,7 @@ def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str,
     }
     if receipt is not None:
         missing = [name for name in receipt.toolkit_files if installed(node, receipt.toolkit_folder, name) is None]
-        facts["toolkit"] = {
-            "folder": receipt.toolkit_folder,
-            "files": len(receipt.toolkit_files),
-            "missing": missing,
-        }
+        facts["toolkit"] = {"folder": receipt.toolkit_folder, "files": len(receipt.toolkit_files), "missing": missing}
         facts["engines"] = [_engine_facts(node, engine) for engine in receipt.engines]
         facts["specifications"] = [_file_facts(node, file) for file in receipt.specifications]
     return facts

@@ -46,7 +46,9 @@ def build(
     Raises UsageError: a bad value, a contradiction, or a feature that is not built yet.
     """
     sources = Sources(_with_destination(values, program), environment, program)
-    runtimes = _engine_names(sources)
+    words = sources.answer(BY_NAME["runtime"]).value
+    assert isinstance(words, tuple)  # noqa: S101  # it has a default, and its reader makes tuples
+    runtimes = () if AUTO in words else tuple(EngineName(str(word)) for word in words)
     runtime = runtimes[0] if len(runtimes) == 1 else None
     answers = sources.answers(runtime, runtime)
     hooks = program is Program.NVIDIA_TOOLKIT and DESTINATION in values
@@ -101,12 +103,6 @@ def _with_destination(values: Mapping[str, Sequence[str]], program: Program) -> 
                 hint="give one of them",
             )
     return {**flags, option.name: (destination.text,)}
-
-
-def _engine_names(sources: Sources) -> tuple[EngineName, ...]:
-    words = sources.answer(BY_NAME["runtime"]).value
-    assert isinstance(words, tuple)  # noqa: S101  # it has a default, and its reader makes tuples
-    return () if AUTO in words else tuple(EngineName(str(word)) for word in words)
 
 
 _OF_ONE_ENGINE = ("config", "socket", "executable")

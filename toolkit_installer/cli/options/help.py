@@ -38,7 +38,6 @@ _SPELLING = (
     "Booleans are written true or false (or 1, 0, t, f, yes, no, on, off): --flag, --flag=true, --flag=false. A list "
     "may be given as a comma list, by repeating the flag, or both. A long flag may be written with one dash."
 )
-_COMMON_NOTES = (_PRECEDENCE, _SPELLING)
 _SHORT_NOTE = (
     "Every other option and variable of run is accepted too and changes nothing here, so that a pod's own arguments "
     "can be used again."
@@ -50,9 +49,9 @@ class Page:
     """What the help of one command says, apart from its usage line."""
 
     about: str
-    options: tuple[Option, ...]
-    notes: tuple[str, ...]
     examples: tuple[str, ...]
+    options: tuple[Option, ...] = OPTIONS
+    notes: tuple[str, ...] = (_PRECEDENCE, _SPELLING)
 
 
 _SHORT_NAMES = frozenset(
@@ -69,8 +68,6 @@ _RUN_ABOUT = (
 
 RUN = Page(
     about=_RUN_ABOUT,
-    options=OPTIONS,
-    notes=_COMMON_NOTES,
     examples=(
         "toolkit-installer run --runtime docker",
         "toolkit-installer run --runtime containerd --cleanup never",
@@ -80,8 +77,6 @@ RUN = Page(
 PLAN = Page(
     about="Show what run would do with the same options and variables (a diff of each file with secrets masked, the "
     "files it would copy, the reload) and write nothing.",
-    options=OPTIONS,
-    notes=_COMMON_NOTES,
     examples=("toolkit-installer plan --runtime containerd --node-root /host",),
 )
 UNINSTALL = Page(
@@ -134,8 +129,6 @@ OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
     {
         program: Page(
             about=f"{_RUN_ABOUT} This is toolkit-installer run, with the defaults of {program}.",
-            options=OPTIONS,
-            notes=_COMMON_NOTES,
             examples=(
                 f"{program} /usr/local/nvidia",
                 f"{program} --no-daemon --runtime docker --root /opt/nvidia",
@@ -151,14 +144,7 @@ COMMANDS: Mapping[str, Page] = types.MappingProxyType(
 )
 
 
-def render(
-    page: Page,
-    usage: str,
-    program: Program,
-    *,
-    width: int,
-    emphasise: Callable[[str], str] = str,
-) -> str:
+def render(page: Page, usage: str, program: Program, *, width: int, emphasise: Callable[[str], str] = str) -> str:
     """Return a command's help; `width` is in columns, `emphasise` makes titles and flags stand out."""
     lines = [f"{emphasise('Usage:')} {usage}", "", *_paragraph(page.about, width, "  ")]
     for group in Group:

@@ -16,9 +16,7 @@ from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import EngineName
 
-_DOCKER_LETTERS = types.MappingProxyType(
-    {"c": "config", "s": "socket", "r": "runtime_name", "d": "set_as_default"},
-)
+_DOCKER_LETTERS = types.MappingProxyType({"c": "config", "s": "socket", "r": "runtime_name", "d": "set_as_default"})
 _CRIO_LETTERS = types.MappingProxyType({"d": "hooks_dir", "f": "hook_filename"})
 
 
@@ -45,7 +43,8 @@ def parse(text: str, *, label: str, grammar: Grammar) -> dict[str, tuple[str, ..
     found: dict[str, tuple[str, ...]] = {}
     for token in argv.read(tokens, grammar):
         if not isinstance(token, Given):
-            raise UsageError(f"{label}: {_complaint(token, grammar)}", hint=_allowed(grammar))
+            flags = sorted({option.flags[0] for option in grammar.long_names.values() if not option.hidden})
+            raise UsageError(f"{label}: {_complaint(token, grammar)}", hint=f"allowed: {', '.join(flags)}")
         found[token.option.name] = (*found.get(token.option.name, ()), token.text)
     return found
 
@@ -64,8 +63,3 @@ def _complaint(token: str, grammar: Grammar) -> str:
     if token.startswith("-"):
         return f"unknown flag {token!r}"
     return f"{token!r} is left over: only flags are allowed"
-
-
-def _allowed(grammar: Grammar) -> str:
-    flags = sorted({option.flags[0] for option in grammar.long_names.values() if not option.hidden})
-    return f"allowed: {', '.join(flags)}"

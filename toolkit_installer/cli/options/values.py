@@ -22,22 +22,15 @@ _DEFAULT_EXECUTABLES = frozenset({"containerd", "crio"})
 _RESERVED_HANDLERS = frozenset({"runc"})
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
-_HANDLER = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_RUNTIME_TYPE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._/-]*")
+# Texts, of which each is compiled where it is used first: a start uses few of them.
+_HANDLER = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 # Both halves of a CDI kind follow one rule: https://github.com/cncf-tags/container-device-interface, SPEC.md, "kind".
-_CDI_KIND = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # an RFC 1123 label, as Kubernetes asks
-_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+_CDI_KIND = r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+_NAMESPACE = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # an RFC 1123 label, as Kubernetes asks
 # The names of DaemonSets and nodes: an RFC 1123 subdomain, as Kubernetes asks.
-_OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_HOST = re.compile(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?")
-_PORT = re.compile(r"[0-9]{1,5}")
+_OBJECT = r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+_HOST = r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?"
 _HIGHEST_PORT = 65_535
-_FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_INDEX = re.compile(r"[0-9]{1,2}")
-_BUDGET = re.compile(r"([0-9]{1,3})/([0-9]{1,6})")
-_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 
 
 class NotAllowedError(ValueError):
@@ -62,7 +55,10 @@ def read(option: Option, texts: tuple[str, ...]) -> Value:
     if not text and option.may_be_empty:
         return text
     if option.kind is Kind.CHOICE:
-        return _choice(option.choices, text)
+        for choice in option.choices:
+            if choice == text.lower():
+                return choice  # a member of an enumeration, where the choices are such
+        raise NotAllowedError(", ".join(option.choices))
     if option.kind is Kind.ENGINES:
         return _engines(option.choices, text)
     return _READERS[option.kind](text)
@@ -76,14 +72,6 @@ def boolean(text: str) -> bool:
     if word in FALSE_WORDS:
         return False
     raise NotAllowedError("true or false (also 1, 0, t, f, yes, no, on, off)")
-
-
-def _choice(choices: tuple[str, ...], text: str) -> str:
-    """Return the choice that is meant: a member of an enumeration, where the choices are such."""
-    for choice in choices:
-        if choice == text.lower():
-            return choice
-    raise NotAllowedError(", ".join(choices))
 
 
 def _engines(choices: tuple[str, ...], text: str) -> tuple[str, ...]:
@@ -132,7 +120,7 @@ def _install_dir(text: str) -> str:
 
 def _budget(text: str) -> tuple[int, float]:
     """Return how many reloads are allowed within how many seconds."""
-    match = _BUDGET.fullmatch(text)
+    match = re.fullmatch(r"([0-9]{1,3})/([0-9]{1,6})", text)
     if match is None or not int(match[1]) or not int(match[2]):
         raise NotAllowedError("a number of reloads and a number of seconds, such as 3/600")
     return int(match[1]), float(match[2])
@@ -175,8 +163,8 @@ def _if(fits: Callable[[str], object], allowed: str, value: Callable[[str], Valu
     return reader
 
 
-def _like(pattern: re.Pattern[str], allowed: str, value: Callable[[str], Value] = str) -> Callable[[str], Value]:
-    return _if(lambda text: pattern.fullmatch(text), allowed, value)  # noqa: PLW0108  # not compiled before it is used
+def _like(pattern: str, allowed: str, value: Callable[[str], Value] = str) -> Callable[[str], Value]:
+    return _if(lambda text: re.fullmatch(pattern, text), allowed, value)
 
 
 _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
@@ -198,22 +186,24 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
         ),
         Kind.FILE_NAME: _if(_is_file_name, "the name of a file, without a folder"),
         Kind.HANDLER: _if(
-            lambda text: _HANDLER.fullmatch(text) and text not in _RESERVED_HANDLERS,
+            lambda text: re.fullmatch(_HANDLER, text) and text not in _RESERVED_HANDLERS,
             "letters, digits, '.', '_' and '-', and not runc, which is the engine's own",
         ),
-        Kind.RUNTIME_TYPE: _like(_RUNTIME_TYPE, "a runtime type such as io.containerd.runc.v2"),
+        Kind.RUNTIME_TYPE: _like(r"[A-Za-z0-9/][A-Za-z0-9._/-]*", "a runtime type such as io.containerd.runc.v2"),
         Kind.CDI_KIND: _like(_CDI_KIND, "vendor/class, each a letter, then letters, digits, '.', '_' and '-'"),
         Kind.NAMESPACE: _like(_NAMESPACE, "a Kubernetes namespace: small letters, digits and '-', 63 at most"),
         Kind.OBJECT: _like(_OBJECT, "the name of a Kubernetes object: small letters, digits, '-' and '.'"),
         Kind.HOST: _like(_HOST, "a host name or an address, an IPv6 one without brackets"),
         Kind.PORT: _if(
-            lambda text: _PORT.fullmatch(text) and 0 < int(text) <= _HIGHEST_PORT,
+            lambda text: re.fullmatch(r"[0-9]{1,5}", text) and 0 < int(text) <= _HIGHEST_PORT,
             f"a whole number from 1 to {_HIGHEST_PORT}",
             int,
         ),
-        Kind.INDEX: _like(_INDEX, "a whole number from 0 to 99", int),
+        Kind.INDEX: _like(r"[0-9]{1,2}", "a whole number from 0 to 99", int),
         Kind.SECONDS: _if(
-            lambda text: _SECONDS.fullmatch(text) and 0 < float(text) <= _LONGEST_RELOAD_SECONDS,
+            lambda text: (
+                re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) and 0 < float(text) <= _LONGEST_RELOAD_SECONDS
+            ),
             f"a number of seconds, more than 0 and at most {_LONGEST_RELOAD_SECONDS}",
             float,
         ),
@@ -221,10 +211,12 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
         Kind.JSON_OBJECT: _json_object,
         Kind.ARGUMENTS: str,  # read by shlex rules, later
         # of a list: one of its items
-        Kind.PREFIXES: _like(_PREFIX, "a comma list of annotation prefixes such as cdi.k8s.io/"),
-        Kind.FEATURES: _like(_FEATURE, "a comma list of feature names: letters, digits, '_' and '-'"),
+        Kind.PREFIXES: _like(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a comma list of annotation prefixes such as cdi.k8s.io/"),
+        Kind.FEATURES: _like(
+            r"[A-Za-z0-9][A-Za-z0-9_-]*", "a comma list of feature names: letters, digits, '_' and '-'"
+        ),
         Kind.RUNTIMES: _if(
-            lambda text: _BARE_NAME.fullmatch(text) or _is_path(text),
+            lambda text: re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text) or _is_path(text),
             "a comma list of runtimes, each a name such as runc or an absolute path",
         ),
         Kind.SOURCES: _if(_is_source, "a comma list of command, file and file=/path"),
