@@ -44,11 +44,9 @@ def run(settings: Settings) -> int:
         try:
             if woken is None:
                 return instance.start()
-            lock = woken.lock_fd
-            if lock is None:
-                lock = wait.held(node.root.outside(instance.store.folder))
-            if lock is not None:
-                instance.store.adopt_lock(lock)
+            instance.store.lock_fd = woken.lock_fd
+            if woken.lock_fd is None:
+                instance.store.lock_fd = wait.held(node.root.outside(instance.store.folder))
             return instance.resume(woken.events, woken.remembered)
         finally:
             # before the PID file goes: whoever waits for that finds nobody at work then

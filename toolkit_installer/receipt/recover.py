@@ -77,10 +77,9 @@ def sweep(node: Node, receipt: Receipt | None, store: str) -> None:
 
 
 def _own_folders(receipt: Receipt | None, store: str) -> list[str]:
-    inner = ("", *layout.FOLDERS)
-    return (
-        [store, *(os.path.join(receipt.toolkit_folder, place) for place in inner)] if receipt is not None else [store]
-    )
+    if receipt is None:
+        return [store]
+    return [store, *(os.path.join(receipt.toolkit_folder, inner) for inner in ("", *layout.FOLDERS))]
 
 
 def recover_engine(node: Node, engine: EngineRecord, store: str) -> None:

@@ -31,16 +31,8 @@ class ReceiptStore:
     def __init__(self, files: Files, install_dir: str) -> None:
         self.files = files
         self.folder = f"{files.canonical(install_dir)}/{receipts.FOLDER}"
-        self._lock: int | None = None
-
-    @property
-    def lock_fd(self) -> int | None:
-        """The descriptor that holds the folder's lock, None while it is not locked."""
-        return self._lock
-
-    def adopt_lock(self, fd: int) -> None:
-        """Take over a lock that was held before this program was executed."""
-        self._lock = fd
+        self.lock_fd: int | None = None
+        """What holds the folder's lock, None while it is not locked. Also one held before this program was executed."""
 
     def exists(self) -> bool:
         """Tell whether the folder is there."""
@@ -62,13 +54,13 @@ class ReceiptStore:
 
     def lock(self) -> None:
         """Lock the folder, which must exist. Raises AlreadyRunningError, ConfigurationError."""
-        if self._lock is not None and self.files.is_at(self.folder, self._lock):
+        if self.lock_fd is not None and self.files.is_at(self.folder, self.lock_fd):
             return  # somebody may have removed the folder that is locked, and made another one
         self.require_private()
         fd = lock_folder(self.files, self.folder, private=True)
-        if self._lock is not None:
-            os.close(self._lock)
-        self._lock = fd
+        if self.lock_fd is not None:
+            os.close(self.lock_fd)
+        self.lock_fd = fd
 
     def prepare(self) -> tuple[str, ...]:
         """Create the folder where it is missing, and lock it; return the folders around it that are of our making.
@@ -183,9 +175,9 @@ class ReceiptStore:
         for name in self.files.list(self.folder):
             self.files.remove(f"{self.folder}/{name}")
         self.files.remove_folder(self.folder)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self.lock_fd is not None:
+            os.close(self.lock_fd)
+            self.lock_fd = None
 
     def _write(self, path: str, content: bytes) -> None:
         self.files.overwrite(path, content, own_metadata(_PRIVATE_FILE))

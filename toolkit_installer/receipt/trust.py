@@ -33,12 +33,19 @@ the folder of our hook."""
 
 
 def load(node: Node, store: ReceiptStore) -> Receipt | None:
-    """Return the receipt, None where there is none. Raises ConfigurationError for one that is not to be believed."""
+    """Return the receipt, None where there is none.
+
+    Raises ConfigurationError for one that is not to be believed, as it names anything that an installer would not have
+    made, and NodeError where the node cannot be looked at. Reads, never writes.
+    """
+    path = f"{store.folder}/{schema.FILE}"
     store.require_private()
-    require_ours(node, f"{store.folder}/{schema.FILE}")
+    require_ours(node, path)
     found = store.load()
     if found is not None:
-        require_believable(node, store.folder, found)
+        with located(path):
+            for wrong in _wrong(node, store.folder, found):
+                raise schema.damaged(wrong)
     return found
 
 
@@ -56,16 +63,6 @@ def require_ours(node: Node, path: str) -> None:
             raise schema.damaged("can be written to by others")
         if status.st_nlink > 1:
             raise schema.damaged("has another name as well: it may be somebody else's file")
-
-
-def require_believable(node: Node, folder: str, found: Receipt) -> None:
-    """Raise ConfigurationError if the receipt in `folder` names anything that an installer would not have made.
-
-    Reads, never writes. Raises NodeError too, where the node cannot be looked at.
-    """
-    with located(f"{folder}/{schema.FILE}"):
-        for wrong in _wrong(node, folder, found):
-            raise schema.damaged(wrong)
 
 
 def _wrong(node: Node, folder: str, found: Receipt) -> Iterator[str]:
@@ -119,10 +116,7 @@ def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, f
     )
     if not usual and not _has_ours(node, found, file):
         yield f"names {file.path}, which has nothing of this installer's in it, nor the name of a file of {engine.name}"
-    if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
-        yield f"names {file.path}, which is a file of this installer's own, as one of {engine.name}"
-    if _foreign(node, found, file, _TRACES):
-        yield f"names {file.path}, whose content cannot have been written by this installer"
+    yield from _wrong_place_or_content(node, folder, found, file, f"one of {engine.name}", _TRACES)
 
 
 def _has_ours(node: Node, found: Receipt, file: FileRecord) -> bool:
@@ -144,21 +138,22 @@ def _wrong_specification(node: Node, folder: str, found: Receipt, file: FileReco
     """Yield why `file` cannot be a CDI specification of ours."""
     if file.role != schema.SPECIFICATION_ROLE or not _SPECIFICATION.fullmatch(posixpath.basename(file.path)):
         yield f"names {file.path}, which is no CDI specification"
-    if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
-        yield f"names {file.path}, which is a file of this installer's own, as a CDI specification"
-    if _foreign(node, found, file, ()):
-        yield f"names {file.path}, whose content cannot have been written by this installer"
+    yield from _wrong_place_or_content(node, folder, found, file, "a CDI specification", ())
 
 
-def _foreign(node: Node, found: Receipt, file: FileRecord, traces: Iterable[bytes]) -> bool:
-    """Tell whether cleanup would replace the file by what stood there before, though nothing in it is ours.
+def _wrong_place_or_content(
+    node: Node, folder: str, found: Receipt, file: FileRecord, role: str, traces: Iterable[bytes]
+) -> Iterator[str]:
+    """Yield why `file` cannot be `role`: it is our own, or cleanup would replace it though nothing in it is ours.
 
     Ours are the toolkit's folder and `traces`. A file with a content that no receipt knows is edited, not replaced.
     """
+    if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
+        yield f"names {file.path}, which is a file of this installer's own, as {role}"
     content = _content(node, file)
-    if content is None or not file.is_ours(content):
-        return False
-    return not any(trace in content for trace in (*traces, found.toolkit_folder.encode()))
+    ours = (*traces, found.toolkit_folder.encode())
+    if content is not None and file.is_ours(content) and not any(trace in content for trace in ours):
+        yield f"names {file.path}, whose content cannot have been written by this installer"
 
 
 def _canonical(node: Node, path: str) -> str:
