@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -18,13 +17,8 @@ _COLORS: Final = {"---": "\x1b[1m", "+++": "\x1b[1m", "@@ ": "\x1b[36m", "-": "\
 _CARETS: Final = {code: f"^{chr(code ^ 0x40)}" for code in (*range(0x20), 0x7F) if chr(code) != "\t"}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Side:
-    """One version of a file, line by line: its bytes, which are compared, and what is shown of them."""
-
-    lines: Sequence[bytes]
-    shown: Sequence[str]
-
+_Side = list[tuple[bytes, str]]
+"""One version of a file, line by line: its bytes, which are compared, and what is shown of them."""
 
 _Code = tuple[str, int, int, int, int]
 """What became of a stretch of lines, as difflib says it: the kind, from and to in the old file and in the new one."""
@@ -43,12 +37,12 @@ def unified(path: str, before: bytes | None, after: bytes | None, *, color: bool
         f"--- {'/dev/null' if before is None else _safe(path)}",
         f"+++ {'/dev/null' if after is None else _safe(path)}",
     ]
-    for group in _hunks(old.lines, new.lines):
+    for group in _hunks([line for line, _ in old], [line for line, _ in new]):
         _, old_start, _, new_start, _ = group[0]
         _, _, old_stop, _, new_stop = group[-1]
         lines.append(f"@@ -{_span(old_start, old_stop)} +{_span(new_start, new_stop)} @@")
         for tag, a, b, c, d in group:
-            lines += _block(tag, _part(old, a, b), _part(new, c, d))
+            lines += _block(tag, old[a:b], new[c:d])
     return "".join(f"{painted(line) if color else line}\n" for line in lines)
 
 
@@ -74,12 +68,12 @@ def _hunks(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[list[_Code]]:
 
 def _block(tag: str, old: _Side, new: _Side) -> Iterator[str]:
     """Yield the lines of one stretch that is equal or that was replaced."""
-    for line, shown in zip(old.lines, old.shown, strict=True):
+    for line, shown in old:
         yield from _line(" " if tag == "equal" else "-", shown, line)
     if tag == "equal":
         return
-    taken, there = set(old.shown), set(old.lines)
-    for line, shown in zip(new.lines, new.shown, strict=True):
+    there, taken = {line for line, _ in old}, {shown for _, shown in old}
+    for line, shown in new:
         yield from _line("+", f"{shown}  (changed)" if shown in taken and line not in there else shown, line)
 
 
@@ -91,18 +85,10 @@ def _line(sign: str, shown: str, line: bytes) -> Iterator[str]:
 
 def _side(content: bytes | None) -> _Side:
     """Return a file's lines; masked as a whole, since a line does not show what it stands under."""
-    if not content:
-        return _Side((), ())
-    lines = [line + b"\n" for line in content.split(b"\n")]
-    shown = [_safe(line) for line in mask(content.decode(errors="backslashreplace")).split("\n")]
-    lines[-1] = lines[-1][:-1]
-    if not lines[-1]:
-        del lines[-1], shown[-1]
-    return _Side(lines, shown)
-
-
-def _part(side: _Side, start: int, stop: int) -> _Side:
-    return _Side(side.lines[start:stop], side.shown[start:stop])
+    lines = (content or b"").split(b"\n")
+    shown = map(_safe, mask((content or b"").decode(errors="backslashreplace")).split("\n"))
+    *whole, last = zip(lines, shown, strict=True)
+    return [*((line + b"\n", words) for line, words in whole), *([last] if last[0] else [])]
 
 
 def _span(start: int, stop: int) -> str:

@@ -42,59 +42,23 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _PROXY_WORDS: Final = ("proxy", "proxies")
 
 _NOT_SECRET: Final = frozenset(
-    {
-        "authorizationplugins",  # docker: names of plugins
-        "credhelpers",  # docker's config.json: names of programs
-        "credsstore",  # the same
-        "keymodel",  # containerd, image_decryption: `node`
-        "unauthorized",  # what registries answer
-        "x509keypairstreaming",  # containerd: a table of paths
-    }
+    {"authorizationplugins", "credhelpers", "credsstore"}  # docker: plugins; its config.json: names of programs
+    | {"keymodel", "x509keypairstreaming"}  # containerd: image_decryption's `node`, a table of paths
+    | {"unauthorized"}  # what registries answer
 )
 _PLACES: Final = frozenset(
-    {
-        "authfile",  # podman and skopeo
-        "decryptionkeyspath",  # CRI-O; a flag of containerd's stream processors
-        "deprecatedkeypath",  # docker
-        "globalauthfile",  # CRI-O
-        "keyfile",  # containerd: of a registry
-        "keypath",  # containers' policy.json
-        "kvkeyfile",  # docker's cluster-store-opts
-        "metricskey",  # CRI-O
-        "namespacedauthdir",  # CRI-O
-        "pauseimageauthfile",  # CRI-O
-        "signaturepolicy",  # CRI-O
-        "signaturepolicydir",  # CRI-O
-        "streamtlskey",  # CRI-O
-        "syslogtlskey",  # docker's log-opts
-        "tcptlskey",  # containerd: grpc
-        "tlskey",  # docker
-        "tlskeyfile",  # containerd: x509_key_pair_streaming
-    }
+    {"globalauthfile", "metricskey", "namespacedauthdir", "pauseimageauthfile"}  # CRI-O
+    | {"signaturepolicy", "signaturepolicydir", "streamtlskey"}  # CRI-O
+    | {"decryptionkeyspath"}  # CRI-O; a flag of containerd's stream processors
+    | {"deprecatedkeypath", "tlskey"}  # docker
+    | {"kvkeyfile", "syslogtlskey"}  # the same: its cluster-store-opts, its log-opts
+    | {"keyfile", "tcptlskey", "tlskeyfile"}  # containerd: of a registry, grpc, x509_key_pair_streaming
+    | {"authfile", "keypath"}  # podman and skopeo; containers' policy.json
 )
 _KNOWN: Final = frozenset(
-    {
-        "checksum",
-        "commit",
-        "container",  # IDs in what the engines log
-        "containerid",
-        "digest",
-        "gitcommit",
-        "id",
-        "image",
-        "images",
-        "pauseimage",
-        "pinnedimages",
-        "podsandboxid",
-        "revision",
-        "sandboximage",
-        "sandbox",
-        "sandboxid",
-        "sha256",
-        "sha512",
-        "uid",
-        "uuid",
-    }
+    {"checksum", "commit", "digest", "gitcommit", "revision", "sha256", "sha512"}
+    | {"image", "images", "pauseimage", "pinnedimages", "sandboximage"}
+    | {"container", "containerid", "id", "podsandboxid", "sandbox", "sandboxid", "uid", "uuid"}  # IDs in engines' logs
 )
 
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)

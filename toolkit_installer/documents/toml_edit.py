@@ -10,7 +10,7 @@ from toolkit_installer.documents import toml_blocks, toml_scan
 from toolkit_installer.documents.changes import Path, Table, same
 from toolkit_installer.documents.toml_inline import Splice, edit_value, spliced
 from toolkit_installer.documents.toml_scan import Statement
-from toolkit_installer.documents.toml_tree import Form, Node, build, dotted_prefix
+from toolkit_installer.documents.toml_tree import Node, build, dotted_prefix
 from toolkit_installer.documents.toml_values import write, write_key
 
 
@@ -85,7 +85,7 @@ class _Editor:
         if child.value is not None:
             self._replace_value(child.value, old, new)
             return True
-        if isinstance(old, dict) and isinstance(new, dict) and (new or child.form is Form.SECTION):
+        if isinstance(old, dict) and isinstance(new, dict) and (new or child.is_section):
             self.edit_table(child, path, old, new)
             return True
         if same(old, new):
@@ -114,13 +114,13 @@ class _Editor:
 
     def _add(self, node: Node, path: Path, added: Table) -> None:
         """Write new keys of an existing table."""
-        if node.last_dotted is not None and node.form is Form.DOTTED:
+        if node.last_dotted is not None and not node.is_section:
             prefix = dotted_prefix(node.last_dotted, path)
             indent = self.text[node.last_dotted.start : node.last_dotted.key_start]
             self._insert(node.last_dotted.end, indent, _dotted_lines(prefix, added))
             return
         lines = {key: value for key, value in added.items() if not isinstance(value, dict)}
-        if lines and node.form is Form.SECTION:
+        if lines and node.is_section:
             self._add_to_section(node, lines)
         elif lines:
             self.changed.tables.append((path, lines))

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Iterable, Iterator
 
 from toolkit_installer.documents import toml_scan
 from toolkit_installer.documents.changes import Path
 from toolkit_installer.documents.toml_scan import Kind, Statement
 from toolkit_installer.documents.toml_values import write_key
-
-
-class Form(enum.StrEnum):
-    """How a key or table is written."""
-
-    SECTION = "by a [header], or the document's root"
-    DOTTED = "by dotted keys of a section"
-    IMPLIED = "only by the headers of its sub-tables"
-    VALUE = "as one value"
-    ARRAY = "by [[headers]]"
 
 
 @dataclasses.dataclass(slots=True)
@@ -36,15 +25,9 @@ class Node:
     array: list[Statement] = dataclasses.field(default_factory=list)
 
     @property
-    def form(self) -> Form:
-        """How this key or table is written; the root counts as a section."""
-        if self.value is not None:
-            return Form.VALUE
-        if self.array:
-            return Form.ARRAY
-        if self.header is not None or not self.spelling:
-            return Form.SECTION
-        return Form.IMPLIED if self.last_dotted is None else Form.DOTTED
+    def is_section(self) -> bool:
+        """Has a [header], or is the root. Other tables are made by dotted keys, or by their sub-tables' headers."""
+        return self.header is not None or not self.spelling
 
     def statements(self) -> Iterator[Statement]:
         """Yield every statement that defines this key or anything below it."""

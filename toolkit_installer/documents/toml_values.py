@@ -51,13 +51,8 @@ def write_key(key: str) -> str:
 def _basic_string(text: str) -> str:
     """Return `text` in double quotes; raises ValueError (UnicodeEncodeError) for a lone surrogate."""
     text.encode()
-    return f'"{_ESCAPED.sub(_escape, text)}"'
-
-
-def _escape(match: re.Match[str]) -> str:
-    """Return the escape sequence of one character."""
-    character = match.group()
-    return _SHORT_ESCAPES.get(character) or f"\\u{ord(character):04x}"
+    escaped = _ESCAPED.sub(lambda match: _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
+    return f'"{escaped}"'
 
 
 def _moment(value: dt.datetime | dt.date | dt.time) -> str:
