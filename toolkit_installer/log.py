@@ -50,23 +50,16 @@ class _Lines:
 
     def __getattr__(self, level: str) -> Callable[..., Any]:
         if level == "debug" and _Later.set_up is not None:
-            return _unheard
+            return lambda *_, **__: None  # nobody wants to hear it: with `debug`, structlog is there from the start
         set_up()
         import structlog  # noqa: PLC0415  # see the module's own words
 
         return cast("Callable[..., Any]", getattr(structlog.get_logger(), level))
 
 
-def _unheard(*_: Any, **__: Any) -> None:
-    """Take a debug event that nobody wants to hear: with `debug`, structlog is there from the start."""
-
-
-_LINES: Final = _Lines()
-
-
 def get() -> FilteringBoundLogger:
     """Return a logger; what `configure` says holds for those made before it, too."""
-    return cast("FilteringBoundLogger", _LINES)
+    return cast("FilteringBoundLogger", _Lines())
 
 
 def configure(

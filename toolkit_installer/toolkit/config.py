@@ -52,7 +52,10 @@ def text(
     source = _decoded(template, payload.config_path)
     before = _parsed(source, payload.config_path)
     root = posixpath.normpath(driver_root)
-    driver = {"root": root, "ldconfig": "@" + posixpath.join(root, "sbin", _ldconfig_name(before))}
+    # the template's name for it: Ubuntu's /sbin/ldconfig is a script around ldconfig.real
+    template_says = posixpath.basename(str(lookup(before, (CLI, "ldconfig"))))
+    ldconfig = "ldconfig.real" if template_says == "ldconfig.real" else "ldconfig"
+    driver = {"root": root, "ldconfig": "@" + posixpath.join(root, "sbin", ldconfig)}
     changes = _changes(payload, settings, toolkit_folder, low_level, driver)
     _check_tables(before, changes, payload.config_path)
     wanted = apply(before, changes)
@@ -98,12 +101,6 @@ def _changes(
     ]
     features = [(("features", name), True) for name in settings.opt_in_features]
     return tuple(Set(path, value) for path, value in (*always, *((p, v) for p, v in asked if v), *features))
-
-
-def _ldconfig_name(before: Table) -> str:
-    """Return the template's name for ldconfig: Ubuntu's /sbin/ldconfig is a script around ldconfig.real."""
-    value = lookup(before, (CLI, "ldconfig"))
-    return "ldconfig.real" if isinstance(value, str) and posixpath.basename(value) == "ldconfig.real" else "ldconfig"
 
 
 def _decoded(template: bytes, path: str) -> str:

@@ -71,7 +71,9 @@ def _files(payload: Payload, generated: Callable[[str], bytes]) -> Iterator[Tool
     """Yield the files in their order; `generated` returns what a file has that is no copy."""
     programs = dict(payload.programs)
     for library in payload.libraries:
-        yield from _library(library.name, library.soname, library.source)
+        yield ToolkitFile(library.name, _PLAIN, source=library.source)
+        if library.name != library.soname:
+            yield ToolkitFile(library.soname, _PLAIN, target=library.name)
     yield ToolkitFile(wrappers.CONFIG_NAME, _PLAIN, content=generated(wrappers.CONFIG_NAME))
     if CDI_HOOK in programs:
         yield ToolkitFile(CDI_HOOK, _EXECUTABLE, source=programs[CDI_HOOK])
@@ -83,12 +85,6 @@ def _files(payload: Payload, generated: Callable[[str], bytes]) -> Iterator[Tool
         if name == payload.hook:
             other = HOOK if name == HOOK_2021 else HOOK_2021
             yield ToolkitFile(other, _EXECUTABLE, target=name)
-
-
-def _library(name: str, soname: str, source: str) -> Iterator[ToolkitFile]:
-    yield ToolkitFile(name, _PLAIN, source=source)
-    if name != soname:
-        yield ToolkitFile(soname, _PLAIN, target=name)
 
 
 def known(names: Iterable[str]) -> tuple[str, ...]:

@@ -157,15 +157,20 @@ def text(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/p
 
     Raises UsageError for a folder that cannot be put into PATH.
     """
-    _check_folder(folder)
-    head = _HEAD.format(folder=quoted(folder), name=name) + (
-        _CONFIG.format(config=CONFIG_NAME) if name in _CONFIGURED else ""
-    )
-    head += _SAY.format(name=quoted(name))
+    if not posixpath.isabs(folder) or "\0" in folder or ":" in folder:
+        raise UsageError(
+            f"the toolkit cannot be installed in {folder!r}",
+            hint="choose an absolute path without a colon: the folder is put into PATH",
+        )
+    config = _CONFIG.format(config=CONFIG_NAME) if name in _CONFIGURED else ""
+    head = _HEAD.format(folder=quoted(folder), name=name) + config + _SAY.format(name=quoted(name))
     path = _PATH.format(usual_path=_USUAL_PATH)
     if name in RUNTIMES:
+        fallback = _FALLBACK.format(
+            runtimes=" ".join(RUNTIMES), low_level=" ".join(map(quoted, low_level)), usual_path=_USUAL_PATH
+        )
         driver = _DRIVER.format(modules=quoted(modules))
-        return f"{head}{_fallback(low_level)}{driver}{path}{_CONFIG_VARIABLES}{_EXEC}"
+        return f"{head}{fallback}{driver}{path}{_CONFIG_VARIABLES}{_EXEC}"
     head += f"{_FAIL.format(status=127)}\n{_REQUIRE_REAL}"
     if name in {HOOK, HOOK_2021}:
         return f"{head}{_REQUIRE_CONFIG}{path}{_CONFIG_VARIABLES}{_EXEC_HOOK}"
@@ -175,17 +180,3 @@ def text(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/p
 def quoted(value: str) -> str:
     """Return `value` as one word of a POSIX shell, whatever it holds; always in quotes, so that it is easy to find."""
     return "'" + value.replace("'", "'\\''") + "'"
-
-
-def _fallback(low_level: Sequence[str]) -> str:
-    return _FALLBACK.format(
-        runtimes=" ".join(RUNTIMES), low_level=" ".join(map(quoted, low_level)), usual_path=_USUAL_PATH
-    )
-
-
-def _check_folder(folder: str) -> None:
-    if not posixpath.isabs(folder) or "\0" in folder or ":" in folder:
-        raise UsageError(
-            f"the toolkit cannot be installed in {folder!r}",
-            hint="choose an absolute path without a colon: the folder is put into PATH",
-        )
