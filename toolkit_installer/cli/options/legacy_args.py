@@ -22,8 +22,7 @@ _CRIO_LETTERS = types.MappingProxyType({"d": "hooks_dir", "f": "hook_filename"})
 
 def runtime_flags(engine: EngineName | None) -> Grammar:
     """Return the flags that RUNTIME_ARGS may hold: the engine step's, with the letters that this engine's tool had."""
-    letters = _CRIO_LETTERS if engine is EngineName.CRIO else _DOCKER_LETTERS
-    return _grammar(Step.RUNTIME, letters)
+    return _grammar(Step.RUNTIME, _CRIO_LETTERS if engine is EngineName.CRIO else _DOCKER_LETTERS)
 
 
 def toolkit_flags() -> Grammar:

@@ -144,8 +144,3 @@ def engine_of(variable: str) -> EngineName | None:
     """Return the only engine that a variable speaks of, None if it speaks of all."""
     prefix = variable.partition("_")[0].lower()
     return EngineName(prefix) if prefix in registry.names() else None
-
-
-def turned_on(feature: str) -> Unbuilt:
-    """Mark a boolean option whose `true` asks for a feature that does not exist yet."""
-    return Unbuilt(feature, lambda value: value is True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from toolkit_installer.cli.options import device_rows, engine_rows, installer_rows, toolkit_rows
+from toolkit_installer.cli.options import engine_rows, installer_rows, toolkit_rows
 from toolkit_installer.cli.options.model import Option
 
-OPTIONS: tuple[Option, ...] = (*installer_rows.ROWS, *toolkit_rows.ROWS, *engine_rows.ROWS, *device_rows.ROWS)
+OPTIONS: tuple[Option, ...] = (*installer_rows.ROWS, *toolkit_rows.ROWS, *engine_rows.ROWS)
 
 BY_NAME = {option.name: option for option in OPTIONS}
 
