@@ -25,17 +25,12 @@ SPECIFICATION_ROLE = "cdi"
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def _with_low_level(body: dict[str, Any]) -> dict[str, Any]:
-    """Give the engines no low-level runtimes, which schema 1 did not have: the next run looks at them anyway."""
-    return body | {"engines": [engine | {"low_level": []} for engine in body["engines"]]}
-
-
-def _with_specifications(body: dict[str, Any]) -> dict[str, Any]:
-    """Give it no CDI specifications, which schema 2 did not have, as nobody wrote any."""
-    return body | {"specifications": []}
-
-
-MIGRATIONS: Mapping[int, Migration] = {1: _with_low_level, 2: _with_specifications}
+MIGRATIONS: Mapping[int, Migration] = {
+    # schema 1 had no low-level runtimes: the next run looks at them anyway
+    1: lambda body: body | {"engines": [engine | {"low_level": []} for engine in body["engines"]]},
+    # schema 2 had no CDI specifications, as nobody wrote any
+    2: lambda body: body | {"specifications": []},
+}
 """How a receipt of a schema becomes one of the next: schema n to a pure function of its body. Schema 1 was the first.
 
 Whoever raises SCHEMA enters the step from the one before; the result is checked like any other receipt."""

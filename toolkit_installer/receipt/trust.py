@@ -114,15 +114,14 @@ def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, f
     usual = adapter.may_be(file.role, posixpath.basename(file.path)) or any(
         beneath(file.path, _canonical(node, place)) for place in adapter.folders
     )
-    if not usual and not _has_ours(node, found, file):
+    content = None if usual else _content(node, file)
+    if (
+        content is not None
+        and memory.digest(content) not in file.known
+        and found.toolkit_folder.encode() not in content
+    ):
         yield f"names {file.path}, which has nothing of this installer's in it, nor the name of a file of {engine.name}"
     yield from _wrong_place_or_content(node, folder, found, file, f"one of {engine.name}", _TRACES)
-
-
-def _has_ours(node: Node, found: Receipt, file: FileRecord) -> bool:
-    """Tell whether a file is gone, or says what this installer may have written."""
-    content = _content(node, file)
-    return content is None or memory.digest(content) in file.known or found.toolkit_folder.encode() in content
 
 
 def _content(node: Node, file: FileRecord) -> bytes | None:

@@ -118,7 +118,7 @@ def find_payload(tree: SourceTree, root: str, machine: str | None = None) -> Pay
     Raises PayloadError that lists every required file that is missing and every file that is damaged.
     """
     search = _Search(tree, root, machine)
-    programs = [(name, search.program(name)) for name in (CLI, CTK, CDI_HOOK, *RUNTIMES)]
+    programs = [(name, search.located(name, PROGRAM_FOLDERS)) for name in (CLI, CTK, CDI_HOOK, *RUNTIMES)]
     hook, hook_source = search.hook()
     libraries = [search.library(soname) for soname in LIBRARIES]
     config = search.config()
@@ -144,10 +144,6 @@ class _Search:
     machine: str | None
     problems: list[str] = dataclasses.field(default_factory=list)
 
-    def program(self, name: str) -> str | None:
-        """Return a program's source; None if it is absent (noted if required) or damaged (noted always)."""
-        return self._located(name, PROGRAM_FOLDERS, required=name in _REQUIRED, program=True)
-
     def hook(self) -> tuple[str, str | None]:
         """Return the hook's own name and source: one of the two names may be missing, or a symlink to the other."""
         current, old = (self._present(name, PROGRAM_FOLDERS) for name in (HOOK, HOOK_2021))
@@ -155,13 +151,13 @@ class _Search:
             self._missing(f"{HOOK} (or {HOOK_2021})", PROGRAM_FOLDERS)
             return HOOK, None
         name = HOOK if current else HOOK_2021
-        source = self._located(name, PROGRAM_FOLDERS, required=True, program=True)
+        source = self.located(name, PROGRAM_FOLDERS)
         if source is not None and posixpath.basename(source) == HOOK_2021:
             name = HOOK_2021
         return name, source
 
     def library(self, soname: str) -> Library | None:
-        source = self._located(soname, LIBRARY_FOLDERS, required=soname in _REQUIRED, program=False)
+        source = self.located(soname, LIBRARY_FOLDERS)
         if source is None:
             return None
         name = posixpath.basename(source)
@@ -175,18 +171,20 @@ class _Search:
             return None
         return self.tree.read(CONFIG)
 
-    def _located(self, name: str, folders: Iterable[str], *, required: bool, program: bool) -> str | None:
-        """Return the source of the first sound file of that name, symlinks followed."""
-        present = self._present(name, folders)
+    def located(self, name: str, folders: Iterable[str]) -> str | None:
+        """Return the source of the first sound file of that name, symlinks followed.
+
+        None if it is absent (noted if required) or damaged (noted always).
+        """
         faults = []
-        for path in present:
-            fault = self._fault(path, program=program)
+        for path in self._present(name, folders):
+            fault = self._fault(path, program=folders == PROGRAM_FOLDERS)
             if fault is None:
                 return self.tree.canonical(path)
             faults.append(f"{path} {fault}")
         if faults:
             self.problems.append(faults[0])
-        elif required:
+        elif name in _REQUIRED:
             self._missing(name, folders)
         return None
 
