@@ -63,6 +63,11 @@ def lookup(document: Table, path: Path) -> Any:
     return value
 
 
+def line_at(text: str, offset: int) -> int:
+    """Return the 1-based line of an offset."""
+    return text.count("\n", 0, offset) + 1
+
+
 def apply(document: Table, changes: tuple[Change, ...]) -> Table:
     """Return what `document` should mean after `changes`, as a new value; the argument is left alone."""
     result = dict(document)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from toolkit_installer.documents.changes import DocumentError
+from toolkit_installer.documents.changes import DocumentError, line_at
 
 _NO_NUMBER = re.compile(r"[+-]?(?:NaN|Infinity)")
 _NESTING = re.compile(r'"(?:[^"\\]++|\\.)*("|\Z)|[\[\]{}]', re.DOTALL)
@@ -22,7 +22,7 @@ def error_at(text: str, offset: int, what: str, *, hint: str = "correct the file
     if offset == len(text):  # the end is where the text ends, not on the empty line after it
         offset = len(text.rstrip())
     column = offset - text.rfind("\n", 0, offset)
-    return DocumentError(f"not valid JSON: {what} (column {column})", line=_line(text, offset), hint=hint)
+    return DocumentError(f"not valid JSON: {what} (column {column})", line=line_at(text, offset), hint=hint)
 
 
 def explained(text: str, error: json.JSONDecodeError) -> DocumentError:
@@ -40,7 +40,7 @@ def explained(text: str, error: json.JSONDecodeError) -> DocumentError:
     if found:
         return _surprise(text, place, f'"," or "{"}" if text[opened] == "{" else "]"}"')
     what = "object" if text[opened] == "{" else "array"
-    return error_at(text, place, f"cut off: the {what} opened on line {_line(text, opened)} is not closed")
+    return error_at(text, place, f"cut off: the {what} opened on line {line_at(text, opened)} is not closed")
 
 
 def _broken_string(text: str, place: int, found: str, *, escape: bool) -> DocumentError:
@@ -75,8 +75,3 @@ def _opening(text: str, end: int) -> int:
         elif not token[1]:
             opened.append(token.start())
     return opened[-1]
-
-
-def _line(text: str, offset: int) -> int:
-    """Return the 1-based line of an offset."""
-    return text.count("\n", 0, offset) + 1

@@ -31,12 +31,10 @@ def kept(text: str, masked: str, is_shown: Callable[[str], bool]) -> str:
     before, after = text.split("\n"), masked.split("\n")
     if len(before) != len(after):
         return masked
-    return "\n".join(_with_places(*lines, is_shown) for lines in zip(before, after, strict=True))
-
-
-def _with_places(line: str, masked: str, is_shown: Callable[[str], bool]) -> str:
-    lost = [pair for pair in _places(line) if pair not in masked and is_shown(pair.partition("=")[2])]
-    return f"{masked} ({' '.join(lost)})" if lost else masked
+    for number, line in enumerate(before):
+        lost = [pair for pair in _places(line) if pair not in after[number] and is_shown(pair.partition("=")[2])]
+        after[number] += f" ({' '.join(lost)})" if lost else ""
+    return "\n".join(after)
 
 
 def _places(line: str) -> list[str]:

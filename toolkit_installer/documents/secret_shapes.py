@@ -25,34 +25,13 @@ _PART: Final = 5
 
 _COMMON_PAIRS: Final = frozenset(
     first + second
-    for first, seconds in {
-        "a": "bcdefgiklmnprstuvwxy",
-        "b": "abcdeijlorsuy",
-        "c": "acdehiklmorstu",
-        "d": "abcdefilmorstuz",
-        "e": "abcdefgilmnopqrstvwxyz",
-        "f": "acdefilorstu",
-        "g": "aehilnorsu",
-        "h": "aeiort",
-        "i": "abcdefglmnoprstvxz",
-        "j": "eo",
-        "k": "eis",
-        "l": "acdeilopstuy",
-        "m": "abdeilmopsu",
-        "n": "acdefgiklnoprstuv",
-        "o": "abcdfgiklmnoprstuvw",
-        "p": "aeiloprstuy",
-        "q": "u",
-        "r": "abcdefgiklmnoprstuvwyz",
-        "s": "acehiklmoprstuwyz",
-        "t": "acdefhilmnoprstuyz",
-        "u": "abcdefgilmnprst",
-        "v": "aei",
-        "w": "aehinors",
-        "x": "ceipt",
-        "y": "nprst",
-        "z": "e",
-    }.items()
+    for first, seconds in re.findall(
+        r"(\w):(\w+)",
+        "a:bcdefgiklmnprstuvwxy b:abcdeijlorsuy c:acdehiklmorstu d:abcdefilmorstuz e:abcdefgilmnopqrstvwxyz "
+        "f:acdefilorstu g:aehilnorsu h:aeiort i:abcdefglmnoprstvxz j:eo k:eis l:acdeilopstuy m:abdeilmopsu "
+        "n:acdefgiklnoprstuv o:abcdfgiklmnoprstuvw p:aeiloprstuy q:u r:abcdefgiklmnoprstuvwyz s:acehiklmoprstuwyz "
+        "t:acdefhilmnoprstuyz u:abcdefgilmnprst v:aei w:aehinors x:ceipt y:nprst z:e",
+    )
     for second in seconds
 )
 """The 300 commonest pairs of letters in the words of manuals and source code: nine tenths of all pairs there."""

@@ -21,6 +21,7 @@ from toolkit_installer.documents.changes import (
     Path,
     Table,
     apply,
+    line_at,
     lookup,
     same,
 )
@@ -54,7 +55,7 @@ def parse(content: bytes) -> Table:
     """
     text = _text(content)
     if dotted := _DOTTED.search(text):
-        raise DocumentError("a key has too many parts", line=_line(text, dotted.end()), hint=_HINT)
+        raise DocumentError("a key has too many parts", line=line_at(text, dotted.end()), hint=_HINT)
     try:
         document = tomllib.loads(text)
     except RecursionError as error:
@@ -140,33 +141,28 @@ def _text(content: bytes) -> str:
         line = body.count(b"\n", 0, error.start) + 1
         raise DocumentError("not valid UTF-8", line=line, hint="save the file as UTF-8") from error
     if "\0" in text:
-        line = _line(text, text.index("\0"))
+        line = line_at(text, text.index("\0"))
         raise DocumentError("a NUL byte", line=line, hint="the file is damaged: write it anew")
     if stray := _BARE_CARRIAGE_RETURN.search(text):
-        line = _line(text, stray.start())
+        line = line_at(text, stray.start())
         raise DocumentError("a carriage return that ends no line", line=line, hint="use LF or CRLF line ends")
     return text
-
-
-def _line(text: str, offset: int) -> int:
-    """Return the 1-based line of an offset."""
-    return text.count("\n", 0, offset) + 1
 
 
 def _syntax_error(text: str, message: str) -> DocumentError:
     """Return the error for what tomllib says, which ends with the place; a template is called one."""
     if template := _TEMPLATE.search(text):
         hint = "edit the template, or name the file that is generated from it"
-        return DocumentError("a Go template, not TOML", line=_line(text, template.end()), hint=hint)
+        return DocumentError("a Go template, not TOML", line=line_at(text, template.end()), hint=hint)
     place = _PLACE.search(message)
     if place is None:  # Python itself refuses to convert a number of thousands of digits: no place is told
         number = _LONG_NUMBER.search(text)
-        line = _line(text, number.start()) if number else None
+        line = line_at(text, number.start()) if number else None
         return DocumentError("not valid TOML: a number with too many digits", line=line, hint=_HINT)
     reason = message[: place.start()]
     if place[1]:
         return DocumentError(f"not valid TOML: {reason} (column {place[2]})", line=int(place[1]), hint=_HINT)
-    last_line = _line(text, len(text.rstrip("\r\n")))
+    last_line = line_at(text, len(text.rstrip("\r\n")))
     return DocumentError(f"not valid TOML: {reason} at the end of the file", line=last_line, hint=_HINT)
 
 
@@ -184,5 +180,5 @@ def _is_too_deep(document: Table) -> bool:
 def _too_deep(text: str) -> DocumentError:
     """Return the error for too many brackets within brackets, or too long dotted keys."""
     nesting = _NESTING.search(text)
-    line = _line(text, nesting.start()) if nesting else None
+    line = line_at(text, nesting.start()) if nesting else None
     return DocumentError("tables or arrays are nested too deeply", line=line, hint=_HINT)

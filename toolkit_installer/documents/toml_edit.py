@@ -10,7 +10,7 @@ from toolkit_installer.documents import toml_blocks, toml_scan
 from toolkit_installer.documents.changes import Path, Table, same
 from toolkit_installer.documents.toml_inline import Splice, edit_value, spliced
 from toolkit_installer.documents.toml_scan import Statement
-from toolkit_installer.documents.toml_tree import Node, build, dotted_prefix
+from toolkit_installer.documents.toml_tree import Node, build
 from toolkit_installer.documents.toml_values import write, write_key
 
 
@@ -115,7 +115,7 @@ class _Editor:
     def _add(self, node: Node, path: Path, added: Table) -> None:
         """Write new keys of an existing table."""
         if node.last_dotted is not None and not node.is_section:
-            prefix = dotted_prefix(node.last_dotted, path)
+            prefix = ".".join(node.last_dotted.spelling[: len(path) - len(node.last_dotted.section)])
             indent = self.text[node.last_dotted.start : node.last_dotted.key_start]
             self._insert(node.last_dotted.end, indent, _dotted_lines(prefix, added))
             return

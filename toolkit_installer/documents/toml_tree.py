@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from toolkit_installer.documents import toml_scan
-from toolkit_installer.documents.changes import Path
+from toolkit_installer.documents.changes import Path, line_at
 from toolkit_installer.documents.toml_scan import Kind, Statement
 from toolkit_installer.documents.toml_values import write_key
 
@@ -80,20 +80,15 @@ def spelled(root: Node, path: Path) -> str:
     return ".".join(parts)
 
 
-def dotted_prefix(statement: Statement, path: Path) -> str:
-    """Return the part of a dotted key that leads to the table at `path`, as `statement` spells it."""
-    return ".".join(statement.spelling[: len(path) - len(statement.section)])
-
-
 def first_line(text: str, path: Path) -> int | None:
     """Return the 1-based line of the first statement that mentions `path`, or of the value that holds it."""
     holder: Statement | None = None
     for statement in toml_scan.scan(text):
         if statement.path[: len(path)] == path:
-            return text.count("\n", 0, statement.key_start) + 1
+            return line_at(text, statement.key_start)
         if statement.kind is Kind.KEY_VALUE and path[: len(statement.path)] == statement.path:
             holder = statement
-    return text.count("\n", 0, holder.key_start) + 1 if holder else None
+    return line_at(text, holder.key_start) if holder else None
 
 
 def _walk(node: Node, path: Path, spelling: tuple[str, ...]) -> Node:
