@@ -26,10 +26,7 @@ SIGNALLED = 128
 
 
 class InstallerError(Exception):
-    """Root of all expected failures.
-
-    `reason` says what happened, `path` and `line` (1-based) to which file, `hint` what to do next.
-    """
+    """Root of all expected failures: `reason` says what, `path` and `line` (1-based) where, `hint` what to do next."""
 
     exit_code = ExitCode.BUG
 

@@ -146,8 +146,8 @@ def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: 
         return SIGNALLED + stopped.number
     if found is None:
         log.get().info("This node shows no NVIDIA GPU: no driver is waited for", gpu=str(gpus.find_gpus(node)))
-        return ExitCode.DONE
-    log.get().info("The driver is ready", root=found.root, dev_root=found.dev_root, version=found.version)
+    else:
+        log.get().info("The driver is ready", root=found.root, dev_root=found.dev_root, version=found.version)
     return ExitCode.DONE
 
 
@@ -177,10 +177,7 @@ def detect(settings: Settings, *, as_json: bool) -> int:
 
 
 def uninstall(settings: Settings) -> int:
-    """Revert all that was installed, by a running instance or by one that was killed; return the exit code.
-
-    Raises InstallerError.
-    """
+    """Revert all that a running instance, or a killed one, installed; return the exit code. Raises InstallerError."""
     from toolkit_installer.lifecycle import beforehand
     from toolkit_installer.lifecycle.ready_file import Marker
     from toolkit_installer.lifecycle.revert import request as uninstall_request

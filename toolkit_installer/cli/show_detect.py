@@ -11,7 +11,6 @@ from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.detect import decide
-from toolkit_installer.engines.detect.evidence import Evidence
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node.node import Node
@@ -19,10 +18,7 @@ from toolkit_installer.settings import Settings
 
 
 def show(node: Node, settings: Settings, *, as_json: bool) -> int:
-    """Print what was seen and decided; return the exit code of the error where nothing could be decided.
-
-    Raises OutputError.
-    """
+    """Print what was seen and decided; return 0, or the exit code of why nothing was decided. Raises OutputError."""
     seen = decide.gather_evidence(node, settings)
     decided: Sequence[EngineTarget] = ()
     error: ConfigurationError | None = None
@@ -33,7 +29,15 @@ def show(node: Node, settings: Settings, *, as_json: bool) -> int:
     facts = {
         "decided": [_facts(node, target) for target in decided],
         "error": None if error is None else {"reason": error.reason, "hint": error.hint},
-        "evidence": [_of(each) for each in seen],
+        "evidence": [
+            {
+                "kind": each.kind.value,
+                "distribution": each.row.name if each.row is not None else None,
+                "engine": each.row.engine if each.row is not None else None,
+                "words": each.words,
+            }
+            for each in seen
+        ],
         "gpus": list(gpus.find_gpus(node).words),
     }
     output.show(json.dumps(facts, indent=2).split("\n") if as_json else _lines(facts))
@@ -41,16 +45,6 @@ def show(node: Node, settings: Settings, *, as_json: bool) -> int:
         return 0
     log.get().error(error.reason, hint=error.hint)
     return error.exit_code
-
-
-def _of(each: Evidence) -> dict[str, Any]:
-    row = each.row
-    return {
-        "kind": each.kind.value,
-        "distribution": row.name if row is not None else None,
-        "engine": row.engine if row is not None else None,
-        "words": each.words,
-    }
 
 
 def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:

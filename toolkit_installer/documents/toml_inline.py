@@ -184,10 +184,10 @@ def _removals(text: str, item: Item, previous: Item | None, following: Item | No
 
 def _united(ranges: Iterable[tuple[int, int]]) -> list[Splice]:
     """Return the removal of all `ranges`, which may overlap."""
-    united: list[tuple[int, int]] = []
+    united: list[Splice] = []
     for start, end in sorted(ranges):
-        if united and start <= united[-1][1]:
-            start, end = united[-1][0], max(end, united[-1][1])  # noqa: PLW2901  # grown, not replaced
-            united.pop()
-        united.append((start, end))
-    return [Splice(start, end) for start, end in united]
+        if united and start <= united[-1].end:
+            united[-1] = Splice(united[-1].start, max(end, united[-1].end))
+        else:
+            united.append(Splice(start, end))
+    return united

@@ -66,16 +66,15 @@ class Statement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Item:
-    """An element of an array or a member of an inline table; `start` is that of the key where there is one.
-
-    `comma` is the place of the comma after it, or None.
-    """
+    """An element of an array or a member of an inline table."""
 
     spelling: tuple[str, ...]
     start: int
+    """That of the key where there is one."""
     value_start: int
     end: int
     comma: int | None
+    """The place of the comma after it."""
 
     @property
     def path(self) -> Path:

@@ -67,15 +67,13 @@ class OwnedKey:
 
 @dataclasses.dataclass(frozen=True)
 class FileRecord:
-    """An engine's file, or a CDI specification.
-
-    `written`: SHA-256 of every content of ours that may stand there, docker's transitional too.
-    """
+    """An engine's file, or a CDI specification."""
 
     role: str
     path: Absolute
     before: Before | None
     written: tuple[Sha256, ...]
+    """SHA-256 of every content of ours that may stand there, docker's transitional too."""
     keys: tuple[OwnedKey, ...] = ()
     created: tuple[OwnedKey, ...] = ()
 

@@ -120,19 +120,13 @@ def find_payload(tree: SourceTree, root: str, machine: str | None = None) -> Pay
     search = _Search(tree, root, machine)
     programs = [(name, search.located(name, PROGRAM_FOLDERS)) for name in (CLI, CTK, CDI_HOOK, *RUNTIMES)]
     hook, hook_source = search.hook()
-    libraries = [search.library(soname) for soname in LIBRARIES]
+    libraries = tuple(found for soname in LIBRARIES if (found := search.library(soname)) is not None)
     config = search.config()
     if search.problems:
         reason = "the payload is incomplete: " + "; ".join(search.problems)
         raise PayloadError(reason, path=root, hint=_HINT)
-    found = [(name, source) for name, source in [(hook, hook_source), *programs] if source is not None]
-    return Payload(
-        root=root,
-        programs=tuple(found),
-        libraries=tuple(library for library in libraries if library is not None),
-        hook=hook,
-        config=config,
-    )
+    present = tuple((name, source) for name, source in [(hook, hook_source), *programs] if source is not None)
+    return Payload(root, present, libraries, hook, config)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,10 +166,7 @@ class _Search:
         return self.tree.read(CONFIG)
 
     def located(self, name: str, folders: Iterable[str]) -> str | None:
-        """Return the source of the first sound file of that name, symlinks followed.
-
-        None if it is absent (noted if required) or damaged (noted always).
-        """
+        """Return the first sound file's source, symlinks followed; None if absent (noted if required) or damaged."""
         faults = []
         for path in self._present(name, folders):
             fault = self._fault(path, program=folders == PROGRAM_FOLDERS)

@@ -26,17 +26,13 @@ _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SIGNATURE = "# Written by toolkit-installer"
 """What the second line of a wrapper of ours begins with; those of other installers say nothing of the kind."""
 
-_HEAD = (
-    f"#!/bin/sh\n{SIGNATURE}, and written again by its next run.\n"
-    """\
-tki_folder={folder}
-tki_real=$tki_folder/{name}.real
+_HEAD = f"""\
+#!/bin/sh
+{SIGNATURE}, and written again by its next run.
+tki_folder={{folder}}
+tki_real=$tki_folder/{{name}}.real
 """
-)
-
-_CONFIG = """\
-tki_config=$tki_folder/{config}
-"""
+_CONFIG = f"tki_config=$tki_folder/{CONFIG_NAME}\n"
 
 # A subshell, because a stderr that nobody reads would kill whoever writes to it.
 _SAY = """
@@ -46,10 +42,10 @@ tki_say() {{
 """
 
 _FAIL = """
-tki_fail() {{
+tki_fail() {
 	tki_say "$1"
-	exit {status}
-}}
+	exit 127
+}
 """
 
 # `-ef` is no POSIX before 2024, but dash, bash, busybox and toybox have it. Where it is unknown, and where somebody
@@ -117,10 +113,7 @@ fi
 [ -x "$tki_real" ] || tki_fall_back "$tki_real is not executable" "$@"
 """
 
-_REQUIRE_CONFIG = """\
-[ -f "$tki_config" ] || tki_fail "$tki_config is missing"
-"""
-
+_REQUIRE_CONFIG = """[ -f "$tki_config" ] || tki_fail "$tki_config is missing"\n"""
 _REQUIRE_REAL = """\
 [ -f "$tki_real" ] || tki_fail "$tki_real is missing"
 [ -x "$tki_real" ] || tki_fail "$tki_real is not executable"
@@ -162,7 +155,7 @@ def text(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/p
             f"the toolkit cannot be installed in {folder!r}",
             hint="choose an absolute path without a colon: the folder is put into PATH",
         )
-    config = _CONFIG.format(config=CONFIG_NAME) if name in _CONFIGURED else ""
+    config = _CONFIG if name in _CONFIGURED else ""
     head = _HEAD.format(folder=quoted(folder), name=name) + config + _SAY.format(name=quoted(name))
     path = _PATH.format(usual_path=_USUAL_PATH)
     if name in RUNTIMES:
@@ -171,7 +164,7 @@ def text(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/p
         )
         driver = _DRIVER.format(modules=quoted(modules))
         return f"{head}{fallback}{driver}{path}{_CONFIG_VARIABLES}{_EXEC}"
-    head += f"{_FAIL.format(status=127)}\n{_REQUIRE_REAL}"
+    head += f"{_FAIL}\n{_REQUIRE_REAL}"
     if name in {HOOK, HOOK_2021}:
         return f"{head}{_REQUIRE_CONFIG}{path}{_CONFIG_VARIABLES}{_EXEC_HOOK}"
     return f"{head}{path}{_LIBRARY_PATH if name == CLI else ''}{_EXEC}"

@@ -1,7 +1,4 @@
-"""RUNTIME_ARGS and TOOLKIT_ARGS: the strings in which older manifests hand over flags.
-
-They are split by shlex rules and never given to a shell.
-"""
+"""RUNTIME_ARGS and TOOLKIT_ARGS: flags in one string, as older manifests have them; no shell is ever given them."""
 
 from __future__ import annotations
 

@@ -132,10 +132,7 @@ class Option:
         return self.default_of.get(program, self.default)
 
     def variables_for(self, engine: EngineName | None) -> tuple[str, ...]:
-        """Return the variables that count when this engine is configured.
-
-        None (the engine is not known yet) counts containerd's, as by far the most nodes run it.
-        """
+        """Return the variables that count for this engine; while it is not known, containerd's: most nodes run it."""
         wanted = engine or EngineName.CONTAINERD
         return tuple(name for name in self.variables if engine_of(name) in {None, wanted})
 

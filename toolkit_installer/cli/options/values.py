@@ -42,10 +42,7 @@ class NotAllowedError(ValueError):
 
 
 def read(option: Option, texts: tuple[str, ...]) -> Value:
-    """Return the value of an option that was given as these texts; for all but lists the last one counts.
-
-    Raises NotAllowedError.
-    """
+    """Return the value of an option given as these texts: the last counts, but for lists. Raises NotAllowedError."""
     if option.kind.is_list:
         items = tuple(item.strip() for text in texts for item in text.split(","))
         for item in items:
