@@ -1,6 +1,6 @@
-"""What the name of a key, variable, flag or parameter says of its value: a secret, or what may be shown.
+"""Decides by the name of a key, variable, flag or parameter how much of its value may be shown.
 
-A name is taken for a secret's if it sounds like one. What is known to be none although it sounds so is listed here.
+A name that sounds like a secret is taken for one. The names that only sound so are listed here.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Final
 
 
 class Kind(enum.IntEnum):
-    """How much of a value is shown because of its name; the greater, the less."""
+    """What a name says of its value: of a greater kind, less is shown."""
 
     ORDINARY = 0
-    """What looks like a secret is masked."""
+    """The parts of the value that look like secrets are masked."""
     KNOWN = 1
-    """It is shown even if it looks like a secret: digests and image references do."""
+    """The value is shown although it may look like a secret, as digests and image references do."""
     PLACE = 2
-    """It is shown if it is a path, and nothing else."""
+    """The value is shown if it is a path and nothing else."""
     PROXY = 3
-    """What stands before its last `@` is masked."""
+    """The value is masked up to its last `@`."""
     SECRET = 4
-    """It is masked."""
+    """The value is masked."""
 
 
 _ANYWHERE = re.compile(
     "auth|passw|passphrase|pwd|token|secret|credential|signature|"
     "apikey|accesskey|privatekey|sharedaccess|keydata|keypem|header|bearer|cookie|sessionid"
 )
-"""In a name without anything but letters and digits."""
+"""Searched in a name of which only letters and digits are left."""
 _WORDS: Final = frozenset(
     {"sas", "pw", "creds", "cred", "jwt", "otp", "totp", "hmac", "nonce", "salt", "seed"}
     | {"dsn", "fernet", "pat", "pin", "webhook", "webhooks"}
 )
 _ENDS: Final = ("key", "keys", "sig", "sigs", "psk", "psks", "pass")
-"""Of a word: `key`, and `licensekey` as well, but no `keyring`."""
+"""Ends of words: of `key` and of `licensekey`, but not of `keyring`."""
 _OTHER_WORDS: Final = frozenset({"bypass", "compass", "donkey", "hockey", "monkey", "monkeys", "turkey", "whiskey"})
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _PROXY_WORDS: Final = ("proxy", "proxies")
@@ -66,7 +66,7 @@ _LAST_CODE_POINT: Final = 0x10FFFF
 
 
 def kind_of(name: str) -> Kind:
-    """Return what a name says of its value; `name` may be quoted, escaped, dotted, and begin with dashes."""
+    """Return the kind of value that a name has; `name` may be quoted, escaped, dotted, and begin with dashes."""
     return _kind_of_short(name) if len(name) <= _SHORT else _kind_of(name)
 
 
@@ -76,7 +76,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def plain(token: str) -> str:
-    """Return what a string with escapes says; an escape that says nothing is left out."""
+    """Return a string with its escapes resolved; an escape that stands for no character is left out."""
 
     def character(match: re.Match[str]) -> str:
         code = match[1] or match[2] or match[3]
@@ -103,7 +103,7 @@ def _kind_of(name: str) -> Kind:
 
 
 _kind_of_short = functools.lru_cache(maxsize=2048)(_kind_of)
-"""The same names come again and again, in both versions of a file."""
+"""Remembered, as the same names come again and again, in both versions of a file."""
 _SHORT: Final = 64
 
 

@@ -1,7 +1,7 @@
-"""Values that look like secrets, whatever they are called: keys and tokens that a machine made.
+"""Finds values that look like secrets, whatever their name: keys and tokens that a machine made. Pure; linear time.
 
-Random letters and digits are told from words by their neighbours: in words, names and versions most pairs of letters
-are common ones, and letters, digits, capitals and small letters come in groups. Pure, and linear in time.
+Random characters differ from words, names and versions in their neighbours: in words most pairs of letters are common
+ones, and digits, capitals and small letters come in groups.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 MASK: Final = "****"
 
 _SHORTEST: Final = 16
-"""Letters and digits. What is shorter is masked for its name only, or if it is mixed in every way."""
+"""Letters and digits. A shorter text is masked because of its name, or if it is very mixed."""
 _SHORTEST_MIXED: Final = 12
 _FEWEST_CHARACTERS: Final = 6
-"""Different ones: `xxxxxxxxxxxxxxxx` is no secret."""
+"""Different ones: `xxxxxxxxxxxxxxxx` is not a secret."""
 _RANDOM: Final = 0.4
-"""The share of uncommon pairs from which on letters and digits are random: 0.7 is usual there, and 0.1 in words."""
+"""The share of uncommon pairs that random text has at least: 0.7 is usual there, and 0.1 in words."""
 _VERY_RANDOM: Final = 0.55
 _PART: Final = 5
-"""Parts between dashes, dots and the like count from this length on; shorter ones are versions and models."""
+"""The shortest part between dashes, dots and the like that counts; shorter ones are versions and models."""
 
 _COMMON_PAIRS: Final = frozenset(
     first + second
@@ -34,7 +34,7 @@ _COMMON_PAIRS: Final = frozenset(
     )
     for second in seconds
 )
-"""The 300 commonest pairs of letters in the words of manuals and source code: nine tenths of all pairs there."""
+"""The 300 most frequent pairs of letters in the words of manuals and source code: nine tenths of all pairs there."""
 
 _RUN = re.compile(r"[A-Za-z0-9+/_~.-]{12,}={0,2}")
 _PARTS = re.compile(r"[A-Za-z0-9]+")
@@ -45,16 +45,16 @@ _DEVICE = re.compile(rf"(?:GPU|MIG(?:-GPU)?)-{_UUID_TEXT}")
 """NVIDIA's names of GPUs and of their parts."""
 _DIGEST = re.compile(r"sha(256|384|512):\Z")
 _PATH = re.compile(r"/[a-z][a-z0-9_.+-]{0,24}(?:/|\Z)")
-"""How an absolute path of Linux begins: base64 that begins with a slash does not go on like this."""
+"""How an absolute path of Linux begins. Base64 that begins with a slash differs from it soon."""
 _REVISION = re.compile(r"-(?:g[0-9a-f]{7,40}|[0-9.]*[0-9]{14}-[0-9a-f]{12})(?![0-9A-Za-z])")
-"""What `git describe` ends a version with, and Go's pseudo-versions."""
+"""The end of a version by `git describe`, and of Go's pseudo-versions."""
 _IN_REPOSITORY = re.compile(r"/(?:blob|commit|tree|compare|sha256)/(?:[0-9a-f]{40}|[0-9a-f]{64})(?![0-9A-Za-z])")
 """A commit in an address, a digest in a path."""
 _PUBLIC = re.compile(r"-----BEGIN (CERTIFICATE|PUBLIC KEY|X509 CRL)-----[A-Za-z0-9+/=\\\s]*-----END \1-----")
 
 
 def without_tokens(text: str) -> str:
-    """Mask what looks like a key or a token anywhere in a text."""
+    """Mask everything in a text that looks like a key or a token."""
     if "-----BEGIN " not in text:
         return _RUN.sub(_shown, text)
     parts: list[str] = []
@@ -66,12 +66,12 @@ def without_tokens(text: str) -> str:
 
 
 def is_path(text: str) -> bool:
-    """Tell whether a text is an absolute path, and nothing else."""
+    """Tell whether a text is an absolute path and nothing else."""
     return _PATH.match(text) is not None and "\n" not in text
 
 
 def _shown(match: re.Match[str]) -> str:
-    """Return a run of letters and digits as it may be shown."""
+    """Return a run of letters, digits and a few marks as it may be shown."""
     run, before = match[0], match.string[max(0, match.start() - 7) : match.start()]
     digest = _DIGEST.search(before)
     if digest and re.match(rf"[0-9a-f]{{{int(digest[1]) // 4}}}(?![0-9A-Za-z])", run):
@@ -89,7 +89,7 @@ def _shown(match: re.Match[str]) -> str:
 
 
 def _is_token(text: str) -> bool:
-    """Tell whether a text without slashes is a token, or has one among its parts."""
+    """Tell whether a text without slashes is a token or has one in it."""
     text = _REVISION.sub("", _DEVICE.sub("", text))
     if _UUID.search(text):
         return True
@@ -105,7 +105,7 @@ def _is_long_base64(text: str) -> bool:
 
 
 def _is_random(text: str) -> bool:
-    """Tell whether letters and digits are in no order that people give them."""
+    """Tell whether letters and digits are in an order that only a machine gives them."""
     if len(text) < _SHORTEST_MIXED or len(set(text)) < _FEWEST_CHARACTERS or text.isdecimal():
         return False
     if len(text) < _SHORTEST:
@@ -118,7 +118,7 @@ def _is_mixed(text: str) -> bool:
 
 
 def _share(text: str) -> float:
-    """Return which part of the pairs of neighbours is uncommon."""
+    """Return the share of uncommon pairs among all pairs of neighbours."""
     uncommon = sum(not _is_common(first, second) for first, second in itertools.pairwise(text))
     return uncommon / (len(text) - 1)
 

@@ -1,4 +1,4 @@
-"""Secrets within a text, told by what stands around them: addresses, assignments, flags, PEM. Pure, and linear."""
+"""Masks secrets that the text around them gives away: in addresses, assignments, flags, PEM. Pure; linear time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _URL_START = r"(?::|\\u003[aA])(?:\\?/|\\u002[fF]){2}"
 _URL = re.compile(_URL_START + r"""[^\s"'<>]*""")
 _URL_IN_STRING = re.compile(_URL_START + r"[^\s<>]*")
 _HOOK = re.compile(r"(?:[^/@]*@)?hooks\.[^/]*/|[^/]*/(?:[^/]*/){0,3}(?:incoming)?webhooks?\\?/", re.IGNORECASE)
-"""Of an address to which whoever knows it may post: the end of its path is the secret (Slack, Discord, Teams)."""
+"""The begin of an address to which everybody who knows it can post (Slack, Discord, Teams): the rest is the secret."""
 _SLASHES = re.compile(r"(:(?:\\?/){2})")
 _WORD = re.compile(r"""[^\s"'<>\[\]{},=]+""")
-"""In a document, where brackets and commas have their own meaning, which must stay to be seen."""
+"""For documents, whose brackets and commas must stay visible."""
 _WORD_IN_STRING = re.compile(r"\S+")
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=")
 _DIGEST = re.compile(r"@sha(?:256|384|512):(?![0-9]{1,5}(?:\Z|[^0-9a-zA-Z]))[0-9a-fA-F]+[^@]*\Z")
@@ -35,7 +35,7 @@ def blank(text: str) -> str:
 
 
 def by_kind(text: str, kind: Kind) -> str:
-    """Return a value of one line as its name allows it to be shown; what else is secret in it is not looked for."""
+    """Return a value of one line as the kind of its name allows it to be shown; its own text is not searched."""
     if kind is Kind.SECRET or (kind is Kind.PLACE and text and not is_path(plain(text))):
         return MASK
     if kind is Kind.PROXY and "@" in plain(text):
@@ -44,7 +44,7 @@ def by_kind(text: str, kind: Kind) -> str:
 
 
 def without_private_keys(text: str) -> str:
-    """Mask what stands between the BEGIN and END lines of PEM private keys, up to the end if there is no END."""
+    """Mask the text between the BEGIN and END lines of PEM private keys; without END, to the end of the text."""
     parts: list[str] = []
     position = 0
     while begin := _PEM_BEGIN.search(text, position):
@@ -57,7 +57,7 @@ def without_private_keys(text: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Mask what shows by itself to be a secret, wherever it stands: `user:password@`, Bearer and Basic."""
+    """Mask credentials that are known by their form, wherever they are: `user:password@`, Bearer and Basic."""
     text = _URL.sub(lambda match: _url(match[0]), text)
     if "@" in text:
         text = _WORD.sub(lambda match: _login(match[0]), text)
@@ -65,7 +65,7 @@ def without_credentials(text: str) -> str:
 
 
 def without_secrets(text: str, kind: Kind) -> str:
-    """Mask the secrets in a string that is no secret as a whole: `API_TOKEN=…`, `X-Auth: …`, `--password …`, tokens."""
+    """Mask parts of a string that is not secret as a whole: `API_TOKEN=…`, `X-Auth: …`, `--password …`, tokens."""
     if "@" in text or "\\" in text:
         text = _URL_IN_STRING.sub(lambda match: _url(match[0]), text)
         text = _WORD_IN_STRING.sub(lambda match: _login(match[0]), text)
@@ -75,16 +75,16 @@ def without_secrets(text: str, kind: Kind) -> str:
         text = _FLAG.sub(lambda match: match[1] + match[2] + by_kind(match[3], kind_of(match[1])), text)
     if kind is Kind.KNOWN:
         return text
-    if "\\" in text and without_tokens(said := plain(text)) != said:  # written so as not to be read
+    if "\\" in text and without_tokens(said := plain(text)) != said:  # escapes hide a token
         shown = without_tokens(text)
         return shown if without_tokens(plain(shown)) == plain(shown) else blank(text)
     return without_tokens(text)
 
 
 def _without_named(text: str) -> str:
-    """Mask what follows `NAME=`, up to white space, and `Name:`, up to the end of the line.
+    """Mask the text after the `NAME=` of a secret, up to white space, and after `Name:`, up to the end of the line.
 
-    Where the text is nothing but one assignment, as in a list of variables, the value has all of the rest.
+    A text that begins with `NAME=`, as in a list of variables, is one assignment: all of the rest is the value.
     """
     whole = _WHOLE_SETTING.match(text)
     if whole and (kind := kind_of(whole[1])) > Kind.KNOWN:
@@ -109,13 +109,13 @@ def _is_prose(match: re.Match[str]) -> bool:
 
 
 def _login(word: str) -> str:
-    """Mask `user:password` before the last `@` of a word, as in a proxy that is named without a scheme."""
+    """Mask `user:password` before the last `@` of a word, as in the address of a proxy without a scheme."""
     said = plain(word)
     if "@" not in said:
         return word
-    if "://" in said:  # URLs have been dealt with; not what is listed beside them
+    if "://" in said:  # URLs are masked already, but not what is listed beside them
         return "".join(part if "://" in plain(part) else _login(part) for part in re.split("([,;])", word))
-    if said.count("@") != word.count("@"):  # written so as not to be read
+    if said.count("@") != word.count("@"):  # an escape hides one
         return MASK if ":" in said.rpartition("@")[0] else word
     digest = _DIGEST.search(word)  # of an image
     end = word.rfind("@", 0, digest.start() if digest else len(word))
@@ -125,8 +125,8 @@ def _login(word: str) -> str:
 
 
 def _url(tail: str) -> str:
-    """Mask the user information in the rest of a URL, from its `://` on; there may be several in a row."""
-    if "\\u" in tail.lower():  # written so as not to be read
+    """Mask the user information in URLs, given the text from the first `://` on; several may follow one another."""
+    if "\\u" in tail.lower():  # escapes hide what it says
         return "://" + MASK if "@" in plain(tail) else tail
     pieces = _SLASHES.split(tail)
     for index in range(2, len(pieces), 2):
@@ -138,7 +138,7 @@ def _url(tail: str) -> str:
         if at >= 0:
             pieces[index] = piece = MASK + piece[at:]
         if hook := _HOOK.match(piece):
-            # what escapes the character that comes next stays: it may be the quote that ends the string, or does not
+            # a last backslash stays: it tells whether the quote behind it ends the string
             rest = piece[hook.end() :]
             escaping = "\\" * ((len(rest) - len(rest.rstrip("\\"))) % 2)
             pieces[index] = hook[0] + MASK + escaping

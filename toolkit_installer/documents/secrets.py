@@ -1,8 +1,8 @@
-"""Masking secrets in configuration text that is shown to people.
+"""Masks secrets in configuration text that is shown to people.
 
-The text may be TOML, JSON, a piece of either, or broken: it is walked over once, token by token, with just enough
-understanding to know under which key a value stands. A value is masked for its key, for what stands around it, or
-because it looks like a secret; when in doubt, it is. Lines stay where they are, so that line numbers still agree.
+The text may be TOML, JSON, a part of either, or broken. It is read once, token by token, and only so far as to know
+which key a value belongs to. A value is masked because of its key, because of the text around it, or because it looks
+like a secret; in doubt it is masked. Line ends are kept, so that line numbers still agree.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _TOKEN_OF_LINE = re.compile(_TOKEN.pattern.replace("(?P<block>", "(?P<block>(?!)"), _TOKEN.flags)
-"""The same without strings in three quotes: in a comment there are none."""
+"""The same without strings in three quotes, which a comment does not have."""
 
 _OPENING = re.compile(r"""[ \t]*+["'\[{]""")
 _LINE = re.compile(r"[^\r\n]+")
 
 
 def mask(text: str) -> str:
-    """Return `text` with every secret replaced by `****`, line for line. Never raises; takes linear time.
+    """Return `text` with every secret replaced by `****`, and as many lines. Never raises; takes linear time.
 
-    An engine's log line keeps the file, the row and the column that it says.
+    An engine's log line keeps the file, the row and the column that it names.
     """
     return log_places.kept(text, _masked(text), lambda value: _masked(value) == value)
 
@@ -64,40 +64,41 @@ _State = tuple[_Brackets, Kind, Kind, bool]
 
 
 class _Walk:
-    """One pass over a text.
+    """Reads a text once and masks its values.
 
-    An entry is `key = value` or `key: value`; it ends with a comma, a closing bracket, or, outside of all brackets,
-    the line. What is secret stays so until its entry ends, whatever else comes.
+    An entry is `key = value` or `key: value`. It ends at a comma, at a closing bracket, or, where no bracket is open,
+    at the end of the line. Once an entry is secret, all of it is masked.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.parts: list[str] = []
         self.brackets: _Brackets = []
-        """For each open bracket: itself, and what its entry and its surroundings are."""
+        """Of each open bracket: which one it is, the kind of its entry, and the kind of all that is around it."""
         self.words: list[str] = []
-        """The tokens since the last mark: a key, if `=` or `:` follows."""
+        """The tokens since the last mark. They are the key if `=` or `:` follows."""
         self.in_value = False
         self.kind = Kind.ORDINARY
-        """How much is shown of the values of this entry."""
+        """How much is shown of this entry's values."""
         self.around = Kind.ORDINARY
-        """The least that holds for all entries here: of a table, or of a bracket."""
+        """The lowest kind that an entry can have here, because of its table or of a bracket around it."""
         self.table = Kind.ORDINARY
-        """The same for the TOML table that the last header opened."""
+        """The kind of the TOML table that the last header opened."""
         self.commented_table = Kind.ORDINARY
+        """The same for a header in a comment."""
         self.comment = False
         self.outside: _State | None = None
-        """What was so before the comment that we are in."""
+        """In a comment: the state before it."""
         self.unfinished: _State | None = None
-        """What the comment before left open, if nothing else came since: a document may be commented out as a whole."""
+        """The state at the end of the last comment, while only comments follow: whole documents are commented out."""
         self.code = False
-        """Something else than a comment came on this line."""
+        """Whether this line has something that is not a comment."""
         self.flag = Kind.ORDINARY
-        """What the last element of this array, a flag such as `--password`, says of the next."""
+        """The kind of the next element of this array, as the last one is a flag such as `--password`."""
         self.torn = False
-        """A secret string was not closed on its line: what follows may be more of it."""
+        """Whether a secret string was not closed on its line: what follows may belong to it."""
         self.last_login = (-1, -1)
-        """Where the line ends that was last searched for an `@`, and where its last one is."""
+        """Of the line that was last searched for an `@`: where it ends, and where its last `@` is."""
 
     def run(self) -> str:
         position = self.header(0)
@@ -106,9 +107,9 @@ class _Walk:
         return "".join(self.parts)
 
     def step(self, position: int) -> int:
-        """Deal with one token; return where the next begins."""
+        """Read one token; return where the next begins."""
         match = (_TOKEN_OF_LINE if self.comment else _TOKEN).match(self.text, position)
-        if match is None:  # white space that is none of ours
+        if match is None:  # white space that the expression does not know
             self.parts.append(self.text[position])
             return position + 1
         kind, token = match.lastgroup, match[0]
@@ -130,7 +131,7 @@ class _Walk:
         return match.end()
 
     def header(self, position: int) -> int:
-        """Take over a TOML header, if one stands here and may; return where what follows begins."""
+        """Read a TOML header if there is one at `position` and can be; return where the text after it begins."""
         match = _HEADER.match(self.text, position)
         if match is None:
             return position
@@ -192,7 +193,7 @@ class _Walk:
         self.in_value = False
 
     def mark(self, mark: str, position: int) -> None:
-        """Deal with a mark that ends at `position`."""
+        """Read a mark that ends at `position`."""
         self.parts.append(mark)
         if mark in "=:":
             named = self.words if mark == "=" else self.words[-1:]
@@ -216,7 +217,7 @@ class _Walk:
         self.words = []
 
     def bare_login(self, position: int) -> bool:
-        """Tell whether what follows on this line has an `@` and is not in quotes, which say where a value ends."""
+        """Tell whether the rest of the line has an `@` and is not quoted: quotes would tell where the value ends."""
         if _OPENING.match(self.text, position):
             return False
         if self.last_login[0] < position:
@@ -226,7 +227,7 @@ class _Walk:
         return self.last_login[1] >= position
 
     def value(self, token: str) -> None:
-        """Deal with a string or a bare word: a value, or part of a key."""
+        """Read a string or a bare word: a value, or part of a key."""
         quoted = token[0] in "\"'"
         forgotten = (  # an "=" or ":" that should be there, or a template's literal
             quoted
@@ -249,12 +250,12 @@ class _Walk:
         self.flag = kind_of(token) if bare.startswith("-") and "=" not in token else Kind.ORDINARY
 
     def named_secret(self) -> bool:
-        """Tell whether the last word is a secret's name; `no such key "x"` is a sentence."""
+        """Tell whether the last word names a secret. In a sentence such as `no such key "x"` it does not."""
         last = self.words[-1]
         return is_secret_name(last) and not (len(self.words) > 1 and last.lower() in {"key", "keys"})
 
     def block(self, token: str) -> None:
-        """Deal with a TOML string in three quotes, which may have several lines."""
+        """Read a TOML string in three quotes, which may have several lines."""
         inner, kind = token[3:-3], max(self.kind, self.flag)
         inner = blank(inner) if by_kind(inner, kind) != inner else without_secrets(inner, kind)
         self.parts.append(token[:3] + inner + token[-3:])
