@@ -25,8 +25,7 @@ def refuse_strangers(node: Node, receipt: Receipt | None, paths: Iterable[str]) 
     """
     if receipt is not None and receipt.state is not State.INSTALLED:
         return
-    recorded = receipt.files() if receipt is not None else []
-    ours = {file.path: file.known for file in recorded}
+    ours = {file.path: file.known for file in receipt.files()} if receipt is not None else {}
     for path in paths:
         folder, name = os.path.split(path)
         swap = os.path.join(folder, swap_name(name))

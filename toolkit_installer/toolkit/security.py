@@ -76,13 +76,13 @@ def _own_line(version_output: str) -> re.Match[str] | None:
 
 def _version_notes(version_output: str) -> list[str]:
     version = payload_version(version_output)
-    newest = FIXES[-1][0]
+    newest = ".".join(map(str, FIXES[-1][0]))
     if version is None:
-        return [f"the payload does not say which release it is; before {_dotted(newest)} containers can break out"]
-    if version >= newest:
+        return [f"the payload does not say which release it is; before {newest} containers can break out"]
+    if version >= FIXES[-1][0]:
         return []
     open_holes = ", ".join(names for fixed, names in FIXES if version < fixed)
-    return [f"the payload is older than {_dotted(newest)}: containers can break out of it ({open_holes})"]
+    return [f"the payload is older than {newest}: containers can break out of it ({open_holes})"]
 
 
 def _device_request_notes(settings: ToolkitSettings) -> list[str]:
@@ -100,7 +100,3 @@ def _device_request_notes(settings: ToolkitSettings) -> list[str]:
         return [f"{mounts} protects nothing while {variable} is true: any pod can still ask for every GPU"]
     advice = "set the latter to true and the device plugin's strategy to volume-mounts"
     return [f"{variable} and {mounts} are both false: unprivileged pods get no GPU; {advice}"]
-
-
-def _dotted(version: Version) -> str:
-    return ".".join(map(str, version))
