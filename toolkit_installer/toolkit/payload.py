@@ -166,7 +166,7 @@ class _Search:
         return self.tree.read(CONFIG)
 
     def located(self, name: str, folders: Iterable[str]) -> str | None:
-        """Return the first sound file's source, symlinks followed; None if absent (noted if required) or damaged."""
+        """Return the first sound file's source; None if it is absent (noted if required) or damaged (always noted)."""
         faults = []
         for path in self._present(name, folders):
             fault = self._fault(path, program=folders == PROGRAM_FOLDERS)

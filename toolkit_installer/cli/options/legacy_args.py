@@ -1,4 +1,4 @@
-"""RUNTIME_ARGS and TOOLKIT_ARGS: flags in one string, as older manifests have them; no shell is ever given them."""
+"""RUNTIME_ARGS and TOOLKIT_ARGS, older manifests' strings of flags: split by shlex rules, never given to a shell."""
 
 from __future__ import annotations
 
