@@ -24,13 +24,14 @@ HOOKS_DIR: Path = (*RUNTIME, "hooks_dir")
 DEFAULT_HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
 _EXECUTABLE = "runtime_path"
 _TYPE = "runtime_type"
-_INHERITS = "inherit_default_runtime"
+INHERITS = "inherit_default_runtime"
+"""Whether a runtime takes the default runtime's executable for its own, whatever that is."""
 
 TYPE = "oci"
 _OCI_TYPES = (None, "", TYPE)
 """Runtime types whose executable is an OCI runtime below conmon, and whose settings mean something for ours."""
 _LOW_LEVEL_TYPES = (*_OCI_TYPES, "pod")
-_NOT_CARRIED = frozenset({_EXECUTABLE, _TYPE, _INHERITS, "runtime_config_path"})
+_NOT_CARRIED = frozenset({_EXECUTABLE, _TYPE, INHERITS, "runtime_config_path"})
 """What is the executable's own: the last two would give ours another runtime's, or are refused beside type oci."""
 _BY_PLATFORM = "platform_runtime_paths"
 """Executables for images of single platforms, in place of `runtime_path`. Ours is for those of Linux."""
@@ -58,26 +59,21 @@ SHAPE = Shape(RUNTIMES, DEFAULT, _executable, (HOOKS_DIR,))
 def parse_checked(content: bytes) -> Table:
     """Parse a file and check the types of what we touch. Raises DocumentError, ConfigurationError with a line."""
     document = toml_document.parse(content)
-    for length in range(1, len(RUNTIMES) + 1):
-        _require(document, RUNTIMES[:length], dict, "a table", content)
-    runtimes = lookup(document, RUNTIMES)
-    for name in runtimes if isinstance(runtimes, dict) else ():
-        _require(document, (*RUNTIMES, name), dict, "a table", content)
-        _require(document, (*RUNTIMES, name, _EXECUTABLE), str, "a string", content)
-        _require(document, (*RUNTIMES, name, _TYPE), str, "a string", content)
-    _require(document, DEFAULT, str, "a string", content)
-    _require(document, HOOKS_DIR, list, "a list of folders", content)
+    tables = [RUNTIMES[:length] for length in range(1, len(RUNTIMES) + 1)]
+    kinds: list[tuple[Path, type, str]] = [(path, dict, "a table") for path in tables]
+    found = lookup(document, RUNTIMES)
+    for name in found if isinstance(found, dict) else ():
+        kinds.append(((*RUNTIMES, name), dict, "a table"))
+        kinds += [((*RUNTIMES, name, key), str, "a string") for key in (_EXECUTABLE, _TYPE)]
+    for path, kind, what in (*kinds, (DEFAULT, str, "a string"), (HOOKS_DIR, list, "a list of folders")):
+        value = lookup(document, path)
+        if value is not ABSENT and type(value) is not kind:
+            raise ConfigurationError(
+                f"{'.'.join(path)} must be {what}",
+                line=toml_document.line_of(content, path),
+                hint="correct the file; CRI-O would not start with it either",
+            )
     return document
-
-
-def _require(document: Table, path: Path, kind: type, name: str, content: bytes) -> None:
-    value = lookup(document, path)
-    if value is not ABSENT and type(value) is not kind:
-        raise ConfigurationError(
-            f"{'.'.join(path)} must be {name}",
-            line=toml_document.line_of(content, path),
-            hint="correct the file; CRI-O would not start with it either",
-        )
 
 
 def built_in(release: tuple[int, int] | None) -> Table:
@@ -118,7 +114,7 @@ def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Ta
     conmon-rs') is no base runtime, as its settings mean something else: crun's or runc's are taken then, of the two
     rather those of one that a file gives a path.
     """
-    runtimes = _runtimes(effective)
+    runtimes = runtimes_in(effective)
     usual = sorted((name for name in _LOW_LEVEL if name in runtimes), key=lambda name: not _executable(runtimes[name]))
     candidates = (runtimes.get(name, {_TYPE: None}) for name in (str(lookup(effective, DEFAULT)), *usual))
     source = next((entry for entry in candidates if entry.get(_TYPE) in _OCI_TYPES), {})
@@ -139,23 +135,19 @@ def base_configuration(source: Table, start: Table, known: Table, toolkit_folder
     """
     runtimes = {
         name: {key: value for key, value in entry.items() if value and _SETTING.fullmatch(key)}
-        for name, entry in _runtimes(source).items()
+        for name, entry in runtimes_in(source).items()
         if not beneath(_executable(entry), toolkit_folder)
     }
     table = merged(start, [{"crio": {"runtime": {"runtimes": runtimes}}}])
     wanted = (lookup(source, DEFAULT), lookup(known, DEFAULT), *_LOW_LEVEL, *runtimes)
-    default = next(name for name in wanted if isinstance(name, str) and name in _runtimes(table))
+    default = next(name for name in wanted if isinstance(name, str) and name in runtimes_in(table))
     return apply(table, (Set(DEFAULT, default),))
 
 
-def _runtimes(effective: Table) -> dict[str, Table]:
+def runtimes_in(effective: Table) -> dict[str, Table]:
+    """Return the tables of all runtimes, by name."""
     found = lookup(effective, RUNTIMES)
     return {name: entry for name, entry in found.items() if isinstance(entry, dict)} if isinstance(found, dict) else {}
-
-
-def names(effective: Table) -> frozenset[str]:
-    """Return the names of all runtimes."""
-    return frozenset(_runtimes(effective))
 
 
 def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ...]:
@@ -164,7 +156,7 @@ def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ..
     One that the files do not say is the `live` engine's, which looked for it in its own PATH; the default runtime's,
     which is used for certain, is its name where that is not known either.
     """
-    runtimes = _runtimes(effective)
+    runtimes = runtimes_in(effective)
     default = str(lookup(effective, DEFAULT))
     names = dict.fromkeys((default, *_LOW_LEVEL))
     usable = [name for name in names if name in runtimes and runtimes[name].get(_TYPE) in _LOW_LEVEL_TYPES]
@@ -172,32 +164,23 @@ def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ..
     return tuple(dict.fromkeys(path for path in paths if path))
 
 
-def heirs(effective: Table) -> tuple[str, ...]:
-    """Return the runtimes that take the default runtime's executable for theirs, whatever that is."""
-    return tuple(name for name, entry in _runtimes(effective).items() if entry.get(_INHERITS) is True)
-
-
 def with_us(base: bytes, made: Sequence[tuple[str, Table]], default: str | None) -> tuple[bytes, Ownership]:
     """Return `base` with the runtimes registered (and `default` as the default), and what of it is ours."""
     changes: list[Change] = [Set((*RUNTIMES, name), entry) for name, entry in made]
     if default is not None:
         changes.append(Set(DEFAULT, default))
-    return _edited(base, changes)
+    return edited(base, changes)
 
 
-def with_hooks_dir(base: bytes, effective: Table, folder: str) -> tuple[bytes, Ownership]:
-    """Return `base` with a folder added to those whose hooks CRI-O runs, and what of it is ours."""
-    return _edited(base, [Set(HOOKS_DIR, [*hooks_dirs(effective), folder])])
+def edited(base: bytes, changes: Sequence[Change]) -> tuple[bytes, Ownership]:
+    """Return `base` with changes of ours made to it, and what of it is ours."""
+    return toml_document.edit(base, changes, marker=MARKER), record(toml_document.parse(base), changes)
 
 
 def hooks_dirs(effective: Table) -> list[str]:
     """Return the folders whose hooks CRI-O runs."""
     found = lookup(effective, HOOKS_DIR)
     return [folder for folder in found if isinstance(folder, str)] if isinstance(found, list) else []
-
-
-def _edited(base: bytes, changes: list[Change]) -> tuple[bytes, Ownership]:
-    return toml_document.edit(base, changes, marker=MARKER), record(toml_document.parse(base), changes)
 
 
 def without_us(
@@ -220,13 +203,13 @@ def recognised(content: bytes, gone: Collection[str]) -> Ownership:
     marked = toml_document.marked(content, MARKER)
     paths = [DEFAULT] if lookup(document, DEFAULT) in gone else []
     paths += [HOOKS_DIR] if RUNTIME in marked and lookup(document, HOOKS_DIR) is not ABSENT else []
-    created = parents((*RUNTIMES, "")) if marked or not _runtimes(document).keys().isdisjoint(gone) else ()
+    created = parents((*RUNTIMES, "")) if marked or not runtimes_in(document).keys().isdisjoint(gone) else ()
     return Ownership(tuple(Owned(path, lookup(document, path)) for path in paths), created)
 
 
 def named(content: bytes, toolkit_folder: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of a file's runtimes in our toolkit folder, and of the others. Raises as `parse_checked`."""
-    runtimes = _runtimes(parse_checked(content))
+    runtimes = runtimes_in(parse_checked(content))
     inside = frozenset(name for name, entry in runtimes.items() if beneath(_executable(entry), toolkit_folder))
     return inside, frozenset(runtimes) - inside
 
@@ -242,7 +225,9 @@ def _has_values(value: Any) -> bool:
 
 def differences(effective: Table, served: Mapping[str, str], default: str | None) -> list[Path]:
     """Return the keys at which `effective`, what CRI-O would read, is not what we want it to be."""
-    wrong = [(*RUNTIMES, name) for name, path in served.items() if _executable(_runtimes(effective).get(name)) != path]
+    wrong = [
+        (*RUNTIMES, name) for name, path in served.items() if _executable(runtimes_in(effective).get(name)) != path
+    ]
     return [*wrong, DEFAULT] if default is not None and lookup(effective, DEFAULT) != default else wrong
 
 
@@ -258,7 +243,7 @@ def losses(before: Table, after: Table, served: Mapping[str, str], default: str 
 
     Names that `crio config` does not quote, and so prints as something else, are not looked at.
     """
-    old, new = _runtimes(before), _runtimes(after)
+    old, new = runtimes_in(before), runtimes_in(after)
     bare = {name: path for name, path in served.items() if _BARE_KEY.fullmatch(name)}
     wrong = [f"it does not see the handler {name}" for name, path in bare.items() if _executable(new.get(name)) != path]
     found = lookup(after, DEFAULT)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import posixpath
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import json_document, toml_document
-from toolkit_installer.documents.changes import Table, lookup, same
+from toolkit_installer.documents.changes import Set, Table, lookup, same
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Recorded
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
@@ -180,8 +181,9 @@ def _with_hook(
     hook = by_role(desired, HOOK_ROLE)
     target = crio_hook.content(request.toolkit_folder)
     present = hook.file.content
-    if present is not None and _same_json(present, target):
-        target = present
+    with contextlib.suppress(ConfigurationError):  # the good one takes the place of one that is broken
+        if present is not None and same(json_document.parse(present), json_document.parse(target)):
+            target = present
     result = _replaced(desired, dataclasses.replace(hook, target=target))
     folder = request.settings.hooks_dir
     told = told_of(inspection.live, "--hooks-dir")
@@ -197,15 +199,10 @@ def _with_hook(
     drop_in = by_role(desired, DROP_IN_ROLE)
     _refuse_unread(inspection, drop_in)
     with located(drop_in.path):
-        text, ownership = config.with_hooks_dir(drop_in.base or b"", known, folder)
+        text, ownership = config.edited(
+            drop_in.base or b"", [Set(config.HOOKS_DIR, [*config.hooks_dirs(known), folder])]
+        )
     return _replaced(result, drop_in.with_us(text, toml_document.parse, ownership))
-
-
-def _same_json(present: bytes, wanted: bytes) -> bool:
-    try:
-        return same(json_document.parse(present), json_document.parse(wanted))
-    except ConfigurationError:
-        return False  # it is broken: the good one takes its place
 
 
 def _refuse_flags(live: Live | None, request: Request) -> None:
@@ -256,6 +253,7 @@ def _notes(inspection: CrioInspection, known: Table, served: Mapping[str, str], 
     if default is not None:
         notes += [
             f"the runtime {name} inherits the default runtime's executable: it is the NVIDIA runtime now"
-            for name in config.heirs(known)
+            for name, entry in config.runtimes_in(known).items()
+            if entry.get(config.INHERITS) is True
         ]
     return tuple(notes)

@@ -205,7 +205,7 @@ def _lost(node: Node, live: Live, desired: Sequence[DesiredFile]) -> set[str]:
     to_be = {wanted.path: wanted for wanted in desired}
     for file in (EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(places.config)), *_drop_ins(node, places)):
         to_be.setdefault(file.path, DesiredFile(file, file.content, file.content))
-    return live.handlers.keys() - crio_config.names(crio_desired.effective(live, list(to_be.values())))
+    return live.handlers.keys() - crio_config.runtimes_in(crio_desired.effective(live, list(to_be.values())))
 
 
 def _drop_ins(node: Node, places: Places) -> list[EngineFile]:

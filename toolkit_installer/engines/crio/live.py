@@ -29,8 +29,6 @@ _LIMIT = 16 << 20
 """Bytes of an answer."""
 _GREETING = b"GET /info HTTP/1.0\r\nHost: localhost\r\n\r\n"
 """CRI-O says nothing unasked; with its answer come the credentials of the process that gives it."""
-
-
 _VARIABLES = {
     "--config": "CONTAINER_CONFIG",
     "--config-dir": "CONTAINER_CONFIG_DIR",
@@ -136,14 +134,19 @@ def _config(root: Root, path: str, seconds: float) -> bytes:
     """Return the answer of `GET /config`, which `crio status` asks for too: TOML. Raises NoAnswerError, Stopped."""
     place_of_socket(root, path)
     try:
-        with reachable(root, path) as name, interruptible(), limited(seconds):
-            connection = _Connection(name, seconds)
-            try:
-                connection.request("GET", "/config")
-                answer = connection.getresponse()
-                body = answer.read(_LIMIT + 1)
-            finally:
-                connection.close()
+        with (
+            reachable(root, path) as name,
+            interruptible(),
+            limited(seconds),
+            unix_socket.socket(unix_socket.AF_UNIX) as connected,
+        ):
+            connected.settimeout(seconds)
+            connected.connect(name)
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = connected
+            connection.request("GET", "/config")
+            answer = connection.getresponse()
+            body = answer.read(_LIMIT + 1)
     except (OSError, http.client.HTTPException) as error:
         raise NoAnswerError(f"no configuration: {str(error) or type(error).__name__}", path=path) from error
     if len(body) > _LIMIT:  # a part of it would be taken for the whole
@@ -151,17 +154,3 @@ def _config(root: Root, path: str, seconds: float) -> bytes:
     if answer.status != http.HTTPStatus.OK:
         raise NoAnswerError(f"no configuration: {answer.status} {answer.reason}", path=path)
     return body
-
-
-class _Connection(http.client.HTTPConnection):
-    """HTTP over a unix socket."""
-
-    def __init__(self, name: str, seconds: float) -> None:
-        super().__init__("localhost", timeout=seconds)
-        self._name = name
-
-    def connect(self) -> None:
-        """Connect to the socket. Raises OSError."""
-        self.sock = unix_socket.socket(unix_socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._name)

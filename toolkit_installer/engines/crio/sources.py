@@ -60,16 +60,16 @@ def read_first(
         if word == _FILE:
             return Sources(heard=tuple(heard))
         kind, _, path = word.partition("=")
-        found = _file(node, path) if kind == _FILE else _command(node, settings, live, status, config)
+        found: Source | list[str]
+        if kind == _FILE:
+            canonical, file = node.locate_file(path)
+            found = Source(canonical, file.content) if file is not None else [f"{path} does not exist"]
+        else:
+            found = _command(node, settings, live, status, config)
         if isinstance(found, Source):
             return Sources(found, tuple(heard))
         heard += found
     return Sources(heard=tuple(heard), failed=bool(heard))
-
-
-def _file(node: Node, path: str) -> Source | list[str]:
-    canonical, found = node.locate_file(path)
-    return Source(canonical, found.content) if found is not None else [f"{path} does not exist"]
 
 
 def _command(
