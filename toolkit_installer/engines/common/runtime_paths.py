@@ -21,7 +21,8 @@ def absolute(node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: P
     name before others it would be looked for where this search did not take it.
     """
     root = node.programs.root if engine is None else processes.root_of(engine)
-    folders = programs.PATH.split(":") if engine is None else _search_path(engine)
+    searched = processes.environment(engine).get("PATH", "") if engine is not None else ""
+    folders = [folder for folder in searched.split(":") if folder.startswith("/")] or programs.PATH.split(":")
     usual = [name for name in low_level.DEFAULTS if name not in runtimes]
     found = [runtime if "/" in runtime else _find(root, folders, runtime, toolkit_folder) for runtime in runtimes]
     kept = [
@@ -29,12 +30,6 @@ def absolute(node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: P
     ]
     others = [path for name in usual if (path := _find(root, folders, name, toolkit_folder)) is not None]
     return tuple(dict.fromkeys([*kept, *others]))
-
-
-def _search_path(process: Process) -> list[str]:
-    """Return the folders in which a process looks for programs."""
-    folders = [folder for folder in processes.environment(process).get("PATH", "").split(":") if folder.startswith("/")]
-    return folders or programs.PATH.split(":")
 
 
 def _find(root: Root, folders: Sequence[str], name: str, toolkit_folder: str) -> str | None:

@@ -71,11 +71,8 @@ def place(process: Process, name: str) -> str:
 
     Raises NodeError where that folder cannot be told.
     """
-    return name if posixpath.isabs(name) else posixpath.join(_working_folder(process, name), name)
-
-
-def _working_folder(process: Process, name: str) -> str:
-    """Return where a process works, in its own root. Raises NodeError."""
+    if posixpath.isabs(name):
+        return name
     link, view = f"/proc/{process.pid}/cwd", root_of(process)
     try:
         folder, root = os.readlink(link), os.readlink(f"/proc/{process.pid}/root")
@@ -83,7 +80,7 @@ def _working_folder(process: Process, name: str) -> str:
             folder = f"/{posixpath.relpath(folder, root)}"  # it is shown as we see it, where we do
         folder = view.canonical(folder)
         if os.path.samefile(link, view.outside(folder)):
-            return folder
+            return posixpath.join(folder, name)
     except (OSError, ValueError):
         pass  # it ended meanwhile, or hides, or its folder was removed
     raise NodeError(

@@ -72,7 +72,7 @@ def containerd_dump(programs: Programs, binary: str, root: bytes) -> tuple[Table
 
     Its exit code proves little, so the output counts.
     """
-    return _dumped(programs, [binary, "--config", _INPUT, "config", "dump"], root)
+    return containerd_dump_of(programs, binary, _INPUT, root)
 
 
 def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[bytes]) -> tuple[Table | None, str]:
@@ -83,19 +83,15 @@ def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[b
         files = [stack.enter_context(memory(content)) for content in contents]
         paths = ", ".join(f'"/proc/self/fd/{file}"' for file in files)
         root = f"{version}imports = [{paths}]\n".encode()
-        return _dumped(programs, [binary, "--config", _INPUT, "config", "dump"], root, files)
+        return containerd_dump_of(programs, binary, _INPUT, root, files)
 
 
-def containerd_dump_of(programs: Programs, binary: str, path: str) -> tuple[Table | None, str]:
-    """Return what containerd makes of the file that is at `path` for it, and its words; None if it refuses it."""
-    return _dumped(programs, [binary, "--config", path, "config", "dump"])
-
-
-def _dumped(
-    programs: Programs, command: Sequence[str], given: bytes = b"", keep: Sequence[int] = ()
+def containerd_dump_of(
+    programs: Programs, binary: str, path: str, given: bytes = b"", keep: Sequence[int] = ()
 ) -> tuple[Table | None, str]:
+    """Return what containerd makes of the file that is at `path` for it, and its words; None if it refuses it."""
     try:
-        done = programs.run(command, seconds=_SECONDS, given=given, keep=keep)
+        done = programs.run([binary, "--config", path, "config", "dump"], seconds=_SECONDS, given=given, keep=keep)
         return (toml_document.parse(done.output) if done.status == 0 else None), done.errors
     except (ProgramError, DocumentError) as error:
         return None, str(error)

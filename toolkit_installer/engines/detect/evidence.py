@@ -60,12 +60,11 @@ def of_kubelets(node: Node) -> tuple[Evidence, ...]:
     """Return what the running kubelets of the node use."""
     found = []
     for each in kubelet.running(node):
-        who = f"{_named(each.process)} ({_identified(each.process)})"
         if each.socket is None:
             tell = log.get().warning if each.process.hidden else log.get().debug
             tell("A kubelet does not say what it uses", pid=each.process.pid, reason=each.told_by)
             continue
-        words = f"the kubelet in {who} uses {each.socket}: {each.told_by}"
+        words = f"the kubelet in {_shown(each.process)} uses {each.socket}: {each.told_by}"
         found.append(Evidence(Kind.KUBELET, row_of(node, each.socket, each.process), words, each.socket))
     return tuple(found)
 
@@ -140,7 +139,7 @@ def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evi
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None
     row = row_of(node, socket, live.process, engine) or USUAL[engine]
-    behind = f", from {_named(live.process)} ({_identified(live.process)})" if live.process is not None else ""
+    behind = f", from {_shown(live.process)}" if live.process is not None else ""
     return Evidence(Kind.LIVE, row, f"{row.name} {live.version} answers on {socket}{behind}", socket, live.process)
 
 
@@ -176,12 +175,9 @@ def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
     return isinstance(disabled, list) and any("cri" in str(plugin).split(".") for plugin in disabled)
 
 
-def _named(process: Process) -> str:
-    return process.executable or process.name
-
-
-def _identified(process: Process) -> str:
-    return f"PID {process.pid}{', which has wiped its command line' if process.hidden else ''}"
+def _shown(process: Process) -> str:
+    wiped = ", which has wiped its command line" if process.hidden else ""
+    return f"{process.executable or process.name} (PID {process.pid}{wiped})"
 
 
 def _is_there(node: Node, path: str) -> bool:

@@ -114,16 +114,12 @@ def _mounts() -> Iterator[str]:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             words = line.split(" ")
-            place = _unescaped(words[4])
+            # blanks and such are a backslash and the octal number of their code
+            head, *rest = words[4].split("\\")
+            place = head + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
             kind = words[words.index("-") + 1]
             if place != "/" and posixpath.basename(place) not in _OF_ENGINES and not kind.startswith(_REMOTE):
                 yield place
-
-
-def _unescaped(text: str) -> str:
-    """Return a field of mountinfo, in which blanks and such are a backslash and the octal number of their code."""
-    head, *rest = text.split("\\")
-    return head + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
 
 
 def _is_system(place: str) -> bool:

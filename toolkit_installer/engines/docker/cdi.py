@@ -7,10 +7,10 @@ CDI specifications where it is on, and none where it is off; before 25.0 the key
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 
 from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.common import told
 from toolkit_installer.engines.docker import rules
 from toolkit_installer.errors import ConfigurationError
 
@@ -79,10 +79,5 @@ def wanted(live: Live | None, *, asked: bool, restarts: bool) -> Wanted:
 
 def _features(arguments: Sequence[str]) -> dict[str, bool]:
     """Return the features that dockerd's command line names (28.1 and later): NAME or NAME=BOOL, one each time."""
-    values = [
-        word.partition("=")[2] if "=" in word else following
-        for word, following in itertools.pairwise([*arguments, ""])
-        if word == _FLAG or word.startswith(f"{_FLAG}=")
-    ]
-    pairs = [value.partition("=") for value in values]
+    pairs = [value.partition("=") for value in told.values(arguments, _FLAG)]
     return {name: not equals or value.lower() in ("1", "t", "true") for name, equals, value in pairs}

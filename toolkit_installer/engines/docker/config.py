@@ -36,8 +36,7 @@ def _executable(entry: Any) -> str | None:
 
 def _is_low_level(entry: Any) -> bool:
     """Tell whether what a runtime runs is of runc's kind: a `path` is, and a `runtimeType` if it is one of runc's."""
-    kind = entry.get("runtimeType") if isinstance(entry, dict) else None
-    return isinstance(entry, dict) and (not kind or (isinstance(kind, str) and kind.startswith(_RUNC_TYPES)))
+    return isinstance(entry, dict) and str(entry.get("runtimeType") or _RUNC_TYPES).startswith(_RUNC_TYPES)
 
 
 SHAPE = Shape(RUNTIMES, DEFAULT, _executable, others=(CDI,), is_low_level=_is_low_level)
@@ -46,36 +45,27 @@ SHAPE = Shape(RUNTIMES, DEFAULT, _executable, others=(CDI,), is_low_level=_is_lo
 def parse_checked(content: bytes) -> Table:
     """Parse daemon.json and check the types of what we touch. Raises DocumentError, ConfigurationError with a line."""
     document = json_document.parse(content)
-    runtimes = document.get("runtimes")
-    if runtimes is not None and not isinstance(runtimes, dict):
-        raise _wrong(content, RUNTIMES, "must be an object")
-    for name, entry in (runtimes or {}).items():
-        if not isinstance(entry, dict):
-            raise _wrong(content, (*RUNTIMES, name), "must be an object")
-        if "path" in entry and not isinstance(entry["path"], str):
-            raise _wrong(content, (*RUNTIMES, name, "path"), "must be a string")
-    default = document.get("default-runtime")
-    if default is not None and not isinstance(default, str):
-        raise _wrong(content, DEFAULT, "must be a string")
+    _check(document, RUNTIMES, dict, content)
+    for name, entry in (document.get("runtimes") or {}).items():
+        _check(document, (*RUNTIMES, name), dict, content, spared=())
+        if "path" in entry:
+            _check(document, (*RUNTIMES, name, "path"), str, content, spared=())
+    _check(document, DEFAULT, str, content)
     return document
 
 
-def _check_features(content: bytes, document: Table) -> None:
-    """Raise ConfigurationError for features to which none can be added."""
-    features = document.get("features")
-    if features is not None and not isinstance(features, dict):
-        raise _wrong(content, FEATURES, "must be an object")
-    cdi = lookup(document, CDI)
-    if cdi is not ABSENT and cdi is not None and not isinstance(cdi, bool):
-        raise _wrong(content, CDI, "must be true or false")
+_KINDS = {dict: "an object", str: "a string", bool: "true or false"}
 
 
-def _wrong(content: bytes, path: Path, what: str) -> ConfigurationError:
-    return ConfigurationError(
-        f'"{".".join(path)}" {what}',
-        line=json_document.line_of(content, path),
-        hint="correct the file; dockerd would refuse it too",
-    )
+def _check(document: Table, path: Path, kind: type, content: bytes, spared: tuple[Any, ...] = (ABSENT, None)) -> None:
+    """Raise ConfigurationError for a value that is there and of another type. `spared`: what counts as not there."""
+    value = lookup(document, path)
+    if value not in spared and not isinstance(value, kind):
+        raise ConfigurationError(
+            f'"{".".join(path)}" must be {_KINDS[kind]}',
+            line=json_document.line_of(content, path),
+            hint="correct the file; dockerd would refuse it too",
+        )
 
 
 def without_us(
@@ -111,7 +101,8 @@ def with_us(
     if default is not None:
         changes.append(Set(DEFAULT, default))
     if cdi:
-        _check_features(base, document)
+        _check(document, FEATURES, dict, base)
+        _check(document, CDI, bool, base)
         changes.append(Set(CDI, value=True))
     ownership = record(document, changes)
     tables = (RUNTIMES, FEATURES) if cdi else (RUNTIMES,)
@@ -158,6 +149,4 @@ def served(content: bytes) -> tuple[dict[str, str], str]:
 
 def flag_conflicts(arguments: Sequence[str]) -> list[str]:
     """Return the flags on dockerd's command line that collide with the keys that we write."""
-    return [
-        flag for flag in CONFLICTING_FLAGS if any(word == flag or word.startswith(f"{flag}=") for word in arguments)
-    ]
+    return [flag for flag in CONFLICTING_FLAGS if any(word.partition("=")[0] == flag for word in arguments)]

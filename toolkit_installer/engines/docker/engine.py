@@ -63,8 +63,13 @@ class Docker(Adapter[Inspection]):
         told.refuse_hidden(process, target)
         config = target.config or _told(live) or CONFIG
         kinds.refuse(node, target, socket, config, live)
-        if process is not None:
-            _refuse_conflicts(process, config)
+        if process is not None and (flags := docker_config.flag_conflicts(process.arguments)):
+            why = "; ".join(docker_config.CONFLICTING_FLAGS[flag] for flag in flags)
+            raise ConfigurationError(
+                f"dockerd (PID {process.pid}) was started with {', '.join(flags)}: {why}",
+                path=config,
+                hint="move these flags from dockerd's command line into the file, and restart dockerd",
+            )
         file = EngineFile(ROLE, *node.locate_file(config))
         return Inspection(socket, (file,), live, silence, elsewhere=_elsewhere(node, target, live))
 
@@ -215,12 +220,10 @@ def _elsewhere(node: Node, target: EngineTarget, live: Live | None) -> str:
     process = live.process if live is not None else None
     if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER] or target.config is None:
         return ""
-    if process.hidden:
-        return ""  # it was told nothing that can be seen
     rootless = isinstance(live, DockerLive) and live.rootless
-    theirs = _told(live) or (None if rootless else CONFIG)
-    known = theirs is not None and told.reads(node, process, theirs, target.config) is False
-    return theirs if known and theirs is not None else ""
+    theirs = _told(live) or ("" if rootless else CONFIG)
+    unseen = process.hidden or not theirs or told.reads(node, process, theirs, target.config) is not False
+    return "" if unseen else theirs
 
 
 def _trap(live: Live | None, target: bytes) -> tuple[str, ...]:
@@ -233,14 +236,3 @@ def _trap(live: Live | None, target: bytes) -> tuple[str, ...]:
         f"{default} as the default runtime: restart it instead"
     )
     return (note,)
-
-
-def _refuse_conflicts(process: Process, config: str) -> None:
-    flags = docker_config.flag_conflicts(process.arguments)
-    if flags:
-        why = "; ".join(docker_config.CONFLICTING_FLAGS[flag] for flag in flags)
-        raise ConfigurationError(
-            f"dockerd (PID {process.pid}) was started with {', '.join(flags)}: {why}",
-            path=config,
-            hint="move these flags from dockerd's command line into the file, and restart dockerd",
-        )

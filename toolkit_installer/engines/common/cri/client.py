@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -44,12 +45,15 @@ class Pod:
 def status(root: Root, path: str, seconds: float) -> CriStatus:
     """Ask the CRI on the node's socket `path`. Raises NoAnswerError, Stopped."""
     answer = _asked(root, path, seconds, "main", allowed=seconds * 2)
+    config = {}
+    with contextlib.suppress(ValueError):  # CRI-O shows TOML there: it is not asked for it
+        config = json.loads(answer["info"].get("config") or "{}")
     return CriStatus(
         name=answer["name"],
         version=answer["version"],
         conditions=answer["conditions"],
         handlers=frozenset(answer["handlers"]),
-        config=_config(answer["info"].get("config", "")),
+        config=config if isinstance(config, dict) else {},
     )
 
 
@@ -74,11 +78,3 @@ def _asked(root: Root, path: str, seconds: float, function: str, *, allowed: flo
     except ValueError as error:
         raise NoAnswerError("its answer is not whole", path=path) from error
     return answer
-
-
-def _config(text: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text) if text else {}
-    except ValueError:
-        return {}  # CRI-O shows TOML there: it is not asked for it
-    return config if isinstance(config, dict) else {}
