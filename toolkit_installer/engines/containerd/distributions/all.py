@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from toolkit_installer.engines.containerd.distributions.generating import Generating, Read
 from toolkit_installer.engines.containerd.distributions.k0s import K0S
-from toolkit_installer.engines.containerd.distributions.k3s import K3S
 from toolkit_installer.engines.containerd.distributions.microk8s import MICROK8S
-from toolkit_installer.engines.containerd.distributions.rke2 import RKE2
+from toolkit_installer.engines.containerd.distributions.rancher import K3S, RKE2
 
 if TYPE_CHECKING:
     from toolkit_installer.engines.containerd.layouts import Layout

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,15 @@ Read = Callable[[str], bytes | None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generating(Distribution, abc.ABC):
-    """A distribution that makes its containerd's files, and has a place of its own for what is added."""
+    """A distribution that makes its containerd's files, and has a place of its own for what is added.
+
+    `programs` and `roots` are patterns of its containerd's executable and of its `root` folder
+    (containerd-config.toml(5)), each with the file that such a containerd is started with (re.Match.expand).
+    """
 
     engine: EngineName = EngineName.CONTAINERD
+    programs: tuple[str, str] | None = None
+    roots: tuple[str, str] | None = None
 
     @property
     def started_with(self) -> str:
@@ -40,13 +47,18 @@ class Generating(Distribution, abc.ABC):
         None if that is not its own. Raises ConfigurationError where its files cannot be told yet.
         """
 
-    @abc.abstractmethod
     def started_by(self, executable: str) -> str | None:
         """Return the file that a containerd with this executable is started with, None if that does not tell."""
+        return _expanded(self.programs, executable)
 
-    @abc.abstractmethod
     def started_in(self, folder: str) -> str | None:
-        """Return the file of the containerd whose `root` is this folder (containerd-config.toml(5)), None likewise."""
+        """Return the file of the containerd whose `root` is this folder, None likewise."""
+        return _expanded(self.roots, folder)
+
+
+def _expanded(rule: tuple[str, str] | None, text: str) -> str | None:
+    found = re.match(rule[0], text) if rule is not None else None
+    return found.expand(rule[1]) if rule is not None and found is not None else None
 
 
 def not_made(name: str, config: str) -> ConfigurationError:

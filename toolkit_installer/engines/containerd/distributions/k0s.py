@@ -44,19 +44,13 @@ class _K0s(Generating):
             runcs=(f"{_PROGRAMS}runc",),
         )
 
-    def started_by(self, executable: str) -> str | None:
-        """Return the root file for a program that k0s unpacked."""
-        return _ROOT if executable.startswith(_PROGRAMS) else None
-
-    def started_in(self, folder: str) -> str | None:
-        """Return the root file for the root folder that k0s gives its containerd."""
-        return _ROOT if folder == "/var/lib/k0s/containerd" else None
-
 
 K0S = _K0s(
     name="k0s",
     sockets=("/run/k0s/containerd.sock",),
     config=_ROOT,
+    programs=(_PROGRAMS, _ROOT),
+    roots=(r"/var/lib/k0s/containerd\Z", _ROOT),
     drop_in="/etc/k0s/containerd.d/99-nvidia.toml",
     state="/run/k0s/containerd",
     units=("k0sworker.service", "k0scontroller.service"),

@@ -12,11 +12,10 @@ from toolkit_installer.engines.containerd.distributions.generating import Genera
 if TYPE_CHECKING:
     from toolkit_installer.engines.containerd.layouts import Layout
 
-_ARGS = "/var/snap/microk8s/{}/args"
+_CURRENT = "/var/snap/microk8s/current/args"
 _MADE = "containerd.toml"
 _TEMPLATE = "containerd-template.toml"
 _STARTED_WITH = re.compile(r"/microk8s/[^/]+/args/containerd\.toml\Z")
-_PROGRAM = re.compile(r"/snap/microk8s/(?P<revision>[^/]+)/")
 _COMMON = "/var/snap/microk8s/common"
 
 
@@ -25,7 +24,7 @@ class _Microk8s(Generating):
     @property
     def started_with(self) -> str:
         """The file that the wrapper makes of the current revision's template."""
-        return posixpath.join(_ARGS.format("current"), _MADE)
+        return posixpath.join(_CURRENT, _MADE)
 
     def layout(self, read: Read, config: str) -> Layout | None:
         """Return the layout of a template that is there."""
@@ -47,22 +46,13 @@ class _Microk8s(Generating):
             runcs=("/snap/microk8s/current/bin/runc",),
         )
 
-    def started_by(self, executable: str) -> str | None:
-        """Return the file of the snap's revision that the executable is of."""
-        snap = _PROGRAM.match(executable)
-        return posixpath.join(_ARGS.format(snap["revision"]), _MADE) if snap is not None else None
-
-    def started_in(self, folder: str) -> str | None:
-        """Return the current revision's file for the root folder that the snap gives its containerd."""
-        return self.started_with if folder == f"{_COMMON}/var/lib/containerd" else None
-
-
-_CURRENT = _ARGS.format("current")
 
 MICROK8S = _Microk8s(
     name="microk8s",
     sockets=(f"{_COMMON}/run/containerd.sock",),
     config=posixpath.join(_CURRENT, _TEMPLATE),
+    programs=(r"/snap/microk8s/(?P<revision>[^/]+)/", rf"/var/snap/microk8s/\g<revision>/args/{_MADE}"),
+    roots=(rf"{_COMMON}/var/lib/containerd\Z", posixpath.join(_CURRENT, _MADE)),
     state=f"{_COMMON}/run/containerd",
     units=("snap.microk8s.daemon-containerd.service",),
     binaries=("/snap/bin/microk8s",),
