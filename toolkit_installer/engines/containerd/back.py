@@ -22,22 +22,17 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
         return DesiredFile(file, file.content, file.content)  # never ours, whatever a receipt says
 
     def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
-        if file.role == layouts.TEMPLATE_ROLE:
-            return _template(content, recorded)
-        return _toml(file.role, content, recorded, toolkit_folder)
+        if file.role != layouts.TEMPLATE_ROLE:
+            return _toml(file.role, content, recorded, toolkit_folder)
+        base = templates.without_block(content)
+        created = recorded.before is None and base != content and base.strip() in (b"", templates.BASE.strip())
+        return (None if created else base), ()  # nobody else put anything into what was created for us
 
     with located(file.path):
         base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
     if file.role == DROP_IN_ROLE and recorded.before is None and base is not None and base != file.content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
     return DesiredFile(file, base, base, left=left)
-
-
-def _template(content: bytes, recorded: Recorded) -> tuple[bytes | None, tuple[str, ...]]:
-    base = templates.without_block(content)
-    if recorded.before is None and base != content and base.strip() in (b"", templates.BASE.strip()):
-        return None, ()  # it was created for us, and nobody else put anything in
-    return base, ()
 
 
 def _toml(role: str, content: bytes, recorded: Recorded, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:

@@ -59,25 +59,19 @@ def with_us(base: bytes, parts: Sequence[Part], version: int | None = None) -> t
     if version is not None:
         changes.append(Set(VERSION, version))
     for part in parts:
-        changes += _additions(document, part)
+        place = shape(part.plugin)
+        if part.built_in:
+            changes.append(Set((*place.runtimes, BUILT_IN_RUNTIME), built_in(part.plugin)))
+        changes += [Set((*place.runtimes, name), entry) for name, entry in (*part.copied, *part.made)]
+        if part.default is not None and part.legacy:
+            changes.append(Set(legacy_default(part.plugin), dict(part.made)[part.default]))
+        elif part.default is not None:
+            changes.append(Set(place.default, part.default))
+            if lookup(document, legacy_type(part.plugin)):
+                changes.append(Set(legacy_type(part.plugin), ""))  # it would override the name
+        if part.cdi:
+            changes.append(Set(enable_cdi(part.plugin), True))  # noqa: FBT003  # the value of a key
     return toml_document.edit(base, changes, marker=MARKER), record(document, changes)
-
-
-def _additions(document: Table, part: Part) -> list[Change]:
-    place = shape(part.plugin)
-    changes: list[Change] = []
-    if part.built_in:
-        changes.append(Set((*place.runtimes, BUILT_IN_RUNTIME), built_in(part.plugin)))
-    changes += [Set((*place.runtimes, name), entry) for name, entry in (*part.copied, *part.made)]
-    if part.default is not None and part.legacy:
-        changes.append(Set(legacy_default(part.plugin), dict(part.made)[part.default]))
-    elif part.default is not None:
-        changes.append(Set(place.default, part.default))
-        if lookup(document, legacy_type(part.plugin)):
-            changes.append(Set(legacy_type(part.plugin), ""))  # it would override the name
-    if part.cdi:
-        changes.append(Set(enable_cdi(part.plugin), True))  # noqa: FBT003  # the value of a key
-    return changes
 
 
 def with_import(base: bytes, path: str) -> tuple[bytes, Ownership]:

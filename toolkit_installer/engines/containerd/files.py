@@ -71,8 +71,10 @@ def read_imports(
         path, text, relative = pending.pop(0)
         for pattern, is_relative in _patterns(text, path):
             by_pattern = relative or (is_relative and _WILDCARD in pattern)
-            for place in matching(files, _here(pattern, elsewhere or {})):
-                name = _named(place, pattern, elsewhere or {})
+            folder, last = posixpath.split(pattern)
+            here = (elsewhere or {}).get(folder)
+            for place in matching(files, pattern if here is None else posixpath.join(here, last)):
+                name = place if here is None else posixpath.join(folder, posixpath.basename(place))
                 if files.status(place) is None:
                     if _WILDCARD in pattern or name not in drop_in:
                         missing.append(Missing(path, name))
@@ -84,17 +86,6 @@ def read_imports(
                     imported.append(Imported(name, place, found.content, by_pattern, ours, found.path))
                     pending.append((name, found.content, by_pattern))
     return Graph(tuple(imported), tuple(missing))
-
-
-def _here(path: str, elsewhere: Mapping[str, str]) -> str:
-    folder, name = posixpath.split(path)
-    return posixpath.join(elsewhere.get(folder, folder), name)
-
-
-def _named(place: str, pattern: str, elsewhere: Mapping[str, str]) -> str:
-    """Return a found file's name as containerd has it."""
-    folder = posixpath.dirname(pattern)
-    return posixpath.join(folder, posixpath.basename(place)) if folder in elsewhere else place
 
 
 def imports(content: bytes, path: str) -> list[str]:

@@ -30,13 +30,11 @@ from toolkit_installer.node.processes import Process, read_as, root_of
 def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState) -> None:
     """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError."""
     process = inspection.process
-    if process is not None and inspection.placed is None:
-        _try_own(node, process, inspection, desired)
-    elif process is not None and inspection.placed is not None:
+    if process is None:
+        return
+    if inspection.placed is not None:
         _try_placed(node, process, inspection.placed, desired)
-
-
-def _try_own(node: Node, process: Process, inspection: ContainerdInspection, desired: DesiredState) -> None:
+        return
     programs, binary = node.programs, process.executable
     by_role = {wanted.role: wanted for wanted in desired.files}
     root, drop_in = by_role[ROOT_ROLE], by_role[DROP_IN_ROLE]

@@ -33,6 +33,10 @@ MIGRATES_EACH_FILE: Release = (2, 3)
 """The first that migrates each file by its own version; others go by the last version that any of their files says."""
 
 
+_MIGRATED_BESIDE_RUNTIMES = frozenset({"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"})
+"""What a 2.x takes over from a version 2 file only if that has runtimes: adding some would turn it on."""
+
+
 class View(enum.StrEnum):
     """A way of reading that several releases share."""
 
@@ -111,25 +115,16 @@ def names(view: View, version: int | None, release: Release | None) -> tuple[str
 def plugin_of(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> str:
     """Return the plugin whose table this view takes the runtimes from; where none has any, the version's usual one."""
     known = names(view, version, release)
-    if release is not None and GRPC in known and _must_not_have_runtimes(plugin_table(view, files, GRPC)):
+    migrated = lookup(plugin_table(view, files, GRPC), table_of(GRPC)) if release is not None and GRPC in known else {}
+    bare = isinstance(migrated, dict) and "runtimes" not in migrated
+    if bare and not _MIGRATED_BESIDE_RUNTIMES.isdisjoint(migrated):
         return RUNTIME if RUNTIME in known else GRPC
     usual = CRI_PLUGIN[version] if version is not None and CRI_PLUGIN[version] in known else known[0]
-    having = (name for name in known if _says(plugin_table(view, files, name), name))
-    return next(having, usual)
-
-
-_MIGRATED_BESIDE_RUNTIMES = frozenset({"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"})
-"""What a 2.x takes over from a version 2 file only if that has runtimes: adding some would turn it on."""
-
-
-def _must_not_have_runtimes(document: Table) -> bool:
-    table = lookup(document, table_of(GRPC))
-    return isinstance(table, dict) and "runtimes" not in table and not _MIGRATED_BESIDE_RUNTIMES.isdisjoint(table)
-
-
-def _says(document: Table, plugin: str) -> bool:
-    table = lookup(document, table_of(plugin))
-    return isinstance(table, dict) and not {"runtimes", "default_runtime_name"}.isdisjoint(table)
+    for name in known:
+        table = lookup(plugin_table(view, files, name), table_of(name))
+        if isinstance(table, dict) and not {"runtimes", "default_runtime_name"}.isdisjoint(table):
+            return name
+    return usual
 
 
 def served(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> tuple[Table, str | None]:
