@@ -247,8 +247,7 @@ class Adapter(Protocol[_Found]):
 
         None for most: dockerd remembers how each container was started, and containerd's shims know their runtimes.
         Only pods of the handlers that `is_ours` names count. Of `inspection`, `live` is None where the engine was not
-        asked yet, or does not run.
-        Raises EngineSilentError.
+        asked yet, or does not run. Raises EngineSilentError.
         """
         return ()
 

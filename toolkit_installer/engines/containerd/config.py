@@ -185,8 +185,7 @@ def recognised(content: bytes, *, whole: bool) -> Ownership:
     """Return what is ours in a file though no receipt says so: the built-in runtime, if it stands in a block of ours.
 
     Whoever wrote the block also wrote the tables around it, and the version if the file was `whole` ours: if nothing
-    else is in it, as nobody knows who wrote it above what others have there.
-    Raises DocumentError.
+    else is in it, as nobody knows who wrote it above what others have there. Raises DocumentError.
     """
     marked = toml_document.marked(content, MARKER)
     if not marked:

@@ -60,8 +60,7 @@ def read_imports(
     """Return what `content`, the file at `root`, imports, nested files included, and what is not there.
 
     `drop_in` has the names of our drop-in. `elsewhere` maps folders as containerd names them to where they are found
-    here.
-    Raises DocumentError naming the file, NodeError.
+    here. Raises DocumentError naming the file, NodeError.
     """
     seen = {root}
     imported: list[Imported] = []

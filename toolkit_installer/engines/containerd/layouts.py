@@ -96,10 +96,7 @@ class Layout:
         return self.drop_in, (f"{asked} is not used: {self.name} does not read it",)
 
     def document(self, content: bytes | None, toolkit_folder: str) -> Table:
-        """Return what the engine reads without us. Raises ConfigurationError.
-
-        `content` is that of `source`.
-        """
+        """Return what the engine reads without us. Raises ConfigurationError. `content` is that of `source`."""
         with located(self.source):
             document, _ = tables.parse_checked(content or b"")
             if not toolkit_folder:

@@ -29,7 +29,6 @@ from toolkit_installer.engines.containerd.tables import (
 )
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
-from toolkit_installer.settings import EngineSettings
 
 _ON_BY_DEFAULT = 3
 """The first version of containerd's files whose daemons have CDI on unless they are told otherwise."""
@@ -155,7 +154,14 @@ class Placing:
 
     def _note_unused(self, handlers: Collection[str], why: str) -> None:
         """Say which flags were given in vain for these handlers, as their tables are somebody else's."""
-        flags = _table_flags(self.request.settings)
+        settings = self.request.settings
+        given = {
+            "--runtime-type": settings.runtime_type is not None,
+            "--runtime-config-override": bool(json.loads(settings.runtime_config_override)),
+            "--config-source": bool(settings.config_sources),
+            "--nvidia-container-runtime-modes.cdi.annotation-prefixes": bool(settings.container_annotations),
+        }
+        flags = [flag for flag, is_given in given.items() if is_given]
         if flags and handlers:
             verb = "is" if len(flags) == 1 else "are"
             self.notes.append(f"{', '.join(flags)} {verb} not used for {', '.join(sorted(handlers))}: {why}")
@@ -168,17 +174,6 @@ class Placing:
             self.notes.append(f"{name} sets the default runtime itself (its --default-runtime): it stays as it is")
         if asked is not None and not any(asked in note for note in self.placed.notes):
             self.notes.append(f"{asked} is not used: this {name} imports no drop-in")
-
-
-def _table_flags(settings: EngineSettings) -> list[str]:
-    """Return which flags were given that say what a handler's table holds."""
-    given = (
-        ("--runtime-type", settings.runtime_type is not None),
-        ("--runtime-config-override", bool(json.loads(settings.runtime_config_override))),
-        ("--config-source", bool(settings.config_sources)),
-        ("--nvidia-container-runtime-modes.cdi.annotation-prefixes", bool(settings.container_annotations)),
-    )
-    return [flag for flag, is_given in given if is_given]
 
 
 def _wants_cdi(document: Table, layout: Layout) -> bool:

@@ -88,12 +88,16 @@ def with_block(content: bytes, part: Part) -> bytes:
         )
     own = named(content, part)
     conditional = is_conditional(base)
-    lines = [
-        line
-        for name, entry in part.made
-        if name not in own
-        for line in _runtime(part.plugin, name, entry, conditional=conditional)
-    ]
+    lines: list[str] = []
+    for name, entry in part.made:
+        if name in own:
+            continue
+        table = _table((*shape(part.plugin).runtimes, name), entry, "")
+        if any("{{" in line for line in table):
+            what = "would have a value with '{{' in it, which a template expands"
+            raise ConfigurationError(f"the runtime {name!r} {what}")
+        condition = f'{{{{ if not (index .ExtraRuntimes "{name}").BinaryName }}}}'
+        lines += [condition, *table, _CONDITION_END] if conditional else table
     own_line_end = bool(base) and not base.endswith(b"\n")
     end = "\r\n" if base.count(b"\r\n") > base.count(b"\n") // 2 else "\n"
     begin = _BEGIN + (_ADDED_LINE_END if own_line_end else "")
@@ -169,23 +173,12 @@ def _runtime_of(header: bytes, *, inner: bool = False) -> str | None:
     return path[place]
 
 
-def _runtime(plugin: str, name: str, entry: Table, *, conditional: bool) -> list[str]:
-    lines = _table((*shape(plugin).runtimes, name), entry, "")
-    if any("{{" in line for line in lines):
-        raise ConfigurationError(f"the runtime {name!r} would have a value with '{{{{' in it, which a template expands")
-    if not conditional:
-        return lines
-    return [f'{{{{ if not (index .ExtraRuntimes "{name}").BinaryName }}}}', *lines, _CONDITION_END]
-
-
 def _table(path: Path, entry: Table, indent: str) -> list[str]:
     lines = [f"{indent}[{'.'.join(map(toml_values.write_key, path))}]"]
-    lines += [
-        f"{indent}  {toml_values.write_key(key)} = {toml_values.write(value)}"
-        for key, value in entry.items()
-        if not isinstance(value, dict)
-    ]
+    tables: list[str] = []
     for key, value in entry.items():
         if isinstance(value, dict):
-            lines += _table((*path, key), value, f"{indent}  ")
-    return lines
+            tables += _table((*path, key), value, f"{indent}  ")
+        else:
+            lines.append(f"{indent}  {toml_values.write_key(key)} = {toml_values.write(value)}")
+    return [*lines, *tables]
