@@ -126,7 +126,7 @@ def strip(
         owned = ownership.of(path)
         untouched = owned is not None and same(entry, owned.ours)
         if untouched or beneath(shape.executable(entry), toolkit_folder):
-            changes.append(_restored(path, owned))
+            changes.append(restored(path, owned))
             if not untouched and ownership.keys:
                 left.append(f"runtime {name!r}: somebody else wrote it, but it runs our executable: it goes")
         elif owned is not None:
@@ -135,9 +135,13 @@ def strip(
     for path in shape.others:
         owned = ownership.of(path)
         if owned is not None and same(lookup(document, path), owned.ours):
-            changes.append(_restored(path, owned))
+            changes.append(restored(path, owned))
     _items(document, shape, ownership, changes)
-    _prune(document, ownership, changes)
+    without = apply(document, tuple(changes))
+    for table in reversed(ownership.created):  # what is there only because of us, the innermost first
+        if lookup(without, table.path) == {}:
+            changes.append(restored(table.path, table))
+            without = apply(without, (changes[-1],))
     return tuple(changes), tuple(left)
 
 
@@ -165,7 +169,7 @@ def _entries(document: Table, shape: Shape) -> Table:
     return runtimes if isinstance(runtimes, dict) else {}
 
 
-def _restored(path: Path, owned: Owned | None) -> Change:
+def restored(path: Path, owned: Owned | None) -> Change:
     """Return the change that brings the prior value of an owned key back."""
     if owned is None or owned.prior is ABSENT:
         return Remove(path)
@@ -189,7 +193,7 @@ def _default(document: Table, shape: Shape, ownership: Ownership, changes: list[
         # an engine refuses to start with a default that it does not know
         changes.append(Remove(shape.default))
         return [f"default runtime {prior!r}: not given back, because somebody removed that runtime since"]
-    changes.append(_restored(shape.default, owned))
+    changes.append(restored(shape.default, owned))
     return []
 
 
@@ -204,13 +208,3 @@ def _items(document: Table, shape: Shape, ownership: Ownership, changes: list[Ch
             changes.append(Remove(key.path))
         elif len(rest) != len(current):
             changes.append(Set(key.path, rest))
-
-
-def _prune(document: Table, ownership: Ownership, changes: list[Change]) -> None:
-    """Remove the tables that exist only because of us and are empty without us, innermost first."""
-    without = apply(document, tuple(changes))
-    for table in reversed(ownership.created):
-        if lookup(without, table.path) == {}:
-            change = _restored(table.path, table)
-            changes.append(change)
-            without = apply(without, (change,))

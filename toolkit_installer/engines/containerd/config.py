@@ -11,6 +11,7 @@ from toolkit_installer.documents.changes import ABSENT, Change, Remove, Set, Tab
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
+    CRI_PLUGIN,
     DEFAULT_RUNTIME_TYPE,
     IMPORTS,
     PLUGINS,
@@ -18,14 +19,13 @@ from toolkit_installer.engines.containerd.tables import (
     VERSION,
     enable_cdi,
     executable,
-    is_known,
     legacy_default,
     legacy_type,
     parse_checked,
     same_import,
     shape,
 )
-from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, record, strip
+from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, record, restored, strip
 
 _BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
 
@@ -92,7 +92,9 @@ def without_us(
     Raises as `parse_checked` does for a file that names our toolkit folder.
     """
     document = toml_document.parse(content)
-    if toolkit_folder.encode() in content or is_known(document):
+    version = document.get("version")
+    known = version is None or (type(version) is int and version in CRI_PLUGIN)
+    if toolkit_folder.encode() in content or known:
         parse_checked(content)
     else:
         # somebody wrote it anew, for another containerd: all that can be ours in it is an import

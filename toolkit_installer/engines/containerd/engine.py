@@ -114,8 +114,7 @@ class Containerd(Adapter[ContainerdInspection]):
         process = inspection.process
         if reload.mode is not ReloadMode.SIGNAL or process is None:
             return ()
-        policy = node.services.property(process.unit, "Restart") if process.unit is not None else None
-        if policy == "always":
+        if process.unit is not None and node.services.property(process.unit, "Restart") == "always":
             return ()
         warning = (
             "containerd dies of SIGHUP, and its unit does not say Restart=always: it may stay down; "

@@ -46,19 +46,12 @@ class Missing:
     path: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Graph:
-    """All that is imported, in the order in which containerd reads it: level by level, nothing twice."""
-
-    imported: tuple[Imported, ...]
-    missing: tuple[Missing, ...] = ()
-
-
 def read_imports(
     files: Reader, root: str, content: bytes, drop_in: frozenset[str], elsewhere: Mapping[str, str] | None = None
-) -> Graph:
+) -> tuple[tuple[Imported, ...], tuple[Missing, ...]]:
     """Return what `content`, the file at `root`, imports, nested files included, and what is not there.
 
+    They are in the order in which containerd reads them: level by level, nothing twice.
     `drop_in` has the names of our drop-in. `elsewhere` maps folders as containerd names them to where they are found
     here. Raises DocumentError naming the file, NodeError.
     """
@@ -84,7 +77,7 @@ def read_imports(
                     ours = not drop_in.isdisjoint((name, place, found.path))
                     imported.append(Imported(name, place, found.content, by_pattern, ours, found.path))
                     pending.append((name, found.content, by_pattern))
-    return Graph(tuple(imported), tuple(missing))
+    return tuple(imported), tuple(missing)
 
 
 def imports(content: bytes, path: str) -> list[str]:

@@ -124,17 +124,17 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
         elsewhere[posixpath.dirname(given)] = posixpath.dirname(config)
     names = frozenset({drop_in_path, drop_in.path, named})
     different = {there: here for there, here in elsewhere.items() if there != here}
-    graph = containerd_files.read_imports(node.files, config, root.content or b"", names, different)
-    files = (root, drop_in, *_editable(node, graph.imported, {root.path, drop_in.path}))
+    graph, missing = containerd_files.read_imports(node.files, config, root.content or b"", names, different)
+    files = (root, drop_in, *_editable(node, graph, {root.path, drop_in.path}))
     place = started.config_of(process, CONFIG) if process is not None else None
     return ContainerdInspection(
         answer.socket,
         files,
         answer.live,
         answer.silence,
-        tuple((each.path, each.content) for each in graph.imported if not each.drop_in),
-        graph=graph.imported,
-        missing=graph.missing,
+        tuple((each.path, each.content) for each in graph if not each.drop_in),
+        graph=graph,
+        missing=missing,
         sources=_sources(node, process, settings, place),
         kubelet=next((each.pid for each in processes.named(frozenset({"kubelet"})) if node.is_home_of(each)), None),
         recognised=target.recognised,
@@ -168,9 +168,8 @@ def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str
         return ""
     try:
         content = processes.read_as(process, theirs) or b""
-        imported = containerd_files.read_imports(
-            Reader(processes.root_of(process)), theirs, content, frozenset()
-        ).imported
+        reader = Reader(processes.root_of(process))
+        imported, _ = containerd_files.read_imports(reader, theirs, content, frozenset())
     except ConfigurationError:
         return ""  # it cannot be read, so it is not known what it imports
     known = any(told.reads(node, process, each.place, target.config) is not False for each in imported)

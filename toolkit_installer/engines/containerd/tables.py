@@ -170,12 +170,6 @@ def _check_table(document: Table, plugin: str, content: bytes) -> None:
     _require(document, legacy_type(plugin), str, "a string", content)
 
 
-def is_known(document: Table) -> bool:
-    """Tell whether a file is of a version that we know, or has none."""
-    version = document.get("version")
-    return version is None or (type(version) is int and version in CRI_PLUGIN)
-
-
 def _require(document: Table, path: Path, kind: type, name: str, content: bytes) -> Any:
     """Return the value at `path`, None where it is absent; raise ConfigurationError if it is of another type."""
     value = lookup(document, path)

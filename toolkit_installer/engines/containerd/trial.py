@@ -152,7 +152,7 @@ def _missing(process: Process, path: str, content: bytes, but: str | None = None
     2.1 and 2.4 do, and the daemon then exits. Raises ConfigurationError, NodeError.
     """
     names = frozenset() if but is None else frozenset({but})
-    missing = files.read_imports(Reader(root_of(process)), path, content, names).missing
+    _, missing = files.read_imports(Reader(root_of(process)), path, content, names)
     if not missing:
         return None
     importer = "it" if missing[0].importer == path else missing[0].importer

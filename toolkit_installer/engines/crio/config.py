@@ -44,7 +44,8 @@ _BUILT_IN = {
     "allowed_annotations": ["io.containers.trace-syscall", "io.kubernetes.cri-o.Devices"],
     "monitor_env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
 }
-_LOW_LEVEL = ("crun", "runc")
+LOW_LEVEL = ("crun", "runc")
+"""The names of the runtimes that CRI-O has by itself, in one release or another."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -115,7 +116,7 @@ def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Ta
     rather those of one that a file gives a path.
     """
     runtimes = runtimes_in(effective)
-    usual = sorted((name for name in _LOW_LEVEL if name in runtimes), key=lambda name: not _executable(runtimes[name]))
+    usual = sorted((name for name in LOW_LEVEL if name in runtimes), key=lambda name: not _executable(runtimes[name]))
     candidates = (runtimes.get(name, {_TYPE: None}) for name in (str(lookup(effective, DEFAULT)), *usual))
     source = next((entry for entry in candidates if entry.get(_TYPE) in _OCI_TYPES), {})
     carried = {key: value for key, value in source.items() if key not in _NOT_CARRIED}
@@ -139,7 +140,7 @@ def base_configuration(source: Table, start: Table, known: Table, toolkit_folder
         if not beneath(_executable(entry), toolkit_folder)
     }
     table = merged(start, [{"crio": {"runtime": {"runtimes": runtimes}}}])
-    wanted = (lookup(source, DEFAULT), lookup(known, DEFAULT), *_LOW_LEVEL, *runtimes)
+    wanted = (lookup(source, DEFAULT), lookup(known, DEFAULT), *LOW_LEVEL, *runtimes)
     default = next(name for name in wanted if isinstance(name, str) and name in runtimes_in(table))
     return apply(table, (Set(DEFAULT, default),))
 
@@ -158,7 +159,7 @@ def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ..
     """
     runtimes = runtimes_in(effective)
     default = str(lookup(effective, DEFAULT))
-    names = dict.fromkeys((default, *_LOW_LEVEL))
+    names = dict.fromkeys((default, *LOW_LEVEL))
     usable = [name for name in names if name in runtimes and runtimes[name].get(_TYPE) in _LOW_LEVEL_TYPES]
     paths = (_executable(runtimes[name]) or live.get(name) or (name if name == default else None) for name in usable)
     return tuple(dict.fromkeys(path for path in paths if path))

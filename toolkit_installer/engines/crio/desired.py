@@ -25,7 +25,6 @@ HOOK_ROLE = "hook"
 OTHER_ROLE = "crio.conf.d/"
 """Begins the role of each further file that CRI-O reads; its path below the folder follows."""
 
-_BUILT_IN_NAMES = frozenset({"crun", "runc"})
 _HOOK_ENDING = ".json"
 _OLDER_NAMES = frozenset({"99-nvidia.conf", "99-nvidia.toml"})
 """What older installers call a drop-in that is wholly theirs, in whatever folder they were told to use."""
@@ -154,7 +153,7 @@ def _refuse_unread(inspection: CrioInspection, drop_in: DesiredFile) -> None:
 def _with_handlers(
     inspection: CrioInspection, request: Request, desired: Sequence[DesiredFile], known: Table
 ) -> list[DesiredFile]:
-    taken = [handler.name for handler in request.handlers if handler.name in _BUILT_IN_NAMES]
+    taken = [handler.name for handler in request.handlers if handler.name in config.LOW_LEVEL]
     if taken:
         raise UsageError(
             f"--runtime-name {taken[0]!r} cannot be used: it is CRI-O's own runtime",

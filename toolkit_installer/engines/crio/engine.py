@@ -175,7 +175,14 @@ class Crio(Adapter[CrioInspection]):
             return ()
         names = is_ours(live)
         try:
-            names &= _lost(node, live, desired)
+            # those that it would not know once the files of `desired` are so, and its others as they are
+            places = crio_places.locate(node, EngineTarget(EngineName.CRIO), live)
+            to_be = {wanted.path: wanted for wanted in desired}
+            root = EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(places.config))
+            for file in (root, *_drop_ins(node, places)):
+                to_be.setdefault(file.path, DesiredFile(file, file.content, file.content))
+            known = crio_config.runtimes_in(crio_desired.effective(live, list(to_be.values())))
+            names &= live.handlers.keys() - known
         except (ConfigurationError, NodeError) as error:
             # somebody's broken file is no reason to refuse a cleanup; where pods need a handler, it may be lost
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
@@ -194,18 +201,6 @@ def usual_socket(node: Node) -> str:
     below = node.programs.root.outside(node.programs.root.canonical(SOCKET))
     mounted = node.whole or node.files.status(posixpath.dirname(SOCKET)) is not None
     return SOCKET if mounted or not os.path.exists(below) else below
-
-
-def _lost(node: Node, live: Live, desired: Sequence[DesiredFile]) -> set[str]:
-    """Return the handlers that CRI-O would not know once the files of `desired` are so, and its others as they are.
-
-    Raises ConfigurationError, NodeError.
-    """
-    places = crio_places.locate(node, EngineTarget(EngineName.CRIO), live)
-    to_be = {wanted.path: wanted for wanted in desired}
-    for file in (EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(places.config)), *_drop_ins(node, places)):
-        to_be.setdefault(file.path, DesiredFile(file, file.content, file.content))
-    return live.handlers.keys() - crio_config.runtimes_in(crio_desired.effective(live, list(to_be.values())))
 
 
 def _drop_ins(node: Node, places: Places) -> list[EngineFile]:

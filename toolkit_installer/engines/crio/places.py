@@ -32,7 +32,7 @@ class Places:
     """The root file, the folder whose files are read after it, and our file there.
 
     `unread` says in words why the running CRI-O does not read our file; empty where it does, or that is not known.
-    `elsewhere` is the root file that it reads where what was named has no effect at all.
+    `elsewhere` is the root file that it reads where it reads neither the one that was named nor the folder beside that.
     """
 
     config: str
@@ -56,7 +56,10 @@ def locate(node: Node, target: EngineTarget, live: Live | None) -> Places:
     if drop_in is None:
         folder = _folder(node, target, reads, process)
         drop_in = posixpath.join(folder, DROP_IN_NAME)
-        elsewhere = _elsewhere(node, target, live, config, folder)
+        # a root file of another name in a folder that it reads is fine: nothing is written there
+        if target.config is not None and process is not None and folder != _beside(target.config):
+            theirs = _told(live, "--config") or CONFIG
+            elsewhere = theirs if told.reads(node, process, theirs, config) is False else ""
     parent = posixpath.dirname(drop_in)
     folder = reads if beneath(parent, reads) else parent
     unread = ""
@@ -70,18 +73,6 @@ def _told(live: Live | None, flag: str) -> str | None:
     name = crio_live.told(live, flag)
     process = live.process if live is not None else None
     return told.place(process, name) if name and process is not None else None
-
-
-def _elsewhere(node: Node, target: EngineTarget, live: Live | None, config: str, folder: str) -> str:
-    """Return what CRI-O reads where it reads neither the root file that was named nor the folder beside it.
-
-    A root file of another name in a folder that it reads is fine: nothing is written there.
-    """
-    process = live.process if live is not None else None
-    if target.config is None or process is None or process.hidden or folder == _beside(target.config):
-        return ""
-    theirs = _told(live, "--config") or CONFIG
-    return theirs if told.reads(node, process, theirs, config) is False else ""
 
 
 def _there(node: Node, config: str | None, live: Live | None) -> str | None:

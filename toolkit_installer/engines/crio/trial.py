@@ -19,12 +19,8 @@ from toolkit_installer.node.programs import Completed, ProgramError, Programs
 _SECONDS = 20.0
 
 
-def wrong(  # what is asked, and what is expected
-    programs: Programs,
-    binary: str,
-    root: bytes,
-    drop_ins: tuple[bytes, bytes],
-    desired: DesiredState,
+def wrong(
+    programs: Programs, binary: str, root: bytes, drop_ins: tuple[bytes, bytes], desired: DesiredState
 ) -> list[str]:
     """Return in words what CRI-O says against a change of the drop-ins; nothing if it cannot be asked.
 

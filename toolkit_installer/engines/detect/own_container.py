@@ -38,7 +38,9 @@ def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots:
     Nothing is refused where that is not certain: on a machine of its own, in a container that runs an engine (it is
     the node, for that), where the folder is a mount, or where no other system is to be seen that the node could be.
     """
-    if node.whole or not _is_container():
+    elsewhere = _is_inits_root_elsewhere()
+    marked = any(os.path.lexists(mark) for mark in _MARKS) or any(os.environ.get(name) for name in _VARIABLES)
+    if node.whole or not (marked or elsewhere):
         return
     own = next((folder for folder in folders if _is_on_own_root(node, folder)), None)
     # an engine may see the same /: docker in docker, a node made of a container, a workplace
@@ -46,7 +48,7 @@ def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots:
     if own is None or any(processes.lives_on(process, Root(node.root.folder)) for process in engines):
         return
     place = next(_systems(settings, driver_roots), None)
-    if place is None and not _is_inits_root_elsewhere():
+    if place is None and not elsewhere:
         return
     where = place or "/host"
     raise UsageError(
@@ -73,11 +75,6 @@ def refuse_absent_root(settings: Settings) -> None:
             hint="mount the node's / there, or name the folder at which it is mounted; leave the flag away on the node "
             "itself",
         )
-
-
-def _is_container() -> bool:
-    marked = any(os.path.lexists(mark) for mark in _MARKS) or any(os.environ.get(name) for name in _VARIABLES)
-    return marked or _is_inits_root_elsewhere()
 
 
 def _is_inits_root_elsewhere() -> bool:

@@ -24,17 +24,13 @@ _LEAST_SECONDS = 0.1
 
 
 def ask(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
-    """Return version, conditions, handlers and verbose info of a CRI. Raises grpc.RpcError."""
+    """Return version, handlers and verbose info of a CRI. Raises grpc.RpcError."""
     version = _call(channel, "Version", runtime_pb2.VersionRequest(), runtime_pb2.VersionResponse, seconds)
     request = runtime_pb2.StatusRequest(verbose=True)
     status = _call(channel, "Status", request, runtime_pb2.StatusResponse, seconds)
     return {
         "name": version.runtime_name,
         "version": version.runtime_version,
-        "conditions": {
-            condition.type: {"ok": condition.status, "reason": condition.reason, "message": condition.message}
-            for condition in status.status.conditions
-        },
         "handlers": [handler.name for handler in status.runtime_handlers],
         "info": dict(status.info),
     }
@@ -90,17 +86,13 @@ def _call(channel: grpc.Channel, method: str, request: Any, answer: Any, seconds
     return call(request, timeout=seconds)
 
 
-def main() -> int:
-    """Ask for the status, print, and return the exit status."""
-    return _answered(ask)
-
-
 def main_of_pods() -> int:
     """Ask for the pods, print, and return the exit status."""
-    return _answered(pods)
+    return main(pods)
 
 
-def _answered(question: Callable[[grpc.Channel, float], dict[str, Any]]) -> int:
+def main(question: Callable[[grpc.Channel, float], dict[str, Any]] = ask) -> int:
+    """Ask for the status, print, and return the exit status."""
     name, seconds = sys.argv[1:]
     # some servers refuse the socket's path as the authority of an HTTP/2 request
     options = (("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", 64 << 20))

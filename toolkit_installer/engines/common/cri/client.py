@@ -27,7 +27,6 @@ class CriStatus:
 
     name: str
     version: str
-    conditions: dict[str, dict[str, Any]]
     handlers: frozenset[str]
     config: dict[str, Any]
 
@@ -51,7 +50,6 @@ def status(root: Root, path: str, seconds: float) -> CriStatus:
     return CriStatus(
         name=answer["name"],
         version=answer["version"],
-        conditions=answer["conditions"],
         handlers=frozenset(answer["handlers"]),
         config=config if isinstance(config, dict) else {},
     )
