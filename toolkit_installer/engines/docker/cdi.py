@@ -7,7 +7,6 @@ CDI specifications where it is on, and none where it is off; before 25.0 the key
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.common import told
@@ -53,7 +52,9 @@ def wanted(live: Live | None, *, asked: bool, restarts: bool) -> Wanted:
     if not asked:
         return Wanted()
     arguments = live.process.arguments if live is not None and live.process is not None else ()
-    given = _features(arguments)
+    # NAME or NAME=BOOL, one each time (28.1 and later)
+    features = [value.partition("=") for value in told.values(arguments, _FLAG)]
+    given = {name: not equals or value.lower() in ("1", "t", "true") for name, equals, value in features}
     if given:
         if given.get(_NAME):
             return Wanted(
@@ -75,9 +76,3 @@ def wanted(live: Live | None, *, asked: bool, restarts: bool) -> Wanted:
         "its containers may stop, or name --restart-mode systemd and --allow-restart"
     )
     return Wanted(write=True, notes=(note,))
-
-
-def _features(arguments: Sequence[str]) -> dict[str, bool]:
-    """Return the features that dockerd's command line names (28.1 and later): NAME or NAME=BOOL, one each time."""
-    pairs = [value.partition("=") for value in told.values(arguments, _FLAG)]
-    return {name: not equals or value.lower() in ("1", "t", "true") for name, equals, value in pairs}

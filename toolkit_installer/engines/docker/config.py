@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, lookup
-from toolkit_installer.engines.ownership import Owned, Ownership, Shape, ours, record, strip
+from toolkit_installer.engines.ownership import BUILT_IN, Owned, Ownership, Shape, ours, record, strip
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.toolkit.handlers import Handler
 
@@ -18,8 +18,6 @@ CDI: Path = (*FEATURES, "cdi")
 """Whether containers get devices by CDI: dockerd 25.0 and later, on where nothing is said from 28.2 on."""
 _RUNC_TYPES = "io.containerd.runc."
 """How the types of containerd's shims begin that run an OCI runtime of runc's kind."""
-BUILT_IN_DEFAULT = "runc"
-"""dockerd's default runtime where nothing names one."""
 
 CONFLICTING_FLAGS = {
     "--add-runtime": "a reload takes away what it adds (tried on 20.10, 26 and 28)",
@@ -129,7 +127,7 @@ def explicit(content: bytes) -> bytes:
     if document.get("runtimes") is None:
         changes.append(Set(RUNTIMES, {}))
     if not document.get("default-runtime"):
-        changes.append(Set(DEFAULT, BUILT_IN_DEFAULT))
+        changes.append(Set(DEFAULT, BUILT_IN))
     return json_document.edit(content, changes)
 
 
@@ -144,7 +142,7 @@ def served(content: bytes) -> tuple[dict[str, str], str]:
     document = json_document.parse(content)
     runtimes = document.get("runtimes") or {}
     paths = {name: path for name, entry in runtimes.items() if (path := _executable(entry)) is not None}
-    return paths, document.get("default-runtime") or BUILT_IN_DEFAULT
+    return paths, document.get("default-runtime") or BUILT_IN
 
 
 def flag_conflicts(arguments: Sequence[str]) -> list[str]:

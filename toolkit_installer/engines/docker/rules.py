@@ -13,9 +13,9 @@ from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Path, lookup
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.docker import config
+from toolkit_installer.engines.ownership import BUILT_IN
 from toolkit_installer.errors import ConfigurationError
 
-_STOCK = "runc"
 _KEEPS_ALIASES = (25, 0)
 """The first release of dockerd that has its own aliases of runc after any SIGHUP (moby's daemon/reload_unix.go)."""
 _TAKES_MARK = 23
@@ -50,10 +50,10 @@ def refuse(content: bytes, seen: bytes | None = None) -> None:
     seen = content if seen is None else seen
     document = json_document.parse(content)
     runtimes = document.get("runtimes") or {}
-    if _STOCK in runtimes:
-        raise _wrong(seen, (*config.RUNTIMES, _STOCK), "is dockerd's own runtime and cannot be another one")
-    default = document.get("default-runtime") or _STOCK
-    if default != _STOCK and default not in runtimes and not _may_be_a_shim(default):
+    if BUILT_IN in runtimes:
+        raise _wrong(seen, (*config.RUNTIMES, BUILT_IN), "is dockerd's own runtime and cannot be another one")
+    default = document.get("default-runtime") or BUILT_IN
+    if default != BUILT_IN and default not in runtimes and not _may_be_a_shim(default):
         raise _wrong(seen, config.DEFAULT, f"names a runtime that does not exist: {default!r}")
 
 
@@ -71,7 +71,7 @@ def deadly_default(content: bytes, release: tuple[int, int] | None) -> str | Non
     and 28 keep every name. `release` is None where it is not known: then it is taken for an old one.
     """
     document = json_document.parse(content)
-    default = document.get("default-runtime") or _STOCK
+    default = document.get("default-runtime") or BUILT_IN
     if (release is not None and release >= _KEEPS_ALIASES) or not _may_be_a_shim(default):
         return None
     return None if default in (document.get("runtimes") or {}) else default
