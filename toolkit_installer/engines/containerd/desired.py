@@ -14,10 +14,9 @@ from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.inspection import DROP_IN, DROP_IN_ROLE, ENDING, ROOT_ROLE
 from toolkit_installer.engines.containerd.tables import RUNTIME, SHORT, runtimes_in, shape
-from toolkit_installer.engines.containerd.views import MERGES_DEEPLY, Read, View
+from toolkit_installer.engines.containerd.views import MERGES_DEEPLY, View
 from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.ownership import Ownership
-from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError
 
 
@@ -36,8 +35,11 @@ def by_drop_in(work: Work) -> DesiredState | None:
         return None
     plugin = work.plugin(View.DEEP)
     others = (file for file in work.files[1:] if work.roles[file.path] != DROP_IN_ROLE)
-    if any(_contradicts(file, plugin, work.request) for file in others):
-        return None
+    names = {handler.name for handler in work.request.handlers}
+    for file in others:
+        named = not names.isdisjoint(runtimes_in(file.document, plugin))
+        if named or (work.request.default is not None and lookup(file.document, shape(plugin).default)):
+            return None
     new = version if not drop_in.base or not toml_document.parse(drop_in.base) else None
     settings = work.request.settings
     host_path = settings.drop_in_host_path or settings.drop_in or DROP_IN
@@ -50,14 +52,6 @@ def by_drop_in(work: Work) -> DesiredState | None:
     files = [work.edited(drop_in, [part], new), root.with_us(text, toml_document.parse, ownership)]
     untouched = [wanted for role, wanted in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     return work.desired([*untouched, *files], ())
-
-
-def _contradicts(file: Read, plugin: str, request: Request) -> bool:
-    """Tell whether an imported file names a default, or a handler of ours."""
-    place = shape(plugin)
-    known = runtimes_in(file.document, plugin)
-    named = any(handler.name in known for handler in request.handlers)
-    return named or (request.default is not None and bool(lookup(file.document, place.default)))
 
 
 def in_place(work: Work) -> DesiredState:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from toolkit_installer.documents import json_document, toml_document
-from toolkit_installer.documents.changes import Set, Table, lookup, same
+from toolkit_installer.documents.changes import Change, Set, Table, lookup, same
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Recorded
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
@@ -139,8 +139,11 @@ def _base_configuration(inspection: CrioInspection, request: Request, known: Tab
     return config.base_configuration(document, built_in, known, request.toolkit_folder)
 
 
-def _refuse_unread(inspection: CrioInspection, drop_in: DesiredFile) -> None:
-    """Raise ConfigurationError where CRI-O would never read our file."""
+def _in_drop_in(
+    inspection: CrioInspection, desired: Sequence[DesiredFile], edit: Callable[[bytes], tuple[bytes, Ownership]]
+) -> list[DesiredFile]:
+    """Return the files with an edit of the drop-in. Raises ConfigurationError where CRI-O would never read that."""
+    drop_in = by_role(desired, DROP_IN_ROLE)
     if inspection.unread:
         raise ConfigurationError(
             inspection.unread,
@@ -148,6 +151,9 @@ def _refuse_unread(inspection: CrioInspection, drop_in: DesiredFile) -> None:
             hint="name a file in that folder with --drop-in-config; where only single folders of the node are mounted, "
             "mount it and name the file as it is seen there",
         )
+    with located(drop_in.path):
+        text, ownership = edit(drop_in.base or b"")
+    return _replaced(desired, drop_in.with_us(text, toml_document.parse, ownership))
 
 
 def _with_handlers(
@@ -159,12 +165,8 @@ def _with_handlers(
             f"--runtime-name {taken[0]!r} cannot be used: it is CRI-O's own runtime",
             hint="choose another name, such as nvidia",
         )
-    drop_in = by_role(desired, DROP_IN_ROLE)
-    _refuse_unread(inspection, drop_in)
     made = config.entries(known, request.handlers)
-    with located(drop_in.path):
-        text, ownership = config.with_us(drop_in.base or b"", made, request.default)
-    return _replaced(desired, drop_in.with_us(text, toml_document.parse, ownership))
+    return _in_drop_in(inspection, desired, lambda base: config.with_us(base, made, request.default))
 
 
 def _with_hook(
@@ -195,13 +197,8 @@ def _with_hook(
             path=folder,
             hint="name one of these folders with --hooks-dir, or add this one to CRI-O's command line",
         )
-    drop_in = by_role(desired, DROP_IN_ROLE)
-    _refuse_unread(inspection, drop_in)
-    with located(drop_in.path):
-        text, ownership = config.edited(
-            drop_in.base or b"", [Set(config.HOOKS_DIR, [*config.hooks_dirs(known), folder])]
-        )
-    return _replaced(result, drop_in.with_us(text, toml_document.parse, ownership))
+    added: list[Change] = [Set(config.HOOKS_DIR, [*config.hooks_dirs(known), folder])]
+    return _in_drop_in(inspection, result, lambda base: config.edited(base, added))
 
 
 def _refuse_flags(live: Live | None, request: Request) -> None:

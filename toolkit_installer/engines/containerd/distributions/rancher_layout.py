@@ -55,17 +55,15 @@ class RancherLayout(Layout):
             return Way.DROP_IN, ()
         template = self.template or ""
         if self.named_template or node.files.is_file(template):
-            return Way.TEMPLATE, self._untried(node, template)
+            made, written = node.files.status(self.generated), node.files.status(template)
+            if made is None or written is None or written.st_mtime <= made.st_mtime:
+                return Way.TEMPLATE, ()
+            # nobody knows yet what it makes: a restart would be the first to tell
+            note = f"{template} was changed after config.toml was made of it: {self.name} has not been started with it"
+            return Way.TEMPLATE, (note,)
         if self.version >= _NEWEST or (self.header and (known is None or known >= HAS_BASE)):
             return Way.TEMPLATE, (f"{template} is created: {self.name} makes config.toml of it from now on",)
         return Way.NONE, ()
-
-    def _untried(self, node: Node, template: str) -> tuple[str, ...]:
-        """Say that nobody knows yet what a template makes: a restart would be the first to tell."""
-        made, written = node.files.status(self.generated), node.files.status(template)
-        if made is None or written is None or written.st_mtime <= made.st_mtime:
-            return ()
-        return (f"{template} was changed after config.toml was made of it: {self.name} has not been started with it",)
 
     def may_be_copied(self, config: str, socket: str, is_there: Callable[[str], bool]) -> bool:
         """Tell whether `config` may be a plain containerd's file that began as a copy of one that was made.
