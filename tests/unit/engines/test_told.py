@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.engines.api import Live
-from toolkit_installer.engines.common import serving, told
-from toolkit_installer.engines.containerd import started as containerd_started
+from toolkit_installer.engines.common import command_line, serving
+from toolkit_installer.engines.containerd import root_file
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.target import EngineTarget
@@ -55,20 +55,23 @@ def player(root: str, folder: str, *arguments: str) -> Iterator[Process]:
 @given(st.lists(WORDS, min_size=1, max_size=4), st.lists(st.booleans(), min_size=4, max_size=4))
 def test_of_a_flag_that_is_given_several_times_the_last_one_counts(values: list[str], joined: list[bool]) -> None:
     words = [[f"{FLAG}={value}"] if equals else [FLAG, value] for value, equals in zip(values, joined, strict=False)]
-    assert told.last(["dockerd", *(word for each in words for word in each), "--debug"], FLAG) == values[len(words) - 1]
+    assert (
+        command_line.last(["dockerd", *(word for each in words for word in each), "--debug"], FLAG)
+        == values[len(words) - 1]
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["dockerd"], ["dockerd", "--debug"], ["dockerd", FLAG], ["dockerd", "-c"]])
 def test_a_flag_that_is_not_given_tells_nothing(arguments: list[str]) -> None:
-    assert told.last(arguments, FLAG) is None
+    assert command_line.last(arguments, FLAG) is None
 
 
 def test_a_relative_path_is_relative_to_the_daemons_own_folder_and_not_to_ours(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     with player("/", str(tmp_path), FLAG, "etc/daemon.json") as process:
-        assert told.path(process, FLAG) == f"{tmp_path}/etc/daemon.json"
-        assert told.place(process, "../daemon.json") == f"{tmp_path}/../daemon.json"
-        assert told.path(process, "--other") is None
+        assert command_line.path(process, FLAG) == f"{tmp_path}/etc/daemon.json"
+        assert command_line.place(process, "../daemon.json") == f"{tmp_path}/../daemon.json"
+        assert command_line.path(process, "--other") is None
     assert Path.cwd() != tmp_path
 
 
@@ -77,8 +80,8 @@ def test_below_another_root_a_relative_path_is_the_daemons_own(tmp_path: Path) -
     (tmp_path / "srv" / "docker").mkdir(parents=True)
     (tmp_path / "srv" / "docker" / "daemon.json").write_text("{}")
     with player(str(tmp_path), "/srv/docker", FLAG, "daemon.json") as process:
-        assert told.path(process, FLAG) == "/srv/docker/daemon.json"
-        assert processes.read_as(process, str(told.path(process, FLAG))) == b"{}"
+        assert command_line.path(process, FLAG) == "/srv/docker/daemon.json"
+        assert processes.read_as(process, str(command_line.path(process, FLAG))) == b"{}"
 
 
 def test_a_daemon_whose_folder_is_gone_is_not_taken_to_read_from_another_one(tmp_path: Path) -> None:
@@ -87,9 +90,9 @@ def test_a_daemon_whose_folder_is_gone_is_not_taken_to_read_from_another_one(tmp
     with player("/", str(gone), FLAG, "daemon.json") as process:
         gone.rmdir()
         with pytest.raises(NodeError, match="its working folder cannot be told") as caught:
-            told.path(process, FLAG)
+            command_line.path(process, FLAG)
         assert caught.value.path == "daemon.json"
-        assert told.place(process, "/etc/docker/daemon.json") == "/etc/docker/daemon.json"
+        assert command_line.place(process, "/etc/docker/daemon.json") == "/etc/docker/daemon.json"
 
 
 @pytest.mark.parametrize("words", [["--config", "c.toml"], ["-c", "c.toml"], ["--config=c.toml"], ["-config=c.toml"]])
@@ -97,7 +100,7 @@ def test_a_containerds_relative_file_is_the_one_in_its_own_folder(tmp_path: Path
     socket = tmp_path / "x.sock"
     (tmp_path / "c.toml").write_text(f'[grpc]\naddress = "{socket}"\n')
     with player("/", str(tmp_path), *words) as process:
-        assert containerd_started.told_config(process) == f"{tmp_path}/c.toml"
+        assert root_file.told_config(process) == f"{tmp_path}/c.toml"
         assert serving._configured(process) == [str(socket)]
 
 
@@ -131,26 +134,26 @@ def test_a_file_is_the_daemons_own_by_whatever_name_its_folder_is_seen(
         (etc / "docker" / "daemon.json").touch()
     (tmp_path / "mounted").symlink_to(etc)
     theirs = f"{etc}/docker/daemon.json"
-    assert told.reads(HERE, me, theirs, f"{tmp_path}/mounted/docker/daemon.json") is True
-    assert told.reads(HERE, me, theirs, theirs) is True
+    assert command_line.reads(HERE, me, theirs, f"{tmp_path}/mounted/docker/daemon.json") is True
+    assert command_line.reads(HERE, me, theirs, theirs) is True
     for other in ("docker/deamon.json", "dokcer/daemon.json", "daemon.json", ""):
-        assert told.reads(HERE, me, theirs, f"{tmp_path}/mounted/{other}") is False, other
+        assert command_line.reads(HERE, me, theirs, f"{tmp_path}/mounted/{other}") is False, other
 
 
 def test_a_single_file_that_is_mounted_is_the_daemons_own_under_any_name(tmp_path: Path, me: Process) -> None:
     theirs, ours = tmp_path / "daemon.json", tmp_path / "runtime-config"
     theirs.write_text("{}")
     os.link(theirs, ours)  # one file with two names, as a mount of it is
-    assert told.reads(HERE, me, str(theirs), str(ours)) is True
+    assert command_line.reads(HERE, me, str(theirs), str(ours)) is True
     ours.unlink()
     ours.write_text("{}")
-    assert told.reads(HERE, me, str(theirs), str(ours)) is False
+    assert command_line.reads(HERE, me, str(theirs), str(ours)) is False
 
 
 def test_a_daemon_that_is_gone_or_lives_on_another_node_says_nothing(tmp_path: Path, me: Process) -> None:
     gone = Process(2**22 + 1, "dockerd", "/usr/bin/dockerd", (), 1.0, None)
-    assert told.reads(HERE, gone, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None
-    assert told.reads(Node(str(tmp_path)), me, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None
+    assert command_line.reads(HERE, gone, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None
+    assert command_line.reads(Node(str(tmp_path)), me, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
@@ -158,7 +161,7 @@ def test_a_daemon_that_may_not_be_looked_at_says_nothing(me: Process) -> None:
     child = os.fork()
     if child == 0:  # another user, who may not look through /proc/PID/root
         os.setresuid(65534, 65534, 65534)
-        os._exit(0 if told.reads(HERE, me, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None else 1)
+        os._exit(0 if command_line.reads(HERE, me, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

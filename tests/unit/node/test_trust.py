@@ -235,7 +235,7 @@ MAY_NAME_PROC = frozenset(
         "lifecycle/wait.py",  # our own descriptors
         "lifecycle/ready_file.py",  # a process that was believed, watched for its end
         "lifecycle/still_needed/containers.py",  # processes that `matching` yielded
-        "engines/common/told.py",  # a process that was believed
+        "engines/common/command_line.py",  # a process that was believed
         "engines/common/trial.py",  # the descriptors that a program is given
         "engines/crio/trial.py",
         "toolkit/wrappers.py",  # the text of a script

@@ -7,7 +7,7 @@ import posixpath
 import signal
 from collections.abc import Iterator
 
-from toolkit_installer.engines.common import told
+from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.registry import ENGINES
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.descriptors import bound
@@ -44,7 +44,7 @@ def served(node: Node) -> Iterator[tuple[EngineName, str]]:
         if process.hidden:
             told_so = _usual(engine, process)
         else:
-            given = told.values(process.arguments[1:], *_ADDRESS_FLAGS[engine])
+            given = command_line.values(process.arguments[1:], *_ADDRESS_FLAGS[engine])
             told_so = [each.removeprefix(_UNIX) for each in given]
             if engine is EngineName.CONTAINERD and not told_so:
                 told_so = _configured(process) or []
@@ -93,7 +93,7 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
     """Return the unix sockets that a process was told to serve, or serves; None where that cannot be told."""
     if process.hidden:
         return bound(process.pid) or None  # one that is starting has none yet
-    given = told.values(process.arguments[1:], *_ADDRESS_FLAGS[engine])
+    given = command_line.values(process.arguments[1:], *_ADDRESS_FLAGS[engine])
     if engine is EngineName.CONTAINERD and not given:
         return _configured(process)
     if any(address.startswith("fd:") for address in given):
@@ -109,7 +109,7 @@ def _configured(process: Process) -> list[str] | None:
     """Return the socket that a containerd's configuration names, else the usual one."""
     # of containerd's processes alone
     from toolkit_installer.documents import toml_document  # noqa: PLC0415
-    from toolkit_installer.engines.containerd.started import told_config  # noqa: PLC0415
+    from toolkit_installer.engines.containerd.root_file import told_config  # noqa: PLC0415
 
     try:
         path = told_config(process) or _USUAL[EngineName.CONTAINERD].config

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from toolkit_installer import log
 from toolkit_installer.engines.api import Adapter, DesiredState, Inspection, Live, Recorded, Reload
 from toolkit_installer.engines.common import answering, reloading, serving
-from toolkit_installer.engines.containerd import back, started, trial
+from toolkit_installer.engines.containerd import back, root_file, trial
 from toolkit_installer.engines.containerd import desired as containerd_desired
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd import live as containerd_live
+from toolkit_installer.engines.containerd.additions import Placing
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ENDING, ContainerdInspection
 from toolkit_installer.engines.containerd.layouts import Layout
-from toolkit_installer.engines.containerd.placed import Placing
 from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget, Request
@@ -56,8 +56,8 @@ class Containerd(Adapter[ContainerdInspection]):
         config = target.config
         if config is None:
             process = serving.process_of(node, self.name, socket)
-            config = started.told_config(process) if process is not None else None
-        layout = started.layout_for(node, config) if config is not None else None
+            config = root_file.told_config(process) if process is not None else None
+        layout = root_file.layout_for(node, config) if config is not None else None
         if config is None or layout is None:
             return None
         # nobody makes a copy anew, and nobody serves there
@@ -94,7 +94,7 @@ class Containerd(Adapter[ContainerdInspection]):
         The unit may be a distribution's; k0s restarts its containerd by itself.
         """
         live = inspection.live
-        if live is not None and live.process is not None and (layout := started.behind(live.process)) is not None:
+        if live is not None and live.process is not None and (layout := root_file.behind(live.process)) is not None:
             if layout.reloads_itself and settings.reload_mode in (None, ReloadMode.SIGNAL):
                 return Reload(ReloadMode.SIGNAL, watched_by=layout.name)
             process = dataclasses.replace(live.process, unit=layout.unit(node, live.process))
@@ -132,7 +132,7 @@ class Containerd(Adapter[ContainerdInspection]):
 
         Where the distribution restarts it by itself, nothing is sent.
         """
-        layout = started.behind(process)
+        layout = root_file.behind(process)
         if layout is not None and layout.reloads_itself:
             log.get().info("Waiting for the distribution to restart its containerd", distribution=layout.name)
             return

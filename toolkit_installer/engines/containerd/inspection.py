@@ -8,10 +8,10 @@ import posixpath
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineFile, Inspection
-from toolkit_installer.engines.common import told, trial
+from toolkit_installer.engines.common import command_line, trial
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import layouts, started
+from toolkit_installer.engines.containerd import layouts, root_file
 from toolkit_installer.engines.containerd.files import Imported, Missing
 from toolkit_installer.engines.containerd.layouts import Layout, Way
 from toolkit_installer.engines.containerd.sources import COMMAND, Sources
@@ -104,7 +104,7 @@ def inspect_distribution(node: Node, target: EngineTarget, layout: Layout, answe
     source = node.files.read_file(layout.source)
     placed = Placed(layout, way, source.content if source is not None else None, own, (*notes, *ignored))
     usual = layout.generated
-    place = (started.config_of(process, usual) or usual) if process is not None else None
+    place = (root_file.config_of(process, usual) or usual) if process is not None else None
     sources = _sources(node, process, target.asked, place)
     return ContainerdInspection(answer.socket, tuple(files), live, answer.silence, placed=placed, sources=sources)
 
@@ -126,7 +126,7 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
     different = {there: here for there, here in elsewhere.items() if there != here}
     graph, missing = containerd_files.read_imports(node.files, config, root.content or b"", names, different)
     files = (root, drop_in, *_editable(node, graph, {root.path, drop_in.path}))
-    place = started.config_of(process, CONFIG) if process is not None else None
+    place = root_file.config_of(process, CONFIG) if process is not None else None
     return ContainerdInspection(
         answer.socket,
         files,
@@ -151,8 +151,8 @@ def _given(process: Process | None, target: EngineTarget) -> str | None:
     if process is None:
         return None
     try:
-        return started.told_config(process)
-    except told.HiddenError as error:
+        return root_file.told_config(process)
+    except command_line.HiddenError as error:
         if target.config is None:
             raise
         log.get().warning("Going by the file that was named", file=target.config, why=error.reason)
@@ -163,8 +163,8 @@ def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str
     """Return what the running containerd reads where that is neither the file that was named nor imports it."""
     if process is None or process.name not in PROCESS_NAMES[EngineName.CONTAINERD] or target.config is None:
         return ""
-    theirs = started.config_of(process, CONFIG)
-    if theirs is None or told.reads(node, process, theirs, target.config) is not False:
+    theirs = root_file.config_of(process, CONFIG)
+    if theirs is None or command_line.reads(node, process, theirs, target.config) is not False:
         return ""
     try:
         content = processes.read_as(process, theirs) or b""
@@ -172,7 +172,7 @@ def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str
         imported, _ = containerd_files.read_imports(reader, theirs, content, frozenset())
     except ConfigurationError:
         return ""  # it cannot be read, so it is not known what it imports
-    known = any(told.reads(node, process, each.place, target.config) is not False for each in imported)
+    known = any(command_line.reads(node, process, each.place, target.config) is not False for each in imported)
     return "" if known else theirs
 
 

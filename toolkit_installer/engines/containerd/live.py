@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnswerError
 from toolkit_installer.engines.common.cri import client
-from toolkit_installer.engines.containerd import started, templates
+from toolkit_installer.engines.containerd import root_file, templates
 from toolkit_installer.engines.containerd.tables import executable, runtimes_in
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
@@ -38,7 +38,7 @@ def registered_by_itself(live: Live) -> frozenset[str]:
     One that runs something else than the distribution's file says is somebody else's by now.
     """
     process = live.process
-    layout = started.behind(process) if process is not None else None
+    layout = root_file.behind(process) if process is not None else None
     if process is None or layout is None or layout.detects is None:
         return frozenset()
     try:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Remove, Set, Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState
-from toolkit_installer.engines.common import told, trial
-from toolkit_installer.engines.containerd import config, files, started, templates
+from toolkit_installer.engines.common import command_line, trial
+from toolkit_installer.engines.containerd import config, files, root_file, templates
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.inspection import (
@@ -39,7 +39,7 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
     by_role = {wanted.role: wanted for wanted in desired.files}
     root, drop_in = by_role[ROOT_ROLE], by_role[DROP_IN_ROLE]
     imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
-    place = started.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
+    place = root_file.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
     before, words = trial.containerd_dump(programs, binary, old)
     if before is None:
@@ -122,7 +122,7 @@ def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with what it would read now; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
-        given = started.told_config(process)
+        given = root_file.told_config(process)
         place = given or CONFIG
         content = read_as(process, place)
         if content is None and given is None:
@@ -131,7 +131,7 @@ def refusal(node: Node, process: Process) -> str | None:
         if after is None:
             return words if trial.containerd_dump(programs, binary, b"")[0] is not None else None
         return _missing(process, place, content or b"")
-    except told.HiddenError:
+    except command_line.HiddenError:
         return None
     except ConfigurationError as error:
         return str(error)

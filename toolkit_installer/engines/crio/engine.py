@@ -19,7 +19,7 @@ from toolkit_installer.engines.api import (
     Live,
     Reload,
 )
-from toolkit_installer.engines.common import answering, reloading, told
+from toolkit_installer.engines.common import answering, command_line, reloading
 from toolkit_installer.engines.common.answering import NoAnswerError
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.common.cri.client import Pod
@@ -71,7 +71,7 @@ class Crio(Adapter[CrioInspection]):
         settings = target.asked
         socket = target.socket or usual_socket(node)
         live, silence = answering.heard(self, node, socket, settings.answer_timeout)
-        told.refuse_hidden(live.process if live is not None else None, target)
+        command_line.refuse_hidden(live.process if live is not None else None, target)
         places = crio_places.locate(node, target, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
         files = (
@@ -142,7 +142,7 @@ class Crio(Adapter[CrioInspection]):
         # only what it was told itself: a root file that is named has to be there, the usual one does not
         values = ((flag, crio_live.told_to(process, given, flag)) for flag in ("--config", "--config-dir"))
         try:
-            flags = [word for flag, value in values if value for word in (flag, told.place(process, value))]
+            flags = [word for flag, value in values if value for word in (flag, command_line.place(process, value))]
         except NodeError as error:
             return str(error)
         return trial.refusal(node.programs, process.executable, flags)

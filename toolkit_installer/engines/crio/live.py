@@ -12,7 +12,7 @@ from typing import Any
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, lookup
 from toolkit_installer.engines.api import EngineSilentError, Live
-from toolkit_installer.engines.common import told as told_of
+from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.crio import config as crio_config
@@ -108,7 +108,7 @@ def told_to(process: Process, given: Mapping[str, str], flag: str) -> str | None
     """Return what a CRI-O was told by a flag, or the variable in its place. Pure."""
     names = (flag, _SHORT[flag]) if flag in _SHORT else (flag,)
     # a list may be given in several flags; of all others the last one counts
-    values = told_of.values(process.arguments[1:], *names)
+    values = command_line.values(process.arguments[1:], *names)
     if flag in _LISTS and values:
         return ",".join(values)
     return values[-1] if values else given.get(_VARIABLES[flag])

@@ -11,7 +11,7 @@ import posixpath
 import stat
 
 from toolkit_installer.engines.api import Live
-from toolkit_installer.engines.common import told
+from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.crio import live as crio_live
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.target import EngineTarget
@@ -59,11 +59,11 @@ def locate(node: Node, target: EngineTarget, live: Live | None) -> Places:
         # a root file of another name in a folder that it reads is fine: nothing is written there
         if target.config is not None and process is not None and folder != _beside(target.config):
             theirs = _told(live, "--config") or CONFIG
-            elsewhere = theirs if told.reads(node, process, theirs, config) is False else ""
+            elsewhere = theirs if command_line.reads(node, process, theirs, config) is False else ""
     parent = posixpath.dirname(drop_in)
     folder = reads if beneath(parent, reads) else parent
     unread = ""
-    if process is not None and told.reads_below(node, process, reads, parent) is False:
+    if process is not None and command_line.reads_below(node, process, reads, parent) is False:
         unread = f"the running CRI-O reads {reads}, and this file is not in there"
     return Places(config, folder, drop_in, unread, elsewhere)
 
@@ -72,7 +72,7 @@ def _told(live: Live | None, flag: str) -> str | None:
     """Return the file or folder that the running CRI-O was given; None if it was given none. Raises NodeError."""
     name = crio_live.told(live, flag)
     process = live.process if live is not None else None
-    return told.place(process, name) if name and process is not None else None
+    return command_line.place(process, name) if name and process is not None else None
 
 
 def _there(node: Node, config: str | None, live: Live | None) -> str | None:
@@ -96,7 +96,7 @@ def _folder(node: Node, target: EngineTarget, usual: str, process: Process | Non
     beside = _beside(target.config)
     if process is None or beside == usual:
         return beside
-    return beside if told.reads_below(node, process, usual, beside) is not False else usual
+    return beside if command_line.reads_below(node, process, usual, beside) is not False else usual
 
 
 def _beside(config: str) -> str:

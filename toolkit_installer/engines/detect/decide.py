@@ -164,6 +164,6 @@ def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
     processes = [each.process for each in seen if each.row is row and each.process is not None]
     if not processes:
         return False
-    from toolkit_installer.engines.containerd import started  # noqa: PLC0415  # a node without one needs none of it
+    from toolkit_installer.engines.containerd import root_file  # noqa: PLC0415  # a node without one needs none of it
 
-    return any(started.config_of(process, "") for process in processes)
+    return any(root_file.config_of(process, "") for process in processes)

@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from toolkit_installer.engines.common import serving, told
+from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.common.distribution import plain
 from toolkit_installer.engines.detect.table import TABLE
 from toolkit_installer.node import descriptors
@@ -117,7 +117,7 @@ def _told(process: Process) -> Iterator[tuple[str, str | None]]:
 
 def endpoint_of(arguments: tuple[str, ...]) -> str | None:
     """Return the last --container-runtime-endpoint of a kubelet's flags, as the kubelet takes it. Pure."""
-    return next(filter(None, reversed(told.values(arguments, _ENDPOINT_FLAG))), None)
+    return next(filter(None, reversed(command_line.values(arguments, _ENDPOINT_FLAG))), None)
 
 
 def value_in(text: str, key: str) -> str | None:
@@ -133,7 +133,7 @@ def value_in(text: str, key: str) -> str | None:
 def _text(process: Process, path: str) -> str:
     """Return a file as the process reads it; nothing where it cannot be read: then it says nothing."""
     try:
-        return (read_as(process, told.place(process, path)) or b"").decode(errors="replace")
+        return (read_as(process, command_line.place(process, path)) or b"").decode(errors="replace")
     except NodeError:
         return ""
 
@@ -142,7 +142,7 @@ def _listed(process: Process, folder: str, ending: str) -> list[str]:
     """Return the files of a folder with that ending, by name."""
     root = root_of(process)
     try:
-        names = sorted(os.listdir(root.outside(root.canonical(told.place(process, folder)))))
+        names = sorted(os.listdir(root.outside(root.canonical(command_line.place(process, folder)))))
     except (OSError, NodeError):
         return []
     return [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(ending)]

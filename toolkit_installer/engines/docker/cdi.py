@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from toolkit_installer.engines.api import Live
-from toolkit_installer.engines.common import told
+from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.docker import rules
 from toolkit_installer.errors import ConfigurationError
 
@@ -53,7 +53,7 @@ def wanted(live: Live | None, *, asked: bool, restarts: bool) -> Wanted:
         return Wanted()
     arguments = live.process.arguments if live is not None and live.process is not None else ()
     # NAME or NAME=BOOL, one each time (28.1 and later)
-    features = [value.partition("=") for value in told.values(arguments, _FLAG)]
+    features = [value.partition("=") for value in command_line.values(arguments, _FLAG)]
     given = {name: not equals or value.lower() in ("1", "t", "true") for name, equals, value in features}
     if given:
         if given.get(_NAME):

@@ -20,7 +20,7 @@ from toolkit_installer.engines.api import (
     Recorded,
     Reload,
 )
-from toolkit_installer.engines.common import answering, reloading, serving, told
+from toolkit_installer.engines.common import answering, command_line, reloading, serving
 from toolkit_installer.engines.common.answering import NoAnswerError
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.docker import cdi as docker_cdi
@@ -60,7 +60,7 @@ class Docker(Adapter[Inspection]):
         socket = target.socket or SOCKET
         live, silence = answering.heard(self, node, socket, target.asked.answer_timeout)
         process = live.process if live is not None else None
-        told.refuse_hidden(process, target)
+        command_line.refuse_hidden(process, target)
         config = target.config or _told(live) or CONFIG
         kinds.refuse(node, target, socket, config, live)
         if process is not None and (flags := docker_config.flag_conflicts(process.arguments)):
@@ -157,7 +157,7 @@ class Docker(Adapter[Inspection]):
 
         if process.hidden:
             return None  # which file it would read cannot be seen
-        content = processes.read_as(process, told.path(process, _CONFIG_FLAG) or CONFIG)
+        content = processes.read_as(process, command_line.path(process, _CONFIG_FLAG) or CONFIG)
         if content is None:
             return None
         try:
@@ -212,7 +212,7 @@ def _told(live: Live | None) -> str | None:
     if process is None:
         return None
     rootless = isinstance(live, DockerLive) and live.rootless
-    return told.path(process, _CONFIG_FLAG) or (kinds.config_of(process) if rootless else None)
+    return command_line.path(process, _CONFIG_FLAG) or (kinds.config_of(process) if rootless else None)
 
 
 def _elsewhere(node: Node, target: EngineTarget, live: Live | None) -> str:
@@ -222,7 +222,7 @@ def _elsewhere(node: Node, target: EngineTarget, live: Live | None) -> str:
         return ""
     rootless = isinstance(live, DockerLive) and live.rootless
     theirs = _told(live) or ("" if rootless else CONFIG)
-    unseen = process.hidden or not theirs or told.reads(node, process, theirs, target.config) is not False
+    unseen = process.hidden or not theirs or command_line.reads(node, process, theirs, target.config) is not False
     return "" if unseen else theirs
 
 

@@ -10,7 +10,7 @@ from toolkit_installer import log
 from toolkit_installer.documents import mentions
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import started as containerd_started
+from toolkit_installer.engines.containerd import root_file
 from toolkit_installer.engines.detect.table import TABLE, UNIT_FOLDERS
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
@@ -114,7 +114,7 @@ def told(node: Node) -> Iterator[str]:
 def _config_of(process: Process) -> str | None:
     """Return the file of a containerd whose command line is wiped, None where nothing tells it."""
     try:
-        return containerd_started.told_config(process)
+        return root_file.told_config(process)
     except ConfigurationError as error:
         log.get().warning("What an engine reads cannot be looked at for the toolkit", reason=error.reason)
         return None

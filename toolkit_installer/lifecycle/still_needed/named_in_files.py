@@ -20,7 +20,7 @@ from toolkit_installer.documents import mentions, toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import started as containerd_started
+from toolkit_installer.engines.containerd import root_file
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import executable, runtimes_in, shape
 from toolkit_installer.engines.ownership import beneath
@@ -226,7 +226,7 @@ def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
 def _making(node: Node, path: str) -> Layout | None:
     """Return the layout of the distribution that generates this file at each start; None: it is no such file."""
     try:
-        layout = containerd_started.layout_for(node, path)
+        layout = root_file.layout_for(node, path)
     except ConfigurationError:
         return None
     made = layout is not None and path in (layout.generated, layout.source) and path != layout.drop_in

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from toolkit_installer.engines.common import told
+from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.containerd.distributions.all import DISTRIBUTIONS, layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.errors import ConfigurationError
@@ -50,16 +50,16 @@ def told_config(process: Process) -> str | None:
 
     Raises NodeError, and HiddenError where its command line is wiped and nothing else tells.
     """
-    given = told.last(process.arguments, *CONFIG_FLAGS)
+    given = command_line.last(process.arguments, *CONFIG_FLAGS)
     if given:
-        return told.place(process, given)
+        return command_line.place(process, given)
     if not process.hidden:
         return None
     for candidates in _candidates(process):
         there = [path for path in dict.fromkeys(candidates) if path is not None and read_as(process, path) is not None]
         if len(there) == 1:
             return there[0]
-    raise told.hidden(process, "which configuration it reads")
+    raise command_line.hidden(process, "which configuration it reads")
 
 
 def config_of(process: Process, usual: str) -> str | None:
@@ -69,7 +69,7 @@ def config_of(process: Process, usual: str) -> str | None:
     """
     try:
         return told_config(process) or usual
-    except told.HiddenError:
+    except command_line.HiddenError:
         return None
 
 
