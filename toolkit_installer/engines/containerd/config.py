@@ -25,7 +25,7 @@ from toolkit_installer.engines.containerd.tables import (
     same_import,
     shape,
 )
-from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, record, restored, strip
+from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, record, strip
 
 _BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
 
