@@ -29,8 +29,7 @@ REVIEW_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 """Where the API server says for whom it takes who asks; since Kubernetes 1.28 (KEP-3325).
 
 A server that does not have it, or an identity that may not ask it, gets another answer than 401: the API server knows
-who asks before it looks at what is asked for (k8s.io/apiserver, DefaultBuildHandlerChain).
-"""
+who asks before it looks at what is asked for (k8s.io/apiserver, DefaultBuildHandlerChain)."""
 _REVIEW = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
 
 

@@ -13,12 +13,7 @@ from toolkit_installer.engines.api import DesiredFile, Engine, Live
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.files.writer import Writer
-from toolkit_installer.lifecycle.verify import (
-    NotServedError,
-    NotSignalledError,
-    Switch,
-    Verifier,
-)
+from toolkit_installer.lifecycle.verify import NotServedError, NotSignalledError, Switch, Verifier
 from toolkit_installer.node import processes, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import ProcessGoneError

@@ -18,15 +18,9 @@ _PACKAGE_AT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", "..
 _THIS = os.path.realpath(__file__)
 _PATH = tuple(dict.fromkeys(os.path.realpath(entry) for entry in (*sys.path, _PACKAGE_AT)))
 """All of these are looked at when the program starts: a link may be switched while it works."""
-
-
-def _python() -> str:
-    """Return the interpreter behind a virtual environment's, by its real path."""
-    base = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-    return base if os.access(base, os.X_OK) else sys.executable
-
-
-_PYTHON = _python()
+_BASE = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+_PYTHON = _BASE if os.access(_BASE, os.X_OK) else sys.executable
+"""The interpreter behind a virtual environment's, by its real path."""
 
 
 def isolated(script: str, *arguments: str) -> list[str]:

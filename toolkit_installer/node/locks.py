@@ -209,9 +209,7 @@ def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
         who = f" (PID {pid})" if pid else ""
         os.close(fd)
         raise AlreadyRunningError(
-            f"another instance with another PID file{who} works on this install folder",
-            path=path,
-            hint="stop it first",
+            f"another instance with another PID file{who} works on this install folder", path=path, hint="stop it first"
         ) from error
     except InstallerError:
         os.close(fd)

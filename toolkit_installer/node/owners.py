@@ -11,13 +11,12 @@ import stat
 
 from toolkit_installer.errors import ConfigurationError
 
-_ACCESS_LIST = "system.posix_acl_access"
+ACCESS_LIST = "system.posix_acl_access"
 """The attribute that acl(5) lives in. With one, the group's bits are the mask: they speak for others as well."""
 _STAFF = 50
 """Debian's group `staff`, to which /usr/local and its folders belonged, writable, up to Debian 11 (its Policy, 9.1.2).
 
-Debian documents its members as equal to root there: /usr/local/bin comes first in root's own PATH.
-"""
+Debian documents its members as equal to root there: /usr/local/bin comes first in root's own PATH."""
 _STAFFED = frozenset({"/usr/local", "/usr/local/bin", "/usr/local/sbin", "/usr/local/lib"})
 _DEBIAN = "etc/debian_version"
 """On other systems the number is another group's."""
@@ -36,13 +35,11 @@ def groups(owner: os.stat_result | None = None) -> frozenset[int]:
 
 def system_groups(root: int, folder: str) -> frozenset[int]:
     """Return the groups whose members the system in the open folder `root` itself trusts with one of its folders."""
-    if folder not in _STAFFED:
-        return frozenset()
-    try:
-        os.stat(_DEBIAN, dir_fd=root)
-    except OSError:
-        return frozenset()
-    return frozenset({_STAFF})
+    if folder in _STAFFED:
+        with contextlib.suppress(OSError):
+            os.stat(_DEBIAN, dir_fd=root)
+            return frozenset({_STAFF})
+    return frozenset()
 
 
 def written_by_others(fd: int, allowed: frozenset[int]) -> str | None:
@@ -56,7 +53,8 @@ def written_by_others(fd: int, allowed: frozenset[int]) -> str | None:
     if status.st_mode & stat.S_IWGRP:
         if status.st_gid not in allowed:
             return f"group {status.st_gid}"
-        if _has_access_list(fd):
+        with contextlib.suppress(OSError):  # there is none, or the file system knows none
+            os.getxattr(f"/proc/self/fd/{fd}", ACCESS_LIST)
             return "whoever its access control list names"
     return None
 
@@ -104,11 +102,3 @@ def _refuse_folder_of_others(  # all that makes a folder somebody else's
             path=path,
             hint=f"chown root {folder}",
         )
-
-
-def _has_access_list(fd: int) -> bool:
-    try:
-        os.getxattr(f"/proc/self/fd/{fd}", _ACCESS_LIST)
-    except OSError:
-        return False  # there is none, or the file system knows none
-    return True

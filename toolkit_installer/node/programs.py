@@ -61,14 +61,7 @@ class Programs:
         """Tell whether the node has a program at `path` that would be run."""
         return trust.is_program(self.root, path)
 
-    def run(
-        self,
-        command: Sequence[str],
-        *,
-        seconds: float,
-        given: bytes = b"",
-        keep: Sequence[int] = (),
-    ) -> Completed:
+    def run(self, command: Sequence[str], *, seconds: float, given: bytes = b"", keep: Sequence[int] = ()) -> Completed:
         """Run `command`, its first word an absolute path on the node. Raises ProgramError, Stopped.
 
         `given` is its standard input; the descriptors in `keep` stay open in it, under their numbers.

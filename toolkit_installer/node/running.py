@@ -179,9 +179,8 @@ class _Watch:
     def _feed(self) -> None:
         """Write as much input as the pipe takes; close it after the last byte, or when nobody reads."""
         try:
-            self._given = (
-                self._given[os.write(self._input.fileno(), self._given[:_PIECE]) :] if self._given else self._given
-            )
+            if self._given:
+                self._given = self._given[os.write(self._input.fileno(), self._given[:_PIECE]) :]
         except BlockingIOError:
             return
         except BrokenPipeError:

@@ -43,9 +43,8 @@ class Services:
     def restart(self, unit: str, *, seconds: float, wait: bool = True) -> None:
         """Restart the unit and wait for it, whatever its start limit says of earlier attempts.
 
-        Without `wait` systemd is asked to, and does it whether or not this process lives on.
-
-        Raises ProgramError with systemd's own words, and with what the unit's log says of it.
+        Without `wait` systemd is asked to, and does it whether or not this process lives on. Raises ProgramError with
+        systemd's own words, and with what the unit's log says of it.
         """
         systemctl = self.programs.find_program("systemctl")
         if systemctl is None:

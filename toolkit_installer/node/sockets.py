@@ -39,9 +39,7 @@ def refuse_strangers(root: Root, path: str) -> None:
     The kernel tells who called listen(2) (unix(7), SO_PEERCRED): no word of theirs has to be heard for that.
     """
     with contextlib.suppress(OSError), _connected(root, path) as connection:
-        pid, user = _listener(connection)
-        if not _believes(pid, user):
-            raise _stranger(pid, user, path)
+        _refuse_stranger(*_listener(connection), path)
 
 
 def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
@@ -53,8 +51,7 @@ def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
     if found is None:
         return None
     pid, user = found
-    if not _believes(pid, user):
-        raise _stranger(pid, user, path)
+    _refuse_stranger(pid, user, path)
     return inspect_process(pid) if pid else None
 
 
@@ -102,12 +99,14 @@ def _believes(pid: int, user: int) -> bool:
     return user in ourselves() and (not pid or trust.standing(pid) is not Standing.STRANGER)
 
 
-def _stranger(pid: int, user: int, path: str) -> StrangerError:
-    return StrangerError(
-        f"whoever answers there (PID {pid}, user {user}) is neither root nor who this installer is: it is not believed",
-        path=path,
-        hint="look at who listens there (ss -xlp), and name the engine's own socket with --socket",
-    )
+def _refuse_stranger(pid: int, user: int, path: str) -> None:
+    if not _believes(pid, user):
+        who = f"whoever answers there (PID {pid}, user {user})"
+        raise StrangerError(
+            f"{who} is neither root nor who this installer is: it is not believed",
+            path=path,
+            hint="look at who listens there (ss -xlp), and name the engine's own socket with --socket",
+        )
 
 
 def listens(root: Root, path: str) -> bool:

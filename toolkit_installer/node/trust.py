@@ -66,10 +66,8 @@ def standing_of(folder: int, pid: int) -> Standing:
         stranger = next(iter(sorted(users - ourselves())), None)
         why = "it belongs to somebody else"
         if stranger is None:
-            stranger, why = (
-                _who_else(folder),
-                "somebody else made its user namespace, or called its set-user-ID program",
-            )
+            stranger = _who_else(folder)
+            why = "somebody else made its user namespace, or called its set-user-ID program"
     except PermissionError:
         return Standing.UNSEEN
     except (OSError, ValueError):
@@ -82,9 +80,11 @@ def standing_of(folder: int, pid: int) -> Standing:
 
 def _who_else(folder: int) -> int | None:
     """Return the user who controls a process of root's, or ours, beside its owner; None: nobody. Raises OSError."""
-    owner = _owner_of_namespace(folder)
-    if owner is not None and owner not in ourselves():
-        return owner
+    with opened("ns/user", os.O_RDONLY, folder) as fd:
+        if not os.path.samestat(os.stat(_OUR_NAMESPACE), os.fstat(fd)):
+            owner: int = _USER.unpack(fcntl.ioctl(fd, _GET_OWNER, bytes(_USER.size)))[0]
+            if owner not in ourselves():
+                return owner
     status = os.stat("exe", dir_fd=folder)
     return status.st_uid if status.st_mode & stat.S_ISUID else None
 
@@ -121,15 +121,6 @@ def _status(folder: int) -> dict[str, str]:
         if separator:
             fields.setdefault(key, value)  # the first of its kind is the kernel's
     return fields
-
-
-def _owner_of_namespace(folder: int) -> int | None:
-    """Return who made the user namespace of a process, None where it is our own. Raises OSError."""
-    with opened("ns/user", os.O_RDONLY, folder) as fd:
-        if os.path.samestat(os.stat(_OUR_NAMESPACE), os.fstat(fd)):
-            return None
-        user: int = _USER.unpack(fcntl.ioctl(fd, _GET_OWNER, bytes(_USER.size)))[0]
-        return user
 
 
 @functools.lru_cache(maxsize=256)

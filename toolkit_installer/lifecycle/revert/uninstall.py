@@ -98,10 +98,7 @@ def _remove_pid_file(node: Node, path: str) -> None:
 def revert(  # what a cleanup depends on
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
 ) -> Remainder:
-    """Revert what the receipt records.
-
-    Raises as Reverter.revert does, but ChangedMeanwhileError.
-    """
+    """Revert what the receipt records. Raises as Reverter.revert does, but ChangedMeanwhileError."""
     own = [settings.asked_of(name) for name in registry.names()]
     known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
 

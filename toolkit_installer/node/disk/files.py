@@ -71,7 +71,7 @@ class Files(Writer):
             except FileExistsError as error:
                 raise ChangedMeanwhileError.of(path) from error
 
-        self._put(path, self._filler(content, metadata), place)
+        self._put(path, lambda fd: self._write_all(fd, content), metadata, place)
 
     def remove_expected(self, expected: Found) -> None:
         """Remove the file that was read, durably; nothing there is fine.

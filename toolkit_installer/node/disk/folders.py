@@ -18,8 +18,7 @@ TEMPORARY_SUFFIX = ".toolkit-installer.tmp"
 _MARKS = ("trusted.toolkit-installer.made", "user.toolkit-installer.made")
 """The attribute of a folder that we made: the first that the file system, and who we are, allow.
 
-A run can be killed before its receipt stands and after it went. The mark says that the folder is ours all the same.
-"""
+A run can be killed before its receipt stands and after it went. The mark says that the folder is ours all the same."""
 _NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.E2BIG)
 NO_RENAMEAT2 = (errno.EINVAL, errno.ENOSYS)
 """What renameat2 says where the kernel or the file system does not have it."""
@@ -113,19 +112,15 @@ class Folders(Reader):
         with opened(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, folder) as fd:
             if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
                 self.calls.chmod(fd, mode)
-            self._mark(fd)
+            for mark in _MARKS:  # without one, only the receipt knows that the folder is ours
+                try:
+                    self.calls.setxattr(fd, mark, b"1")
+                except OSError as error:
+                    if error.errno not in _NO_ATTRIBUTES:
+                        raise
+                else:
+                    break
             self.calls.fsync(fd)
-
-    def _mark(self, fd: int) -> None:
-        """Set the mark; without one, only the receipt knows that the folder is ours."""
-        for name in _MARKS:
-            try:
-                self.calls.setxattr(fd, name, b"1")
-            except OSError as error:
-                if error.errno not in _NO_ATTRIBUTES:
-                    raise
-            else:
-                return
 
     def _mark_of(self, path: str) -> bool | None:
         """Tell whether the folder at the canonical `path` has our mark; None where it could not have one."""

@@ -122,7 +122,15 @@ class Root:
         """
         folder = os.path.dirname(path)
         with attempt("look at it", path):
-            who = self._who_could_plant(folder, os.lstat(self.outside(path)).st_uid)
+            owner, home = os.lstat(self.outside(path)).st_uid, os.stat(self.folder)
+            with opened(self.outside(folder), os.O_PATH | os.O_DIRECTORY) as fd:
+                around = os.fstat(fd)
+                who = written_by_others(fd, groups(home))
+        trusted = ourselves() | {home.st_uid}
+        if around.st_uid not in trusted:
+            who = f"user {around.st_uid}"
+        elif around.st_mode & stat.S_ISVTX and owner in trusted:
+            return
         if who is not None:
             raise NodeError(
                 f"is a symlink in a folder that is writable by {who}: it is not followed",
@@ -130,23 +138,11 @@ class Root:
                 hint=f"look at who made it; {folder} should belong to root, and be writable by nobody else",
             )
 
-    def _who_could_plant(self, folder: str, owner: int) -> str | None:
-        """Return who else could have put a symlink of this owner into the folder; None: nobody. Raises OSError."""
-        home = os.stat(self.folder)
-        trusted = ourselves() | {home.st_uid}
-        with opened(self.outside(folder), os.O_PATH | os.O_DIRECTORY) as fd:
-            around = os.fstat(fd)
-            if around.st_uid not in trusted:
-                return f"user {around.st_uid}"
-            who = written_by_others(fd, groups(home))
-        return None if around.st_mode & stat.S_ISVTX and owner in trusted else who
-
     @contextlib.contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the folder of the canonical `path`; yield its descriptor and the last name.
 
-        The walk follows no symlink at all, so a folder that was swapped for one meanwhile is an error.
-        Raises OSError.
+        The walk follows no symlink at all, so a folder that was swapped for one meanwhile is an error. Raises OSError.
         """
         folder, name = os.path.split(path)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -12,16 +12,13 @@ from typing import TypeAlias
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.disk.folders import Folders, temporary_name
 from toolkit_installer.node.disk.reading import Metadata, xattrs
-from toolkit_installer.node.disk.root import attempt
-from toolkit_installer.node.owners import refuse_if_others_write
+from toolkit_installer.node.disk.root import attempt, opened
+from toolkit_installer.node.owners import ACCESS_LIST, refuse_if_others_write
 
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 """What open(2) says to O_TMPFILE where the file system, or the kernel, does not have it."""
 _NO_LINK = (errno.ENOENT, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)
 """What linkat(2) says where such a file cannot get a name: there is no /proc, or the file system forbids it."""
-_ACCESS_LIST = "system.posix_acl_access"
-"""The attribute that acl(5) lives in."""
-
 
 Placing: TypeAlias = Callable[[int, str, str, int], None]
 """Brings a temporary file to its place. Given: the open folder, the temporary name, the name, the open file."""
@@ -32,25 +29,15 @@ class Writer(Folders):
 
     def overwrite(self, path: str, content: bytes, metadata: Metadata) -> None:
         """Make the canonical `path` a file with this content, whatever is there now: for files wholly ours."""
-        self._put(path, self._filler(content, metadata), self._rename)
+        self._put(path, lambda fd: self._write_all(fd, content), metadata, self._rename)
 
     def copy(self, source: str, path: str, metadata: Metadata) -> None:
         """Make the canonical `path` a copy of the installer's own file `source`, by the kernel where it can.
 
         What was there is replaced atomically. Raises NodeError, ConfigurationError.
         """
-        with attempt("read it", source):
-            origin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-
-            def fill(fd: int) -> None:
-                os.lseek(origin, 0, os.SEEK_SET)
-                self._copy_all(origin, fd)
-                self._dress(fd, metadata)
-
-            self._put(path, fill, self._rename)
-        finally:
-            os.close(origin)
+        with attempt("read it", source), opened(source, os.O_RDONLY) as origin:
+            self._put(path, lambda fd: self._copy_all(origin, fd), metadata, self._rename)
 
     def symlink(self, target: str, path: str) -> None:
         """Make the canonical `path` a symlink to `target`, atomically. Raises NodeError."""
@@ -86,13 +73,13 @@ class Writer(Folders):
         elif status is not None:
             self.remove(leftover)
 
-    def _put(self, path: str, fill: Callable[[int], None], place: Placing) -> None:
+    def _put(self, path: str, fill: Callable[[int], None], metadata: Metadata, place: Placing) -> None:
         """Create a temporary file beside `path`, fill it, and let `place` bring it there. Raises NodeError."""
         with attempt("write it", path), self.root.parent(path) as (folder, name):
             refuse_if_others_write(folder, path)
             temporary = temporary_name(name)
             self._clear(temporary, folder)
-            fd = self._filled(temporary, folder, fill)
+            fd = self._filled(temporary, folder, fill, metadata)
             try:
                 place(folder, temporary, name, fd)
             except (OSError, InstallerError):
@@ -102,14 +89,7 @@ class Writer(Folders):
                 os.close(fd)
             self.calls.fsync(folder)
 
-    def _filler(self, content: bytes, metadata: Metadata) -> Callable[[int], None]:
-        def fill(fd: int) -> None:
-            self._write_all(fd, content)
-            self._dress(fd, metadata)
-
-        return fill
-
-    def _filled(self, temporary: str, folder: int, fill: Callable[[int], None]) -> int:
+    def _filled(self, temporary: str, folder: int, fill: Callable[[int], None], metadata: Metadata) -> int:
         """Return a new file, open, under its temporary name, with all that is in it on the disk.
 
         It has no name until then, where the file system can: CRI-O reads every file of its folder, whatever it is
@@ -121,7 +101,7 @@ class Writer(Folders):
             if error.errno not in _NO_UNNAMED:
                 raise
         else:
-            self._fill(fd, fill)
+            self._fill(fd, fill, metadata)
             try:
                 self.calls.link(fd, temporary, folder)
             except OSError as error:
@@ -132,16 +112,17 @@ class Writer(Folders):
                 return fd
         fd = self.calls.create(temporary, 0o600, folder)
         try:
-            self._fill(fd, fill)
+            self._fill(fd, fill, metadata)
         except (OSError, InstallerError):
             self._discard(temporary, folder)
             raise
         return fd
 
-    def _fill(self, fd: int, fill: Callable[[int], None]) -> None:
-        """Fill an open file and bring what is in it to the disk; it is closed if that fails."""
+    def _fill(self, fd: int, fill: Callable[[int], None], metadata: Metadata) -> None:
+        """Fill an open file, dress it, and bring what is in it to the disk; it is closed if that fails."""
         try:
             fill(fd)
+            self._dress(fd, metadata)
             self.calls.fsync(fd)
         except (OSError, InstallerError):
             os.close(fd)
@@ -163,6 +144,7 @@ class Writer(Folders):
     def _copy_all(self, source: int, target: int) -> None:
         """Copy by sharing blocks, else by copy_file_range, else through memory."""
         unsupported = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM)
+        os.lseek(source, 0, os.SEEK_SET)  # another attempt may have read some of it
         try:
             self.calls.clone(source, target)
         except OSError as error:
@@ -191,8 +173,8 @@ class Writer(Folders):
             self.calls.chown(fd, metadata.uid, metadata.gid)
         present = dict(xattrs(fd))
         wanted = dict(metadata.xattrs)
-        if _ACCESS_LIST in present and _ACCESS_LIST not in wanted:
-            self.calls.removexattr(fd, _ACCESS_LIST)  # the folder's default gave it, not the file that is replaced
+        if ACCESS_LIST in present and ACCESS_LIST not in wanted:
+            self.calls.removexattr(fd, ACCESS_LIST)  # the folder's default gave it, not the file that is replaced
         self.calls.chmod(fd, metadata.mode)
         for name, value in wanted.items():
             if present.get(name) != value:
