@@ -116,15 +116,9 @@ def listens(root: Root, path: str) -> bool:
             return _believes(*_listener(connection))
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         return False
-    except OSError:
-        return _is_ours(root, path)  # a full queue: somebody is there
-
-
-def _is_ours(root: Root, path: str) -> bool:
-    """Tell whether the socket's file is root's, or ours."""
-    try:
-        return os.lstat(root.outside(root.canonical(path))).st_uid in ourselves()
-    except (OSError, NodeError):
+    except OSError:  # a full queue: somebody is there, and counts if the socket's file is root's, or ours
+        with contextlib.suppress(OSError, NodeError):
+            return os.lstat(root.outside(root.canonical(path))).st_uid in ourselves()
         return False
 
 

@@ -35,11 +35,10 @@ def _refusal(root: Root, folder: str, path: str) -> int:
     place = root.outside(folder)
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return errno.EROFS
-    if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
-        # who may do everything is kept out by an attribute only
-        return errno.EPERM if _attributes(place) else errno.EACCES
-    if _attributes(place):
+    if _attributes(place):  # who may do everything is kept out by an attribute only
         return errno.EPERM
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        return errno.EACCES
     if not os.path.lexists(root.outside(path)):
         return 0
     if _mount(root.outside(path)) != _mount(place):

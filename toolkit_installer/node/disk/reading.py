@@ -136,10 +136,9 @@ class Reader:
                 return Found(canonical, content, metadata, Identity.of(os.fstat(fd)))
         except FileNotFoundError:
             return None
-        except NotADirectoryError as error:
-            raise NodeError.of(error, path, "reach it") from error
         except OSError as error:
-            raise NodeError.of(error, path, "read it") from error
+            doing = "reach it" if error.errno == errno.ENOTDIR else "read it"
+            raise NodeError.of(error, path, doing) from error
 
     def missing_folders(self, path: str) -> tuple[str, ...]:
         """Return which of the folder `path` and its parents are not there, outermost first. Raises NodeError."""

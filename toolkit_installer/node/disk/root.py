@@ -106,14 +106,11 @@ class Root:
         """Return the target of the symlink at `path`, or None for anything else."""
         try:
             return os.readlink(self.outside(path))
-        except FileNotFoundError:
-            return None
-        except NotADirectoryError as error:
-            raise NodeError.of(error, path, "reach it") from error
         except OSError as error:
-            if error.errno == errno.EINVAL:
-                return None  # it is there, and no symlink
-            raise NodeError.of(error, path, "look at it") from error
+            if error.errno in (errno.ENOENT, errno.EINVAL):
+                return None  # with the second it is there, and no symlink
+            doing = "reach it" if error.errno == errno.ENOTDIR else "look at it"
+            raise NodeError.of(error, path, doing) from error
 
     def _refuse_planted(self, path: str) -> None:
         """Raise NodeError for a symlink that somebody else could have put there, to lead us to a file of their choice.
