@@ -104,7 +104,11 @@ class Generator:
             return None
         self._require(made, f"no CDI specification can be generated for the driver in {self._root}")
         text = made.output
-        for here, there in self._transforms():
+        places = [(self._root, self._driver.root)]
+        if self._driver.dev_root != self._driver.root:
+            places.insert(0, (posixpath.join(self._dev_root, "dev"), posixpath.join(self._driver.dev_root, "dev")))
+        # each becomes the other, in this order: NewDriverTransformer in pkg/nvcdi/transform/root of the toolkit
+        for here, there in ((here, there) for here, there in places if here != there):
             done = self._run(["cdi", "transform", "root", f"--from={here}", f"--to={there}"], given=text)
             self._require(done, "the paths of the CDI specification cannot be made the node's")
             text = done.output
@@ -115,18 +119,6 @@ class Generator:
                 hint="use a payload of 1.17 or later, or run without --cdi-enabled",
             )
         return text
-
-    def _transforms(self) -> list[tuple[str, str]]:
-        """Return which root is to become which, in this order.
-
-        Source: NewDriverTransformer in pkg/nvcdi/transform/root of the toolkit.
-        """
-        driver = self._driver
-        made = []
-        if driver.dev_root != driver.root:
-            made.append((posixpath.join(self._dev_root, "dev"), posixpath.join(driver.dev_root, "dev")))
-        made.append((self._root, driver.root))
-        return [(here, there) for here, there in made if here != there]
 
     def _creating(self) -> list[str]:
         return ["system", "create-device-nodes", "--control-devices", f"--dev-root={self._dev_root}"]

@@ -82,7 +82,8 @@ def find_gpus(node: Node) -> Gpus:
         known = known or bool(reader.list(_SYSFS))
         for words, free in _on_pci(reader):
             (own if free else given_away)[words] = None
-        own |= dict.fromkeys([*_device_nodes(reader), *_tegra(reader)])
+        tegra = [name for name in _text(reader, _COMPATIBLE).split("\0") if name.startswith(_TEGRA)]
+        own |= dict.fromkeys([*_device_nodes(reader), *(f"the machine itself ({name})" for name in tegra[:1])])
     return Gpus(tuple(own), tuple(given_away), known)
 
 
@@ -105,16 +106,11 @@ def signs(node: Node) -> tuple[str, ...]:
     """
     folders = (_PCI, *(posixpath.join(_PCI_DRIVERS, name) for name in _FOR_MACHINES))
     devices = [posixpath.join("/dev", name) for name in _DEVICES]
-    return tuple(
-        dict.fromkeys(
-            path
-            for reader in node.readers()
-            for path in (
-                *(f"{reader.root.outside(reader.canonical(folder))}/" for folder in folders),
-                *(reader.root.outside(reader.canonical(device)) for device in devices),
-            )
-        )
-    )
+    found = []
+    for reader in node.readers():
+        found += [f"{reader.root.outside(reader.canonical(folder))}/" for folder in folders]
+        found += [reader.root.outside(reader.canonical(device)) for device in devices]
+    return tuple(dict.fromkeys(found))
 
 
 def _on_pci(reader: Reader) -> Iterator[tuple[str, bool]]:
@@ -134,13 +130,6 @@ def _device_nodes(reader: Reader) -> Iterator[str]:
             yield posixpath.join("/dev", name)
     if reader.status(_DXG) is not None and reader.status(_WSL_LIBRARY) is not None:
         yield _DXG
-
-
-def _tegra(reader: Reader) -> Iterator[str]:
-    for name in _text(reader, _COMPATIBLE).split("\0"):
-        if name.startswith(_TEGRA):
-            yield f"the machine itself ({name})"
-            return
 
 
 def _text(reader: Reader, path: str) -> str:

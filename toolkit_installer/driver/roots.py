@@ -228,23 +228,17 @@ def _described(node: Node, toolkit: ToolkitSettings, place: _Place, seen_at: str
 
 
 def _said_by_operator(node: Node) -> tuple[_Place, ...]:
-    """Return the root that the GPU Operator's validator names, if it does."""
-    text = _read(node, DRIVER_READY)
-    if text is None:
+    """Return the root that the GPU Operator's validator names, if it does. Raises NodeError, ConfigurationError."""
+    seen = [found for reader in node.readers() if (found := reader.read_file(DRIVER_READY)) is not None]
+    if not seen:
         return ()
-    pairs = [line.strip().partition("=") for line in text.splitlines()]
+    pairs = [line.strip().partition("=") for line in seen[0].content.decode(errors="replace").splitlines()]
     said = {name: value.strip("\"'") for name, equals, value in pairs if equals}
     paths = {name: posixpath.normpath(value) for name, value in said.items() if value.startswith("/")}
     if "NVIDIA_DRIVER_ROOT" not in paths:
         return ()
-    return (
-        _Place(
-            root=paths["NVIDIA_DRIVER_ROOT"],
-            seen_at=paths.get("DRIVER_ROOT_CTR_PATH", ""),
-            dev_root=paths.get("NVIDIA_DEV_ROOT", ""),
-            dev_seen_at=paths.get("DEV_ROOT_CTR_PATH", ""),
-        ),
-    )
+    keys = ("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH", "NVIDIA_DEV_ROOT", "DEV_ROOT_CTR_PATH")  # as in a _Place
+    return (_Place(*(paths.get(key, "") for key in keys)),)
 
 
 def _installed_root(node: Node, folder: str) -> str | None:
@@ -263,12 +257,3 @@ def _installed_root(node: Node, folder: str) -> str | None:
 
 def _present(node: Node, path: str) -> bool:
     return any(reader.status(path) is not None for reader in node.readers())
-
-
-def _read(node: Node, path: str) -> str | None:
-    """Return the text of a file of the node, wherever it is seen. Raises NodeError, ConfigurationError."""
-    for reader in node.readers():
-        found = reader.read_file(path)
-        if found is not None:
-            return found.content.decode(errors="replace")
-    return None

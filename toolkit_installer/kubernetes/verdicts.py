@@ -148,8 +148,7 @@ def must_revert(verdict: Verdict, standing: Standing, *, deleted: bool) -> bool:
         return verdict is Verdict.UNWANTED
     if verdict is Verdict.STRANGER and deleted:
         return True
-    installed_here = standing.bare and not standing.held
-    return installed_here and not standing.wanted
+    return standing.bare and not standing.held and not standing.wanted  # this run installed it, and was told nothing
 
 
 def doubt(refused: Answer, review: Answer, known: Collection[str], clock: float) -> str:

@@ -214,9 +214,8 @@ class Question:
                 answer = self._api.get(self._path(asked), min(_ONE_SECONDS, remaining))
             except UnreadableError as error:
                 answer = Answer(None, words=str(error))
-            if answer.status in verdicts.DEFINITE or not patient:
-                return answer
-            if time.monotonic() + _PAUSE_SECONDS >= deadline:
+            late = time.monotonic() + _PAUSE_SECONDS >= deadline
+            if answer.status in verdicts.DEFINITE or not patient or late:
                 return answer
             log.get().debug("Asking the API server again", about=asked, said=verdicts.said(answer))
             signals.rest(_PAUSE_SECONDS)
