@@ -102,7 +102,7 @@ def plan(settings: Settings) -> int:
     if GpuWatch(settings, node).leaves_alone(trust.load(node, store)):
         show_status.show_gpus(node, "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle).")
         return ExitCode.DONE
-    seen = prepare(settings, node, store)
+    seen = prepare(store.load(), settings, node, store)
     if not plan_of.is_done(seen.receipt, seen.plan):
         from toolkit_installer.lifecycle.record import Recorder
 

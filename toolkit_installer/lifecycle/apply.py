@@ -14,7 +14,7 @@ from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.plan import EngineWork
-from toolkit_installer.lifecycle.prepare import Prepared, prepare_from
+from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.record import Recorder
 from toolkit_installer.lifecycle.reload import Switcher
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
@@ -28,27 +28,20 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import EngineName, ReloadMode, Settings
+from toolkit_installer.settings import Cleanup, EngineName, ReloadMode, Settings
 
 
 class Applier:
     """Brings the node to where the plan wants it, or back to where it was."""
 
-    def __init__(  # what it works with
-        self,
-        node: Node,
-        store: ReceiptStore,
-        pid_file: PidFile,
-        attention: Attention,
-        settings: Settings,
-        *,
-        interruptible: bool,
+    def __init__(
+        self, node: Node, store: ReceiptStore, pid_file: PidFile, attention: Attention, settings: Settings
     ) -> None:
         self.node = node
         self.store = store
         self.attention = attention
         self.settings = settings
-        self.interruptible = interruptible
+        self.interruptible = settings.cleanup is Cleanup.ALWAYS
         self.switcher = Switcher(node, attention, settings.reload_timeout, store.folder)
         self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
         self.recorder = Recorder(node, settings, store, pid_file.path, pid_file.created_folders)
@@ -97,7 +90,7 @@ class Applier:
         cdi.Generator(seen.target.payload, seen.target.settings.toolkit, seen.target.driver).create_nodes(
             self.node.calls
         )
-        again = prepare_from(seen.receipt, self.settings, self.node, self.store)
+        again = prepare(seen.receipt, self.settings, self.node, self.store)
         if again.plan.device_nodes:
             raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # somebody removed it just now
         for work in again.plan.specifications:
@@ -166,9 +159,7 @@ class Applier:
             self._keep_record(previous, receipt)
         else:
             self._remove_what_is_new(seen, receipt)
-            toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=False)
-            self.store.clear()
-            toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
+            toolkit_files.remove_folders(self.node, receipt, self.store)
         if isinstance(error, NotServedError):
             raise EngineRejectedError(
                 f"the engine did not take the change over: {error.reason}; its old configuration is back, and it "
@@ -197,15 +188,6 @@ class Applier:
             # the one on the node says that a change is under way: the next run finishes it
             log.get().warning("The receipt could not be written back; the next run repairs it", reason=str(error))
 
-    def _tried_back(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
-        """Restore one engine's files; return why that failed."""
-        try:
-            self._switch_back(work, error)
-        except InstallerError as failure:
-            log.get().error("The engine's files could not all be given back", engine=work.name, reason=str(failure))
-            return failure
-        return None
-
     def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
         """Restore a CDI specification's old version; return why that failed."""
         try:
@@ -218,7 +200,8 @@ class Applier:
             return failure
         return None
 
-    def _switch_back(self, work: EngineWork, error: InstallerError | Stopped) -> None:
+    def _tried_back(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
+        """Restore one engine's files; return why that failed."""
         old = [dataclasses.replace(wanted, target=wanted.file.content) for wanted in reversed(work.desired.files)]
         # an engine that was not asked to read the new files has nothing to forget
         mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
@@ -232,8 +215,14 @@ class Applier:
         )
         try:
             self.switcher.make(switch, interruptible=False)
-        except NotServedError as down:
-            raise EngineDownError(
-                f"{work.name} DOES NOT COME BACK, although its old configuration is in place: {down.reason}",
-                hint="look at its log and restart it; the installer's next run, or `uninstall`, finishes the rest",
-            ) from error
+        except InstallerError as reason:
+            failure = reason
+            if isinstance(reason, NotServedError):
+                failure = EngineDownError(
+                    f"{work.name} DOES NOT COME BACK, although its old configuration is in place: {reason.reason}",
+                    hint="look at its log and restart it; the installer's next run, or `uninstall`, finishes the rest",
+                )
+                failure.__cause__ = error
+            log.get().error("The engine's files could not all be given back", engine=work.name, reason=str(failure))
+            return failure
+        return None

@@ -18,7 +18,7 @@ from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import recover
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore, locked
-from toolkit_installer.settings import Cleanup, Settings
+from toolkit_installer.settings import Settings
 
 if TYPE_CHECKING:
     from toolkit_installer.lifecycle.revert.engine import EngineReverter
@@ -67,11 +67,7 @@ class Converger:
         for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines):
             assert seen.receipt is not None  # noqa: S101  # it has the record
             self._reverter().refuse_stranding(seen.receipt, record)
-        interruptible = self._settings.cleanup is Cleanup.ALWAYS
-        applier = Applier(
-            self._node, self._store, self._pid_file, self._attention, self._settings, interruptible=interruptible
-        )
-        applier.apply(seen)
+        Applier(self._node, self._store, self._pid_file, self._attention, self._settings).apply(seen)
         self._retire_others(seen)
         log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
 
@@ -98,7 +94,7 @@ class Converger:
 
     def _prepare(self) -> Prepared:
         """Prepare the change; first revert a file of the same engine that is no longer to have the handlers."""
-        seen = prepare(self._settings, self._node, self._store)
+        seen = prepare(self._store.load(), self._settings, self._node, self._store)
         while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
             self._attention.raise_if_stopped()
             if any(engine.reload_why for engine in seen.plan.engines):
@@ -107,5 +103,5 @@ class Converger:
                 name for engine in seen.plan.engines if engine.name == record.name for name in engine.desired.served
             }
             self._reverter().retire(seen.receipt, record, staying=again)
-            seen = prepare(self._settings, self._node, self._store)
+            seen = prepare(self._store.load(), self._settings, self._node, self._store)
         return seen

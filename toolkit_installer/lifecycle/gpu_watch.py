@@ -20,16 +20,12 @@ class GpuWatch:
 
     def __init__(self, settings: Settings, node: Node) -> None:
         self._settings = settings
+        self._asked_for = settings.without_gpu is WithoutGpu.IDLE
         self._node = node
         self.idle = False
         """The node is left alone, and the log says so."""
         self.watched: tuple[tuple[str, str], ...] = ()
         """Paths that change when a GPU comes, with their identities (idle_process.identity) from before the look."""
-
-    @property
-    def asked_for(self) -> bool:
-        """Whether a node without a GPU is to be left alone."""
-        return self._settings.without_gpu is WithoutGpu.IDLE
 
     def leaves_alone(self, receipt: Receipt | None) -> bool:
         """Tell whether the run is to change nothing. What is installed already is looked after, with or without a GPU.
@@ -37,7 +33,7 @@ class GpuWatch:
         Raises NodeError, Stopped.
         """
         self.watched = ()
-        if not self.asked_for or receipt is not None:
+        if not self._asked_for or receipt is not None:
             self.idle = False
             return False
         watched = identified(gpus.signs(self._node))
@@ -62,7 +58,7 @@ class GpuWatch:
         What is installed stays as it is without one, and needs no waiting.
         """
         bare = receipt is None or receipt.state is not State.INSTALLED
-        return self.asked_for and self._settings.daemon and bare
+        return self._asked_for and self._settings.daemon and bare
 
 
 def identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:

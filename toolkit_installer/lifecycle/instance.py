@@ -64,21 +64,13 @@ class Instance:
             self.store.take_request()  # it was meant for a run that is gone
         self._marker.prepare()
         with self._stoppable():
-            if self._may_change():
+            if self._question is not None:
+                receipt = trust.load(self.node, self.store)
+                # what a cleanup that was cut short left over is not installed any more
+                self._question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
+            if not self._held():
                 self.converge()
         return self._go_on()
-
-    def _may_change(self) -> bool:
-        """Ask the API server for the first time, if it is to be asked; tell whether the node may be changed now.
-
-        Raises InstallerError where the receipt cannot be read, Stopped.
-        """
-        if self._question is None:
-            return True
-        receipt = trust.load(self.node, self.store)
-        # what a cleanup that was cut short left over is not installed any more
-        self._question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
-        return not self._question.standing.held
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of `idle_process`."""
@@ -217,9 +209,8 @@ class Instance:
 
     def _look_for_driver(self, why: str) -> None:
         """Converge again, unless that would repair files whose drift is only to be reported."""
-        self._driver = gpu_watch.identified(
-            path for path, _ in self._driver
-        )  # whatever comes of it: this change is known
+        # whatever comes of it: this change is known
+        self._driver = gpu_watch.identified(path for path, _ in self._driver)
         drifted = [] if self.settings.on_drift is OnDrift.REPAIR else drift.drifted(self.node, self._recorded())
         if drifted:
             log.get().warning(

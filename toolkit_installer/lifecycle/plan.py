@@ -120,9 +120,8 @@ def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: 
     files = layout.desired(target.payload, target.settings.toolkit, low_level, seen.folder, target.driver.root)
     wanted = {file.name: _wanted(file, seen.digests) for file in files}
     work = toolkit_work(seen.folder, files, wanted, seen.present, seen.recorded)
-    if not engines and facts.receipt is not None and facts.receipt.engines:
-        return dataclasses.replace(work, remove=())
-    return dataclasses.replace(work, remove=_removable(work, seen, engines))
+    others = not engines and facts.receipt is not None and facts.receipt.engines
+    return dataclasses.replace(work, remove=() if others else _removable(work, seen, engines))
 
 
 def _wanted(file: ToolkitFile, digests: Mapping[str, str | None]) -> Installed:
@@ -165,15 +164,12 @@ def _of_ours(file: FileRecord) -> bool:
 
 
 def is_done(receipt: Receipt | None, plan: Plan) -> bool:
-    """Tell whether nothing is to be changed, and all of it is recorded."""
-    return receipt is not None and receipt.state is State.INSTALLED and plan.empty and known(receipt, plan)
+    """Tell whether nothing is to be changed, and all engines and specifications of the plan are recorded.
 
-
-def known(receipt: Receipt, plan: Plan) -> bool:
-    """Tell whether all engines and specifications of the plan are recorded: one may be right, and nobody know of it.
-
-    A distribution may have copied a file with our handlers in it to a new place.
+    One may be right, and nobody know of it: a distribution may have copied a file with our handlers to a new place.
     """
+    if receipt is None or receipt.state is not State.INSTALLED or not plan.empty:
+        return False
     paths = {work.path for work in plan.specifications if work.target not in (None, work.base)}
     return {engine.name for engine in plan.engines} <= {record.name for record in receipt.engines} and paths <= {
         record.path for record in receipt.specifications

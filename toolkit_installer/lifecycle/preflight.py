@@ -7,17 +7,16 @@ import posixpath
 import re
 
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineFile, Inspection
+from toolkit_installer.engines.api import EngineFile
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.lifecycle import plan
-from toolkit_installer.lifecycle.facts import EngineFacts, Facts
+from toolkit_installer.lifecycle.facts import Facts
 from toolkit_installer.lifecycle.plan import EngineWork, Plan
 from toolkit_installer.lifecycle.still_needed import stranding
 from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node.disk import access
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
 from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
@@ -36,7 +35,12 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
     Nothing was changed then, and nothing is asked where nothing is to be changed.
     """
     for seen, work in zip(facts.engines, made.engines, strict=True):
-        _engine(node, seen, work)
+        _refuse_deadly_signal(work)
+        if work.changes and work.inspection.live is not None:
+            is_ours = stranding.handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
+            stranding.refuse(node, work, is_ours, "or keep the handler's name")
+        if work.changes or work.reload_why:
+            adapter_of(work.name).try_out(node, work.inspection, work.desired)
     if made.empty:
         return
     driver_roots = (target.driver.seen_at, target.driver.root)
@@ -55,29 +59,16 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
 def refuse_contradictions(node: Node, facts: Facts) -> None:
     """Raise ConfigurationError where an engine's files are not to be planned for as they were found."""
     for seen in facts.engines:
-        _refuse_unread(seen.request.target, seen.inspection)
+        if seen.inspection.elsewhere and seen.inspection.process is not None:
+            name, pid = seen.request.target.name, seen.inspection.process.pid
+            raise ConfigurationError(
+                f"the running {name} (PID {pid}) reads {seen.inspection.elsewhere}, and not this file",
+                path=seen.request.target.config,
+                hint="nothing was changed; name that one, or leave --config out; where only single folders of the node "
+                "are mounted, mount the folder that it is in, and name it as it is seen there",
+            )
         for file in seen.inspection.files:
             _refuse_another_installation(node, file, facts.toolkit.folder)
-
-
-def _engine(node: Node, seen: EngineFacts, work: EngineWork) -> None:
-    _refuse_deadly_signal(work)
-    if work.changes and work.inspection.live is not None:
-        is_ours = stranding.handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
-        stranding.refuse(node, work, is_ours, "or keep the handler's name")
-    if work.changes or work.reload_why:
-        adapter_of(work.name).try_out(node, work.inspection, work.desired)
-
-
-def _refuse_unread(target: EngineTarget, inspection: Inspection) -> None:
-    """Raise ConfigurationError if the running engine would not read the file that was named."""
-    if inspection.elsewhere and inspection.process is not None:
-        raise ConfigurationError(
-            f"the running {target.name} (PID {inspection.process.pid}) reads {inspection.elsewhere}, and not this file",
-            path=target.config,
-            hint="nothing was changed; name that one, or leave --config out; where only single folders of the node are "
-            "mounted, mount the folder that it is in, and name it as it is seen there",
-        )
 
 
 def _refuse_deadly_signal(work: EngineWork) -> None:
@@ -118,7 +109,7 @@ def _refuse_no_shell(node: Node) -> None:
     root = node.programs.root
     if root.folder == "/" and not node.whole:
         return  # only folders of the node are mounted here: its shell is not seen
-    if not any(_entry(root, sign) for sign in _SIGNS):
+    if not any(os.path.lexists(root.outside(sign)) for sign in _SIGNS):
         return
     if not node.programs.runs(_SHELL):
         raise ConfigurationError(
@@ -146,7 +137,3 @@ def _refuse_obstacle(obstacle: NodeError | None, way_out: str) -> None:
         hints = [obstacle.hint] if obstacle.hint else []
         obstacle.hint = "; ".join(["nothing was changed", *hints, way_out])
         raise obstacle
-
-
-def _entry(root: Root, path: str) -> bool:
-    return os.path.lexists(root.outside(path))

@@ -45,16 +45,11 @@ class Prepared:
         return {**self.facts.originals, **{memory.digest(base): base for base in bases if base is not None}}
 
 
-def prepare(settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
-    """Find out what is to be done. Nothing was changed when this raises.
+def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
+    """Find out what is to be done; `receipt` is what was recorded before. Nothing was changed when this raises.
 
     Raises PayloadError, ConfigurationError, UsageError, DriverNotReadyError, EngineDownError.
     """
-    return prepare_from(store.load(), settings, node, store)
-
-
-def prepare_from(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
-    """Find out what `prepare` does, with `receipt` as what was recorded before. Raises what that raises."""
     target = resolve(settings, node)
     facts = observe(node, target, receipt, store)
     refuse_contradictions(node, facts)

@@ -7,7 +7,6 @@ import os
 
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle import idle_process
@@ -17,7 +16,7 @@ from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
-from toolkit_installer.receipt.schema import EngineRecord, Receipt
+from toolkit_installer.receipt.schema import Receipt
 
 _MODE = 0o644
 
@@ -82,27 +81,17 @@ def ask_readiness(node: Node, receipt: Receipt | None, seconds: float) -> Readin
     for engine in receipt.engines if receipt is not None else ():
         socket = node.root.outside(node.files.canonical(engine.socket))
         identity = idle_process.identity(socket)  # taken before the engine is asked: a restart from here on is seen
-        pid, missing = _ask(node, engine, seconds)
+        live, heard = answering.heard(adapter_of(engine.name), node, engine.socket, seconds)
+        missing = [heard] if live is None else mismatches(live, dict(engine.handlers), engine.default)
         if missing:
-            wrong += missing
-            awaited += [(socket, identity)]
-            awaited += [
-                (place, idle_process.identity(place)) for place in ([f"/proc/{pid}"] if pid is not None else [])
-            ]
+            wrong += [f"{engine.name}: {each}" for each in missing]
+            awaited.append((socket, identity))
+            if live is not None and live.process is not None:
+                place = f"/proc/{live.process.pid}"
+                awaited.append((place, idle_process.identity(place)))
     return Readiness(tuple(wrong), tuple(awaited))
 
 
-def _ask(node: Node, engine: EngineRecord, seconds: float) -> tuple[int | None, list[str]]:
-    """Return the engine's process, as far as it is known, and what it does not serve."""
-    try:
-        live = answering.wait(adapter_of(engine.name), node, engine.socket, seconds)
-    except EngineSilentError as error:
-        return None, [f"{engine.name}: {error.reason}"]
-    wrong = mismatches(live, dict(engine.handlers), engine.default)
-    return live.process.pid if live.process is not None else None, [f"{engine.name}: {each}" for each in wrong]
-
-
-def described(receipt: Receipt | None) -> str:
+def described(receipt: Receipt) -> str:
     """Return what the file says: a line for each engine, with its handlers."""
-    engines = receipt.engines if receipt is not None else ()
-    return "".join(f"{' '.join([engine.name, *(name for name, _ in engine.handlers)])}\n" for engine in engines)
+    return "".join(f"{' '.join([each.name, *(name for name, _ in each.handlers)])}\n" for each in receipt.engines)

@@ -77,9 +77,12 @@ class Switcher:
 
     def _reload(self, switch: Switch, *, interruptible: bool) -> None:
         """Reload the engine, a last resort twice, and wait for it to serve. Raises NotServedError, Stopped."""
-        refusal = self._refusal(switch)
-        if refusal is not None:
-            raise NotServedError(f"it would not start with its files: {refusal}; it was not restarted", answers=True)
+        process = switch.inspection.process
+        if switch.reload.restarts and process is not None and processes.inspect_process(process.pid) == process:
+            refusal = switch.engine.refusal(self.node, process)
+            if refusal is not None:  # a restart would take down an engine that runs
+                words = f"it would not start with its files: {secrets.mask(refusal)}; it was not restarted"
+                raise NotServedError(words, answers=True)
         self.reloads += 1
         began = time.time()
         try:
@@ -100,14 +103,6 @@ class Switcher:
                 self._attempt(switch, interruptible=interruptible)
             except NotServedError as again:
                 raise self._told(switch, again, began) from again
-
-    def _refusal(self, switch: Switch) -> str | None:
-        """Return why a restart would take down an engine that runs; None if nothing is known against it."""
-        process = switch.inspection.process
-        if not switch.reload.restarts or process is None or processes.inspect_process(process.pid) != process:
-            return None
-        words = switch.engine.refusal(self.node, process)
-        return None if words is None else secrets.mask(words)
 
     def _attempt(self, switch: Switch, *, interruptible: bool) -> None:
         name = switch.engine.name

@@ -67,13 +67,8 @@ class Steadiness:
     """Its last answer, if that was as it should be."""
     _first: bool = False
     """That answer was the first of its process."""
-    _ends: int = 0
+    ends: int = 0
     """How often it ended after it had served."""
-
-    @property
-    def hopeless(self) -> bool:
-        """It ends again and again."""
-        return self._ends >= _ENDS
 
     @property
     def remaining(self) -> float:
@@ -84,13 +79,13 @@ class Steadiness:
         """Take a good answer, or None for another one; tell whether it is the second good one of one process."""
         again = self._served is not None and live is not None and self._served.process == live.process
         if self._served is not None and live is not None and not again:
-            self._ends += 1
+            self.ends += 1
         self._served, self._first = live, live is not None and not again
         return again
 
     def ended(self) -> None:
         """Take it that the engine does not answer."""
-        self._ends += self._served is not None
+        self.ends += self._served is not None
         self._served, self._first = None, False
 
     def pause(self) -> float | None:
@@ -147,7 +142,7 @@ class Verifier:
                 if steady.confirmed(None if last else live):
                     _tell(switch, live, before)
                     return
-            if steady.hopeless:
+            if steady.ends >= _ENDS:
                 raise NotServedError(f"{heard}it answers, and ends again and again; last: {last}", answers=False)
             self._rest(steady, f"{heard}{last}", answers=answers)
             if interruptible and self._attention.stop is not None:

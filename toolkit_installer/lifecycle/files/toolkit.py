@@ -12,6 +12,7 @@ from toolkit_installer.node.disk.tree import Tree
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.toolkit.layout import ToolkitFile
 
 if TYPE_CHECKING:
@@ -71,11 +72,17 @@ def remove_all(node: Node, receipt: Receipt) -> None:
         remove(node, receipt.toolkit_folder, name)
 
 
-def remove_folders(node: Node, receipt: Receipt, *, around: str, store_gone: bool) -> None:
-    """Remove the folders that were created, where nothing of anybody else's is in them. Raises NodeError.
+def remove_folders(node: Node, receipt: Receipt, store: ReceiptStore) -> None:
+    """Remove the receipt, and the folders that were created where nothing of anybody else's is in them.
 
-    `around` is the folder of the receipt: those that hold it go once it is gone, all others before.
+    The folders that hold the receipt go once it is gone, all others before. Raises NodeError.
     """
+    _remove_folders(node, receipt, store.folder, store_gone=False)
+    store.clear()
+    _remove_folders(node, receipt, store.folder, store_gone=True)
+
+
+def _remove_folders(node: Node, receipt: Receipt, around: str, *, store_gone: bool) -> None:
     for folder in reversed(receipt.folders):
         canonical = node.files.in_folder(folder)
         if around.startswith(f"{canonical}/") is not store_gone:

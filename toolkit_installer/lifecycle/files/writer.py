@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolkit_installer import log
 from toolkit_installer.engines.api import Engine, EngineFile, quarantine
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
-from toolkit_installer.node.disk.reading import Found, Metadata
+from toolkit_installer.node.disk.reading import Found
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
@@ -37,7 +37,8 @@ class Writer:
             self._node.files.remove_expected(expected)
             log.get().info("Removed the file", file=file.path)
             return
-        self._node.files.replace(file.path, content, _metadata(file.found), expected)
+        metadata = own_metadata(_NEW_FILE_MODE) if file.found is None else file.found.metadata
+        self._node.files.replace(file.path, content, metadata, expected)
         log.get().info("Wrote the file", file=file.path)
 
     def _expected(self, engine: Engine | None, file: EngineFile) -> Found | None:
@@ -52,7 +53,3 @@ class Writer:
         if (None if now is None else now.content) not in known:
             raise ChangedMeanwhileError("somebody else changed it meanwhile", path=file.path, hint="it is read again")
         return now
-
-
-def _metadata(found: Found | None) -> Metadata:
-    return found.metadata if found is not None else own_metadata(_NEW_FILE_MODE)

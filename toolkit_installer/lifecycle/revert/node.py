@@ -16,10 +16,8 @@ from toolkit_installer.lifecycle.revert.engine import EngineReverter
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
 from toolkit_installer.lifecycle.still_needed.named_in_files import Naming
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import memory, recover
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
-from toolkit_installer.receipt.store import ReceiptStore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,93 +33,88 @@ class Remainder:
     recorded: bool = True
 
 
-class Reverter:
-    """Reverts what a receipt records."""
+def revert_recorded(
+    engines: EngineReverter, receipt: Receipt, *, keep_toolkit: bool, known: Sequence[str] = ()
+) -> Remainder:
+    """Revert everything. What comes to an end here is never refused, and may be repeated after a crash.
 
-    def __init__(self, node: Node, store: ReceiptStore, attention: Attention, seconds: float) -> None:
-        self.node = node
-        self.store = store
-        self.engines = EngineReverter(node, store, attention, seconds)
+    The toolkit stays where `keep_toolkit` says so, or something still needs or names it; `known` are more files of
+    engines that may. Each engine is for itself: all are tried, whatever becomes of the others.
+    Raises the gravest of what failed: EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays.
+    """
+    node, store = engines.node, engines.store
+    recover.sweep(node, receipt, store.folder)
+    if receipt.state is not State.INSTALLED:
+        _flush(node, receipt)
+    found = receipt  # as it was: what lies beside the files may be a killed run's only if it says so
+    failures = []
+    for record in reversed(receipt.engines):
+        try:
+            recover.refuse_strangers(node, found, [file.path for file in record.files])
+            recover.recover_engine(node, record, store.folder)
+            receipt = undisturbed(partial(_revert_engine, engines, receipt, record))
+        except InstallerError as failure:
+            log.get().error(
+                "The handlers could not be taken back",
+                engine=record.name,
+                file=failure.path,
+                line=failure.line,
+                reason=failure.reason,
+                hint=failure.hint,
+            )
+            failures.append(failure)
+    if failures:
+        raise gravest(failures)
+    recover.refuse_strangers(node, found, [file.path for file in receipt.specifications])
+    recover.recover_specifications(node, receipt)
+    receipt = _revert_specifications(engines, receipt)
+    folder = receipt.toolkit_folder
+    known = (*named_in_files.known_files(receipt), *known)
+    named = () if keep_toolkit else named_in_files.naming(node, folder, known=known)
+    if named:
+        # the record stands as long as what it speaks of: taken for an older installer's, all of it would go
+        store.save(dataclasses.replace(receipt, state=State.REVERTING, engines=(), specifications=()), {})
+        return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), named=named)
+    # whoever made a specification makes it anew: nothing has to be remembered for it
+    specified = () if keep_toolkit else named_in_files.in_specifications(node, folder)
+    stays = bool(keep_toolkit or specified or holders.held(node, folder, receipt.engines))
+    if stays:
+        log.get().info("Left the toolkit in place", folder=folder)
+    else:
+        toolkit_files.remove_all(node, receipt)
+        log.get().info("Removed the toolkit", folder=folder)
+    # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
+    toolkit_files.remove_folders(node, receipt, store)
+    return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False)
 
-    def revert(self, receipt: Receipt, *, keep_toolkit: bool, known: Sequence[str] = ()) -> Remainder:
-        """Revert everything. What comes to an end here is never refused, and may be repeated after a crash.
 
-        The toolkit stays where `keep_toolkit` says so, or something still needs or names it; `known` are more files of
-        engines that may. Each engine is for itself: all are tried, whatever becomes of the others.
-        Raises the gravest of what failed: EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays.
-        """
-        recover.sweep(self.node, receipt, self.store.folder)
-        if receipt.state is not State.INSTALLED:
-            self._flush(receipt)
-        found = receipt  # as it was: what lies beside the files may be a killed run's only if it says so
-        failures = []
-        for record in reversed(receipt.engines):
-            try:
-                recover.refuse_strangers(self.node, found, [file.path for file in record.files])
-                recover.recover_engine(self.node, record, self.store.folder)
-                receipt = undisturbed(partial(self._revert_recorded, receipt, record))
-            except InstallerError as failure:
-                log.get().error(
-                    "The handlers could not be taken back",
-                    engine=record.name,
-                    file=failure.path,
-                    line=failure.line,
-                    reason=failure.reason,
-                    hint=failure.hint,
-                )
-                failures.append(failure)
-        if failures:
-            raise gravest(failures)
-        recover.refuse_strangers(self.node, found, [file.path for file in receipt.specifications])
-        recover.recover_specifications(self.node, receipt)
-        receipt = self._revert_specifications(receipt)
-        folder = receipt.toolkit_folder
-        known = (*named_in_files.known_files(receipt), *known)
-        named = () if keep_toolkit else named_in_files.naming(self.node, folder, known=known)
-        if named:
-            # the record stands as long as what it speaks of: taken for an older installer's, all of it would go
-            self.store.save(dataclasses.replace(receipt, state=State.REVERTING, engines=(), specifications=()), {})
-            return Remainder(toolkit_stays=True, unseen=tuple(self.engines.switcher.unseen), named=named)
-        # whoever made a specification makes it anew: nothing has to be remembered for it
-        specified = () if keep_toolkit else named_in_files.in_specifications(self.node, folder)
-        stays = bool(keep_toolkit or specified or holders.held(self.node, folder, receipt.engines))
-        if stays:
-            log.get().info("Left the toolkit in place", folder=folder)
-        else:
-            toolkit_files.remove_all(self.node, receipt)
-            log.get().info("Removed the toolkit", folder=folder)
-        # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
-        toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=False)
-        self.store.clear()
-        toolkit_files.remove_folders(self.node, receipt, around=self.store.folder, store_gone=True)
-        return Remainder(stays, tuple(self.engines.switcher.unseen), specified, recorded=False)
+def _flush(node: Node, receipt: Receipt) -> None:
+    """Make durable what a killed run may have given back: its old entry would name what is removed here."""
+    for folder in sorted({node.files.canonical(os.path.dirname(path)) for path in receipt.file_paths()}):
+        if node.files.own_status(folder) is not None:
+            node.files.flush_folder(folder)
 
-    def _flush(self, receipt: Receipt) -> None:
-        """Make durable what a killed run may have given back: its old entry would name what is removed here."""
-        folders = {self.node.files.canonical(os.path.dirname(path)) for path in receipt.file_paths()}
-        for folder in sorted(folders):
-            if self.node.files.own_status(folder) is not None:
-                self.node.files.flush_folder(folder)
 
-    def _revert_recorded(self, receipt: Receipt, record: EngineRecord) -> Receipt:
-        """Revert an engine by what is recorded by now: an attempt before may have learnt something."""
-        learnt = self.store.load() or receipt
-        return self.engines.revert(learnt, next(each for each in learnt.engines if each.name == record.name))
+def _revert_engine(engines: EngineReverter, receipt: Receipt, record: EngineRecord) -> Receipt:
+    """Revert an engine by what is recorded by now: an attempt before may have learnt something."""
+    learnt = engines.store.load() or receipt
+    return engines.revert(learnt, next(each for each in learnt.engines if each.name == record.name))
 
-    def _revert_specifications(self, receipt: Receipt) -> Receipt:
-        """Revert the CDI specifications; return the receipt with what was learnt on the way."""
-        seen = cdi_files.read_specifications(self.node, self.store, [file.path for file in receipt.specifications])
-        works = [cdi_files.reverted(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
-        if not works:
-            return receipt
-        files = (cdi_files.recorded(work, file) for work, file in zip(works, receipt.specifications, strict=True))
-        receipt = dataclasses.replace(
-            receipt, state=State.REVERTING, specifications=tuple(file for file in files if file is not None)
-        )
-        originals = {memory.digest(work.base): work.base for work in works if work.base is not None}
-        self.store.save(receipt, originals)
-        for work in works:
-            if work.note:
-                log.get().warning("Somebody changed the CDI specification", file=work.path, what=work.note)
-            self.engines.switcher.writer.write(None, cdi_files.file_of(work), work.target)
+
+def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt:
+    """Revert the CDI specifications; return the receipt with what was learnt on the way."""
+    seen = cdi_files.read_specifications(engines.node, engines.store, [file.path for file in receipt.specifications])
+    works = [cdi_files.reverted(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
+    if not works:
         return receipt
+    files = (cdi_files.recorded(work, file) for work, file in zip(works, receipt.specifications, strict=True))
+    receipt = dataclasses.replace(
+        receipt, state=State.REVERTING, specifications=tuple(file for file in files if file is not None)
+    )
+    originals = {memory.digest(work.base): work.base for work in works if work.base is not None}
+    engines.store.save(receipt, originals)
+    for work in works:
+        if work.note:
+            log.get().warning("Somebody changed the CDI specification", file=work.path, what=work.note)
+        engines.switcher.writer.write(None, cdi_files.file_of(work), work.target)
+    return receipt

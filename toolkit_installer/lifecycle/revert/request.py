@@ -51,7 +51,7 @@ def ask_to_leave(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bo
 def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: bool) -> bool:
     """Leave the request and signal the instance; return False if it was ending, or becoming another program, just then.
 
-    Raises AlreadyRunningError.
+    Raises AlreadyRunningError, ConfigurationError.
     """
     process = processes.inspect_process(pid)
     if process is None or not _is_installer(node, path, process):
@@ -63,9 +63,22 @@ def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: 
             hint="run uninstall where it runs, in the same PID namespace (`hostPID: true`); or look at what that "
             "process is, and end it",
         )
-    _leave(store, KEEP if keep_toolkit else REMOVE)
+    if store.exists():  # without that folder nothing is installed that the request could be about
+        store.require_private()
+        try:
+            store.leave_request(KEEP if keep_toolkit else REMOVE)
+        except NodeError as error:
+            if error.number != errno.ENOENT:
+                raise
+            # the instance removed its folder just now: it cleans up already
     log.get().info("Asking the running instance to clean up and leave", pid=pid)
-    return _sent(node, process)
+    try:
+        processes.send(node.calls, process, signal.SIGTERM)
+    except ConfigurationError:
+        if processes.inspect_process(process.pid) == process:
+            raise
+        return False  # it ended, or went to sleep or woke up, which makes another program of it
+    return True
 
 
 def _is_installer(node: Node, path: str, process: Process) -> bool:
@@ -80,27 +93,3 @@ def _is_installer(node: Node, path: str, process: Process) -> bool:
     started_as = next((word for word in process.arguments[1:] if not word.startswith("-")), "")
     ours = posixpath.basename(started_as) in _PROGRAMS or f"/{_PACKAGE}/" in started_as or started_as == _PACKAGE
     return ours or locks.named(node.files, path) == process.pid
-
-
-def _sent(node: Node, process: Process) -> bool:
-    """Send SIGTERM; return False if the process is not the one that was seen any more. Raises ConfigurationError."""
-    try:
-        processes.send(node.calls, process, signal.SIGTERM)
-    except ConfigurationError:
-        if processes.inspect_process(process.pid) == process:
-            raise
-        return False  # it ended, or went to sleep or woke up, which makes another program of it
-    return True
-
-
-def _leave(store: ReceiptStore, request: bytes) -> None:
-    """Leave the request in the receipt's folder; without that folder nothing is installed that it could be about."""
-    if not store.exists():
-        return
-    store.require_private()
-    try:
-        store.leave_request(request)
-    except NodeError as error:
-        if error.number != errno.ENOENT:
-            raise
-        # the instance removed its folder just now: it cleans up already

@@ -11,7 +11,8 @@ from toolkit_installer.engines.common.undisturbed import undisturbed
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.revert import adopt
-from toolkit_installer.lifecycle.revert.node import Remainder, Reverter
+from toolkit_installer.lifecycle.revert.engine import EngineReverter
+from toolkit_installer.lifecycle.revert.node import Remainder, revert_recorded
 from toolkit_installer.lifecycle.still_needed import named_in_files
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
@@ -98,14 +99,14 @@ def _remove_pid_file(node: Node, path: str) -> None:
 def revert(  # what a cleanup depends on
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
 ) -> Remainder:
-    """Revert what the receipt records. Raises as Reverter.revert does, but ChangedMeanwhileError."""
+    """Revert what the receipt records. Raises as `revert_recorded` does, but ChangedMeanwhileError."""
     own = [settings.asked_of(name) for name in registry.names()]
     known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
 
     def work() -> Remainder:
         # an attempt before this one may have learnt something, and recorded it
-        reverter = Reverter(node, store, attention, settings.reload_timeout)
-        return reverter.revert(store.load() or receipt, keep_toolkit=keep_toolkit, known=known)
+        engines = EngineReverter(node, store, attention, settings.reload_timeout)
+        return revert_recorded(engines, store.load() or receipt, keep_toolkit=keep_toolkit, known=known)
 
     with signals.deferred():  # what was begun comes to its end, however often it is told to stop
         return undisturbed(work)

@@ -93,7 +93,8 @@ def _watched() -> list[_Container]:
                 own = [_Container(f"of PID {pid}", None, pid, "whose command line is wiped")]
             found += own
             if name != _MONITOR:
-                engines.setdefault(_neighbourhood(pid), pid)
+                around = os.stat(f"/proc/{pid}/cwd/..")  # the folder around the shim's bundle
+                engines.setdefault((around.st_dev, around.st_ino), pid)
         except PermissionError:
             found.append(_hidden(pid))
         except (FileNotFoundError, ProcessLookupError):
@@ -122,12 +123,6 @@ def _of_shim(pid: int, arguments: list[str]) -> list[_Container]:
     if os.path.basename(flag_value(arguments, "-runtime-root") or "") == _RUNC_ROOT:
         return []
     return [_Container(os.path.basename(workdir), None, pid, f"PID {pid}")]
-
-
-def _neighbourhood(pid: int) -> tuple[int, int]:
-    """Return the device and inode of the folder around a shim's bundle. Raises FileNotFoundError."""
-    status = os.stat(f"/proc/{pid}/cwd/..")
-    return status.st_dev, status.st_ino
 
 
 def _beside(pid: int) -> list[_Container]:

@@ -15,7 +15,6 @@ from toolkit_installer.engines.detect.table import TABLE, UNIT_FOLDERS
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName
 
 _ROWS = [row for row in TABLE if row.refused is None]
@@ -107,17 +106,12 @@ def told(node: Node) -> Iterator[str]:
             continue
         yield from _flagged(" ".join(process.arguments))
         if process.hidden and process.name in PROCESS_NAMES[EngineName.CONTAINERD]:
-            config = _config_of(process)
+            try:
+                config = root_file.told_config(process)
+            except ConfigurationError as error:
+                log.get().warning("What an engine reads cannot be looked at for the toolkit", reason=error.reason)
+                continue
             yield from (config,) if config is not None else ()
-
-
-def _config_of(process: Process) -> str | None:
-    """Return the file of a containerd whose command line is wiped, None where nothing tells it."""
-    try:
-        return root_file.told_config(process)
-    except ConfigurationError as error:
-        log.get().warning("What an engine reads cannot be looked at for the toolkit", reason=error.reason)
-        return None
 
 
 def _flagged(text: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ because it finds the toolkit does not count: it goes by itself.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import posixpath
@@ -146,13 +147,13 @@ class _Search:
 
     def _look(self, reader: Reader, path: str, content: bytes) -> None:
         named = self._mentioned(reader, content)
-        layout = _making(self._node, path) if named else None
-        if layout is not None and layout.detects:
-            self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
-        elif layout is not None:
-            return  # generated from a file that is looked at by itself, and generated again without the toolkit
-        elif named:
+        layout = None
+        with contextlib.suppress(ConfigurationError):
+            layout = root_file.layout_for(self._node, path) if named else None
+        if layout is None or path not in (layout.generated, layout.source) or path == layout.drop_in:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
+        elif layout.detects:  # any other is generated from a file that is looked at by itself, again at each start
+            self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
 
     def look_at_processes(self) -> None:
         """Look at what the node's engines were started with."""
@@ -221,16 +222,6 @@ def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
         if any(beneath(leads, folder) for folder in folders):
             return True
     return False
-
-
-def _making(node: Node, path: str) -> Layout | None:
-    """Return the layout of the distribution that generates this file at each start; None: it is no such file."""
-    try:
-        layout = root_file.layout_for(node, path)
-    except ConfigurationError:
-        return None
-    made = layout is not None and path in (layout.generated, layout.source) and path != layout.drop_in
-    return layout if made else None
 
 
 def _default_of(layout: Layout, path: str, content: bytes, folders: Sequence[str]) -> Iterator[Naming]:
