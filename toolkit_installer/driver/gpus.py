@@ -88,10 +88,7 @@ def find_gpus(node: Node) -> Gpus:
 
 
 def find_usable_gpus(node: Node, toolkit: ToolkitSettings) -> Gpus:
-    """Return what `find_gpus` does, and where that is nothing, whether an installed driver works: then it has a GPU.
-
-    Raises NodeError, Stopped.
-    """
+    """Return what `find_gpus` does; where there is none, a working driver counts as one. Raises NodeError, Stopped."""
     seen = find_gpus(node)
     if not seen.absent:
         return seen

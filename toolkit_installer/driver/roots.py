@@ -229,10 +229,11 @@ def _described(node: Node, toolkit: ToolkitSettings, place: _Place, seen_at: str
 
 def _said_by_operator(node: Node) -> tuple[_Place, ...]:
     """Return the root that the GPU Operator's validator names, if it does. Raises NodeError, ConfigurationError."""
-    seen = [found for reader in node.readers() if (found := reader.read_file(DRIVER_READY)) is not None]
-    if not seen:
+    said_by = (reader.read_file(DRIVER_READY) for reader in node.readers())
+    seen = next((found for found in said_by if found is not None), None)
+    if seen is None:
         return ()
-    pairs = [line.strip().partition("=") for line in seen[0].content.decode(errors="replace").splitlines()]
+    pairs = [line.strip().partition("=") for line in seen.content.decode(errors="replace").splitlines()]
     said = {name: value.strip("\"'") for name, equals, value in pairs if equals}
     paths = {name: posixpath.normpath(value) for name, value in said.items() if value.startswith("/")}
     if "NVIDIA_DRIVER_ROOT" not in paths:

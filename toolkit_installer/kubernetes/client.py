@@ -75,10 +75,7 @@ class ApiServer:
         return self._read("namespace")
 
     def get(self, path: str, seconds: float) -> Answer:
-        """Return what the API server says of the object at `path`, within `seconds`.
-
-        Raises Stopped, and nothing else.
-        """
+        """Return what the API server says of the object at `path`, within `seconds`. Raises Stopped alone."""
         return self._asked("GET", path, None, seconds)
 
     def review(self, seconds: float) -> Answer:

@@ -12,7 +12,7 @@ import dataclasses
 import http
 import time
 import urllib.parse
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from toolkit_installer import log
 from toolkit_installer.kubernetes import verdicts
@@ -43,10 +43,7 @@ _HINT = "the ServiceAccount needs get on this DaemonSet, on this namespace and o
 
 
 class Question:
-    """Asks at the start, until somebody has answered, and when it is told to stop.
-
-    `standing` is what has to be remembered in between.
-    """
+    """Asks at the start, until somebody has answered, and at the end; `standing` is to be remembered in between."""
 
     def __init__(self, cluster: ClusterSettings) -> None:
         self._cluster = cluster
@@ -160,7 +157,12 @@ class Question:
             if verdicts.accepted(answers.values()):
                 since = None  # also in a round that another answer leaves without a verdict
             if found.verdict is Verdict.STRANGER:
-                doubt = self._doubt(answers.values())
+                refused = next(
+                    each for each in answers.values() if verdicts.is_refused(each, http.HTTPStatus.UNAUTHORIZED)
+                )
+                review = self._api.review(_ONE_SECONDS)  # for whom does the API server take this pod?
+                self._remember(review)
+                doubt = verdicts.doubt(refused, review, self.standing.accepted, time.time())
                 found = dataclasses.replace(found, why=f"{found.why}; {doubt}" if doubt else found.why)
                 since = None if doubt else since or now
             elif found.verdict is not Verdict.UNKNOWN:  # who says nothing for a while takes nothing back
@@ -174,13 +176,6 @@ class Question:
             log.get().debug("Asking the API server again", said=found.why)
             signals.rest(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-    def _doubt(self, answers: Iterable[Answer]) -> str:
-        """Ask for whom the API server takes this pod; return why its 401 is no sign of a deletion."""
-        refused = next(each for each in answers if verdicts.is_refused(each, http.HTTPStatus.UNAUTHORIZED))
-        review = self._api.review(_ONE_SECONDS)
-        self._remember(review)
-        return verdicts.doubt(refused, review, self.standing.accepted, time.time())
 
     def _round(self, deadline: float, *, patient: bool) -> dict[Asked, Answer]:
         """Return what was answered; with `patient`, who says nothing is asked again until the deadline.

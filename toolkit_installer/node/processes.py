@@ -32,16 +32,14 @@ class ProcessGoneError(ConfigurationError):
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process that we believe, as it was seen.
-
-    `started` (seconds since the epoch) tells it from a later one with the same PID.
-    """
+    """A process that we believe, as it was seen."""
 
     pid: int
     name: str
     executable: str
     arguments: tuple[str, ...]
     started: float
+    """Seconds since the epoch, which tell it from a later one with the same PID."""
     unit: str | None
     """The systemd service that it belongs to, such as `docker.service`."""
     hidden: bool = False
@@ -214,10 +212,7 @@ def _unit(cgroups: str) -> str | None:
 
 
 def send(calls: SystemCalls, process: Process, number: signal.Signals) -> None:
-    """Signal exactly this process.
-
-    Raises ProcessGoneError if it is no longer there, ConfigurationError if it is PID 0 or 1, NodeError.
-    """
+    """Signal this process alone. Raises ProcessGoneError if it ended, ConfigurationError for PID 0 or 1, NodeError."""
     if process.pid <= 1:
         raise ConfigurationError(f"PID {process.pid} is never signalled", hint="use --restart-mode systemd or none")
     try:

@@ -36,17 +36,11 @@ class Folders(Reader):
         return tuple(folder for folder in self.missing_folders(path) if self._make(folder, mode))
 
     def folders_of_ours(self, path: str) -> tuple[str, ...]:
-        """Return which of the folder `path` and its parents are not there, or made by us, outermost first.
-
-        Raises NodeError.
-        """
+        """Return which of `path` and its parents are not there, or made by us, outermost first. Raises NodeError."""
         return self._innermost(path, lambda folder: self.own_status(folder) is None or bool(self._mark_of(folder)))
 
     def made_by_others(self, path: str) -> bool:
-        """Tell whether the folder at the canonical `path` is there, and lacks our mark where it could have one.
-
-        Raises NodeError.
-        """
+        """Tell whether the folder at the canonical `path` is there and lacks a mark it could have. Raises NodeError."""
         return self._mark_of(path) is False
 
     def flush_folder(self, path: str) -> None:

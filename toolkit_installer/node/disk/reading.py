@@ -101,10 +101,7 @@ class Reader:
         return []
 
     def matching(self, pattern: str) -> Sequence[str]:
-        """Return the paths that a pattern matches and that are there, sorted; a wildcard stands in one name alone.
-
-        Raises NodeError.
-        """
+        """Return the sorted paths that match and are there; a wildcard stands in one name alone. Raises NodeError."""
         places = ["/"]
         for part in pattern.strip("/").split("/"):
             if "*" in part:
