@@ -194,7 +194,6 @@ class Applier:
             self.switcher.writer.write(None, cdi_files.file_of(work), work.content)
         except ChangedMeanwhileError:
             log.get().warning("Somebody else wrote the CDI specification meanwhile: it stays", file=work.path)
-            return None
         except InstallerError as failure:
             log.get().error("The CDI specification could not be given back", file=work.path, reason=str(failure))
             return failure

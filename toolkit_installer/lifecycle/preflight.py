@@ -16,7 +16,6 @@ from toolkit_installer.lifecycle.plan import EngineWork, Plan
 from toolkit_installer.lifecycle.still_needed import stranding
 from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node.disk import access
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
 from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
@@ -50,10 +49,9 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
     _refuse_toolkit_folder(node, made.toolkit.folder)
     for wanted in (wanted for work in made.engines for wanted in work.desired.files if wanted.changes):
         way_out = "--no-runtime-config installs the toolkit and leaves the engine to you"
-        _refuse_obstacle(access.obstacle(node.root, wanted.path), way_out)
+        _refuse_obstacle(node, wanted.path, way_out)
     for specification in (each for each in made.specifications if each.changes):
-        obstacle = access.obstacle(node.root, specification.path)
-        _refuse_obstacle(obstacle, "--cdi-output-dir chooses another folder")
+        _refuse_obstacle(node, specification.path, "--cdi-output-dir chooses another folder")
 
 
 def refuse_contradictions(node: Node, facts: Facts) -> None:
@@ -129,10 +127,11 @@ def _refuse_toolkit_folder(node: Node, folder: str) -> None:
         )
     # the receipt stands beside it
     for place in (folder, posixpath.dirname(folder)):
-        _refuse_obstacle(access.obstacle(node.root, f"{node.files.canonical(place)}/."), _ELSEWHERE)
+        _refuse_obstacle(node, f"{node.files.canonical(place)}/.", _ELSEWHERE)
 
 
-def _refuse_obstacle(obstacle: NodeError | None, way_out: str) -> None:
+def _refuse_obstacle(node: Node, path: str, way_out: str) -> None:
+    obstacle = access.obstacle(node.root, path)
     if obstacle is not None:
         hints = [obstacle.hint] if obstacle.hint else []
         obstacle.hint = "; ".join(["nothing was changed", *hints, way_out])

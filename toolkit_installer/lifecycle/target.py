@@ -44,10 +44,8 @@ def resolve(settings: Settings, node: Node) -> Target:
         os.path.isdir,
     )
     contents = payload.find_payload(Tree(source), source, os.uname().machine)
-    engines: tuple[Request, ...] = ()
-    if settings.configure_engine:
-        found = decide.detect(node, settings)
-        engines = tuple(_request(each, contents, settings.toolkit.folder) for each in found)
+    found = decide.detect(node, settings) if settings.configure_engine else ()
+    engines = tuple(_request(each, contents, settings.toolkit.folder) for each in found)
     return Target(settings, driver, contents, engines, away)
 
 

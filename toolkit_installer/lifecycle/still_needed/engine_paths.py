@@ -19,6 +19,7 @@ from toolkit_installer.settings import EngineName
 
 _ROWS = [row for row in TABLE if row.refused is None]
 """The rows whose engine could run the toolkit; the files of others may belong to local users."""
+_ENGINES = ("docker", "containerd", "crio")
 _OTHERS = (
     "/etc/containerd/conf.d/*.toml",
     "/etc/crio/crio.conf.d/*",
@@ -27,15 +28,9 @@ _OTHERS = (
     "/etc/containers/containers.conf.d/*.conf",
     "/usr/share/containers/containers.conf",
     "/usr/share/containers/containers.conf.d/*.conf",
-    "/etc/default/docker",
-    "/etc/default/containerd",
-    "/etc/default/crio",
-    "/etc/sysconfig/docker*",
-    "/etc/sysconfig/containerd*",
-    "/etc/sysconfig/crio*",
-    "/etc/conf.d/docker",
-    "/etc/conf.d/containerd",
-    "/etc/conf.d/crio",
+    *(f"/etc/default/{engine}" for engine in _ENGINES),
+    *(f"/etc/sysconfig/{engine}*" for engine in _ENGINES),
+    *(f"/etc/conf.d/{engine}" for engine in _ENGINES),
     "/etc/containers/containers.conf.modules/*.conf",
     "/usr/share/containers/containers.conf.modules/*.conf",
     "/root/.config/containers/containers.conf",

@@ -49,10 +49,7 @@ def holders(node: Node, folder: str, ours: Mapping[str, Container[str]] | None =
 
 
 def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecord], list[str]]:
-    """Return the engines that listen on usual sockets without a record, and, in words, the sockets that cannot be seen.
-
-    Raises NodeError.
-    """
+    """Return engines on usual sockets without a record, and in words the sockets hidden from us. Raises NodeError."""
     seen = {node.files.canonical(record.socket) for record in known}
     found, unseen = [], []
     usual = [(row.engine, row.socket) for row in TABLE if row.refused is None]

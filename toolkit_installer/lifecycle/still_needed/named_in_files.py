@@ -152,7 +152,8 @@ class _Search:
             layout = root_file.layout_for(self._node, path) if named else None
         if layout is None or path not in (layout.generated, layout.source) or path == layout.drop_in:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
-        elif layout.detects:  # any other is generated from a file that is looked at by itself, again at each start
+        elif layout.detects:
+            # any other is generated from a file that is looked at by itself, and generated again without the toolkit
             self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
 
     def look_at_processes(self) -> None:
