@@ -110,7 +110,7 @@ class Verifier:
     def until_served(
         self, switch: Switch, heard: str, signal: Callable[[Live], bool] | None, *, interruptible: bool
     ) -> None:
-        """Wait until the engine serves its files.
+        """Wait until `switch.wrong` has nothing to say against what the engine answers, twice in one process' life.
 
         `signal` signals one that has just answered and tells whether that could be done; None where that is not
         wanted. `heard` is what is said first of an engine that does not come to serve. Raises NotServedError; Stopped

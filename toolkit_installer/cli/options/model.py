@@ -84,6 +84,8 @@ class Unbuilt:
 class Option:
     """One option: how it is spelt, read, explained and, if nobody gives it, defaulted.
 
+    `name` is also the field of Settings, EngineSettings or ToolkitSettings that it fills (`Answers.settings`); `build`
+    has the exceptions.
     `flags` begins with the name that messages use; not given, it is the option's own. `variables` are looked at in
     order, and one that is named after an engine (`DOCKER_CONFIG`) counts for that engine only; not given, they are
     called as the long flags are (`--log-format`, LOG_FORMAT). `default` is written as a user would write it.
