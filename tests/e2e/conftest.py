@@ -46,18 +46,12 @@ def skips_are_failures() -> bool:
     return os.environ.get("CI") == "true" or os.environ.get("E2E_NO_SKIP") == "1"
 
 
-_LONGEST = ("fleet", "configured", "drivers", "rollouts", "outages", "deletions", "starting")
-"""The files of tests on a cluster that take longest, from the longest on: three workers end at about the same time."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have the longest files of tests on a cluster come first, and before them those with a cluster of their own.
+    """Have the tests with a cluster of their own come first: beside the one that others share it would be one too many.
 
-    Beside the one that others share it would be one too many: each systemd and kubelet of a node takes some of the
-    inotify instances that the kernel gives a user.
+    Each systemd and kubelet of a node takes some of the inotify instances that the kernel gives a user, which are 128.
     """
-    order = {f"test_cluster_{name}": number for number, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    items.sort(key=lambda item: "audited" not in getattr(item, "fixturenames", ()))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
-from tests.e2e.cluster.nodes import KEPT
 from tests.e2e.cluster.rollout import GPU, LABEL, NAME, NAMESPACE, TAINT, RealCluster, wait_until
 from tests.e2e.cluster.standings import RELOADS, changes
 from tests.e2e.program import SCRIPTS
@@ -20,8 +17,7 @@ def tidy(cluster: RealCluster) -> None:
     _objects(cluster)
     for name, node in cluster.nodes.items():
         node.host.path(f"/{RELOADS}").unlink(missing_ok=True)
-        for path in node.host.path(KEPT).glob("*"):
-            shutil.rmtree(path)
+        node.forget_logs()
         if changes(cluster.untouched[name], node.differences()):
             node.host.run(SCRIPTS / "toolkit-installer", "uninstall", check=False, within=120)
 
