@@ -41,11 +41,11 @@ def group(*, within: float = 60.0) -> Iterator[str]:
 def _kill_all(found: Path) -> list[int]:
     """Send SIGKILL to all that is in a control group; return which they were."""
     members: list[int] = []
-    for file in found.glob("**/cgroup.procs"):
+    for folder, _, _ in os.walk(found):  # which passes over what is gone: the runtime removes its groups as well
         try:
-            members += map(int, file.read_text().split())
+            members += map(int, (Path(folder) / "cgroup.procs").read_text().split())
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):  # the runtime removes its groups as well
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
                 raise
     for pid in members:
         with contextlib.suppress(ProcessLookupError):
