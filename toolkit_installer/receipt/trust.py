@@ -39,7 +39,6 @@ def load(node: Node, store: ReceiptStore) -> Receipt | None:
     made, and NodeError where the node cannot be looked at. Reads, never writes.
     """
     path = f"{store.folder}/{schema.FILE}"
-    store.require_private()
     require_ours(node, path)
     found = store.load()
     if found is not None:
