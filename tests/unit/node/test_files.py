@@ -315,10 +315,27 @@ def test_a_copy_is_whole_whatever_the_kernel_can_do(
     assert names(files) == ["daemon.json"]
 
 
-def test_a_copy_that_the_kernel_gives_up_half_way_is_begun_anew(
+def test_where_the_file_system_shares_blocks_nothing_is_copied(
+    files: Files, calls: Calls, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clone(_self: SystemCalls, origin: int, target: int) -> None:
+        os.copy_file_range(origin, target, SPARSE, 0, 0)
+
+    monkeypatch.setattr(SystemCalls, "clone", clone)
+    files.copy(str(source), PATH, own_metadata(0o755))
+    assert place(files).read_bytes() == source.read_bytes()
+    assert not {"copy_range", "write"} & set(calls.noted)
+
+
+def no_reflink(*_arguments: object) -> None:
+    raise OSError(errno.ENOTTY, "")
+
+
+def test_a_copy_that_the_kernel_gives_up_half_way_goes_on_through_memory_where_it_stopped(
     files: Files, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
+    written: list[int] = []
 
     def copy_range(_self: SystemCalls, origin: int, target: int, _count: int) -> int:
         asked.append(1)
@@ -326,19 +343,78 @@ def test_a_copy_that_the_kernel_gives_up_half_way_is_begun_anew(
             raise OSError(errno.EXDEV, "")
         return os.copy_file_range(origin, target, 100_000)
 
+    def write(_self: SystemCalls, fd: int, data: bytes | memoryview) -> int:
+        written.append(os.write(fd, data))
+        return written[-1]
+
     monkeypatch.setattr(SystemCalls, "copy_range", copy_range)
-    monkeypatch.setattr(SystemCalls, "clone", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOTTY, "")))
+    monkeypatch.setattr(SystemCalls, "write", write)
+    monkeypatch.setattr(SystemCalls, "clone", no_reflink)
+    files.copy(str(source), PATH, own_metadata(0o644))
+    assert place(files).read_bytes() == source.read_bytes()
+    assert sum(written) == SPARSE - 200_000
+
+
+def test_a_kernel_that_copies_nothing_and_says_no_error_leaves_no_empty_file(
+    files: Files, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SystemCalls, "copy_range", lambda *_: 0)
+    monkeypatch.setattr(SystemCalls, "clone", no_reflink)
     files.copy(str(source), PATH, own_metadata(0o644))
     assert place(files).read_bytes() == source.read_bytes()
 
 
-@pytest.mark.parametrize("call", ["clone", "copy_range"])
-def test_a_copy_on_a_full_disk_fails_and_leaves_what_was_there(
-    files: Files, calls: Calls, source: Path, call: str
+def shorter(source: Path) -> None:
+    before = source.stat()
+    os.truncate(source, 150_000)
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))  # what a file system's coarse clock comes to
+
+
+def longer(source: Path) -> None:
+    with source.open("ab") as stream:
+        stream.write(b"more")
+
+
+def another_of_the_same_length(source: Path) -> None:
+    with source.open("r+b") as stream:
+        stream.write(b"HEAD")
+    os.utime(source, (1, 1))  # the clock of a file system may not have moved on since the test made the file
+
+
+@pytest.mark.parametrize("change", [shorter, longer, another_of_the_same_length])
+@pytest.mark.parametrize("by_kernel", [True, False], ids=["by the kernel", "through memory"])
+def test_a_file_that_somebody_changes_while_it_is_copied_is_not_put_in_place(
+    files: Files, source: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], *, by_kernel: bool
+) -> None:
+    """The first version's beginning and the second one's end are neither."""
+    place(files).write_bytes(OLD)
+    changes = [change]
+
+    def copy_range(_self: SystemCalls, origin: int, target: int, _count: int) -> int:
+        copied = os.copy_file_range(origin, target, 100_000)
+        while changes:
+            changes.pop()(source)
+        if not by_kernel:
+            raise OSError(errno.EOPNOTSUPP, "")
+        return copied
+
+    monkeypatch.setattr(SystemCalls, "copy_range", copy_range)
+    monkeypatch.setattr(SystemCalls, "clone", no_reflink)
+    with pytest.raises(ConfigurationError, match="changed while it was copied") as raised:
+        files.copy(str(source), PATH, own_metadata(0o644))
+    assert raised.value.path == str(source)
+    assert place(files).read_bytes() == OLD
+    assert names(files) == ["daemon.json"]
+
+
+@pytest.mark.parametrize("call", ["clone", "copy_range", "write"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_copy_on_a_full_or_broken_disk_fails_and_leaves_what_was_there(
+    files: Files, calls: Calls, source: Path, call: str, number: int
 ) -> None:
     place(files).write_bytes(OLD)
-    calls.errors = {"clone": errno.EOPNOTSUPP, call: errno.ENOSPC}
-    with pytest.raises(NodeError, match="No space left"):
+    calls.errors = {"clone": errno.EOPNOTSUPP, "copy_range": errno.EXDEV, call: number}
+    with pytest.raises(NodeError, match=os.strerror(number)):
         files.copy(str(source), PATH, own_metadata(0o644))
     assert place(files).read_bytes() == OLD
     assert names(files) == ["daemon.json"]

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable
 from typing import TypeAlias
 
-from toolkit_installer.errors import InstallerError
+from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node.disk.folders import Folders, temporary_name
 from toolkit_installer.node.disk.reading import Metadata, xattrs
 from toolkit_installer.node.disk.root import attempt, opened
@@ -19,6 +19,13 @@ _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 """What open(2) says to O_TMPFILE where the file system, or the kernel, does not have it."""
 _NO_LINK = (errno.ENOENT, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)
 """What linkat(2) says where such a file cannot get a name: there is no /proc, or the file system forbids it."""
+
+_NO_KERNEL_COPY = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM)
+"""What ioctl_ficlone(2) and copy_file_range(2) say where the file systems, the kernel or its filter cannot do it."""
+_RANGE = 1 << 30
+"""Bytes that the kernel is asked to copy at once."""
+_PIECE = 1 << 20
+"""Bytes that are in memory at once where the kernel cannot copy."""
 
 Placing: TypeAlias = Callable[[int, str, str, int], None]
 """Brings a temporary file to its place. Given: the open folder, the temporary name, the name, the open file."""
@@ -34,10 +41,20 @@ class Writer(Folders):
     def copy(self, source: str, path: str, metadata: Metadata) -> None:
         """Make the canonical `path` a copy of the installer's own file `source`, by the kernel where it can.
 
-        What was there is replaced atomically. Raises NodeError, ConfigurationError.
+        What was there is replaced atomically. Raises NodeError, ConfigurationError: that, too, where somebody changes
+        `source` meanwhile.
         """
         with attempt("read it", source), opened(source, os.O_RDONLY) as origin:
-            self._put(path, lambda fd: self._copy_all(origin, fd), metadata, self._rename)
+
+            def fill(fd: int) -> None:
+                before = os.fstat(origin)
+                self._copy_all(origin, fd)
+                copied = (os.fstat(origin).st_mtime_ns, os.fstat(fd).st_size)
+                if copied != (before.st_mtime_ns, before.st_size):
+                    hint = "start again once nobody writes it any more"
+                    raise ConfigurationError("was changed while it was copied", path=source, hint=hint)
+
+            self._put(path, fill, metadata, self._rename)
 
     def symlink(self, target: str, path: str) -> None:
         """Make the canonical `path` a symlink to `target`, atomically. Raises NodeError."""
@@ -142,29 +159,37 @@ class Writer(Folders):
             rest = rest[self.calls.write(fd, rest) :]
 
     def _copy_all(self, source: int, target: int) -> None:
-        """Copy by sharing blocks, else by copy_file_range, else through memory."""
-        unsupported = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM)
+        """Copy by sharing blocks, else by copy_file_range, and what is left through memory.
+
+        No digest is taken on the way: to see the bytes costs three times as much as to have the kernel copy them.
+        """
         os.lseek(source, 0, os.SEEK_SET)  # another attempt may have read some of it
         try:
             self.calls.clone(source, target)
         except OSError as error:
-            if error.errno not in unsupported:
+            if error.errno not in _NO_KERNEL_COPY:
                 raise
         else:
             return
-        try:
-            while self.calls.copy_range(source, target, 1 << 30):
+        # each goes on where the one before it came to: some kernels copy nothing, or not all, and say no error
+        for piece in (self._copy_range, self._copy_piece):
+            while piece(source, target):
                 pass
+
+    def _copy_range(self, source: int, target: int) -> int:
+        """Have the kernel copy a piece; return how many bytes, 0 at the end and where the kernel cannot."""
+        try:
+            return self.calls.copy_range(source, target, _RANGE)
         except OSError as error:
-            if error.errno not in unsupported:
+            if error.errno not in _NO_KERNEL_COPY:
                 raise
-        else:
-            if os.fstat(source).st_size == os.fstat(target).st_size:
-                return
-        os.lseek(source, 0, os.SEEK_SET)
-        os.lseek(target, 0, os.SEEK_SET)
-        while chunk := os.read(source, 1 << 20):
-            self._write_all(target, chunk)
+            return 0
+
+    def _copy_piece(self, source: int, target: int) -> int:
+        """Copy a piece through memory; return how many bytes, 0 at the end."""
+        piece = os.read(source, _PIECE)
+        self._write_all(target, piece)
+        return len(piece)
 
     def _dress(self, fd: int, metadata: Metadata) -> None:
         """Give an open new file its owner, mode and attributes; the order keeps it closed to others meanwhile."""
