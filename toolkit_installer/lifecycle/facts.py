@@ -46,7 +46,7 @@ class ToolkitFacts:
     present: Mapping[str, Installed]
     """What stands there, of those names and of those that are to come."""
     digests: Mapping[str, str | None]
-    """SHA-256 of the payload's files, by their path in it; None for one that is not there."""
+    """SHA-256 of the payload's files for which something stands there, by their path in it; None for one that went."""
     in_use: Callable[[], bool]
     """Tells whether a container, or somebody else's CDI specification, needs a file of the folder."""
     named: Callable[[Collection[str]], frozenset[str]]

@@ -116,5 +116,6 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
         naming = named_in_files.naming(node, folder, instead=changing)
         return frozenset(path for each in naming for path in (each.path, node.files.canonical(each.path)))
 
-    digests = {path: source.digest(path) for path in wanted.values() if path is not None}
+    # nothing stands where a first install puts these: what is there to be compared is read, and nothing else
+    digests = {path: source.digest(path) for name, path in wanted.items() if path is not None and name in present}
     return ToolkitFacts(folder, tuple(recorded), present, digests, in_use, named)

@@ -130,7 +130,7 @@ def _wanted(file: ToolkitFile, digests: Mapping[str, str | None]) -> Installed:
     if file.content is not None:
         return Installed(digest=hashlib.sha256(file.content).hexdigest(), mode=file.mode)
     assert file.source is not None  # noqa: S101  # one of the three is set
-    return Installed(digest=digests[file.source], mode=file.mode)
+    return Installed(digest=digests.get(file.source), mode=file.mode)
 
 
 def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWork]) -> tuple[str, ...]:
