@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import posixpath
+from collections.abc import Callable
 
 import pytest
 
@@ -26,6 +27,7 @@ from tests.node.sweeps.matrix import (
     removes,
 )
 from tests.node.sweeps.ordering import ASKING, NAMES, disorder, on_the_node
+from toolkit_installer.toolkit import layout
 
 
 def calls_of(made: Bench, deed: Deed) -> list[Call]:
@@ -83,6 +85,74 @@ def test_what_a_killed_run_had_given_back_is_on_the_disk_before_the_next_one_rem
             after = made.do(worlds[instant], UNINSTALL).outcome.trace
             early = list(itertools.takewhile(lambda call: not removes(call, made.toolkit), after))
             assert flushed in early, f"killed before call {instant}, {calls[instant]}"
+
+
+def test_a_first_install_flushes_a_folder_once_for_files_that_follow_each_other_in_it(made: Bench) -> None:
+    """Nobody refers to them before the engine's file does: flushed one by one they cost as many waits for the disk."""
+    calls = calls_of(made, deed_of(INSTALL))
+    named = [at for at, call in enumerate(calls) if _brings_a_file_of_the_toolkit(call)]
+    folders = [folder_of(calls[at]) for at in named]
+    stretches = [folder for folder, _ in itertools.groupby(folders)]
+    assert len(folders) > 10
+    assert len(stretches) == 3  # the libraries, the configuration, the programs
+    since = calls[named[0] : named[-1] + 2]
+    assert [call.paths[0] for call in since if call.name == "fsync" and call.paths[0] in folders] == stretches
+
+
+def removed_by_somebody(made: Bench) -> World:
+    """The engine's file names what is gone."""
+    installed = made.after(made.original, INSTALL)
+    tree = {path: entry for path, entry in installed.tree.items() if not f"{path}/".startswith(f"{soundness.TOOLKIT}/")}
+    return World(tree, installed.served)
+
+
+def killed_before_the_toolkit(made: Bench) -> World:
+    done, worlds = made.instants(made.original, INSTALL)
+    return worlds[next(at for at, call in enumerate(done.outcome.trace) if brings(call, made.toolkit))]
+
+
+def killed_amid_the_toolkit(made: Bench) -> World:
+    done, worlds = made.instants(made.original, INSTALL)
+    at = [at for at, call in enumerate(done.outcome.trace) if brings(call, f"{made.toolkit}/nvidia-container-runtime")]
+    return worlds[at[0]]
+
+
+def left_by_an_older_installer(made: Bench) -> World:
+    """A file is there, and no receipt: who else knows of it is not known, either."""
+    tree = made.after(made.original, INSTALL).tree
+    older = {path: tree[path] for path in ("/usr/local/nvidia", soundness.TOOLKIT)}
+    library = next(path for path in tree if path.startswith(f"{soundness.TOOLKIT}/libnvidia-container.so.1."))
+    return World({**made.original.tree, **older, library: tree[library]}, made.original.served)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda made: made.after(made.original, INSTALL),
+        removed_by_somebody,
+        killed_before_the_toolkit,
+        killed_amid_the_toolkit,
+        left_by_an_older_installer,
+    ],
+    ids=["installed", "removed", "killed before", "killed amid", "older"],
+)
+def test_where_the_toolkit_may_be_in_use_each_file_is_on_the_disk_before_the_next_has_its_name(
+    made: Bench, start: Callable[[Bench], World]
+) -> None:
+    """After a power cut, a new wrapper would stand beside the old program, or none, that it calls."""
+    done = made.do(start(made), REINSTALL)
+    assert done.outcome.code == 0, done.outcome.output
+    calls = on_the_node(done.outcome.trace, str(made.node.root))
+    named = [at for at, call in enumerate(calls) if _brings_a_file_of_the_toolkit(call)]
+    assert len(named) > 2
+    for at in named:
+        assert calls[at + 1] == Call("fsync", (folder_of(calls[at]),))
+
+
+def _brings_a_file_of_the_toolkit(call: Call) -> bool:
+    """Tell whether a call has a file of the toolkit get its name; its folders get theirs in the same way."""
+    folders = {soundness.TOOLKIT, *(f"{soundness.TOOLKIT}/{folder}" for folder in layout.FOLDERS)}
+    return call.name in RENAMES and _in_place(call.paths[-1]) and call.paths[-1] not in folders
 
 
 def _unlinks(made: Bench, call: Call) -> bool:

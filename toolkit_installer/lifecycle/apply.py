@@ -102,9 +102,8 @@ class Applier:
         work = seen.plan.toolkit
         for folder in receipt.folders:
             self.node.files.make_folders(folder)
-        for file in work.write:
-            self._safe_point()
-            toolkit_files.put(self.node, work.folder, seen.target.payload.root, file)
+        first = seen.receipt is None and not work.present
+        toolkit_files.install(self.node, work, seen.target.payload.root, self._safe_point, first=first)
         if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
             # a killed run may have renamed what is in its place, and not on the disk: before a power cut
             toolkit_files.flush(self.node, work, receipt.folders)

@@ -32,13 +32,17 @@ Placing: TypeAlias = Callable[[int, str, str, int], None]
 
 
 class Writer(Folders):
-    """The files beneath one root, to be read and written."""
+    """The files beneath one root, to be read and written.
 
-    def overwrite(self, path: str, content: bytes, metadata: Metadata) -> None:
+    What is in a file is on the disk before it gets its name. Its name is when a method returns, but for those with
+    `flush`, where it is False: the name is then as durable as `flush_folder`, which the caller owes, makes it.
+    """
+
+    def overwrite(self, path: str, content: bytes, metadata: Metadata, *, flush: bool = True) -> None:
         """Make the canonical `path` a file with this content, whatever is there now: for files wholly ours."""
-        self._put(path, lambda fd: self._write_all(fd, content), metadata, self._rename)
+        self._put(path, lambda fd: self._write_all(fd, content), metadata, self._rename, flush=flush)
 
-    def copy(self, source: str, path: str, metadata: Metadata) -> None:
+    def copy(self, source: str, path: str, metadata: Metadata, *, flush: bool = True) -> None:
         """Make the canonical `path` a copy of the installer's own file `source`, by the kernel where it can.
 
         What was there is replaced atomically. Raises NodeError, ConfigurationError: that, too, where somebody changes
@@ -54,9 +58,9 @@ class Writer(Folders):
                     hint = "start again once nobody writes it any more"
                     raise ConfigurationError("was changed while it was copied", path=source, hint=hint)
 
-            self._put(path, fill, metadata, self._rename)
+            self._put(path, fill, metadata, self._rename, flush=flush)
 
-    def symlink(self, target: str, path: str) -> None:
+    def symlink(self, target: str, path: str, *, flush: bool = True) -> None:
         """Make the canonical `path` a symlink to `target`, atomically. Raises NodeError."""
         with attempt("create the symlink", path), self.root.parent(path) as (folder, name):
             refuse_if_others_write(folder, path)
@@ -68,7 +72,8 @@ class Writer(Folders):
             except OSError:
                 self._discard(temporary, folder)
                 raise
-            self.calls.fsync(folder)
+            if flush:
+                self.calls.fsync(folder)
 
     def remove(self, path: str) -> None:
         """Remove the file or symlink at the canonical `path`, durably; nothing there is fine. Raises NodeError."""
@@ -90,7 +95,9 @@ class Writer(Folders):
         elif status is not None:
             self.remove(leftover)
 
-    def _put(self, path: str, fill: Callable[[int], None], metadata: Metadata, place: Placing) -> None:
+    def _put(
+        self, path: str, fill: Callable[[int], None], metadata: Metadata, place: Placing, *, flush: bool = True
+    ) -> None:
         """Create a temporary file beside `path`, fill it, and let `place` bring it there. Raises NodeError."""
         with attempt("write it", path), self.root.parent(path) as (folder, name):
             refuse_if_others_write(folder, path)
@@ -104,7 +111,8 @@ class Writer(Folders):
                 raise
             finally:
                 os.close(fd)
-            self.calls.fsync(folder)
+            if flush:
+                self.calls.fsync(folder)
 
     def _filled(self, temporary: str, folder: int, fill: Callable[[int], None], metadata: Metadata) -> int:
         """Return a new file, open, under its temporary name, with all that is in it on the disk.
