@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import shutil
 import signal
-import sys
 import time
 
 from toolkit_installer import log
@@ -17,6 +13,7 @@ from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
+from toolkit_installer.node.status_line import StatusLine
 from toolkit_installer.settings import Settings, WithoutGpu
 
 _LOOK_SECONDS = 3.0
@@ -31,14 +28,14 @@ def wait(node: Node, settings: Settings, seconds: float | None) -> Driver | None
     With `--without-gpu idle` that is None where the node shows no GPU, or none any more. HUP: it is looked at once.
     Raises DriverNotReadyError, and Stopped when a signal says so.
     """
-    progress = _Progress(on=settings.log_format is None)
+    progress = StatusLine(on=settings.log_format is None)
     try:
         return _wait(node, settings, seconds, progress)
     finally:
         progress.clear()
 
 
-def _wait(node: Node, settings: Settings, seconds: float | None, progress: _Progress) -> Driver | None:
+def _wait(node: Node, settings: Settings, seconds: float | None, progress: StatusLine) -> Driver | None:
     began = time.monotonic()
     said: tuple[str, ...] | None = None
     said_at = began
@@ -63,7 +60,7 @@ def _wait(node: Node, settings: Settings, seconds: float | None, progress: _Prog
         _rest(end, began, progress, seen.missing)
 
 
-def _rest(end: float, began: float, progress: _Progress, missing: tuple[str, ...]) -> None:
+def _rest(end: float, began: float, progress: StatusLine, missing: tuple[str, ...]) -> None:
     """Sleep until `end`, or a HUP. Raises Stopped."""
     while (now := time.monotonic()) < end:
         progress.show(f"Waiting for the driver, {_duration(now - began)}: {'; '.join(missing)}")
@@ -77,28 +74,3 @@ def _rest(end: float, began: float, progress: _Progress, missing: tuple[str, ...
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-class _Progress:
-    """One line on stderr that is written over again and again; nothing where that is no terminal, or not wanted."""
-
-    def __init__(self, *, on: bool) -> None:
-        self._on = on and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._shown = False
-
-    def show(self, text: str) -> None:
-        if self._on:
-            width = shutil.get_terminal_size().columns - 1
-            plain = "".join(letter if letter.isprintable() else " " for letter in text)
-            self._write(f"\r\x1b[K{plain[:width]}")
-            self._shown = True
-
-    def clear(self) -> None:
-        if self._shown:
-            self._write("\r\x1b[K")
-            self._shown = False
-
-    @staticmethod
-    def _write(text: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that went away is no reason to stop waiting
-            os.write(sys.stderr.fileno(), text.encode())

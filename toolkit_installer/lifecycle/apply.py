@@ -11,6 +11,7 @@ from toolkit_installer.engines.api import Live
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.lifecycle import plan, record
 from toolkit_installer.lifecycle.files import cdi as cdi_files
+from toolkit_installer.lifecycle.files import installing
 from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.plan import EngineWork
@@ -102,8 +103,7 @@ class Applier:
         work = seen.plan.toolkit
         for folder in receipt.folders:
             self.node.files.make_folders(folder)
-        first = seen.receipt is None and not work.present
-        toolkit_files.install(self.node, work, seen.target.payload.root, self._safe_point, first=first)
+        installing.install(self.node, seen, self._safe_point)
         if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
             # a killed run may have renamed what is in its place, and not on the disk: before a power cut
             toolkit_files.flush(self.node, work, receipt.folders)

@@ -102,7 +102,7 @@ def test_where_a_file_without_a_name_cannot_get_one_it_is_made_with_one(
     assert place(files).read_bytes() == NEW
     source = tmp_path / "source"
     source.write_bytes(NEW)
-    files.copy(str(source), "/etc/copy", own_metadata(0o755))
+    files.copy(str(source), "/etc/copy", own_metadata(0o755), bool)
     assert place(files, "/etc/copy").read_bytes() == NEW
     assert names(files) == ["copy", "daemon.json"]
     assert calls.noted.count("create") == 2
@@ -303,28 +303,36 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def told() -> list[int]:
+    """How long the pieces were that the copy told of."""
+    return []
+
+
 @pytest.mark.parametrize("clone", [None, errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL])
 @pytest.mark.parametrize("copy_range", [None, errno.EOPNOTSUPP, errno.EXDEV, errno.ENOSYS, errno.EPERM])
 def test_a_copy_is_whole_whatever_the_kernel_can_do(
-    files: Files, calls: Calls, source: Path, clone: int | None, copy_range: int | None
+    files: Files, calls: Calls, source: Path, clone: int | None, copy_range: int | None, told: list[int]
 ) -> None:
     calls.errors |= {name: number for name, number in (("clone", clone), ("copy_range", copy_range)) if number}
-    files.copy(str(source), PATH, own_metadata(0o755))
+    files.copy(str(source), PATH, own_metadata(0o755), told.append)
     assert place(files).read_bytes() == source.read_bytes()
     assert stat.S_IMODE(place(files).stat().st_mode) == 0o755
     assert names(files) == ["daemon.json"]
+    assert sum(told) == SPARSE
 
 
 def test_where_the_file_system_shares_blocks_nothing_is_copied(
-    files: Files, calls: Calls, source: Path, monkeypatch: pytest.MonkeyPatch
+    files: Files, calls: Calls, source: Path, monkeypatch: pytest.MonkeyPatch, told: list[int]
 ) -> None:
     def clone(_self: SystemCalls, origin: int, target: int) -> None:
         os.copy_file_range(origin, target, SPARSE, 0, 0)
 
     monkeypatch.setattr(SystemCalls, "clone", clone)
-    files.copy(str(source), PATH, own_metadata(0o755))
+    files.copy(str(source), PATH, own_metadata(0o755), told.append)
     assert place(files).read_bytes() == source.read_bytes()
     assert not {"copy_range", "write"} & set(calls.noted)
+    assert told == [SPARSE]
 
 
 def no_reflink(*_arguments: object) -> None:
@@ -332,7 +340,7 @@ def no_reflink(*_arguments: object) -> None:
 
 
 def test_a_copy_that_the_kernel_gives_up_half_way_goes_on_through_memory_where_it_stopped(
-    files: Files, source: Path, monkeypatch: pytest.MonkeyPatch
+    files: Files, source: Path, monkeypatch: pytest.MonkeyPatch, told: list[int]
 ) -> None:
     asked: list[int] = []
     written: list[int] = []
@@ -350,17 +358,20 @@ def test_a_copy_that_the_kernel_gives_up_half_way_goes_on_through_memory_where_i
     monkeypatch.setattr(SystemCalls, "copy_range", copy_range)
     monkeypatch.setattr(SystemCalls, "write", write)
     monkeypatch.setattr(SystemCalls, "clone", no_reflink)
-    files.copy(str(source), PATH, own_metadata(0o644))
+    files.copy(str(source), PATH, own_metadata(0o644), told.append)
     assert place(files).read_bytes() == source.read_bytes()
     assert sum(written) == SPARSE - 200_000
+    assert told[:2] == [100_000, 100_000]
+    assert sum(told) == SPARSE
+    assert max(told) <= 1 << 20
 
 
 def test_a_kernel_that_copies_nothing_and_says_no_error_leaves_no_empty_file(
-    files: Files, source: Path, monkeypatch: pytest.MonkeyPatch
+    files: Files, source: Path, monkeypatch: pytest.MonkeyPatch, told: list[int]
 ) -> None:
     monkeypatch.setattr(SystemCalls, "copy_range", lambda *_: 0)
     monkeypatch.setattr(SystemCalls, "clone", no_reflink)
-    files.copy(str(source), PATH, own_metadata(0o644))
+    files.copy(str(source), PATH, own_metadata(0o644), told.append)
     assert place(files).read_bytes() == source.read_bytes()
 
 
@@ -384,7 +395,13 @@ def another_of_the_same_length(source: Path) -> None:
 @pytest.mark.parametrize("change", [shorter, longer, another_of_the_same_length])
 @pytest.mark.parametrize("by_kernel", [True, False], ids=["by the kernel", "through memory"])
 def test_a_file_that_somebody_changes_while_it_is_copied_is_not_put_in_place(
-    files: Files, source: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], *, by_kernel: bool
+    files: Files,
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], None],
+    told: list[int],
+    *,
+    by_kernel: bool,
 ) -> None:
     """The first version's beginning and the second one's end are neither."""
     place(files).write_bytes(OLD)
@@ -401,7 +418,7 @@ def test_a_file_that_somebody_changes_while_it_is_copied_is_not_put_in_place(
     monkeypatch.setattr(SystemCalls, "copy_range", copy_range)
     monkeypatch.setattr(SystemCalls, "clone", no_reflink)
     with pytest.raises(ConfigurationError, match="changed while it was copied") as raised:
-        files.copy(str(source), PATH, own_metadata(0o644))
+        files.copy(str(source), PATH, own_metadata(0o644), told.append)
     assert raised.value.path == str(source)
     assert place(files).read_bytes() == OLD
     assert names(files) == ["daemon.json"]
@@ -410,12 +427,12 @@ def test_a_file_that_somebody_changes_while_it_is_copied_is_not_put_in_place(
 @pytest.mark.parametrize("call", ["clone", "copy_range", "write"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_copy_on_a_full_or_broken_disk_fails_and_leaves_what_was_there(
-    files: Files, calls: Calls, source: Path, call: str, number: int
+    files: Files, calls: Calls, source: Path, call: str, number: int, told: list[int]
 ) -> None:
     place(files).write_bytes(OLD)
     calls.errors = {"clone": errno.EOPNOTSUPP, "copy_range": errno.EXDEV, call: number}
     with pytest.raises(NodeError, match=os.strerror(number)):
-        files.copy(str(source), PATH, own_metadata(0o644))
+        files.copy(str(source), PATH, own_metadata(0o644), told.append)
     assert place(files).read_bytes() == OLD
     assert names(files) == ["daemon.json"]
 

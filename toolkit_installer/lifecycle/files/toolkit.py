@@ -1,20 +1,16 @@
-"""The toolkit's files on the node: put in place one by one, and removed again."""
+"""The toolkit's files on the node: as they are there, flushed, and removed again."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.node.disk.tree import Tree
-from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.toolkit.layout import ToolkitFile
 
 if TYPE_CHECKING:
     from toolkit_installer.lifecycle.plan import ToolkitWork
@@ -39,35 +35,6 @@ def installed(node: Node, folder: str, name: str) -> Installed | None:
     if status is None:
         return None
     return Installed(digest=node.files.digest(path), mode=status.st_mode & 0o7777)
-
-
-def install(node: Node, work: ToolkitWork, source_root: str, safe_point: Callable[[], None], *, first: bool) -> None:
-    """Put the files of `work.write` in place, in their order, each atomically, over whatever is there.
-
-    A file is on the disk, its name too, before the next one gets its own: what calls comes after what is called, and an
-    engine may run them meanwhile. With `first`, nothing of the toolkit was there, and no receipt: what uses it is
-    written after this has returned. Then the names of files that follow each other in one folder are flushed together,
-    before the first one in another folder. `safe_point` is called before each file.
-    Raises NodeError, ConfigurationError, and what `safe_point` raises.
-    """
-    paths = ((node.files.in_folder(posixpath.join(work.folder, file.name)), file) for file in work.write)
-    for folder, placed in itertools.groupby(paths, lambda each: posixpath.dirname(each[0])):
-        for path, file in placed:
-            safe_point()
-            _put(node, path, source_root, file, flush=not first)
-        if first:
-            node.files.flush_folder(folder)
-
-
-def _put(node: Node, path: str, source_root: str, file: ToolkitFile, *, flush: bool) -> None:
-    """Put one file in place at the canonical `path`. Raises NodeError, ConfigurationError."""
-    if file.target is not None:
-        node.files.symlink(file.target, path, flush=flush)
-    elif file.source is not None:
-        node.files.copy(Tree(source_root).outside(file.source), path, own_metadata(file.mode), flush=flush)
-    elif file.content is not None:
-        node.files.overwrite(path, file.content, own_metadata(file.mode), flush=flush)
-    log.get().debug("Installed the file", file=path)
 
 
 def flush(node: Node, work: ToolkitWork, folders: Sequence[str]) -> None:

@@ -19,13 +19,11 @@ _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 """What open(2) says to O_TMPFILE where the file system, or the kernel, does not have it."""
 _NO_LINK = (errno.ENOENT, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)
 """What linkat(2) says where such a file cannot get a name: there is no /proc, or the file system forbids it."""
-
-_NO_KERNEL_COPY = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM)
-"""What ioctl_ficlone(2) and copy_file_range(2) say where the file systems, the kernel or its filter cannot do it."""
-_RANGE = 1 << 30
-"""Bytes that the kernel is asked to copy at once."""
 _PIECE = 1 << 20
-"""Bytes that are in memory at once where the kernel cannot copy."""
+"""Bytes that are copied at once: no more is in memory, and how far the copy is can be told in between."""
+
+Told: TypeAlias = Callable[[int], None]
+"""Hears of each piece that is copied how many bytes it has."""
 
 Placing: TypeAlias = Callable[[int, str, str, int], None]
 """Brings a temporary file to its place. Given: the open folder, the temporary name, the name, the open file."""
@@ -34,15 +32,15 @@ Placing: TypeAlias = Callable[[int, str, str, int], None]
 class Writer(Folders):
     """The files beneath one root, to be read and written.
 
-    What is in a file is on the disk before it gets its name. Its name is when a method returns, but for those with
-    `flush`, where it is False: the name is then as durable as `flush_folder`, which the caller owes, makes it.
+    What is in a file is on the disk before it gets its name, and the name is once a method returns; with `flush` False
+    only after `flush_folder`, which the caller owes.
     """
 
     def overwrite(self, path: str, content: bytes, metadata: Metadata, *, flush: bool = True) -> None:
         """Make the canonical `path` a file with this content, whatever is there now: for files wholly ours."""
         self._put(path, lambda fd: self._write_all(fd, content), metadata, self._rename, flush=flush)
 
-    def copy(self, source: str, path: str, metadata: Metadata, *, flush: bool = True) -> None:
+    def copy(self, source: str, path: str, metadata: Metadata, told: Told, *, flush: bool = True) -> None:
         """Make the canonical `path` a copy of the installer's own file `source`, by the kernel where it can.
 
         What was there is replaced atomically. Raises NodeError, ConfigurationError: that, too, where somebody changes
@@ -52,11 +50,10 @@ class Writer(Folders):
 
             def fill(fd: int) -> None:
                 before = os.fstat(origin)
-                self._copy_all(origin, fd)
+                self._copy_all(origin, fd, told)
                 copied = (os.fstat(origin).st_mtime_ns, os.fstat(fd).st_size)
                 if copied != (before.st_mtime_ns, before.st_size):
-                    hint = "start again once nobody writes it any more"
-                    raise ConfigurationError("was changed while it was copied", path=source, hint=hint)
+                    raise ConfigurationError("was changed while it was copied", path=source, hint="start again")
 
             self._put(path, fill, metadata, self._rename, flush=flush)
 
@@ -166,38 +163,31 @@ class Writer(Folders):
         while rest:
             rest = rest[self.calls.write(fd, rest) :]
 
-    def _copy_all(self, source: int, target: int) -> None:
+    def _copy_all(self, source: int, target: int, told: Told) -> None:
         """Copy by sharing blocks, else by copy_file_range, and what is left through memory.
 
         No digest is taken on the way: to see the bytes costs three times as much as to have the kernel copy them.
         """
+        unsupported = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM)
         os.lseek(source, 0, os.SEEK_SET)  # another attempt may have read some of it
         try:
             self.calls.clone(source, target)
         except OSError as error:
-            if error.errno not in _NO_KERNEL_COPY:
+            if error.errno not in unsupported:
                 raise
         else:
+            told(os.fstat(target).st_size)
             return
-        # each goes on where the one before it came to: some kernels copy nothing, or not all, and say no error
-        for piece in (self._copy_range, self._copy_piece):
-            while piece(source, target):
-                pass
-
-    def _copy_range(self, source: int, target: int) -> int:
-        """Have the kernel copy a piece; return how many bytes, 0 at the end and where the kernel cannot."""
         try:
-            return self.calls.copy_range(source, target, _RANGE)
+            while count := self.calls.copy_range(source, target, _PIECE):
+                told(count)
         except OSError as error:
-            if error.errno not in _NO_KERNEL_COPY:
+            if error.errno not in unsupported:
                 raise
-            return 0
-
-    def _copy_piece(self, source: int, target: int) -> int:
-        """Copy a piece through memory; return how many bytes, 0 at the end."""
-        piece = os.read(source, _PIECE)
-        self._write_all(target, piece)
-        return len(piece)
+        # from where the kernel came to: some copy nothing, or not all, and say no error
+        while piece := os.read(source, _PIECE):
+            self._write_all(target, piece)
+            told(len(piece))
 
     def _dress(self, fd: int, metadata: Metadata) -> None:
         """Give an open new file its owner, mode and attributes; the order keeps it closed to others meanwhile."""

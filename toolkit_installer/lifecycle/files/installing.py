@@ -1,0 +1,83 @@
+"""Putting the toolkit's files in place, and telling meanwhile how far that is."""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+import time
+from collections.abc import Callable
+
+from toolkit_installer import log
+from toolkit_installer.lifecycle.prepare import Prepared
+from toolkit_installer.node.disk.tree import Tree
+from toolkit_installer.node.disk.writing import own_metadata
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.status_line import StatusLine
+from toolkit_installer.settings import LogFormat, Settings
+
+_LINE_SECONDS = 5.0
+_BAR_SECONDS = 0.1
+_CELLS = 20
+
+
+class Progress:
+    """How many bytes are copied, of `total`: a bar on a person's terminal, else a log line every 5 seconds.
+
+    Of what is done sooner, nothing is told. `now` returns seconds, and never goes back.
+    """
+
+    def __init__(self, total: int, settings: Settings, now: Callable[[], float] = time.monotonic) -> None:
+        # lines of --debug would come in between
+        self.bar = StatusLine(on=settings.log_format in (None, LogFormat.CONSOLE) and not settings.debug)
+        self._total = total
+        self._now = now
+        self._done = 0
+        self._began = self._told = now()
+
+    def add(self, count: int) -> None:
+        """Count bytes that were copied; 0 after what else took its time."""
+        self._done += count
+        now = self._now()
+        if now - self._told < (_BAR_SECONDS if self.bar.on else _LINE_SECONDS):
+            return
+        self._told = now
+        rate = round(self._done / (now - self._began))
+        if self.bar.on:
+            cells = "#" * (_CELLS * self._done // max(self._total, 1))
+            amount = f"{self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s"
+            self.bar.show(f"Copying the toolkit [{cells:{_CELLS}}] {amount}")
+        else:
+            log.get().info("Copying the toolkit", bytes_done=self._done, bytes_total=self._total, bytes_per_second=rate)
+
+
+def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> None:
+    """Put the toolkit's files in place that the plan names, in their order, each atomically, over whatever is there.
+
+    A file is on the disk, its name too, before the next one gets its own: what calls comes after what is called, and an
+    engine may run them meanwhile. Where nothing of the toolkit is there yet, and no receipt, what uses it is written
+    after this has returned. Then the names of files that follow each other in one folder are flushed together, before
+    the first one in another folder. `safe_point` is called before each file.
+    Raises NodeError, ConfigurationError, and what `safe_point` raises.
+    """
+    work, tree = seen.plan.toolkit, Tree(seen.target.payload.root)
+    each = seen.receipt is not None or bool(work.present)
+    sources = [tree.status(file.source) for file in work.write if file.source is not None]
+    progress = Progress(sum(status.st_size for status in sources if status is not None), seen.target.settings)
+    paths = ((node.files.in_folder(posixpath.join(work.folder, file.name)), file) for file in work.write)
+    try:
+        for folder, placed in itertools.groupby(paths, lambda place: posixpath.dirname(place[0])):
+            for path, file in placed:
+                safe_point()
+                if file.target is not None:
+                    node.files.symlink(file.target, path, flush=each)
+                elif file.source is not None:
+                    source = tree.outside(file.source)
+                    node.files.copy(source, path, own_metadata(file.mode), progress.add, flush=each)
+                    progress.add(0)
+                elif file.content is not None:
+                    node.files.overwrite(path, file.content, own_metadata(file.mode), flush=each)
+                log.get().debug("Installed the file", file=path)
+            if not each:
+                node.files.flush_folder(folder)
+    finally:
+        progress.bar.clear()
