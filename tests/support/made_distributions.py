@@ -20,7 +20,7 @@ from unittest import mock
 from tests.support import played
 from tests.support.fake_node import TOOLKIT, FakeNode
 from toolkit_installer.engines.api import EngineSilentError, Live
-from toolkit_installer.engines.containerd import live as containerd_live
+from toolkit_installer.engines.containerd import engine as containerd_engine
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
 from toolkit_installer.node.services import Services
@@ -103,7 +103,7 @@ class _Made:
                 wiped="containerd" if self.wiped else None,
                 opens=self.opens if self.wiped else (),
             ) as self.pid,
-            mock.patch.object(containerd_live, "ask", self._ask),
+            mock.patch.object(containerd_engine, "ask_cri", self._ask),
             mock.patch.object(Services, "knows", return_value=True),
             mock.patch.object(Services, "property", self._property),
             mock.patch.object(Programs, "find_program", lambda _, name: _SYSTEMCTL if name == "systemctl" else None),

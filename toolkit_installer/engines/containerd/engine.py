@@ -7,24 +7,37 @@ import itertools
 from collections.abc import Mapping
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import Adapter, DesiredState, Inspection, Live, Recorded, Reload
+from toolkit_installer.engines.api import (
+    Adapter,
+    DesiredState,
+    EngineSilentError,
+    Inspection,
+    Live,
+    Recorded,
+    Reload,
+)
 from toolkit_installer.engines.common import answering, reloading, serving
-from toolkit_installer.engines.containerd import back, root_file, trial
+from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnswerError
+from toolkit_installer.engines.common.cri import client
+from toolkit_installer.engines.containerd import back, root_file, templates, trial
 from toolkit_installer.engines.containerd import desired as containerd_desired
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
-from toolkit_installer.engines.containerd import live as containerd_live
 from toolkit_installer.engines.containerd.additions import Placing
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ENDING, ContainerdInspection
 from toolkit_installer.engines.containerd.layouts import Layout
+from toolkit_installer.engines.containerd.tables import executable, runtimes_in
 from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process
+from toolkit_installer.node.processes import Process, read_as
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
 SOCKET = "/run/containerd/containerd.sock"
+_NO_CRI = "UNIMPLEMENTED"
+"""What gRPC says of a service that a server does not have."""
 
 
 class Containerd(Adapter[ContainerdInspection]):
@@ -124,8 +137,8 @@ class Containerd(Adapter[ContainerdInspection]):
 
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
         """Ask the CRI for its handlers, and tell a distribution's own from others. Raises EngineSilentError."""
-        live = containerd_live.ask(node, socket, seconds)
-        return dataclasses.replace(live, own=containerd_live.registered_by_itself(live))
+        live = ask_cri(node, socket, seconds)
+        return dataclasses.replace(live, own=_registered_by_itself(live))
 
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, of which containerd dies; its unit starts it again. Raises ConfigurationError.
@@ -137,3 +150,41 @@ class Containerd(Adapter[ContainerdInspection]):
             log.get().info("Waiting for the distribution to restart its containerd", distribution=layout.name)
             return
         serving.hang_up(node, self.name, process)
+
+
+def ask_cri(node: Node, socket: str, seconds: float) -> Live:
+    """Ask the CRI for its handlers. Raises EngineSilentError."""
+    try:
+        status = client.status(node.root, socket, seconds)
+        process = sockets.speaker(node.root, socket, b"")
+    except (NoAnswerError, sockets.StrangerError) as error:
+        # containerd serves once its plugins are loaded: one that is missing then failed, or is switched off
+        kind = EngineBrokenError if error.reason.startswith(_NO_CRI) else EngineSilentError
+        raise kind(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
+    table = status.config.get("containerd") or {}
+    handlers = {name: executable(entry) for name, entry in (table.get("runtimes") or {}).items()}
+    for name in status.handlers - handlers.keys() - {""}:
+        handlers[name] = None
+    return Live(status.version, handlers, table.get("defaultRuntimeName"), process)
+
+
+def _registered_by_itself(live: Live) -> frozenset[str]:
+    """Return the handlers that a distribution registered on its own, because it found the toolkit when it started.
+
+    One that runs something else than the distribution's file says is somebody else's by now.
+    """
+    process = live.process
+    layout = root_file.behind(process) if process is not None else None
+    if process is None or layout is None or layout.detects is None:
+        return frozenset()
+    try:
+        # a template's block of ours is in what was made of it, and is none of the distribution's
+        document = layout.document(templates.without_block(read_as(process, layout.source) or b""), "")
+    except ConfigurationError:
+        return frozenset()  # nothing is known of it then
+    made = runtimes_in(document, layout.plugin)
+    return frozenset(
+        name
+        for name in layout.detects.handlers & made.keys() & live.handlers.keys()
+        if live.handlers[name] in (None, executable(made[name]))
+    )
