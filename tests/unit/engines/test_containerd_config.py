@@ -70,7 +70,7 @@ def documents(draw: st.DrawFn) -> tuple[bytes, int]:
 def with_us(base: bytes, version: int, default: str | None = "nvidia") -> tuple[bytes, Ownership]:
     document, _ = containerd_tables.parse_checked(base)
     plugin = containerd_tables.CRI_PLUGIN[version]
-    made = containerd_sources.entries(containerd_sources.base_runtime(document, plugin), plugin, HANDLERS)
+    made = containerd_config.entries(containerd_sources.base_runtime(document, plugin), plugin, HANDLERS)
     built_in = lookup(document, (*TABLE[version], "runtimes")) is ABSENT
     part = Part(plugin, made, default, built_in=built_in)
     return containerd_config.with_us(base, [part], None if document else version)
@@ -167,7 +167,7 @@ def test_a_default_that_is_no_runc_lends_its_options_to_nobody(version: int) -> 
     for part in reversed(TABLE[version]):
         effective = {part: effective}
     plugin = containerd_tables.CRI_PLUGIN[version]
-    ((_, entry), *_) = containerd_sources.entries(containerd_sources.base_runtime(effective, plugin), plugin, HANDLERS)
+    ((_, entry), *_) = containerd_config.entries(containerd_sources.base_runtime(effective, plugin), plugin, HANDLERS)
     assert entry == {
         "runtime_type": "io.containerd.runc.v2",
         "options": {"SystemdCgroup": True, "BinaryName": HANDLERS[0].executable},

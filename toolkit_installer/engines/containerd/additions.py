@@ -81,7 +81,7 @@ class Placing:
         settings = self.request.settings
         plugin = CRI_PLUGIN[version]
         base_runtime = containerd_sources.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
-        made = containerd_sources.entries(base_runtime, plugin, self.request.handlers, settings)
+        made = config.entries(base_runtime, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
         cdi = settings.enable_cdi and _wants_cdi(self.document, self.layout)
         return Part(plugin, made, self.default, legacy=legacy, cdi=cdi)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ from toolkit_installer.engines.containerd.tables import (
     IMPORTS,
     PLUGINS,
     RUNTIME,
+    SHORT,
     VERSION,
     enable_cdi,
     executable,
@@ -25,9 +28,15 @@ from toolkit_installer.engines.containerd.tables import (
     same_import,
     shape,
 )
+from toolkit_installer.engines.containerd.views import merged
 from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, record, strip
+from toolkit_installer.settings import EngineSettings
+from toolkit_installer.toolkit.handlers import Handler
 
+_GONE_FROM_2 = "io.containerd.runc.v1"
+"""Deprecated since 1.4, removed in 2.0 (containerd, RELEASES.md)."""
 _BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
+_NOTHING_ASKED = EngineSettings()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +54,32 @@ class Part:
     built_in: bool = False
     legacy: bool = False
     cdi: bool = False
+
+
+def entries(
+    source: Table, plugin: str, handlers: Sequence[Handler], settings: EngineSettings = _NOTHING_ASKED
+) -> tuple[tuple[str, Table], ...]:
+    """Return each handler's runtime table: a copy of `source` with our executable, and what the settings ask for."""
+    annotations = settings.container_annotations
+    made = []
+    for handler in handlers:
+        entry = copy.deepcopy(source)
+        kind = entry.get("runtime_type")
+        readable = bool(kind) and not (plugin == RUNTIME and kind == _GONE_FROM_2)  # only a 2.x reads that table
+        entry["runtime_type"] = settings.runtime_type or (kind if readable else DEFAULT_RUNTIME_TYPE)
+        options = dict(entry.get("options", {}))
+        asked = json.loads(settings.runtime_config_override)
+        if isinstance(asked.get("options"), dict):
+            entry = merged(entry, {key: value for key, value in asked.items() if key != "options"})
+            asked = asked["options"]
+        entry["options"] = {**merged(options, asked), "BinaryName": handler.executable}
+        if plugin == SHORT:
+            entry["options"]["Runtime"] = handler.executable
+        if annotations:
+            known_annotations = entry.get("container_annotations", [])
+            entry["container_annotations"] = list(dict.fromkeys([*known_annotations, *annotations]))
+        made.append((handler.name, entry))
+    return tuple(made)
 
 
 def built_in(plugin: str) -> Table:

@@ -1,11 +1,9 @@
-"""The handlers' tables: copies of the default runtime's, as one of the sources has it, with our executable. Pure."""
+"""Where the settings of the handlers' tables come from: the default runtime's, as one of the sources has it. Pure."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,10 +11,7 @@ from toolkit_installer.documents.changes import Table, lookup, same
 from toolkit_installer.engines import ownership
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
-    DEFAULT_RUNTIME_TYPE,
     PLUGINS,
-    RUNTIME,
-    SHORT,
     executable,
     is_runc,
     legacy_default,
@@ -24,20 +19,14 @@ from toolkit_installer.engines.containerd.tables import (
     parse_checked,
     shape,
 )
-from toolkit_installer.engines.containerd.views import merged
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import located
-from toolkit_installer.settings import EngineSettings
-from toolkit_installer.toolkit.handlers import Handler
 
-_GONE_FROM_2 = "io.containerd.runc.v1"
-"""Deprecated since 1.4, removed in 2.0 (containerd, RELEASES.md)."""
 _FILLED_IN = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
 """What a daemon itself puts where nothing is said."""
 COMMAND, FILE = "command", "file"
 """The words of `--config-source`; the third is FILE, `=` and a path."""
 _USUAL = (COMMAND, FILE)
-_NOTHING_ASKED = EngineSettings()
 _NOTHING = "no runtime of runc's kind that is not ours"
 
 
@@ -155,29 +144,3 @@ def said(value: Any) -> Any:
         return value
     told = {key: said(each) for key, each in value.items()}
     return {key: each for key, each in told.items() if each not in ("", 0, [], {}) and each != _FILLED_IN.get(key, "")}
-
-
-def entries(
-    source: Table, plugin: str, handlers: Sequence[Handler], settings: EngineSettings = _NOTHING_ASKED
-) -> tuple[tuple[str, Table], ...]:
-    """Return each handler's runtime table: a copy of `source` with our executable, and what the settings ask for."""
-    annotations = settings.container_annotations
-    made = []
-    for handler in handlers:
-        entry = copy.deepcopy(source)
-        kind = entry.get("runtime_type")
-        readable = bool(kind) and not (plugin == RUNTIME and kind == _GONE_FROM_2)  # only a 2.x reads that table
-        entry["runtime_type"] = settings.runtime_type or (kind if readable else DEFAULT_RUNTIME_TYPE)
-        options = dict(entry.get("options", {}))
-        asked = json.loads(settings.runtime_config_override)
-        if isinstance(asked.get("options"), dict):
-            entry = merged(entry, {key: value for key, value in asked.items() if key != "options"})
-            asked = asked["options"]
-        entry["options"] = {**merged(options, asked), "BinaryName": handler.executable}
-        if plugin == SHORT:
-            entry["options"]["Runtime"] = handler.executable
-        if annotations:
-            known_annotations = entry.get("container_annotations", [])
-            entry["container_annotations"] = list(dict.fromkeys([*known_annotations, *annotations]))
-        made.append((handler.name, entry))
-    return tuple(made)

@@ -160,7 +160,7 @@ class Work:
         base_runtime = sources.chosen_base_runtime(self._candidates(effective, plugin), effective, plugin)
         if not base_runtime and older:
             base_runtime = sources.chosen_base_runtime(self._candidates(older, SHORT), older, SHORT)
-        made = sources.entries(base_runtime, plugin, self.request.handlers, settings)
+        made = config.entries(base_runtime, plugin, self.request.handlers, settings)
         tables = [views_of.plugin_table(view, self.files, plugin) for view in views]
         # without a map of runtimes, containerd 1.x takes its own runc
         built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in tables)
