@@ -46,6 +46,11 @@ class Request:
     toolkit_folder: str
 
     @property
+    def served(self) -> dict[str, str]:
+        """The handlers' executables by name: what the live engine is to show."""
+        return {handler.name: handler.executable for handler in self.handlers}
+
+    @property
     def settings(self) -> EngineSettings:
         """What was asked of the engine."""
         return self.target.asked

@@ -47,7 +47,7 @@ class Placing:
         self.request = request
         self.without = {role: wanted for role, wanted in without.items() if role != GENERATED_ROLE}
         self.default = request.default
-        self.served = {handler.name: handler.executable for handler in request.handlers}
+        self.served = request.served
         self.notes = list(placed.notes)
         if (template := self.without.get(TEMPLATE_ROLE)) is not None:
             with located(template.path):

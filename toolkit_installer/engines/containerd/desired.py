@@ -1,23 +1,46 @@
-"""What containerd's files should be: a drop-in of our own, or an edit where every daemon in question sees it. Pure."""
+"""What containerd's files should be with us and without us, as far as it reads files of its own. Pure.
+
+With us, the handlers are in a drop-in of our own, or where every daemon in question sees them. config.py has what is
+put into the text of one file and taken out again, work.py how the files are read, sources.py whose settings the
+handlers get; for a distribution's files, additions.py stands in for all of it but `without_us`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import lookup, same
-from toolkit_installer.engines.api import DesiredFile, DesiredState
-from toolkit_installer.engines.containerd import config, sources
+from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
+from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Recorded
+from toolkit_installer.engines.containerd import config, layouts, sources, templates
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
-from toolkit_installer.engines.containerd.inspection import DROP_IN, DROP_IN_ROLE, ENDING, ROOT_ROLE
-from toolkit_installer.engines.containerd.tables import RUNTIME, SHORT, runtimes_in, shape
-from toolkit_installer.engines.containerd.views import MERGES_DEEPLY, View
+from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.inspection import (
+    DROP_IN,
+    DROP_IN_ROLE,
+    ENDING,
+    ROOT_ROLE,
+    ContainerdInspection,
+)
+from toolkit_installer.engines.containerd.sources import Candidate
+from toolkit_installer.engines.containerd.tables import (
+    BUILT_IN_RUNTIME,
+    RUNTIME,
+    SHORT,
+    enable_cdi,
+    runtimes_in,
+    shape,
+)
+from toolkit_installer.engines.containerd.views import MERGES_DEEPLY, READS_VERSION_3, Release, View
 from toolkit_installer.engines.containerd.work import Work
-from toolkit_installer.engines.ownership import Ownership
-from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.engines.ownership import MARKER, Ownership, revert_content
+from toolkit_installer.errors import ConfigurationError, located
+
+_KNOWS_ENABLE_CDI: Release = (2, 1)
+"""The last of which it is known; newer ones always resolve CDI devices."""
 
 
 def by_drop_in(work: Work) -> DesiredState | None:
@@ -35,9 +58,8 @@ def by_drop_in(work: Work) -> DesiredState | None:
         return None
     plugin = work.plugin(View.DEEP)
     others = (file for file in work.files[1:] if work.roles[file.path] != DROP_IN_ROLE)
-    names = {handler.name for handler in work.request.handlers}
     for file in others:
-        named = not names.isdisjoint(runtimes_in(file.document, plugin))
+        named = not work.request.served.keys().isdisjoint(runtimes_in(file.document, plugin))
         if named or (work.request.default is not None and lookup(file.document, shape(plugin).default)):
             return None
     new = version if not drop_in.base or not toml_document.parse(drop_in.base) else None
@@ -48,10 +70,10 @@ def by_drop_in(work: Work) -> DesiredState | None:
         text, ownership = base, Ownership()
     else:
         text, ownership = config.with_import(base, host_path)
-    part = work.part(plugin, (View.DEEP,))
-    files = [work.edited(drop_in, [part], new), root.with_us(text, toml_document.parse, ownership)]
+    part = _part(work, plugin, (View.DEEP,))
+    files = [_edited(drop_in, [part], new), root.with_us(text, toml_document.parse, ownership)]
     untouched = [wanted for role, wanted in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
-    return work.desired([*untouched, *files], ())
+    return _state(work, [*untouched, *files], ())
 
 
 def in_place(work: Work) -> DesiredState:
@@ -71,14 +93,14 @@ def in_place(work: Work) -> DesiredState:
     for role in dict.fromkeys(role for role, _ in plugins):
         if role not in work.without:
             raise _not_editable(work, role)
-        parts = [work.part(plugin, views) for (place, plugin), views in plugins.items() if place == role]
+        parts = [_part(work, plugin, views) for (place, plugin), views in plugins.items() if place == role]
         version = work.new_version if role == ROOT_ROLE else None
-        edited[role] = work.edited(work.without[role], parts, version)
+        edited[role] = _edited(work.without[role], parts, version)
     _refuse_what_would_be_lost(work, edited)
     imported = [wanted for role, wanted in edited.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     unknown = f"{drop_in.path} is not used: containerd is not known to be 2.1 or later, so config.toml is edited"
     unused = work.release is None and edited[DROP_IN_ROLE].target == drop_in.base
-    return work.desired([*imported, edited[ROOT_ROLE], edited[DROP_IN_ROLE]], (unknown,) if unused else ())
+    return _state(work, [*imported, edited[ROOT_ROLE], edited[DROP_IN_ROLE]], (unknown,) if unused else ())
 
 
 def _not_editable(work: Work, role: str) -> ConfigurationError:
@@ -110,15 +132,14 @@ def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) ->
         old, _ = views_of.served(view, work.files, work.version, work.release)
         new, default = views_of.served(view, after, work.effective_version, work.release)
         wrong = [
-            f"it would not see the handler {handler.name}"
-            for handler in request.handlers
-            if lookup(new, (handler.name, "options", "BinaryName")) != handler.executable
+            f"it would not see the handler {name}"
+            for name, path in request.served.items()
+            if lookup(new, (name, "options", "BinaryName")) != path
         ]
-        ours = {handler.name for handler in request.handlers}
         wrong += [
             f"its runtime {name} would not be what it was"
             for name, entry in old.items()
-            if name not in ours and not same(sources.said(new.get(name)), sources.said(entry))
+            if name not in request.served and not same(sources.said(new.get(name)), sources.said(entry))
         ]
         legacy = request.settings.use_legacy_config and work.plugin(view) == SHORT
         if request.default is not None and not legacy and default != request.default:
@@ -130,3 +151,145 @@ def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) ->
                 line=toml_document.line_of(work.without[ROOT_ROLE].base or b"", ("plugins",)) or 1,
                 hint="put all of the CRI plugin's settings into one file, under the name that the file's version has",
             )
+
+
+# --- what is put in ---
+
+
+def _part(work: Work, plugin: str, views: Sequence[View]) -> Part:
+    """Return what goes into one plugin's table of a file, for daemons with these views."""
+    settings = work.request.settings
+    effective = views_of.plugin_table(views[-1], work.files, plugin)
+    older = _of_version_1(work, plugin)
+    base_runtime = sources.chosen_base_runtime(_candidates(work, effective, plugin), effective, plugin)
+    if not base_runtime and older:
+        base_runtime = sources.chosen_base_runtime(_candidates(work, older, SHORT), older, SHORT)
+    made = config.entries(base_runtime, plugin, work.request.handlers, settings)
+    tables = [views_of.plugin_table(view, work.files, plugin) for view in views]
+    # without a map of runtimes, containerd 1.x takes its own runc
+    built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in tables)
+    legacy = settings.use_legacy_config and plugin == SHORT
+    cdi = settings.enable_cdi and _wants_cdi(work, effective, plugin)
+    ours = work.request.served
+    copied = tuple((name, entry) for name, entry in runtimes_in(older, SHORT).items() if name not in ours)
+    built_in = built_in and all(name != BUILT_IN_RUNTIME for name, _ in copied)
+    return Part(plugin, made, work.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
+
+
+def _of_version_1(work: Work, plugin: str) -> Table:
+    """Return what files say under the name of version 1, where the plugin's table gets runtimes that hide those.
+
+    2.0 to 2.2 read only the newest name's table there; newer ones read both, and then that one alone.
+    """
+    if plugin != RUNTIME or work.effective_version not in (None, 1) or work.release is not None:
+        return {}
+    known = runtimes_in(views_of.plugin_table(work.views[-1], work.files, RUNTIME), RUNTIME)
+    return {} if known else views_of.plugin_table(work.views[-1], work.files, SHORT)
+
+
+def _candidates(work: Work, effective: Table, plugin: str) -> list[Candidate]:
+    """Return what each source has as a base runtime for this plugin's table."""
+    return sources.candidates(work.inspection.sources, effective, plugin, work.request.toolkit_folder)
+
+
+def _wants_cdi(work: Work, effective: Table, plugin: str) -> bool:
+    """Tell whether `enable_cdi` has to be written: 2.0 and 2.1 have it on by default, newer ones do not know it."""
+    said = lookup(effective, enable_cdi(plugin))
+    if said is True or work.version == 4:  # noqa: PLR2004  # the version
+        return False
+    if work.release is None or work.release < READS_VERSION_3:
+        return True
+    return said is False and work.release <= _KNOWS_ENABLE_CDI
+
+
+def _edited(wanted: DesiredFile, parts: Sequence[Part], version: int | None) -> DesiredFile:
+    """Return a file as it is to be with these parts in it."""
+    text, ownership = config.with_us(wanted.base or b"", parts, version)
+    return wanted.with_us(text, toml_document.parse, ownership)
+
+
+def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> DesiredState:
+    """Return the desired state: the files, what is to be served then, and what there is to say.
+
+    Nothing of that keeps the handlers from being registered.
+    """
+    plugin = work.plugin(work.views[-1])
+    table = views_of.plugin_table(work.views[-1], work.files, plugin)
+    settings = work.request.settings
+    told = [*notes, *sources.unused(work.inspection.sources, _candidates(work, table, plugin))]
+    if work.release is None:  # a live one is asked what it misses
+        told += [
+            f"{each.importer} imports {each.path}, which is not seen here: without it containerd does not start"
+            for each in work.inspection.missing
+        ]
+    if settings.use_legacy_config and all(work.plugin(view) != SHORT for view in work.views):
+        told.append("--use-legacy-config is not used: only files of version 1 know such a default")
+    return DesiredState(
+        tuple(files),
+        work.request.served,
+        None if settings.use_legacy_config and plugin == SHORT else work.request.default,  # such a default has no name
+        sources.low_level(table, plugin),
+        tuple(told),
+    )
+
+
+# --- and taken out again ---
+
+
+def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
+    """Return a file without us: its target is its base. Raises ConfigurationError.
+
+    The very bytes from before return if nobody touched ours, else ours are taken out.
+    """
+    if file.role == layouts.GENERATED_ROLE:
+        return DesiredFile(file, file.content, file.content)  # never ours, whatever a receipt says
+
+    def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
+        if file.role != layouts.TEMPLATE_ROLE:
+            return _toml(file.role, content, recorded, toolkit_folder)
+        base = templates.without_block(content)
+        created = recorded.before is None and base != content and base.strip() in (b"", templates.BASE.strip())
+        return (None if created else base), ()  # nobody else put anything into what was created for us
+
+    with located(file.path):
+        base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
+    if file.role == DROP_IN_ROLE and recorded.before is None and base is not None and base != file.content:
+        left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
+    return DesiredFile(file, base, base, left=left)
+
+
+def _toml(role: str, content: bytes, recorded: Recorded, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
+    """Return a file of containerd's, or a drop-in, which was made for us unless something else is in it."""
+    whole = role in (DROP_IN_ROLE, layouts.DROP_IN_ROLE)
+    unmarked = whole and not recorded.written and not toml_document.marked(content, MARKER)
+    if unmarked and config.ours(content, toolkit_folder):
+        return None, ()  # an older installer's, whole: it wrote nothing of anybody else's into this file
+    ownership = recorded.ownership
+    if role == layouts.DROP_IN_ROLE and not ownership.keys:
+        ownership = config.recognised(content, whole=True)
+    base, left = config.without_us(content, ownership, toolkit_folder, recorded.before)
+    made = recorded.before is None and (recorded.written or (whole and base != content))
+    if made and not base.strip():
+        return None, left  # it was created for us, and nobody else put anything in
+    return base, left
+
+
+def recognised(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping[str, Ownership]:
+    """Return what stands in our blocks, and the import of a drop-in that goes with us, though no receipt says so.
+
+    containerd refuses to start with a literal import that leads nowhere. In a distribution's place, ours is marked or
+    lies in our toolkit folder, and there is nothing more to be recognised. Raises ConfigurationError.
+    """
+    if inspection.placed is not None:
+        return {}
+    root, drop_in = inspection.file(ROOT_ROLE), inspection.file(DROP_IN_ROLE)
+    found = {}
+    for file in inspection.files:
+        with located(file.path):
+            found[file.path] = config.recognised(file.content or b"", whole=file is drop_in)
+    goes = without_us(drop_in, Recorded(ownership=found[drop_in.path]), toolkit_folder).base is None
+    if goes and drop_in.content is not None:
+        imports = config.imports_of(root.content or b"", sorted({*inspection.drop_in_names, drop_in.path}))
+        known = found[root.path]
+        found[root.path] = dataclasses.replace(known, keys=(*known.keys, *imports.keys))
+    return found

@@ -19,9 +19,9 @@ from toolkit_installer.engines.api import (
 from toolkit_installer.engines.common import answering, reloading, serving
 from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnswerError
 from toolkit_installer.engines.common.cri import client
-from toolkit_installer.engines.containerd import back, root_file, templates, trial
 from toolkit_installer.engines.containerd import desired as containerd_desired
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
+from toolkit_installer.engines.containerd import root_file, templates, trial
 from toolkit_installer.engines.containerd.additions import Placing
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ENDING, ContainerdInspection
 from toolkit_installer.engines.containerd.layouts import Layout
@@ -46,8 +46,8 @@ class Containerd(Adapter[ContainerdInspection]):
     name = EngineName.CONTAINERD
 
     has_role = staticmethod(containerd_inspection.has_role)
-    recognised = staticmethod(back.recognised)
-    without_us = staticmethod(back.without_us)
+    recognised = staticmethod(containerd_desired.recognised)
+    without_us = staticmethod(containerd_desired.without_us)
     try_out = staticmethod(trial.try_out)
     refusal = staticmethod(trial.refusal)
 
@@ -89,11 +89,11 @@ class Containerd(Adapter[ContainerdInspection]):
                     hint="remove the symlink, or name another file with --drop-in-config",
                 )
         drop_in = next((records.get(file.path) for file in inspection.files if file.role == DROP_IN_ROLE), None)
-        unknown = back.recognised(inspection, request.toolkit_folder) if drop_in is None else {}
+        unknown = containerd_desired.recognised(inspection, request.toolkit_folder) if drop_in is None else {}
         without = {}
         for file in inspection.files:
             recorded = records.get(file.path, Recorded(ownership=unknown.get(file.path, Ownership())))
-            without[file.role] = back.without_us(file, recorded, request.toolkit_folder)
+            without[file.role] = containerd_desired.without_us(file, recorded, request.toolkit_folder)
         if inspection.placed is not None:
             return Placing(inspection, inspection.placed, request, without).desired()
         # an engine that is down for a moment is no reason to move what is there

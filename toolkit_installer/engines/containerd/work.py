@@ -1,31 +1,23 @@
-"""One containerd's files without us, how they are read, and what is to be put into each of them. Pure."""
+"""One containerd's files without us, and how they are read: which version, plugin and view count. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import ABSENT, Table, lookup
-from toolkit_installer.engines.api import DesiredFile, DesiredState
-from toolkit_installer.engines.containerd import config, sources
+from toolkit_installer.engines.api import DesiredFile
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
-from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
-from toolkit_installer.engines.containerd.sources import Candidate
 from toolkit_installer.engines.containerd.tables import (
-    BUILT_IN_RUNTIME,
     GRPC,
     RUNTIME,
     SHORT,
     VERSION,
     disabled,
-    enable_cdi,
     parse_checked,
     plugins_in,
-    runtimes_in,
-    shape,
 )
 from toolkit_installer.engines.containerd.views import (
     MIGRATES_EACH_FILE,
@@ -40,8 +32,6 @@ from toolkit_installer.errors import ConfigurationError, located
 
 _IDENTIFIERS = ("plugins", "disabled_plugins", "required_plugins")
 """What names plugins, whose names differ between version 1 and 2."""
-_KNOWS_ENABLE_CDI: Release = (2, 1)
-"""The last of which it is known; newer ones always resolve CDI devices."""
 
 
 class Work:
@@ -55,7 +45,6 @@ class Work:
         self.request = request
         self.without = without
         self.release = inspection.live.release if inspection.live is not None else None
-        self.sources = inspection.sources
         self.roles: dict[str, str] = {}
         contents: list[bytes] = []
         self.files: list[Read] = []
@@ -149,84 +138,6 @@ class Work:
     def plugin(self, view: View) -> str:
         """Return the plugin from whose table the runtimes are taken."""
         return views_of.plugin_of(view, self.files, self.effective_version, self.release)
-
-    # --- what is put in ---
-
-    def part(self, plugin: str, views: Sequence[View]) -> Part:
-        """Return what goes into one plugin's table of a file, for daemons with these views."""
-        settings = self.request.settings
-        effective = views_of.plugin_table(views[-1], self.files, plugin)
-        older = self._of_version_1(plugin)
-        base_runtime = sources.chosen_base_runtime(self._candidates(effective, plugin), effective, plugin)
-        if not base_runtime and older:
-            base_runtime = sources.chosen_base_runtime(self._candidates(older, SHORT), older, SHORT)
-        made = config.entries(base_runtime, plugin, self.request.handlers, settings)
-        tables = [views_of.plugin_table(view, self.files, plugin) for view in views]
-        # without a map of runtimes, containerd 1.x takes its own runc
-        built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in tables)
-        legacy = settings.use_legacy_config and plugin == SHORT
-        cdi = settings.enable_cdi and self._wants_cdi(effective, plugin)
-        ours = {handler.name for handler in self.request.handlers}
-        copied = tuple((name, entry) for name, entry in runtimes_in(older, SHORT).items() if name not in ours)
-        built_in = built_in and all(name != BUILT_IN_RUNTIME for name, _ in copied)
-        return Part(plugin, made, self.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
-
-    def _of_version_1(self, plugin: str) -> Table:
-        """Return what files say under the name of version 1, where the plugin's table gets runtimes that hide those.
-
-        2.0 to 2.2 read only the newest name's table there; newer ones read both, and then that one alone.
-        """
-        if plugin != RUNTIME or self.effective_version not in (None, 1) or self.release is not None:
-            return {}
-        known = runtimes_in(views_of.plugin_table(self.views[-1], self.files, RUNTIME), RUNTIME)
-        return {} if known else views_of.plugin_table(self.views[-1], self.files, SHORT)
-
-    def _candidates(self, effective: Table, plugin: str) -> list[Candidate]:
-        """Return what each source has as a base runtime for this plugin's table."""
-        return sources.candidates(self.sources, effective, plugin, self.request.toolkit_folder)
-
-    def _wants_cdi(self, effective: Table, plugin: str) -> bool:
-        """Tell whether `enable_cdi` has to be written: 2.0 and 2.1 have it on by default, newer ones do not know it."""
-        said = lookup(effective, enable_cdi(plugin))
-        if said is True or self.version == 4:  # noqa: PLR2004  # the version
-            return False
-        if self.release is None or self.release < READS_VERSION_3:
-            return True
-        return said is False and self.release <= _KNOWS_ENABLE_CDI
-
-    def edited(self, wanted: DesiredFile, parts: Sequence[Part], version: int | None = None) -> DesiredFile:
-        """Return a file as it is to be with these parts in it."""
-        text, ownership = config.with_us(wanted.base or b"", parts, version)
-        return wanted.with_us(text, toml_document.parse, ownership)
-
-    def desired(self, files: Sequence[DesiredFile], notes: Sequence[str]) -> DesiredState:
-        """Return the desired state: the files, and what is to be served then."""
-        view = self.views[-1]
-        plugin = self.plugin(view)
-        table = views_of.plugin_table(view, self.files, plugin)
-        legacy = self.request.settings.use_legacy_config and plugin == SHORT
-        return DesiredState(
-            tuple(files),
-            {handler.name: handler.executable for handler in self.request.handlers},
-            None if legacy else self.request.default,  # such a default has no name
-            sources.low_level(table, plugin),
-            (*notes, *self._notes(table, plugin)),
-        )
-
-    def _notes(self, table: Table, plugin: str) -> list[str]:
-        """Return what else there is to say: nothing of it keeps the handlers from being registered.
-
-        `table`: the plugin's table that counts, without us.
-        """
-        notes = sources.unused(self.sources, self._candidates(table, plugin))
-        if self.release is None:  # a live one is asked what it misses
-            notes += [
-                f"{each.importer} imports {each.path}, which is not seen here: without it containerd does not start"
-                for each in self.inspection.missing
-            ]
-        if self.request.settings.use_legacy_config and all(self.plugin(view) != SHORT for view in self.views):
-            notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
-        return notes
 
 
 def _version_of(files: Sequence[Read], contents: Sequence[bytes], release: Release | None) -> int | None:

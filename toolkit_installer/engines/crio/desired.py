@@ -59,7 +59,7 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
         _refuse_flags(inspection.live, request)
         base = _base_configuration(inspection, request, known)
         desired = _with_handlers(inspection, request, bases, base)
-        served = {handler.name: handler.executable for handler in request.handlers}
+        served = request.served
         default = request.default
         _refuse_overrides(effective(inspection.live, desired), desired, served, default)
     low_level = config.low_level(base, inspection.live.handlers if inspection.live is not None else {})
