@@ -19,12 +19,11 @@ from toolkit_installer.engines.containerd import config
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
-from toolkit_installer.engines.target import EngineTarget, Request
+from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.memory import digest
 from toolkit_installer.settings import EngineName, Program
-from toolkit_installer.toolkit.handlers import Handler
 
 DATA = Path(__file__).parents[1] / "data" / "containerd"
 FOLDER = "/etc/containerd"

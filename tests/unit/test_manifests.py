@@ -23,10 +23,10 @@ from tests.support.manifests import (
 from toolkit_installer import __version__
 from toolkit_installer.cli.options.help import COMMANDS
 from toolkit_installer.cli.options.table import OPTIONS, UNLESS_INSTALLED
+from toolkit_installer.engines.target import handlers
 from toolkit_installer.kubernetes import wanted
 from toolkit_installer.kubernetes.scheduling import refusal
 from toolkit_installer.settings import AUTO, Cleanup, WithoutGpu
-from toolkit_installer.toolkit.handlers import handlers
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 OURS = ["base", *(name for name in kustomizations() if name.startswith("overlays/"))]

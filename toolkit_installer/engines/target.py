@@ -1,12 +1,19 @@
-"""An engine to work on, as it was asked for and found, and what is to be registered with it."""
+"""An engine to work on, as it was asked for and found, and the handlers that are to be registered with it. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from toolkit_installer.engines.common.distribution import Distribution
+from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import EngineName, EngineSettings
-from toolkit_installer.toolkit.handlers import Handler
+from toolkit_installer.toolkit.payload import RUNTIMES
+
+_FIXED = {"nvidia-cdi": RUNTIMES[1], "nvidia-legacy": RUNTIMES[2]}
+"""The two handlers whose name is not for the user to choose, and their executables."""
+_USUAL = "nvidia"
+"""The first handler's name where the one that was given is one of the fixed two, which only chooses the default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +44,43 @@ class EngineTarget:
 
 
 @dataclasses.dataclass(frozen=True)
+class Handler:
+    """A named OCI runtime: `executable` is its path on the node."""
+
+    name: str
+    executable: str
+
+
+def handlers(runtime_name: str, executables: Collection[str], toolkit_folder: str) -> tuple[Handler, ...]:
+    """Return the handlers to register: `runtime_name` first, then the two fixed ones, as far as `executables` go."""
+    wanted = {_USUAL if runtime_name in _FIXED else runtime_name: RUNTIMES[0], **_FIXED}
+    return tuple(
+        Handler(name, f"{toolkit_folder}/{executable}")
+        for name, executable in wanted.items()
+        if executable in executables
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Request:
-    """What is to be registered with an engine."""
+    """What is to be registered with an engine: an adapter's `desired` puts it into the engine's files."""
 
     target: EngineTarget
     handlers: tuple[Handler, ...]
     default: str | None
     toolkit_folder: str
+
+    @classmethod
+    def of(cls, target: EngineTarget, executables: Collection[str], toolkit_folder: str) -> Request:
+        """Return what is asked for, of what the payload has `executables` for. Raises UsageError."""
+        registered = handlers(target.asked.runtime_name, executables, toolkit_folder)
+        default = target.asked.runtime_name if target.asked.set_as_default else None
+        if default is not None and all(handler.name != default for handler in registered):
+            raise UsageError(
+                f"--runtime-name {default} cannot be the default: the payload has no executable for it",
+                hint="choose another name, or a payload that has it",
+            )
+        return cls(target, registered, default, toolkit_folder)
 
     @property
     def served(self) -> dict[str, str]:

@@ -8,12 +8,11 @@ import os
 from toolkit_installer.driver import roots
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.engines.detect import decide
-from toolkit_installer.engines.target import EngineTarget, Request
-from toolkit_installer.errors import UsageError
+from toolkit_installer.engines.target import Request
 from toolkit_installer.node.disk.tree import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Settings
-from toolkit_installer.toolkit import handlers, payload
+from toolkit_installer.toolkit import payload
 from toolkit_installer.toolkit.payload import Payload
 
 
@@ -45,17 +44,5 @@ def resolve(settings: Settings, node: Node) -> Target:
     )
     contents = payload.find_payload(Tree(source), source, os.uname().machine)
     found = decide.detect(node, settings) if settings.configure_engine else ()
-    engines = tuple(_request(each, contents, settings.toolkit.folder) for each in found)
+    engines = tuple(Request.of(each, contents.executables, settings.toolkit.folder) for each in found)
     return Target(settings, driver, contents, engines, away)
-
-
-def _request(target: EngineTarget, contents: Payload, folder: str) -> Request:
-    """Return what is to be registered with an engine; `folder` is the toolkit's. Raises UsageError."""
-    registered = handlers.handlers(target.asked.runtime_name, contents.executables, folder)
-    default = target.asked.runtime_name if target.asked.set_as_default else None
-    if default is not None and all(handler.name != default for handler in registered):
-        raise UsageError(
-            f"--runtime-name {default} cannot be the default: the payload has no executable for it",
-            hint="choose another name, or a payload that has it",
-        )
-    return Request(target, registered, default, folder)

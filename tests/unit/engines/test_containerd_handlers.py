@@ -28,11 +28,10 @@ from toolkit_installer.engines.containerd.layouts import (
 )
 from toolkit_installer.engines.containerd.sources import Sources
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
-from toolkit_installer.engines.target import EngineTarget, Request
+from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.settings import EngineName, EngineSettings
-from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/opt/nvidia/toolkit"
 V1, V2, KATA = "io.containerd.runc.v1", "io.containerd.runc.v2", "io.containerd.kata.v2"

@@ -20,11 +20,10 @@ from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout, Way
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, PLUGINS, shape
 from toolkit_installer.engines.ownership import MARKER
-from toolkit_installer.engines.target import EngineTarget, Request
+from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
 from toolkit_installer.settings import EngineName, EngineSettings
-from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"

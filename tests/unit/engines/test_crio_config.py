@@ -7,8 +7,8 @@ import pytest
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.crio import config as crio_config
+from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
 NVIDIA = Handler("nvidia", f"{FOLDER}/nvidia-container-runtime")

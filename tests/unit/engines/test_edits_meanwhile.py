@@ -27,12 +27,11 @@ from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_R
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
 from toolkit_installer.engines.docker import rules as docker_rules
 from toolkit_installer.engines.docker.engine import ROLE, Docker
-from toolkit_installer.engines.target import EngineTarget, Request
+from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest
 from toolkit_installer.settings import EngineName
-from toolkit_installer.toolkit.handlers import Handler
 
 FOLDER = "/usr/local/nvidia/toolkit"
 HANDLERS = tuple(

@@ -30,8 +30,8 @@ from toolkit_installer.engines.containerd.tables import (
 )
 from toolkit_installer.engines.containerd.views import merged
 from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, record, strip
+from toolkit_installer.engines.target import Handler
 from toolkit_installer.settings import EngineSettings
-from toolkit_installer.toolkit.handlers import Handler
 
 _GONE_FROM_2 = "io.containerd.runc.v1"
 """Deprecated since 1.4, removed in 2.0 (containerd, RELEASES.md)."""

@@ -14,8 +14,8 @@ from typing import Any
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, apply, lookup, same
 from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, parents, record, strip
+from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.toolkit.handlers import Handler
 
 RUNTIME: Path = ("crio", "runtime")
 RUNTIMES: Path = (*RUNTIME, "runtimes")

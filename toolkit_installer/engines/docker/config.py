@@ -8,8 +8,8 @@ from typing import Any
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, lookup
 from toolkit_installer.engines.ownership import BUILT_IN, Owned, Ownership, Shape, ours, record, strip
+from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.toolkit.handlers import Handler
 
 RUNTIMES: Path = ("runtimes",)
 DEFAULT: Path = ("default-runtime",)
