@@ -17,10 +17,9 @@ from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.record import Recorder
-from toolkit_installer.lifecycle.reload import Switcher
+from toolkit_installer.lifecycle.reload import NotServedError, Switch, Switcher
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
-from toolkit_installer.lifecycle.verify import NotServedError, Switch
 from toolkit_installer.node import signals
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.disk.root import NodeError

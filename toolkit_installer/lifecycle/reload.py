@@ -1,30 +1,69 @@
-"""Reloading an engine: its files are brought to given contents, and the engine to reading them."""
+"""Reloading an engine: its files are brought to given contents, the engine to reading them, and its answers are heard.
+
+Only these prove that it took a change over: it is asked (the adapter's `ask`) until it serves what its files say.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
 from toolkit_installer.documents import secrets
-from toolkit_installer.engines.api import DesiredFile, Engine, Live
+from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, Live, Reload
+from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
-from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle.files.writer import Writer
-from toolkit_installer.lifecycle.verify import NotServedError, NotSignalledError, Switch, Verifier
+from toolkit_installer.lifecycle.steadiness import Steadiness
 from toolkit_installer.node import processes, signals
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import ProcessGoneError
+from toolkit_installer.node.processes import Process, ProcessGoneError
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.services import LOG_SAYS
-from toolkit_installer.node.signals import Attention
+from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.settings import ReloadMode
 
+_ASK_SECONDS = 5.0
+_ENDS = 2
+"""How often it may end after a good answer: once somebody else may have restarted it."""
+_FALLEN = ("failed", "inactive")
+"""States of a unit that systemd does not start by itself: where it will, it says "activating"."""
 _END_SECONDS = 5.0
 """What an engine gets to end before it is taken to wait for us."""
 _POLL_SECONDS = 0.05
+
+
+class NotServedError(InstallerError):
+    """The engine does not serve what it should in time. `answers`: it lives, and answered last."""
+
+    def __init__(self, reason: str, *, answers: bool) -> None:
+        super().__init__(reason)
+        self.answers = answers
+
+
+class NotSignalledError(NotServedError):
+    """The engine would die of a signal on its files as they are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Switch:
+    """One change of an engine: its files, how it is reloaded (NONE: not at all), what it should then say.
+
+    `wrong` returns in words what is wrong with the live engine's answer; nothing when all is well.
+    """
+
+    engine: Engine
+    inspection: Inspection
+    """The engine as it was found before the change."""
+    files: Sequence[DesiredFile]
+    """What its files are to hold, their targets, in the order in which they are written."""
+    reload: Reload
+    wrong: Callable[[Live], list[str]]
+    last_resort: bool = False
+    """The engine must come back with this: what fails is tried once more, and waited for in any case."""
 
 
 class Switcher:
@@ -35,7 +74,6 @@ class Switcher:
         self.node = node
         self.writer = Writer(node, store)
         self.attention = attention
-        self._verifier = Verifier(node, attention, seconds)
         self.seconds = seconds
         self.reloads = 0
         """How often an engine was asked to reload."""
@@ -111,7 +149,7 @@ class Switcher:
         heard = ""
         unit = switch.reload.unit
         if switch.reload.mode is ReloadMode.SIGNAL and switch.last_resort and self._signalled:
-            unit = self._verifier.fallen(switch)
+            unit = self._fallen(switch)
         if unit is not None and switch.reload.ends_after_calls and switch.last_resort and self.attention.stop:
             heard = self._restart(unit, last_resort=True, wait=False)
             if not heard and not self._ended(switch):
@@ -125,8 +163,59 @@ class Switcher:
                 return
         elif unit is not None:
             heard = self._restart(unit, last_resort=switch.last_resort)
-        signal = partial(self._signal, switch) if unit is None else None
-        self._verifier.until_served(switch, heard, signal, interruptible=interruptible)
+        self._until_served(switch, heard, to_signal=unit is None, interruptible=interruptible)
+
+    def _until_served(self, switch: Switch, heard: str, *, to_signal: bool, interruptible: bool) -> None:
+        """Wait until `switch.wrong` has nothing to say against what the engine answers, twice in one process' life.
+
+        `to_signal`: one that has just answered is signalled first. `heard` is what is said first of an engine that does
+        not come to serve. Raises NotServedError; Stopped if it is `interruptible` and a signal came.
+        """
+        before = switch.inspection.process
+        steady = Steadiness(time.monotonic() + self.seconds)
+        while True:
+            try:
+                seconds = max(1.0, min(_ASK_SECONDS, steady.remaining))
+                live = switch.engine.ask(self.node, switch.inspection.socket, seconds)
+            except EngineSilentError as error:
+                last, answers = error.reason, False
+                steady.ended()
+                # neither comes back by itself: the sooner the next is tried, the better
+                if isinstance(error, EngineBrokenError) or self._fallen(switch) is not None:
+                    raise NotServedError(f"{heard}{last}", answers=False) from error
+            else:
+                stale = switch.reload.restarts and before is not None and live.process == before
+                last, answers = "; ".join([*(["it was not restarted"] if stale else []), *switch.wrong(live)]), True
+                restarted = switch.reload.restarts and live.process != before and not last
+                if to_signal and not restarted:
+                    # never one that does not answer: dockerd dies of a signal while it starts
+                    if self._signal(switch, live):
+                        to_signal = False
+                        continue
+                    last = "it could not be signalled"
+                if steady.confirmed(None if last else live):
+                    _tell(switch, live, before)
+                    return
+            if steady.ends >= _ENDS:
+                raise NotServedError(f"{heard}it answers, and ends again and again; last: {last}", answers=False)
+            self._rest(steady, f"{heard}{last}", answers=answers)
+            if interruptible and self.attention.stop is not None:
+                raise Stopped(self.attention.stop)
+
+    def _rest(self, steady: Steadiness, last: str, *, answers: bool) -> None:
+        """Wait until the engine is to be asked again. Raises NotServedError once its time is over."""
+        seconds = steady.pause()
+        if seconds is None:
+            raise NotServedError(f"{last} (waited {self.seconds:g} s)", answers=answers)
+        self.attention.take_pending(seconds)
+
+    def _fallen(self, switch: Switch) -> str | None:
+        """Return the unit of an engine that ended and that nothing starts again; None for all others."""
+        process = switch.inspection.process
+        if process is None or process.unit is None or processes.inspect_process(process.pid) == process:
+            return None
+        state = self.node.services.property(process.unit, "ActiveState")
+        return process.unit if state in _FALLEN else None
 
     def _ended(self, switch: Switch) -> bool:
         """Wait for the end of the process that served so far, as long as it takes if nothing is in its way."""
@@ -176,3 +265,13 @@ class Switcher:
             return error
         words = secrets.mask(self.node.services.last_words(unit, began))
         return NotServedError(f"{error.reason}{LOG_SAYS}{words}", answers=error.answers) if words else error
+
+
+def _tell(switch: Switch, live: Live, before: Process | None) -> None:
+    log.get().info("The engine serves its configuration", engine=switch.engine.name)
+    if not switch.reload.restarts and before is not None and live.process is not None and live.process != before:
+        log.get().warning(
+            "The engine was signalled, and another process serves now: it ended and was started again",
+            engine=switch.engine.name,
+            pid=live.process.pid,
+        )

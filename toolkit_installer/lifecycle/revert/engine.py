@@ -24,9 +24,8 @@ from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
 from toolkit_installer.lifecycle.observe import records_of
 from toolkit_installer.lifecycle.plan import EngineWork
-from toolkit_installer.lifecycle.reload import Switcher
+from toolkit_installer.lifecycle.reload import NotServedError, Switch, Switcher
 from toolkit_installer.lifecycle.still_needed import stranding
-from toolkit_installer.lifecycle.verify import NotServedError, Switch
 from toolkit_installer.node import signals, sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention
