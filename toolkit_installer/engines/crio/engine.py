@@ -34,12 +34,17 @@ from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import sockets
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
 
 SOCKET = "/var/run/crio/crio.sock"
+_NAME = "cri-o"
+"""What CRI-O calls itself over the CRI."""
+_GREETING = b"GET /info HTTP/1.0\r\nHost: localhost\r\n\r\n"
+"""CRI-O says nothing unasked; with its answer come the credentials of the process that gives it."""
 _ASK_SECONDS = 5.0
 _PODS_SECONDS = 30.0
 """For the answers on all pods: a node has 110 of them, or some hundreds."""
@@ -55,7 +60,6 @@ class Crio(Adapter[CrioInspection]):
     desired = staticmethod(crio_desired.desired_state)
     recognised = staticmethod(crio_desired.recognised)
     without_us = staticmethod(crio_desired.without_us)
-    ask = staticmethod(crio_live.ask)
 
     def has_role(self, role: str) -> bool:
         """Tell whether CRI-O has a file of that role."""
@@ -161,6 +165,35 @@ class Crio(Adapter[CrioInspection]):
             '"systemd" is safer, and --restart-mode none leaves the restart to you'
         )
         return (warning,)
+
+    def ask(self, node: Node, socket: str, seconds: float) -> CrioLive:
+        """Ask the CRI whether it answers and what it lists, and CRI-O itself what it runs with.
+
+        Both speak of CRI-O's memory, which a signal changes without effect: they are proof only of a process that was
+        started after the change. Such a one lists a handler if its executable is there. Raises EngineSilentError.
+        """
+        try:
+            status = client.status(node.root, socket, seconds)
+            process = sockets.speaker(node.root, socket, _GREETING)
+        except (NoAnswerError, sockets.StrangerError) as error:
+            raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
+        if status.name != _NAME:
+            raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
+        config: bytes | None = None
+        try:
+            config = crio_live.configuration(node.root, socket, seconds)
+            runtime = crio_live.runtime_in(config)
+        except NoAnswerError as error:
+            if not status.handlers:
+                raise EngineSilentError(f"CRI-O does not say its handlers: {error.reason}", path=socket) from error
+            config, runtime = None, {"runtimes": {name: {} for name in status.handlers - {""}}}
+        listed = status.handlers or runtime["runtimes"].keys()
+        handlers = {
+            name: entry.get("runtime_path") or None for name, entry in runtime["runtimes"].items() if name in listed
+        }
+        hooks = tuple(runtime.get("hooks_dir") or ())
+        given = crio_live.variables(process) if process is not None else {}
+        return CrioLive(status.version, handlers, runtime.get("default_runtime") or None, process, hooks, config, given)
 
     def stranded(
         self, node: Node, inspection: Inspection, desired: Sequence[DesiredFile], is_ours: Callable[[Live], set[str]]

@@ -1,4 +1,4 @@
-"""What the running CRI-O says of itself: over the CRI, and over plain HTTP on the same socket."""
+"""What the running CRI-O says of itself, beside the CRI: over plain HTTP on the same socket, and by its flags."""
 
 from __future__ import annotations
 
@@ -11,24 +11,19 @@ from typing import Any
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, lookup
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
-from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.crio import config as crio_config
-from toolkit_installer.node import processes, sockets
+from toolkit_installer.node import processes
 from toolkit_installer.node.disk.root import Root
-from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.signals import interruptible, limited
 from toolkit_installer.node.sockets import reachable
 from toolkit_installer.toolkit.payload import RUNTIMES
 
-_RUNTIME_NAME = "cri-o"
 _LIMIT = 16 << 20
 """Bytes of an answer."""
-_GREETING = b"GET /info HTTP/1.0\r\nHost: localhost\r\n\r\n"
-"""CRI-O says nothing unasked; with its answer come the credentials of the process that gives it."""
 _VARIABLES = {
     "--config": "CONTAINER_CONFIG",
     "--config-dir": "CONTAINER_CONFIG_DIR",
@@ -50,36 +45,6 @@ class CrioLive(Live):
     """The configuration that it runs with, as TOML, what is built in included; None where it does not say."""
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Those that it was started with, and that stand in for its flags."""
-
-
-def ask(node: Node, socket: str, seconds: float) -> CrioLive:
-    """Ask the CRI whether it answers and what it lists, and CRI-O itself what it runs with.
-
-    Both speak of CRI-O's memory, which a signal changes without effect: they are proof only of a process that was
-    started after the change. Such a one lists a handler if its executable is there. Raises EngineSilentError.
-    """
-    try:
-        status = client.status(node.root, socket, seconds)
-        process = sockets.speaker(node.root, socket, _GREETING)
-    except (NoAnswerError, sockets.StrangerError) as error:
-        raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
-    if status.name != _RUNTIME_NAME:
-        raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
-    config: bytes | None = None
-    try:
-        config = _config(node.root, socket, seconds)
-        runtime = _runtime(config)
-    except NoAnswerError as error:
-        if not status.handlers:
-            raise EngineSilentError(f"CRI-O does not say its handlers: {error.reason}", path=socket) from error
-        config, runtime = None, {"runtimes": {name: {} for name in status.handlers - {""}}}
-    listed = status.handlers or runtime["runtimes"].keys()
-    handlers = {
-        name: entry.get("runtime_path") or None for name, entry in runtime["runtimes"].items() if name in listed
-    }
-    hooks = tuple(runtime.get("hooks_dir") or ())
-    given = variables(process) if process is not None else {}
-    return CrioLive(status.version, handlers, runtime.get("default_runtime") or None, process, hooks, config, given)
 
 
 def uses_cgroupfs(live: Live | None) -> bool:
@@ -119,7 +84,7 @@ def serves_ours(live: Live) -> bool:
     return any(path is None or posixpath.basename(path) in RUNTIMES for path in live.handlers.values())
 
 
-def _runtime(content: bytes) -> dict[str, Any]:
+def runtime_in(content: bytes) -> dict[str, Any]:
     """Return the `crio.runtime` table of what CRI-O says that it runs with. Raises NoAnswerError."""
     try:
         runtime = lookup(toml_document.parse(content), crio_config.RUNTIME)
@@ -130,7 +95,7 @@ def _runtime(content: bytes) -> dict[str, Any]:
     return runtime
 
 
-def _config(root: Root, path: str, seconds: float) -> bytes:
+def configuration(root: Root, path: str, seconds: float) -> bytes:
     """Return the answer of `GET /config`, which `crio status` asks for too: TOML. Raises NoAnswerError, Stopped."""
     place_of_socket(root, path)
     try:
