@@ -14,8 +14,9 @@ from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
 from toolkit_installer.cli.options.model import Kind
 from toolkit_installer.cli.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
+from toolkit_installer.engines import registry
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.settings import Program
+from toolkit_installer.settings import EngineName, Program
 
 PROJECT = pathlib.Path(__file__).parents[2]
 PACKAGE = PROJECT / "toolkit_installer"
@@ -256,6 +257,15 @@ def test_the_layout_names_every_module_of_the_package_and_no_other() -> None:
 def test_every_folder_of_the_layout_is_there() -> None:
     for folder, names in tree().items():
         assert [name for name in names if not (PROJECT / folder / name).exists()] == []
+
+
+@pytest.mark.parametrize("engine", registry.names())
+def test_the_way_of_one_handler_is_ten_files_at_most_and_they_are_there(engine: EngineName) -> None:
+    shown = blocks(section("The way of one handler", (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")))[0]
+    elsewhere = f"{engine}: in "  # this engine has that in a file that is on the list already
+    lines = [line.split()[0].replace("NAME", engine) for line in shown.splitlines() if elsewhere not in line]
+    assert 0 < len(lines) <= 10  # as many as one keeps in mind
+    assert [name for name in lines if not (PACKAGE / name).is_file()] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -63,7 +63,7 @@ def handlers(runtime_name: str, executables: Collection[str], toolkit_folder: st
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is to be registered with an engine: an adapter's `desired` puts it into the engine's files."""
+    """What is to be registered with an engine: planning has the adapter's `desired` put it into the engine's files."""
 
     target: EngineTarget
     handlers: tuple[Handler, ...]

@@ -1,4 +1,7 @@
-"""containerd: config.toml and a drop-in, or what a distribution makes and its place for additions; it is restarted."""
+"""containerd: config.toml and a drop-in, or what a distribution makes and its place for additions; it is restarted.
+
+desired.py has what its own files are to be with us and without us, additions.py what a distribution's are with us.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CRI-O: a drop-in beside its crio.conf, taken over by a restart through systemd; or an OCI hook, without one."""
+"""CRI-O: a drop-in beside its crio.conf, taken over by a restart through systemd; or an OCI hook, without one.
+
+desired.py has what its files are to be with us and without us.
+"""
 
 from __future__ import annotations
 

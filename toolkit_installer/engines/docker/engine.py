@@ -1,4 +1,4 @@
-"""docker: one JSON file, reloaded by SIGHUP on explicit values."""
+"""docker: one JSON file, whose text config.py edits, reloaded by SIGHUP on explicit values."""
 
 from __future__ import annotations
 
