@@ -57,7 +57,7 @@ def by_drop_in(work: Work) -> DesiredState | None:
     if drop_in.base is not None and toml_document.parse(drop_in.base).get("version") != version:
         return None
     plugin = work.plugin(View.DEEP)
-    others = (file for file in work.files[1:] if work.roles[file.path] != DROP_IN_ROLE)
+    others = (file for file in work.files[1:] if file.role != DROP_IN_ROLE)
     for file in others:
         named = not work.request.served.keys().isdisjoint(runtimes_in(file.document, plugin))
         if named or (work.request.default is not None and lookup(file.document, shape(plugin).default)):
@@ -84,7 +84,7 @@ def in_place(work: Work) -> DesiredState:
     plugins: dict[tuple[str, str], list[View]] = {}
     for view in work.views:
         plugin = work.plugin(view)
-        role = work.roles[views_of.owner(view, work.files, plugin).path]
+        role = views_of.owner(view, work.files, plugin).role
         plugins.setdefault((role, plugin), []).append(view)
         if work.release is None and plugin == SHORT and view is View.DEEP:
             plugins.setdefault((role, RUNTIME), []).append(view)
@@ -105,7 +105,8 @@ def in_place(work: Work) -> DesiredState:
 
 def _not_editable(work: Work, role: str) -> ConfigurationError:
     """Return the error for a file that counts and cannot be changed from here."""
-    imported = next(each for each in work.inspection.graph if work.roles.get(each.path) == role)
+    path = next(file.path for file in work.files if file.role == role)
+    imported = next(each for each in work.inspection.graph if each.path == path)
     root = work.without[ROOT_ROLE].path
     if ENDING not in posixpath.basename(imported.file):
         leads = "" if imported.file == imported.place else f"it leads to {imported.file}, whose name"
@@ -122,8 +123,8 @@ def _not_editable(work: Work, role: str) -> ConfigurationError:
 def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) -> None:
     """Raise ConfigurationError if some daemon that may read the files would not have all it had, and our handlers."""
     after = [
-        dataclasses.replace(file, document=toml_document.parse(edited[role].target or b""))
-        if (role := work.roles[file.path]) in edited
+        dataclasses.replace(file, document=toml_document.parse(edited[file.role].target or b""))
+        if file.role in edited
         else file
         for file in work.files
     ]

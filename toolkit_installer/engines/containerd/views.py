@@ -50,13 +50,16 @@ class View(enum.StrEnum):
 class Read:
     """One file that the daemon reads: the root first, then what is imported, in that order.
 
-    `by_relative_pattern`: it is reached only through a relative path with a wildcard.
+    `role` names it among the engine's files. `by_relative_pattern`: it is reached only through a relative path with a
+    wildcard.
     """
 
+    role: str
     path: str
+    content: bytes
     document: Table
     version: int | None
-    by_relative_pattern: bool = False
+    by_relative_pattern: bool
 
 
 def views(release: Release | None, version: int | None) -> tuple[View, ...]:

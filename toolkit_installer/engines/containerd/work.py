@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import DesiredFile
@@ -45,26 +45,17 @@ class Work:
         self.request = request
         self.without = without
         self.release = inspection.live.release if inspection.live is not None else None
-        self.roles: dict[str, str] = {}
-        contents: list[bytes] = []
-        self.files: list[Read] = []
-        for role, path, content, relative in self._contents():
-            with located(path):
-                document, own = parse_checked(content)
-            self.files.append(Read(path, document, own, relative))
-            self.roles[path] = role
-            contents.append(content)
+        self.files = list(self._read())
         drop_in = without[DROP_IN_ROLE]
         with located(drop_in.path):
             parse_checked(drop_in.base or b"")
         # one that has the CRI plugin's settings by itself is edited in place: that tells nothing of the daemon
-        theirs = any(self.roles[file.path] == DROP_IN_ROLE and plugins_in(file.document) for file in self.files)
+        theirs = any(file.role == DROP_IN_ROLE and plugins_in(file.document) for file in self.files)
         self.deep = deep and not theirs
         root = self.files[0]
-        self.version = _version_of(self.files, contents, self.release)
-        _refuse_unread(root, contents[0], self.version, self.release)
-        self.disabled = disabled((file.path, file.document) for file in self.files)
-        self._refuse_disabled(contents)
+        self.version = _version_of(self.files, self.release)
+        _refuse_unread(root, self.version, self.release)
+        self._refuse_disabled()
         self.new_version = self._new_version()
         self.views = views_of.views(self.release, self.new_version or self.version)
         names = plugins_in(root.document)
@@ -75,15 +66,14 @@ class Work:
         elif request.settings.use_legacy_config and self.release is None and self.effective_version in (None, 1):
             self.views = (View.OLDEST, View.SHALLOW)
 
-    def _refuse_disabled(self, contents: Sequence[bytes]) -> None:
+    def _refuse_disabled(self) -> None:
         """Raise ConfigurationError for a CRI plugin that is off where Kubernetes is to use it."""
-        if self.disabled is None:
-            return
-        path, name = self.disabled
+        found = disabled((file.path, file.document) for file in self.files)
         kubelet = self.inspection.kubelet
-        if kubelet is None and not self.inspection.recognised:
+        if found is None or (kubelet is None and not self.inspection.recognised):
             return
-        content = next(text for file, text in zip(self.files, contents, strict=True) if file.path == path)
+        path, name = found
+        content = next(file.content for file in self.files if file.path == path)
         why = "Kubernetes will not work on it" if kubelet is None else f"the kubelet (PID {kubelet}) needs it"
         raise ConfigurationError(
             f"disabled_plugins has {name!r}, and without the CRI plugin {why}",
@@ -93,18 +83,17 @@ class Work:
             "engine with --runtime containerd",
         )
 
-    def _contents(self) -> list[tuple[str, str, bytes, bool]]:
-        """Return role, path, content and manner of every file that the daemon reads, without us."""
+    def _read(self) -> Iterator[Read]:
+        """Yield every file that the daemon reads, without us. Raises ConfigurationError."""
         root = self.without[ROOT_ROLE]
-        found = [(ROOT_ROLE, root.path, root.base or b"", False)]
+        yield _parsed(ROOT_ROLE, root.path, root.base or b"")
         for each in self.inspection.graph:
             role = self.inspection.role_of(each)
             wanted = self.without.get(role)
             if each.drop_in and (wanted is None or wanted.base is None or self._imported_by_us(each)):
                 continue
             content = (wanted.base or b"") if wanted is not None else each.content
-            found.append((role, each.path, content, each.by_relative_pattern))
-        return found
+            yield _parsed(role, each.path, content, by_relative_pattern=each.by_relative_pattern)
 
     def _imported_by_us(self, each: Imported) -> bool:
         """Tell whether it is our own line in the root that imports a file."""
@@ -140,32 +129,37 @@ class Work:
         return views_of.plugin_of(view, self.files, self.effective_version, self.release)
 
 
-def _version_of(files: Sequence[Read], contents: Sequence[bytes], release: Release | None) -> int | None:
+def _parsed(role: str, path: str, content: bytes, *, by_relative_pattern: bool = False) -> Read:
+    with located(path):
+        return Read(role, path, content, *parse_checked(content), by_relative_pattern)
+
+
+def _version_of(files: Sequence[Read], release: Release | None) -> int | None:
     """Return the version that counts for all files, None if none has that line.
 
     Until 2.2 it is the last one that any of them says; then each file counts by its own.
     Raises ConfigurationError where the daemon is not known, and the files are not all of one version.
     """
-    said = [(file, content) for file, content in zip(files, contents, strict=True) if file.version is not None]
+    said = [file for file in files if file.version is not None]
     if not said:
         return None
-    first, last = said[0][0], said[-1][0]
+    first, last = said[0], said[-1]
     if release is None:
-        for file, content in said:
+        for file in said:
             if file.version != first.version:
                 raise ConfigurationError(
                     f"is of version {file.version}, and {first.path} of version {first.version}: what containerd "
                     "makes of that depends on its release, which is not known as none runs",
                     path=file.path,
-                    line=toml_document.line_of(content, VERSION),
+                    line=toml_document.line_of(file.content, VERSION),
                     hint="write both for the same version, or start containerd",
                 )
     return first.version if release is not None and release >= MIGRATES_EACH_FILE else last.version
 
 
-def _refuse_unread(root: Read, content: bytes, version: int | None, release: Release | None) -> None:
+def _refuse_unread(root: Read, version: int | None, release: Release | None) -> None:
     """Raise ConfigurationError if this daemon refuses or ignores files of this version."""
-    line = toml_document.line_of(content, VERSION) or 1
+    line = toml_document.line_of(root.content, VERSION) or 1
     if release is not None:
         name = f"containerd {release[0]}.{release[1]}, which runs here,"
         if version is not None and version > _newest(release):
@@ -188,7 +182,7 @@ def _refuse_unread(root: Read, content: bytes, version: int | None, release: Rel
             "has no `version` line, which makes it a version 1 file, in which containerd 1.x does not read "
             f"[plugins.{GRPC!r}]",
             path=root.path,
-            line=toml_document.line_of(content, ("plugins", GRPC)) or 1,
+            line=toml_document.line_of(root.content, ("plugins", GRPC)) or 1,
             hint="add the line `version = 2` at its top",
         )
 
