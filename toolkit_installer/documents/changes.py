@@ -76,6 +76,19 @@ def apply(document: Table, changes: tuple[Change, ...]) -> Table:
     return result
 
 
+def merged(base: Table, over: Table, *, whole: Path | None = None, place: Path = ()) -> Table:
+    """Return `over` laid on `base`, as a new value: tables merge, values replace.
+
+    So do the tables in the one at `whole`, each of which replaces the other of its name. `place` is where both stand.
+    """
+    result = {**base, **over}
+    for key, value in over.items():
+        current = base.get(key)
+        if place != whole and isinstance(current, dict) and isinstance(value, dict):
+            result[key] = merged(current, value, whole=whole, place=(*place, key))
+    return result
+
+
 def _applied(table: Table, path: Path, change: Change) -> Table:
     """Return a copy of `table` with one change made below it; only the tables on the way are copied."""
     result = dict(table)

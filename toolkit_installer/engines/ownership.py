@@ -63,6 +63,11 @@ class Shape:
     alike: Callable[[Any, Any], bool] = same
     is_low_level: Callable[[Any], bool] = lambda entry: isinstance(entry, dict)
 
+    def entries(self, document: Table) -> dict[str, Table]:
+        """Return the tables of all runtimes in a document, by name."""
+        found = lookup(document, self.runtimes)
+        return {name: each for name, each in found.items() if isinstance(each, dict)} if isinstance(found, dict) else {}
+
 
 def beneath(path: str | None, folder: str) -> bool:
     """Tell whether `path` lies in `folder`."""
@@ -89,7 +94,7 @@ def revert_content(
 
 def ours(document: Table, shape: Shape, toolkit_folder: str) -> bool:
     """Tell whether any runtime of the document lies in our toolkit folder."""
-    return any(beneath(shape.executable(entry), toolkit_folder) for entry in _entries(document, shape).values())
+    return any(beneath(shape.executable(entry), toolkit_folder) for entry in shape.entries(document).values())
 
 
 def record(base: Table, changes: Sequence[Change]) -> Ownership:
@@ -121,7 +126,7 @@ def strip(
     """
     changes: list[Change] = []
     left: list[str] = []
-    for name, entry in _entries(document, shape).items():
+    for name, entry in shape.entries(document).items():
         path = (*shape.runtimes, name)
         owned = ownership.of(path)
         untouched = owned is not None and same(entry, owned.ours)
@@ -154,7 +159,7 @@ def low_level(base: Table, shape: Shape, *, legacy: Any = None, built_in: str = 
     be newer than they are. Others (Kata, gVisor, sysbox) are for the containers that ask for them, and stand in for
     nothing. `legacy` is an entry that counts as the default runtime's whatever the document calls its default.
     """
-    entries = _entries(base, shape)
+    entries = shape.entries(base)
     name = lookup(base, shape.default)
     default = entries.get(name) if isinstance(name, str) else None
     defaults = (legacy, default, entries.get(BUILT_IN))
@@ -162,11 +167,6 @@ def low_level(base: Table, shape: Shape, *, legacy: Any = None, built_in: str = 
     named = (default, *(entries.get(usual) for usual in _USUAL))
     others = (shape.executable(entry) for entry in named if shape.is_low_level(entry))
     return tuple(dict.fromkeys([first, *(path for path in others if path)]))
-
-
-def _entries(document: Table, shape: Shape) -> Table:
-    runtimes = lookup(document, shape.runtimes)
-    return runtimes if isinstance(runtimes, dict) else {}
 
 
 def restored(path: Path, owned: Owned | None) -> Change:
@@ -188,8 +188,8 @@ def _default(document: Table, shape: Shape, ownership: Ownership, changes: list[
         theirs = f"default runtime {current!r}: somebody set it since; it is theirs now"
         return [theirs] if owned is not None else []
     prior = owned.prior if owned is not None else ABSENT
-    was_there = isinstance(prior, str) and prior in _entries(before, shape)
-    if was_there and prior not in _entries(apply(document, tuple(changes)), shape):
+    was_there = isinstance(prior, str) and prior in shape.entries(before)
+    if was_there and prior not in shape.entries(apply(document, tuple(changes))):
         # an engine refuses to start with a default that it does not know
         changes.append(Remove(shape.default))
         return [f"default runtime {prior!r}: not given back, because somebody removed that runtime since"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import ABSENT, Change, Remove, Set, Table, apply, lookup, same
+from toolkit_installer.documents.changes import ABSENT, Change, Remove, Set, Table, apply, lookup, merged, same
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
@@ -28,7 +28,6 @@ from toolkit_installer.engines.containerd.tables import (
     same_import,
     shape,
 )
-from toolkit_installer.engines.containerd.views import merged
 from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, record, strip
 from toolkit_installer.engines.target import Handler
 from toolkit_installer.settings import EngineSettings

@@ -105,8 +105,7 @@ def plugins_in(document: Table) -> frozenset[str]:
 
 def runtimes_in(document: Table, plugin: str) -> Table:
     """Return the runtimes' tables of a plugin in a document, by name."""
-    found = lookup(document, (*table_of(plugin), "runtimes"))
-    return {name: entry for name, entry in found.items() if isinstance(entry, dict)} if isinstance(found, dict) else {}
+    return shape(plugin).entries(document)
 
 
 def made_version(version: Any) -> int:

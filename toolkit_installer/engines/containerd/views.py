@@ -10,7 +10,7 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-from toolkit_installer.documents.changes import Table, lookup
+from toolkit_installer.documents.changes import Table, lookup, merged
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     CRI_PLUGIN,
@@ -91,15 +91,6 @@ def owner(view: View, files: Sequence[Read], plugin: str) -> Read:
     """Return the last file that has the plugin's table: what is put there counts however tables are merged."""
     having = [file for file in read_by(view, files) if plugin in plugins_in(file.document)]
     return having[-1] if having else files[0]
-
-
-def merged(base: Table, over: Table) -> Table:
-    """Return what containerd 2.1 and later make of a file and one that it imports: tables merge, values replace."""
-    result = dict(base)
-    for key, value in over.items():
-        current = result.get(key)
-        result[key] = merged(current, value) if isinstance(current, dict) and isinstance(value, dict) else value
-    return result
 
 
 def names(view: View, version: int | None, release: Release | None) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, apply, lookup, same
+from toolkit_installer.documents.changes import merged as merged_tables
 from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, parents, record, strip
 from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
@@ -55,6 +56,7 @@ def _executable(entry: Any) -> str | None:
 
 
 SHAPE = Shape(RUNTIMES, DEFAULT, _executable, (HOOKS_DIR,))
+runtimes_in = SHAPE.entries
 
 
 def parse_checked(content: bytes) -> Table:
@@ -91,20 +93,9 @@ def merged(start: Table, documents: Iterable[Table]) -> Table:
     """Return what CRI-O makes of files that it reads in this order, from what is built in."""
     result = start
     for document in documents:
-        result = _over(result, document, ())
+        result = merged_tables(result, document, whole=RUNTIMES)
     if lookup(result, DEFAULT) == "":  # it says nothing then
         result = apply(result, (Set(DEFAULT, lookup(start, DEFAULT)),))
-    return result
-
-
-def _over(base: Table, over: Table, place: Path) -> Table:
-    result = dict(base)
-    for key, value in over.items():
-        current = result.get(key)
-        if isinstance(current, dict) and isinstance(value, dict) and place != RUNTIMES:
-            result[key] = _over(current, value, (*place, key))
-        else:
-            result[key] = value
     return result
 
 
@@ -143,12 +134,6 @@ def base_configuration(source: Table, start: Table, known: Table, toolkit_folder
     wanted = (lookup(source, DEFAULT), lookup(known, DEFAULT), *LOW_LEVEL, *runtimes)
     default = next(name for name in wanted if isinstance(name, str) and name in runtimes_in(table))
     return apply(table, (Set(DEFAULT, default),))
-
-
-def runtimes_in(effective: Table) -> dict[str, Table]:
-    """Return the tables of all runtimes, by name."""
-    found = lookup(effective, RUNTIMES)
-    return {name: entry for name, entry in found.items() if isinstance(entry, dict)} if isinstance(found, dict) else {}
 
 
 def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ...]:
