@@ -109,7 +109,7 @@ def plan(settings: Settings) -> int:
         pid_file = node.files.in_folder(settings.pid_file)
         folders = node.files.missing_folders(os.path.dirname(pid_file))
         Recorder(node, settings, store, pid_file, tuple(folders)).require_recordable(seen)
-    show_status.show_plan(node, seen)
+    show_status.show_gpus(node, *show_status.plan_lines(seen))
     return ExitCode.DONE
 
 

@@ -10,7 +10,7 @@ from toolkit_installer.cli import output
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.driver import gpus
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.engines.api import DesiredFile, EngineSilentError
 from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.plan import EngineWork, mismatches, moved, superseded
 from toolkit_installer.node import locks
@@ -29,17 +29,13 @@ _ASK_SECONDS = 5.0
 # --- plan ----------------------------------------------------------------------------------------------------------
 
 
-def show_plan(node: Node, seen: Prepared) -> None:
-    """Print what `run` would do, as unified diffs with secrets masked. Raises OutputError, NodeError."""
-    show_gpus(node, *_plan_lines(seen))
-
-
 def show_gpus(node: Node, *words: str | DiffLine) -> None:
     """Print these words, and which GPUs the node shows. Raises OutputError, NodeError."""
     output.show([*words, f"GPUs of the node: {gpus.find_gpus(node)}"])
 
 
-def _plan_lines(seen: Prepared) -> list[str | DiffLine]:
+def plan_lines(seen: Prepared) -> list[str | DiffLine]:
+    """Return what `run` would do, with unified diffs in which secrets are masked."""
     work = seen.plan.toolkit
     recorded = seen.receipt.engines if seen.receipt is not None else ()
     others = superseded(recorded, seen.plan.engines)
@@ -60,8 +56,7 @@ def _plan_lines(seen: Prepared) -> list[str | DiffLine]:
         lines += ["", f"Device nodes to create: {', '.join(seen.plan.device_nodes)}"]
     for specification in seen.plan.specifications:
         if specification.changes:
-            lines += ["", "CDI specification:"]
-            lines += _diff_lines(specification.path, specification.content, specification.target)
+            lines += ["", "CDI specification:", *_diff_lines(specification)]
     return lines
 
 
@@ -77,18 +72,18 @@ def _described(file: ToolkitFile) -> str:
     return f"write  {file.name}"
 
 
-def _diff_lines(path: str, before: bytes | None, after: bytes | None) -> list[DiffLine]:
+def _diff_lines(wanted: DesiredFile) -> list[DiffLine]:
     from toolkit_installer.documents import diff  # noqa: PLC0415  # `status` needs none
 
-    return [DiffLine(line, diff.painted) for line in diff.unified(path, before, after).removesuffix("\n").split("\n")]
+    text = diff.unified(wanted.path, wanted.file.content, wanted.target)
+    return [DiffLine(line, diff.painted) for line in text.removesuffix("\n").split("\n")]
 
 
 def _engine_lines(engine: EngineWork) -> list[str | DiffLine]:
     lines: list[str | DiffLine] = [f"  {note}" for note in engine.desired.notes]
     for wanted in engine.desired.files:
-        before = wanted.file.content
-        if wanted.target != before:
-            lines += _diff_lines(wanted.path, before, wanted.target)
+        if wanted.changes:
+            lines += _diff_lines(wanted)
     if engine.reload_why:
         unit = f" of {engine.reload.unit}" if engine.reload.unit else ""
         lines.append(f"  Reload by {engine.reload.watched_by or engine.reload.mode}{unit}: {engine.reload_why}.")

@@ -10,7 +10,6 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Live
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.lifecycle import plan, record
-from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files import installing
 from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
@@ -110,7 +109,7 @@ class Applier:
             log.get().info("Installed the toolkit", folder=work.folder, files=len(work.write))
         for specification in seen.plan.specifications:
             self._safe_point()
-            self.switcher.writer.write(None, cdi_files.file_of(specification), specification.target)
+            self.switcher.writer.write(None, specification.file, specification.target)
         for engine in seen.plan.engines:
             self._safe_point()
             self._switch_engine(engine)
@@ -189,7 +188,7 @@ class Applier:
     def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
         """Restore a CDI specification's old version; return why that failed."""
         try:
-            self.switcher.writer.write(None, cdi_files.file_of(work), work.content)
+            self.switcher.writer.write(None, work.file, work.file.content)
         except ChangedMeanwhileError:
             log.get().warning("Somebody else wrote the CDI specification meanwhile: it stays", file=work.path)
         except InstallerError as failure:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from toolkit_installer.engines.api import Inspection, Recorded, Reload
 from toolkit_installer.engines.target import Request
-from toolkit_installer.errors import DriverNotReadyError
-from toolkit_installer.lifecycle.files.cdi import SpecificationFacts
+from toolkit_installer.lifecycle.files.cdi import Generated, SpecificationFacts
 from toolkit_installer.lifecycle.files.toolkit import Installed
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 
@@ -51,19 +50,6 @@ class ToolkitFacts:
     """Tells whether a container, or somebody else's CDI specification, needs a file of the folder."""
     named: Callable[[Collection[str]], frozenset[str]]
     """Returns the paths below the folder that engines' files name, but for files that are about to change."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Generated:
-    """The CDI specification as the payload's nvidia-ctk makes it for the driver that is usable now."""
-
-    path: str
-    content: bytes | None = None
-    """None where it cannot be known before the missing device nodes are there."""
-    missing_nodes: tuple[str, ...] = ()
-    """The driver's control device nodes that are to be created, as the installer sees them."""
-    failure: DriverNotReadyError | None = None
-    """Why none could be made."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,9 @@ from toolkit_installer.engines.api import Engine, Inspection, Recorded
 from toolkit_installer.engines.common import runtime_paths
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import DriverNotReadyError
-from toolkit_installer.lifecycle.facts import EngineFacts, Facts, Generated, ToolkitFacts
+from toolkit_installer.lifecycle.facts import EngineFacts, Facts, ToolkitFacts
 from toolkit_installer.lifecycle.files import cdi as cdi_files
+from toolkit_installer.lifecycle.files.cdi import Generated
 from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node.disk.tree import Tree

@@ -102,17 +102,15 @@ def _engine(seen: EngineFacts) -> EngineWork:
 
 def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
     """Return what is to become of the CDI specification that is wanted, and of those that no longer are."""
-    made = facts.generated
-    wanted = None
-    if made is not None and made.failure is None:
-        wanted = cdi_files.Wanted(made.path, made.content)
-    elif made is not None and made.failure is not None:
+    made, remark = facts.generated, ""
+    failure = made.failure if made is not None else None
+    if made is not None and failure is not None:
         # a driver that is being replaced is no reason to leave the rest undone; what is not there cannot be kept
         ours = cdi_files.standing(facts.specifications, facts.receipt, made.path)
         if ours is None:
-            raise made.failure
-        wanted = cdi_files.Wanted(made.path, ours, f"{_KEPT} ({made.failure.reason})")
-    return cdi_files.plan_specifications(facts.specifications, facts.receipt, facts.toolkit.folder, wanted)
+            raise failure
+        made, remark = dataclasses.replace(made, content=ours), f"{_KEPT} ({failure.reason})"
+    return cdi_files.plan_specifications(facts.specifications, facts.receipt, facts.toolkit.folder, made, remark)
 
 
 def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:

@@ -12,7 +12,8 @@ import dataclasses
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
 
-from toolkit_installer.engines.api import EngineFile
+from toolkit_installer.engines.api import DesiredFile, EngineFile
+from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.node.disk.reading import Found
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
@@ -21,28 +22,10 @@ from toolkit_installer.receipt.store import ReceiptStore
 
 
 @dataclasses.dataclass(frozen=True)
-class SpecificationWork:
-    """What is to be done about the CDI specification at the canonical `path`.
+class SpecificationWork(DesiredFile):
+    """What is to be done about a CDI specification. `note`: a remark about somebody else's version, for the log."""
 
-    `base`: the content that cleanup restores (None: no file). `target`: the desired content. `note`: a remark about
-    somebody else's version, for the log.
-    """
-
-    path: str
-    found: Found | None
-    base: bytes | None
-    target: bytes | None
     note: str = ""
-
-    @property
-    def content(self) -> bytes | None:
-        """What stands there, None where there is no file."""
-        return None if self.found is None else self.found.content
-
-    @property
-    def changes(self) -> bool:
-        """Whether the file is to be changed."""
-        return self.target != self.content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +39,16 @@ class SpecificationFacts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-    """A desired specification at `path`.
-
-    `content` is None where it is not known yet, and the file is left alone. `note`: a remark for the log.
-    """
+class Generated:
+    """The CDI specification as the payload's nvidia-ctk makes it for the driver that is usable now."""
 
     path: str
-    content: bytes | None
-    note: str = ""
+    content: bytes | None = None
+    """None where it cannot be known before the missing device nodes are there."""
+    missing_nodes: tuple[str, ...] = ()
+    """The driver's control device nodes that are to be created, as the installer sees them."""
+    failure: DriverNotReadyError | None = None
+    """Why none could be made."""
 
 
 def read_specifications(node: Node, store: ReceiptStore, paths: Iterable[str]) -> SpecificationFacts:
@@ -73,11 +57,12 @@ def read_specifications(node: Node, store: ReceiptStore, paths: Iterable[str]) -
 
 
 def plan_specifications(
-    seen: SpecificationFacts, receipt: Receipt | None, folder: str, wanted: Wanted | None
+    seen: SpecificationFacts, receipt: Receipt | None, folder: str, wanted: Generated | None, remark: str = ""
 ) -> tuple[SpecificationWork, ...]:
     """Return the work on the desired specification, and on recorded ones that are no longer desired.
 
-    `folder` is the toolkit's. Raises ConfigurationError.
+    `folder` is the toolkit's. The desired one is left alone where its content is not known yet; `remark` is for the
+    log. Raises ConfigurationError.
     """
     recorded = {record.path: record for record in (receipt.specifications if receipt is not None else ())}
     made = []
@@ -86,7 +71,8 @@ def plan_specifications(
         path, found = seen.files[wanted.path]
         if wanted.content is not None:
             base, note = _base(seen, recorded.get(path), found, folder)
-            made.append(SpecificationWork(path, found, base, wanted.content, note or wanted.note))
+            file = EngineFile(SPECIFICATION_ROLE, path, found)
+            made.append(SpecificationWork(file, base, wanted.content, note=note or remark))
     stale = (reverted(seen, record, folder) for name, record in recorded.items() if name != path)
     return (*made, *stale)
 
@@ -102,12 +88,13 @@ def standing(seen: SpecificationFacts, receipt: Receipt | None, path: str) -> by
 def reverted(seen: SpecificationFacts, record: FileRecord, folder: str) -> SpecificationWork:
     """Return the work on a recorded specification that is no longer desired. Raises ConfigurationError."""
     path, found = seen.files[record.path]
+    file = EngineFile(SPECIFICATION_ROLE, path, found)
     if found is not None and not record.is_ours(found.content):
         changed = memory.digest(found.content) != (record.before.sha256 if record.before is not None else "")
         note = "it is theirs now, and stays" if changed else ""
-        return SpecificationWork(path, found, found.content, found.content, note)
+        return SpecificationWork(file, found.content, found.content, note=note)
     base, _ = _base(seen, record, found, folder)
-    return SpecificationWork(path, found, base, base)
+    return SpecificationWork(file, base, base)
 
 
 def recognised(node: Node, path: str, folder: str) -> FileRecord | None:
@@ -126,9 +113,10 @@ def recorded(work: SpecificationWork, previous: FileRecord | None) -> FileRecord
     if work.target == work.base and not work.changes and previous is None:
         return None
     written = {memory.digest(content) for content in (work.target,) if content is not None}
-    if previous is not None and work.found is not None and previous.is_ours(work.found.content):
-        written.add(memory.digest(work.found.content))  # until it is replaced, the last version of ours stands there
-    before = memory.before(work.base, work.found, previous)
+    present = work.file.content
+    if previous is not None and present is not None and previous.is_ours(present):
+        written.add(memory.digest(present))  # until it is replaced, the last version of ours stands there
+    before = memory.before(work.base, work.file.found, previous)
     return FileRecord(SPECIFICATION_ROLE, work.path, before, tuple(sorted(written)))
 
 
@@ -137,11 +125,6 @@ def settled(work: SpecificationWork, record: FileRecord) -> FileRecord | None:
     if work.target is None or work.target == work.base:
         return None
     return dataclasses.replace(record, written=(memory.digest(work.target),))
-
-
-def file_of(work: SpecificationWork) -> EngineFile:
-    """Return the file, to be written."""
-    return EngineFile(SPECIFICATION_ROLE, work.path, work.found)
 
 
 def ours(receipt: Receipt | None) -> dict[str, frozenset[str]]:

@@ -116,5 +116,5 @@ def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt
     for work in works:
         if work.note:
             log.get().warning("Somebody changed the CDI specification", file=work.path, what=work.note)
-        engines.switcher.writer.write(None, cdi_files.file_of(work), work.target)
+        engines.switcher.writer.write(None, work.file, work.target)
     return receipt
