@@ -74,7 +74,7 @@ PROGRAM = f"""
 import sys
 
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.common.distribution import Distribution
+from toolkit_installer.engines.registry import Distribution
 from toolkit_installer.settings import EngineName
 
 registry.ENGINES = (

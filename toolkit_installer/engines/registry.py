@@ -1,11 +1,65 @@
-"""The engines that can be configured, a row each. Pure: their adapters are imported by name, when they are needed."""
+"""The engines that can be configured, a row each, and how each may come to a node.
+
+Pure: their adapters are imported by name, when they are needed.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
-from toolkit_installer.engines.common.distribution import Distribution
 from toolkit_installer.settings import EngineName
+
+
+def plain(socket: str) -> str:
+    """Return a socket's path without its scheme, and with /run for /var/run, which is the same."""
+    path = socket.strip().removeprefix("unix://").removeprefix("unix:")
+    return f"/run/{path.removeprefix('/var/run/')}" if path.startswith("/var/run/") else path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """One row of the table of distributions. Paths are the node's; `*` stands for any one name."""
+
+    name: str
+    engine: EngineName
+    sockets: tuple[str, ...]
+    """Where its engine serves, or a kubelet reaches it; the first is the engine's own."""
+    config: str
+    """The file that the engine is started with; a distribution may generate it."""
+    units: tuple[str, ...]
+    """The systemd services in which its engine runs."""
+    configured: str
+    """How handlers are registered with it, in words."""
+    drop_in: str | None = None
+    beside: tuple[str, ...] = ()
+    """What else its engine reads in the folder of `config`, as patterns."""
+    state: str | None = None
+    """The `state` folder of its containerd, in which the bundles of running containers are."""
+    binaries: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    """Files that speak for it; beside those, `config` does."""
+    marks: tuple[str, ...] = ()
+    """Parts of the executable's path, or of the arguments, of its engine and its kubelet, and of nobody else's."""
+    kubelets: frozenset[str] = frozenset()
+    """Processes that have a kubelet in them, which uses the first of the sockets unless told otherwise."""
+    kubelet_options: str | None = None
+    """Their file of options in YAML, named like the kubelet's flags; those in its folder of drop-ins go before it."""
+    kubelet_flags: str | None = None
+    """The file with the kubelet's flags, where the command line is wiped that names it."""
+    kubelet_variables: tuple[tuple[str, str], ...] = ()
+    """What is put for a variable in that file."""
+    refused: str | None = None
+    """Why it is not configured, and what to do; it is all the same if its file is named with --config."""
+
+    @property
+    def socket(self) -> str:
+        """The engine's own socket."""
+        return self.sockets[0]
+
+    def serves(self, socket: str) -> bool:
+        """Tell whether that is one of its sockets, in whatever spelling."""
+        return plain(socket) in map(plain, self.sockets)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +80,7 @@ class EngineRow:
     it could be taken for."""
 
 
+_docker = functools.partial(Distribution, engine=EngineName.DOCKER)
 _DOCKER = EngineRow(
     name=EngineName.DOCKER,
     adapter="toolkit_installer.engines.docker.engine:Docker",
@@ -33,9 +88,8 @@ _DOCKER = EngineRow(
     address_flags=("-H", "--host"),
     socket_names=("docker.sock", "cri-dockerd.sock", "dockershim.sock"),
     distributions=(
-        Distribution(
+        _docker(
             name="docker-snap",
-            engine=EngineName.DOCKER,
             sockets=("/var/run/docker.sock",),
             config="/var/snap/docker/current/config/daemon.json",
             units=("snap.docker.dockerd.service",),
@@ -45,9 +99,8 @@ _DOCKER = EngineRow(
             refused="docker from snap is confined, and cannot run a toolkit outside its snap: install docker from its "
             "own packages (https://docs.docker.com/engine/install/)",
         ),
-        Distribution(
+        _docker(
             name="docker-desktop",
-            engine=EngineName.DOCKER,
             sockets=("/home/*/.docker/desktop/docker.sock", "/home/*/.docker/run/docker.sock"),
             config="/home/*/.docker/daemon.json",
             units=("docker-desktop.service",),
@@ -57,9 +110,8 @@ _DOCKER = EngineRow(
             refused="Docker Desktop runs its engine in a virtual machine of its own, which has to be given the GPU by "
             "Docker Desktop: use its own settings, or install docker engine",
         ),
-        Distribution(
+        _docker(
             name="docker-rootless",
-            engine=EngineName.DOCKER,
             sockets=("/run/user/*/docker.sock",),
             config="/home/*/.config/docker/daemon.json",
             units=(),
@@ -68,9 +120,8 @@ _DOCKER = EngineRow(
             refused="rootless docker belongs to one user: name that user's file and socket, with "
             "--config /home/USER/.config/docker/daemon.json --socket /run/user/UID/docker.sock",
         ),
-        Distribution(
+        _docker(
             name="docker",
-            engine=EngineName.DOCKER,
             sockets=("/var/run/docker.sock", "/var/run/cri-dockerd.sock", "/var/run/dockershim.sock"),
             config="/etc/docker/daemon.json",
             state="/run/docker/containerd/daemon",
@@ -122,6 +173,8 @@ _CRIO = EngineRow(
 )
 
 ENGINES: tuple[EngineRow, ...] = (_DOCKER, _CONTAINERD, _CRIO)
+USUAL = {row.name: row.distributions[-1] for row in ENGINES}
+"""Each engine as its own packages bring it."""
 
 
 def names() -> tuple[EngineName, ...]:

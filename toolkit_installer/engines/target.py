@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from toolkit_installer.engines.common.distribution import Distribution
+from toolkit_installer.engines.registry import Distribution
 from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import EngineName, EngineSettings
 from toolkit_installer.toolkit.payload import RUNTIMES

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from toolkit_installer.engines.common import command_line
-from toolkit_installer.engines.registry import ENGINES
+from toolkit_installer.engines.registry import ENGINES, USUAL
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.descriptors import bound
 from toolkit_installer.node.disk.root import NodeError, Root
@@ -18,9 +18,7 @@ from toolkit_installer.settings import EngineName
 
 PROCESS_NAMES = {row.name: row.processes for row in ENGINES}
 """The names of the engines' processes, as /proc/PID/comm shows them."""
-_ADDRESS_FLAGS = {row.name: row.address_flags for row in ENGINES}
-_SOCKET_NAMES = {row.name: row.socket_names[0] for row in ENGINES}
-_USUAL = {row.name: row.distributions[-1] for row in ENGINES}
+_ROWS = {row.name: row for row in ENGINES}
 _UNIX = "unix://"
 
 
@@ -44,7 +42,7 @@ def served(node: Node) -> Iterator[tuple[EngineName, str]]:
         if process.hidden:
             told_so = _usual(engine, process)
         else:
-            given = command_line.values(process.arguments[1:], *_ADDRESS_FLAGS[engine])
+            given = command_line.values(process.arguments[1:], *_ROWS[engine].address_flags)
             told_so = [each.removeprefix(_UNIX) for each in given]
             if engine is EngineName.CONTAINERD and not told_so:
                 told_so = _configured(process) or []
@@ -76,7 +74,7 @@ def _running(node: Node) -> Iterator[tuple[EngineName, Process]]:
 
 def _usual(engine: EngineName, process: Process) -> list[str]:
     """Return which of a process's sockets are called as this engine's is: an engine has others beside it."""
-    return [path for path in bound(process.pid) or () if posixpath.basename(path) == _SOCKET_NAMES[engine]]
+    return [path for path in bound(process.pid) or () if posixpath.basename(path) == _ROWS[engine].socket_names[0]]
 
 
 def hang_up(node: Node, engine: EngineName, process: Process) -> None:
@@ -93,13 +91,13 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
     """Return the unix sockets that a process was told to serve, or serves; None where that cannot be told."""
     if process.hidden:
         return bound(process.pid) or None  # one that is starting has none yet
-    given = command_line.values(process.arguments[1:], *_ADDRESS_FLAGS[engine])
+    given = command_line.values(process.arguments[1:], *_ROWS[engine].address_flags)
     if engine is EngineName.CONTAINERD and not given:
         return _configured(process)
     if any(address.startswith("fd:") for address in given):
         return bound(process.pid)  # systemd made its sockets before it started
     if engine is EngineName.DOCKER and not given:
-        return [_USUAL[engine].socket, *(bound(process.pid) or ())]
+        return [USUAL[engine].socket, *(bound(process.pid) or ())]
     if not given:
         return bound(process.pid) or None  # its files may name it; one that is starting has none yet
     return [address.removeprefix(_UNIX) for address in given]
@@ -112,12 +110,12 @@ def _configured(process: Process) -> list[str] | None:
     from toolkit_installer.engines.containerd.root_file import told_config  # noqa: PLC0415
 
     try:
-        path = told_config(process) or _USUAL[EngineName.CONTAINERD].config
+        path = told_config(process) or USUAL[EngineName.CONTAINERD].config
         grpc = toml_document.parse(read_as(process, path) or b"").get("grpc")
     except ConfigurationError:
         return None
     address = grpc.get("address") if isinstance(grpc, dict) else None
-    return [address if isinstance(address, str) and address else _USUAL[EngineName.CONTAINERD].socket]
+    return [address if isinstance(address, str) and address else USUAL[EngineName.CONTAINERD].socket]
 
 
 def _same(one: Root, path: str, other: Root, socket: str) -> bool:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit_installer import log
-from toolkit_installer.engines.common.distribution import Distribution, plain
 from toolkit_installer.engines.detect import evidence
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
-from toolkit_installer.engines.detect.table import USUAL, with_socket
-from toolkit_installer.engines.registry import names
+from toolkit_installer.engines.detect.table import with_socket
+from toolkit_installer.engines.registry import USUAL, Distribution, names, plain
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node

@@ -12,16 +12,15 @@ from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering, serving
-from toolkit_installer.engines.common.distribution import Distribution
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.engines.detect.table import (
     TABLE,
     UNIT_FOLDERS,
-    USUAL,
     engine_of_socket,
     with_marks,
     with_socket,
 )
+from toolkit_installer.engines.registry import USUAL, Distribution
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node

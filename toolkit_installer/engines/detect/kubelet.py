@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 
 from toolkit_installer.engines.common import command_line, serving
-from toolkit_installer.engines.common.distribution import plain
 from toolkit_installer.engines.detect.table import TABLE
+from toolkit_installer.engines.registry import plain
 from toolkit_installer.node import descriptors
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node

@@ -6,9 +6,8 @@ stands earlier is asked first. Sources: the distributions' own documentation and
 
 from __future__ import annotations
 
-from toolkit_installer.engines.common.distribution import Distribution, plain
 from toolkit_installer.engines.containerd.distributions.all import DISTRIBUTIONS
-from toolkit_installer.engines.registry import ENGINES
+from toolkit_installer.engines.registry import ENGINES, Distribution, plain
 from toolkit_installer.settings import EngineName
 
 TABLE: tuple[Distribution, ...] = (
@@ -18,9 +17,6 @@ TABLE: tuple[Distribution, ...] = (
 )
 
 BY_NAME = {row.name: row for row in TABLE}
-
-USUAL = {each.name: each.distributions[-1] for each in ENGINES}
-"""The row of each engine as its own packages bring it."""
 
 UNIT_FOLDERS = (
     "/etc/systemd/system",

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from toolkit_installer.engines.common.distribution import Distribution
+from toolkit_installer.engines.registry import Distribution
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.settings import EngineName
 

@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Iterable
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.common.distribution import Distribution
 from toolkit_installer.engines.containerd import tables
 from toolkit_installer.engines.containerd.distributions.generating import Read, not_made
 from toolkit_installer.engines.containerd.distributions.rancher import BESIDE, FOLDERS, MADE, TEMPLATES
 from toolkit_installer.engines.containerd.layouts import DROP_IN, RUNC, Detection, Layout, Way
 from toolkit_installer.engines.containerd.views import MERGES_DEEPLY
+from toolkit_installer.engines.registry import Distribution
 from toolkit_installer.errors import located
 from toolkit_installer.node.node import Node
 
