@@ -229,11 +229,9 @@ def _described(node: Node, toolkit: ToolkitSettings, place: _Place, seen_at: str
 
 def _said_by_operator(node: Node) -> tuple[_Place, ...]:
     """Return the root that the GPU Operator's validator names, if it does. Raises NodeError, ConfigurationError."""
-    said_by = (reader.read_file(DRIVER_READY) for reader in node.readers())
-    seen = next((found for found in said_by if found is not None), None)
-    if seen is None:
-        return ()
-    pairs = [line.strip().partition("=") for line in seen.content.decode(errors="replace").splitlines()]
+    said_by = (reader.content(DRIVER_READY) for reader in node.readers())
+    content = next((found for found in said_by if found is not None), b"")
+    pairs = [line.strip().partition("=") for line in content.decode(errors="replace").splitlines()]
     said = {name: value.strip("\"'") for name, equals, value in pairs if equals}
     paths = {name: posixpath.normpath(value) for name, value in said.items() if value.startswith("/")}
     if "NVIDIA_DRIVER_ROOT" not in paths:
@@ -246,9 +244,9 @@ def _installed_root(node: Node, folder: str) -> str | None:
     """Return the driver root that the installed toolkit has, None where there is none."""
     from toolkit_installer.documents import toml_document  # noqa: PLC0415  # a driver that is usable asks for nothing
 
-    found = node.files.read_file(posixpath.join(folder, CONFIG_NAME))
+    content = node.files.content(posixpath.join(folder, CONFIG_NAME))
     try:
-        document = toml_document.parse(found.content) if found is not None else {}
+        document = toml_document.parse(content or b"")
     except ConfigurationError:  # damaged: it is about to be put right, and says nothing
         return None
     cli = document.get("nvidia-container-cli")

@@ -245,8 +245,7 @@ class Switcher:
             return False
         try:
             for step in switch.files:  # as they are now, whoever wrote them
-                found = self.node.files.read_file(step.file.path)
-                live.refuse_signal(None if found is None else found.content)
+                live.refuse_signal(self.node.files.content(step.file.path))
         except ConfigurationError as error:
             raise NotSignalledError(f"{error.reason}; it was not signalled", answers=True) from error
         try:

@@ -115,7 +115,5 @@ class ReloadBudget:
         self.files.overwrite(self.path, json.dumps(body).encode() + b"\n", own_metadata(_MODE))
 
     def _reloads(self) -> Reloads:
-        found = self.files.read_file(self.path)
-        if found is None:
-            return Reloads()
-        return remembered(found.content, clock.boot_id(), clock.boot_seconds(), self.budget[1])
+        content = self.files.content(self.path)
+        return remembered(content or b"", clock.boot_id(), clock.boot_seconds(), self.budget[1])

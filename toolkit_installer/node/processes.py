@@ -147,12 +147,11 @@ def read_as(process: Process, path: str) -> bytes | None:
     Raises NodeError, also for what is no regular file, or larger than a configuration is.
     """
     try:
-        found = Reader(root_of(process)).read_file(path)
+        return Reader(root_of(process)).content(path)
     except NodeError:
         raise
     except ConfigurationError as error:
         raise NodeError(error.reason, path=path, hint=error.hint) from error
-    return None if found is None else found.content
 
 
 def lives_on(process: Process, root: Root) -> bool:

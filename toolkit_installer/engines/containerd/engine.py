@@ -26,6 +26,7 @@ from toolkit_installer.engines.containerd import desired as containerd_desired
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd import root_file, templates, trial
 from toolkit_installer.engines.containerd.additions import Placing
+from toolkit_installer.engines.containerd.distributions.all import layout_of
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ENDING, ContainerdInspection
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import executable, runtimes_in
@@ -73,7 +74,7 @@ class Containerd(Adapter[ContainerdInspection]):
         if config is None:
             process = serving.process_of(node, self.name, socket)
             config = root_file.told_config(process) if process is not None else None
-        layout = root_file.layout_for(node, config) if config is not None else None
+        layout = layout_of(node.files.content, config) if config is not None else None
         if config is None or layout is None:
             return None
         # nobody makes a copy anew, and nobody serves there

@@ -101,8 +101,7 @@ def inspect_distribution(node: Node, target: EngineTarget, layout: Layout, answe
     if layout.template is not None:
         files.append(EngineFile(layouts.TEMPLATE_ROLE, *node.locate_file(layout.template)))
     own = layout.low_level(node, process)
-    source = node.files.read_file(layout.source)
-    placed = Placed(layout, way, source.content if source is not None else None, own, (*notes, *ignored))
+    placed = Placed(layout, way, node.files.content(layout.source), own, (*notes, *ignored))
     usual = layout.generated
     place = (root_file.config_of(process, usual) or usual) if process is not None else None
     sources = _sources(node, process, target.asked, place)

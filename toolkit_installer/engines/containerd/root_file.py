@@ -15,25 +15,11 @@ from toolkit_installer.engines.containerd.distributions.all import DISTRIBUTIONS
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import descriptors
-from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as
 
 CONFIG_FLAGS = ("--config", "-config", "-c")
 _DATABASE = "/io.containerd.metadata.v1.bolt/meta.db"
 """Below a containerd's root folder, and open as long as it runs."""
-
-
-def layout_for(node: Node, config: str) -> Layout | None:
-    """Return the layout of the distribution whose containerd is started with `config`, None if it is nobody's.
-
-    Raises ConfigurationError for a distribution whose files cannot be told yet.
-    """
-
-    def read(path: str) -> bytes | None:
-        found = node.files.read_file(path)
-        return found.content if found is not None else None
-
-    return layout_of(read, config)
 
 
 def behind(process: Process) -> Layout | None:

@@ -167,8 +167,8 @@ def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
     from toolkit_installer.documents import toml_document  # noqa: PLC0415  # a node without containerd has none
 
     try:
-        found = node.files.read_file(own.config or USUAL[EngineName.CONTAINERD].config)
-        disabled = toml_document.parse(found.content).get("disabled_plugins") if found is not None else ["cri"]
+        content = node.files.content(own.config or USUAL[EngineName.CONTAINERD].config)
+        disabled = toml_document.parse(content).get("disabled_plugins") if content is not None else ["cri"]
     except ConfigurationError:
         return False  # whatever it says, somebody wrote it
     return isinstance(disabled, list) and any("cri" in str(plugin).split(".") for plugin in disabled)

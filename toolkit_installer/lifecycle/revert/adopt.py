@@ -90,8 +90,8 @@ def _left_by_us(node: Node, folder: str) -> bool:
     A cleanup of NVIDIA's own installer leaves toolkit and specification alike.
     """
     path = posixpath.join(folder, RUNTIMES[0])
-    found = node.files.read_file(path) if node.files.is_file(path) else None
-    return found is not None and f"\n{wrappers.SIGNATURE}".encode() in found.content
+    content = node.files.content(path) if node.files.is_file(path) else None
+    return content is not None and f"\n{wrappers.SIGNATURE}".encode() in content
 
 
 def _target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:

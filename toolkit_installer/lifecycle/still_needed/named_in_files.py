@@ -21,7 +21,7 @@ from toolkit_installer.documents import mentions, toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import root_file
+from toolkit_installer.engines.containerd.distributions.all import layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import executable, runtimes_in, shape
 from toolkit_installer.engines.ownership import beneath
@@ -136,20 +136,19 @@ class _Search:
             if place in self._seen or canonical in self._instead or not reader.is_file(canonical):
                 return None
             self._seen.add(place)
-            found = reader.read_file(canonical)
+            return reader.content(canonical)
         except ConfigurationError as error:
             log.get().warning("A file that an engine may read cannot be looked at", file=path, reason=error.reason)
             # it is there, and larger than what is read here, or its disk does not give it: an engine may yet read it
             if not isinstance(error, NodeError) or error.number not in _OUT_OF_REACH:
                 self.found[Naming(path, 1, f"what nobody has read to its end ({error.reason})")] = None
             return None
-        return None if found is None else found.content
 
     def _look(self, reader: Reader, path: str, content: bytes) -> None:
         named = self._mentioned(reader, content)
         layout = None
         with contextlib.suppress(ConfigurationError):
-            layout = root_file.layout_for(self._node, path) if named else None
+            layout = layout_of(self._node.files.content, path) if named else None
         if layout is None or path not in (layout.generated, layout.source) or path == layout.drop_in:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
         elif layout.detects:

@@ -113,10 +113,15 @@ class Reader:
 
     def read(self, path: str) -> bytes:
         """Return the content of the file at `path`, which must be there. Raises NodeError, ConfigurationError."""
-        found = self.read_file(path)
-        if found is None:
+        content = self.content(path)
+        if content is None:
             raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "read it")
-        return found.content
+        return content
+
+    def content(self, path: str) -> bytes | None:
+        """Return the content of the file at `path`, None if nothing is there. Raises as `read_file` does."""
+        found = self.read_file(path)
+        return None if found is None else found.content
 
     def read_file(self, path: str, limit: int = CONFIG_LIMIT) -> Found | None:
         """Read the regular file that `path` leads to, or return None if nothing is there.
