@@ -21,7 +21,7 @@ import rpmfile
 from debian import debfile
 
 from toolkit_installer.errors import PayloadError
-from toolkit_installer.node.disk.tree import Tree
+from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.toolkit import payload
 
 KINDS = ("deb", "rpm")

@@ -1,4 +1,4 @@
-"""Converging: prepare, apply, and revert the engines that are no longer to have the handlers."""
+"""Converging: prepare, log what planning remarked, apply, and revert the engines that are not to have handlers now."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.engines.common.undisturbed import undisturbed
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle import beforehand, notes
+from toolkit_installer.lifecycle import beforehand
 from toolkit_installer.lifecycle import plan as plan_of
+from toolkit_installer.lifecycle.files.writer import undisturbed
 from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import recover
-from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
 from toolkit_installer.settings import Settings
+from toolkit_installer.toolkit import payload, wrappers
 
 if TYPE_CHECKING:
     from toolkit_installer.lifecycle.revert.engine import EngineReverter
@@ -53,7 +54,7 @@ class Converger:
         """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
         seen = self._prepare()
         self.driver_away = seen.driver_away
-        notes.say(seen)
+        _say(seen)
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
             if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
                 log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
@@ -105,3 +106,36 @@ class Converger:
             self._reverter().retire(seen.receipt, record, staying=again)
             seen = prepare(self._store.load(), self._settings, self._node, self._store)
         return seen
+
+
+def _say(seen: Prepared) -> None:
+    """Log the plan's notes, dangers and warnings."""
+    if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
+        log.get().warning("An earlier run was interrupted: finishing what it began", state=seen.receipt.state)
+    for warning in _security(seen):
+        log.get().warning(warning)
+    for specification in seen.plan.specifications:
+        if specification.note:
+            log.get().warning("A CDI specification", file=specification.path, what=specification.note)
+    for engine in seen.plan.engines:
+        for note in engine.desired.notes:
+            log.get().info(note, engine=engine.name)
+        for danger in engine.desired.dangers if engine.reload_why else ():
+            log.get().warning(danger, engine=engine.name)
+        for wanted in engine.desired.files:
+            for left in wanted.left:
+                log.get().warning("Somebody changed what was ours", file=wanted.path, engine=engine.name, what=left)
+
+
+def _security(seen: Prepared) -> tuple[str, ...]:
+    """Return what an engineer should know about the security of a toolkit that is about to change."""
+    work, found = seen.plan.toolkit, seen.target.payload
+    if not work.write:
+        return ()
+    from toolkit_installer.lifecycle import versions
+    from toolkit_installer.toolkit import security
+
+    config = next(file.content for file in work.files if file.name == wrappers.CONFIG_NAME)
+    assert config is not None  # noqa: S101  # it is always written, never copied
+    runtime = dict(found.programs)[payload.RUNTIMES[0]]
+    return security.notes(seen.target.settings.toolkit, config, versions.said_by(found.root, runtime))

@@ -9,7 +9,7 @@ from toolkit_installer.driver import roots
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import Request
-from toolkit_installer.node.disk.tree import Tree
+from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import payload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from toolkit_installer.errors import PayloadError
-from toolkit_installer.node.disk.tree import Tree
+from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.programs import ProgramError, run
 from toolkit_installer.toolkit import payload, security
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node.disk.one_look import OneLook
+from toolkit_installer.node.disk.readers import OneLook
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import Root
 

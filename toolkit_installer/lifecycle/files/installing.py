@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from toolkit_installer import log
 from toolkit_installer.lifecycle.prepare import Prepared
-from toolkit_installer.node.disk.tree import Tree
+from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.status_line import StatusLine

@@ -1,16 +1,23 @@
-"""Writing an engine's files, and seeing somebody else's edit between two of our own."""
+"""Writing an engine's files, and seeing somebody else's edit between two of our own: then all is done again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from toolkit_installer import log
 from toolkit_installer.engines.api import Engine, EngineFile, quarantine
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.disk.reading import Found
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 
+_Result = TypeVar("_Result")
 _NEW_FILE_MODE = 0o644
+_ATTEMPTS = 3
+"""How often a plan is made again because somebody else wrote the same file meanwhile."""
 
 
 class Writer:
@@ -53,3 +60,23 @@ class Writer:
         if (None if now is None else now.content) not in known:
             raise ChangedMeanwhileError("somebody else changed it meanwhile", path=file.path, hint="it is read again")
         return now
+
+
+def undisturbed(work: Callable[[], _Result]) -> _Result:
+    """Do the work, and do it again if somebody else wrote the same file meanwhile; return what it returns.
+
+    Raises ConfigurationError if that happens over and over.
+    """
+    attempts = 1
+    while True:
+        try:
+            return work()
+        except ChangedMeanwhileError as error:
+            if attempts == _ATTEMPTS:
+                raise ConfigurationError(
+                    f"somebody else changed it {_ATTEMPTS} times while it was edited",
+                    path=error.path,
+                    hint="find out who writes it; then start again",
+                ) from error
+            log.get().warning("Somebody changed the file meanwhile: planning again", file=error.path)
+            attempts += 1

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from toolkit_installer import log
-from toolkit_installer.engines.common.undisturbed import undisturbed
 from toolkit_installer.errors import InstallerError, gravest
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files import toolkit as toolkit_files
+from toolkit_installer.lifecycle.files.writer import undisturbed
 from toolkit_installer.lifecycle.revert.engine import EngineReverter
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
 from toolkit_installer.lifecycle.still_needed.named_in_files import Naming

@@ -7,8 +7,8 @@ import os
 
 from toolkit_installer import log
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.common.undisturbed import undisturbed
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
+from toolkit_installer.lifecycle.files.writer import undisturbed
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.revert import adopt
 from toolkit_installer.lifecycle.revert.engine import EngineReverter

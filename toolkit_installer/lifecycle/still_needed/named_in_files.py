@@ -28,7 +28,7 @@ from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.lifecycle.still_needed import engine_paths
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.one_look import OneLook
+from toolkit_installer.node.disk.readers import OneLook
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
