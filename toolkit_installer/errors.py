@@ -89,14 +89,13 @@ class DriverNotReadyError(InstallerError):
     exit_code = ExitCode.DRIVER_NOT_READY
 
 
-_GRAVEST = (ExitCode.ENGINE_DOWN, ExitCode.ENGINE_REJECTED)
+_GRAVEST = {ExitCode.ENGINE_DOWN: 0, ExitCode.ENGINE_REJECTED: 1}
 """What a node suffers from most comes first; all others are alike."""
 
 
 def gravest(failures: Sequence[InstallerError]) -> InstallerError:
     """Return the failure whose exit code is to be the program's, of several that came one after the other. Pure."""
-    order = {code: place for place, code in enumerate(_GRAVEST)}
-    return min(failures, key=lambda failure: order.get(failure.exit_code, len(order)))
+    return min(failures, key=lambda failure: _GRAVEST.get(failure.exit_code, len(_GRAVEST)))
 
 
 @contextlib.contextmanager

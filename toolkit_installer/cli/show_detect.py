@@ -77,7 +77,7 @@ def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
         facts["trouble"] = inspection.silence or None
     else:
         facts["version"] = inspection.live.version
-        facts["unit"] = inspection.live.process.unit if inspection.live.process is not None else None
+        facts["unit"] = inspection.process.unit if inspection.process is not None else None
     return facts
 
 

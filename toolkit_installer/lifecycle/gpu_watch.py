@@ -38,19 +38,16 @@ class GpuWatch:
             return False
         watched = identified(gpus.signs(self._node))
         seen = gpus.find_usable_gpus(self._node, self._settings.toolkit)
-        if not seen.absent:
-            if self.idle:
-                log.get().info("The node shows an NVIDIA GPU now", gpu=str(seen))
-            self.idle = False
-            return False
-        if not self.idle:
+        if self.idle and not seen.absent:
+            log.get().info("The node shows an NVIDIA GPU now", gpu=str(seen))
+        elif seen.absent and not self.idle:
             log.get().info(
                 "This node shows no NVIDIA GPU: nothing is changed here until it does (--without-gpu idle)",
                 gpu=str(seen),
             )
-        self.idle = True
-        self.watched = watched
-        return True
+        self.idle = seen.absent
+        self.watched = watched if seen.absent else ()
+        return seen.absent
 
     def waits_for_driver(self, receipt: Receipt | None) -> bool:
         """Tell whether a GPU without a driver is waited for, as nobody else does once the pod's run has started.

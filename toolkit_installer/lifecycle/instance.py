@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import signal
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from toolkit_installer import log
 from toolkit_installer.driver import roots
 from toolkit_installer.errors import SIGNALLED, DriverNotReadyError, ExitCode, InstallerError
+from toolkit_installer.kubernetes.standing import Standing
 from toolkit_installer.lifecycle import beforehand, gpu_watch, idle_process, ready_file, wait
 from toolkit_installer.lifecycle.converge import Converger
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
@@ -246,10 +246,9 @@ class Instance:
         log.get().info("Waiting for signal")
         unknown = self._converger.driver_away or (self._question is not None and not self._question.standing.wanted)
         tries = self._tries if unknown else 0
-        idle = self._gpus.idle
-        remembered = Remembered((), self._driver, self._converger.driver_away, tries, idle, self._command)
-        if self._question is not None:
-            remembered = dataclasses.replace(remembered, standing=self._question.standing)
+        away, idle = self._converger.driver_away, self._gpus.idle
+        standing = self._question.standing if self._question is not None else Standing()
+        remembered = Remembered((), self._driver, away, tries, idle, self._command, standing)
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 
     def _leave(self) -> int:

@@ -72,13 +72,8 @@ class Sources:
 
         `strings_of` is the engine whose letters the *_ARGS strings use: the one that the caller named.
         """
-        strings = self._strings(strings_of)
-        found: dict[str, Answer] = {}
-        for option in OPTIONS:
-            in_string = strings.get(option.name)
-            on_command_line = option.name in self.values
-            found[option.name] = in_string if in_string and not on_command_line else self.answer(option, engine)
-        return Answers(found)
+        strings = {name: found for name, found in self._strings(strings_of).items() if name not in self.values}
+        return Answers({each.name: strings.get(each.name) or self.answer(each, engine) for each in OPTIONS})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from toolkit_installer.cli.options.model import Group, Kind, Option, Step
 
 _file = functools.partial(Option, group=Group.TOOLKIT, step=Step.INSTALL)
 _setting = functools.partial(Option, group=Group.TOOLKIT_CONFIG, step=Step.INSTALL)
+_unset = functools.partial(_setting, default_note="unset")
 
 _LOG_LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic")
 
@@ -59,42 +60,37 @@ ROWS = (
         default_note="where the driver root is mounted here",
         help="Where that folder is mounted here.",
     ),
-    _setting(
+    _unset(
         "runtime_debug",
         Kind.PATH,
         flags=("--nvidia-container-runtime.debug", "--nvidia-container-runtime-debug"),
-        default_note="unset",
         help="The log file of the NVIDIA runtimes.",
     ),
-    _setting(
+    _unset(
         "runtime_log_level",
         Kind.CHOICE,
         flags=("--nvidia-container-runtime.log-level", "--nvidia-container-runtime-debug-log-level"),
         choices=_LOG_LEVELS,
         variables=("NVIDIA_CONTAINER_RUNTIME_LOG_LEVEL",),
-        default_note="unset",
         help="How much they log.",
     ),
-    _setting(
+    _unset(
         "runtime_mode",
         Kind.CHOICE,
         flags=("--nvidia-container-runtime.mode", "--nvidia-container-runtime-mode"),
         choices=("auto", "cdi", "csv", "jit-cdi", "legacy"),
-        default_note="unset",
         help="How devices get into a container.",
     ),
-    _setting(
+    _unset(
         "cdi_default_kind",
         Kind.CDI_KIND,
         flags=("--nvidia-container-runtime.modes.cdi.default-kind",),
-        default_note="unset",
         help="The CDI kind of a device that is named without one.",
     ),
-    _setting(
+    _unset(
         "cdi_annotation_prefixes",
         Kind.PREFIXES,
         flags=("--nvidia-container-runtime.modes.cdi.annotation-prefixes",),
-        default_note="unset",
         help="The annotations that may ask for CDI devices.",
     ),
     _setting(
@@ -111,11 +107,10 @@ ROWS = (
         default="true",
         help="Let the hook do its work whatever the mode says.",
     ),
-    _setting(
+    _unset(
         "cli_debug",
         Kind.PATH,
         flags=("--nvidia-container-cli.debug", "--nvidia-container-cli-debug"),
-        default_note="unset",
         help="The log file of nvidia-container-cli.",
     ),
     _setting(

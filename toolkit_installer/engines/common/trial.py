@@ -67,14 +67,6 @@ def docker_refusal(programs: Programs, binary: str, flags: Sequence[str], candid
     return None if tried.status == 0 else tried.errors
 
 
-def containerd_dump(programs: Programs, binary: str, root: bytes) -> tuple[Table | None, str]:
-    """Return what containerd makes of a root file, and its words; None if it refuses it.
-
-    Its exit code proves little, so the output counts.
-    """
-    return containerd_dump_of(programs, binary, _INPUT, root)
-
-
 def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[bytes]) -> tuple[Table | None, str]:
     """Return what containerd makes of several files in this order: the root, and what it is to import after it."""
     versions = (toml_document.parse(content).get("version") for content in contents)
@@ -83,15 +75,18 @@ def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[b
         files = [stack.enter_context(memory(content)) for content in contents]
         paths = ", ".join(f'"/proc/self/fd/{file}"' for file in files)
         root = f"{version}imports = [{paths}]\n".encode()
-        return containerd_dump_of(programs, binary, _INPUT, root, files)
+        return containerd_dump(programs, binary, root, keep=files)
 
 
-def containerd_dump_of(
-    programs: Programs, binary: str, path: str, given: bytes = b"", keep: Sequence[int] = ()
+def containerd_dump(
+    programs: Programs, binary: str, root: bytes = b"", *, path: str = _INPUT, keep: Sequence[int] = ()
 ) -> tuple[Table | None, str]:
-    """Return what containerd makes of the file that is at `path` for it, and its words; None if it refuses it."""
+    """Return what containerd makes of a root file, or of the one that is at `path` for it, and its words.
+
+    None if it refuses it. Its exit code proves little, so the output counts.
+    """
     try:
-        done = programs.run([binary, "--config", path, "config", "dump"], seconds=_SECONDS, given=given, keep=keep)
+        done = programs.run([binary, "--config", path, "config", "dump"], seconds=_SECONDS, given=root, keep=keep)
         return (toml_document.parse(done.output) if done.status == 0 else None), done.errors
     except (ProgramError, DocumentError) as error:
         return None, str(error)
@@ -117,13 +112,15 @@ def containerd_losses(before: Table, after: Table, handlers: dict[str, str], def
         next((found for plugin in PLUGINS if isinstance(found := lookup(dump, table_of(plugin)), dict)), {})
         for dump in (before, after)  # whatever name this containerd prints the CRI plugin under
     )
-    wrong = []
-    for name, path in handlers.items():
-        if lookup(new, ("runtimes", name, "options", "BinaryName")) != path:
-            wrong.append(f"it does not see the handler {name}")
+    wrong = [
+        f"it does not see the handler {name}"
+        for name, path in handlers.items()
+        if lookup(new, ("runtimes", name, "options", "BinaryName")) != path
+    ]
     if default is not None and new.get("default_runtime_name") != default:
         wrong.append(f"its default runtime would be {new.get('default_runtime_name')!r}, not {default!r}")
-    for name, entry in (old.get("runtimes") or {}).items():
-        if name not in handlers and not same(said(lookup(new, ("runtimes", name))), said(entry)):
-            wrong.append(f"the runtime {name} would not be what it was")
-    return wrong
+    return wrong + [
+        f"the runtime {name} would not be what it was"
+        for name, entry in (old.get("runtimes") or {}).items()
+        if name not in handlers and not same(said(lookup(new, ("runtimes", name))), said(entry))
+    ]

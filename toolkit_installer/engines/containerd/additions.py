@@ -117,7 +117,7 @@ class Placing:
             text = templates.with_block(base, part)
             own = templates.named(base, part)
         self.without[TEMPLATE_ROLE] = dataclasses.replace(wanted, target=text)
-        self._note_cdi(wanted=part.cdi)
+        self._note_cdi(part)
         self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
         self._note_unused(own, f"{wanted.path} has their tables already")
         if templates.is_conditional(base):
@@ -125,10 +125,11 @@ class Placing:
             self._note_unused(found, f"{self.layout.name} makes their tables itself if it finds them when it starts")
 
     def _found_by_itself(self) -> None:
-        self._refuse_another(self._part(self.layout.version))
+        part = self._part(self.layout.version)
+        self._refuse_another(part)
         self.served = self.layout.found_by_itself(self.request)
         name = self.layout.name
-        self._note_cdi(wanted=self.request.settings.enable_cdi and _wants_cdi(self.document, self.layout))
+        self._note_cdi(part)
         self.notes.append(f"{name} has no place for additions: it finds the toolkit's folder when it starts")
         self._note_unused(self.served.keys(), f"{name} makes their tables itself")
 
@@ -146,8 +147,8 @@ class Placing:
                 hint="register under another name with --runtime-name",
             )
 
-    def _note_cdi(self, *, wanted: bool) -> None:
-        if wanted:
+    def _note_cdi(self, part: Part) -> None:
+        if part.cdi:
             self.notes.append(
                 f"CDI stays off in the containerd of {self.layout.name}: its own configuration decides on that"
             )

@@ -197,6 +197,6 @@ def _sources(node: Node, process: Process | None, settings: EngineSettings, plac
     asked = settings.config_sources
     printed = None
     if process is not None and place is not None and (not asked or COMMAND in asked):
-        printed, _ = trial.containerd_dump_of(node.programs, process.executable, place)
-    found = {path: node.files.read_file(path) for word, _, path in (each.partition("=") for each in asked) if path}
-    return Sources(asked, printed, {path: each.content if each is not None else None for path, each in found.items()})
+        printed, _ = trial.containerd_dump(node.programs, process.executable, path=place)
+    paths = (each.partition("=")[2] for each in asked)
+    return Sources(asked, printed, {path: node.files.content(path) for path in paths if path})

@@ -127,7 +127,7 @@ def refusal(node: Node, process: Process) -> str | None:
         content = read_as(process, place)
         if content is None and given is None:
             return None  # the daemon does without its usual file; `config dump` does not
-        after, words = trial.containerd_dump_of(programs, binary, place)
+        after, words = trial.containerd_dump(programs, binary, path=place)
         if after is None:
             return words if trial.containerd_dump(programs, binary, b"")[0] is not None else None
         return _missing(process, place, content or b"")

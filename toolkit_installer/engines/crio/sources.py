@@ -22,8 +22,6 @@ from toolkit_installer.settings import EngineSettings
 _FILE = "file"
 _SECONDS = 20.0
 _NAME = "crio"
-_DELETED = " (deleted)"
-"""Ends the path of a program that was replaced since it was started, in proc_pid_exe(5)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +92,7 @@ def _binary(node: Node, settings: EngineSettings, live: Live | None) -> str | No
     if settings.executable is not None:
         return settings.executable
     process = live.process if live is not None else None
-    if process is not None and not process.executable.endswith(_DELETED):
-        return process.executable
-    return node.programs.find_program(_NAME)
+    return process.executable if process is not None else node.programs.find_program(_NAME)
 
 
 def _said(node: Node, command: Sequence[str], *, complete: bool = True) -> Source | str:

@@ -43,14 +43,8 @@ _OTHERS = (
 """Drop-ins and hooks by their usual places; podman reads hooks and runtimes as well (containers.conf(5))."""
 _UNIT_FOLDERS = (
     *UNIT_FOLDERS,
-    "/etc/systemd/system.control",
-    "/run/systemd/system.control",
-    "/etc/systemd/system.attached",
-    "/run/systemd/system.attached",
-    "/run/systemd/transient",
-    "/run/systemd/generator.early",
-    "/run/systemd/generator",
-    "/run/systemd/generator.late",
+    *(f"/{place}/systemd/system.{kind}" for kind in ("control", "attached") for place in ("etc", "run")),
+    *(f"/run/systemd/{kind}" for kind in ("transient", "generator.early", "generator", "generator.late")),
 )
 """All that systemd.unit(5) has in its "Unit File Load Path"."""
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
