@@ -15,7 +15,7 @@ from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Engin
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle import reload as switching
-from toolkit_installer.lifecycle import steadiness
+from toolkit_installer.lifecycle import verify
 from toolkit_installer.lifecycle.reload import NotServedError, Switch, Switcher
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
@@ -158,7 +158,7 @@ def switch(player: Player, reload: Reload, content: bytes | None = NEW, *, last_
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steadiness, "STEADY_SECONDS", 0.01)
+    monkeypatch.setattr(verify, "STEADY_SECONDS", 0.01)
 
 
 def switcher(node: Node, attention: Attention | None = None, seconds: float = 0.3) -> Switcher:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import posixpath
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import partial
 
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Engine, Inspection, Recorded
+from toolkit_installer.engines.common import runtime_paths
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts, ToolkitFacts
@@ -16,15 +16,12 @@ from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import Generated
 from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.target import Target
-from toolkit_installer.node import processes, programs, trust
 from toolkit_installer.node.disk.readers import Tree
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.toolkit import layout, low_level
+from toolkit_installer.toolkit import layout
 
 _CLOCK_SECONDS = 2.0
 """How far the start of a process may be off: the kernel tells the instant of its own boot in whole seconds."""
@@ -53,7 +50,9 @@ def _engine(
     inspection = engine.inspect(node, request.target)
     remembered = records_of(engine, recorded, store, originals)
     reload = engine.reload(node, inspection, request.settings)
-    base_runtimes = partial(absolute_runtimes, node, toolkit_folder=request.toolkit_folder, engine=inspection.process)
+    base_runtimes = partial(
+        runtime_paths.absolute, node, toolkit_folder=request.toolkit_folder, engine=inspection.process
+    )
     dangers = engine.dangers(node, inspection, reload)
     return EngineFacts(
         request, inspection, recorded, remembered, reload, dangers, _read_since(inspection), base_runtimes
@@ -120,39 +119,3 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
     # nothing stands where a first install puts these: what is there to be compared is read, and nothing else
     digests = {path: source.digest(path) for name, path in wanted.items() if path is not None and name in present}
     return ToolkitFacts(folder, tuple(recorded), present, digests, in_use, named)
-
-
-# --- where the node has its low-level runtimes: by absolute path, as the engine itself would find them ---
-
-
-def absolute_runtimes(
-    node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: Process | None
-) -> tuple[str, ...]:
-    """Return the engine's low-level runtimes, then the usual ones, each by absolute path where it is found.
-
-    `runtimes` is what the engine's files say, best first: paths, or names. A name is looked for as the engine's
-    process would look, or, where none is seen, in the usual folders of the node. The engine's own that is found
-    nowhere stays a name: it may be installed later. One that engines run where their files say nothing stays none: as a
-    name before others it would be looked for where this search did not take it.
-    """
-    root = node.programs.root if engine is None else processes.root_of(engine)
-    searched = processes.environment(engine).get("PATH", "") if engine is not None else ""
-    folders = [folder for folder in searched.split(":") if folder.startswith("/")] or programs.PATH.split(":")
-    usual = [name for name in low_level.DEFAULTS if name not in runtimes]
-    found = [runtime if "/" in runtime else _find(root, folders, runtime, toolkit_folder) for runtime in runtimes]
-    kept = [
-        path or runtime for path, runtime in zip(found, runtimes, strict=True) if path or runtime != low_level.BUILT_IN
-    ]
-    others = [path for name in usual if (path := _find(root, folders, name, toolkit_folder)) is not None]
-    return tuple(dict.fromkeys([*kept, *others]))
-
-
-def _find(root: Root, folders: Sequence[str], name: str, toolkit_folder: str) -> str | None:
-    """Return the first program of that name, but for one that is an NVIDIA runtime in truth.
-
-    The wrappers run it as root: one that somebody else could have written is not taken (trust.py).
-    """
-    for path in (posixpath.join(folder, name) for folder in folders):
-        if trust.is_program(root, path) and not low_level.is_nvidia(root.canonical(path), toolkit_folder):
-            return path
-    return None

@@ -17,7 +17,7 @@ from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle.files.writer import Writer
-from toolkit_installer.lifecycle.steadiness import Steadiness
+from toolkit_installer.lifecycle.verify import Steadiness
 from toolkit_installer.node import processes, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError

@@ -27,7 +27,7 @@ from tests.node.sweeps.trees import taken
 from tests.support.fake_node import DAEMON_JSON, FakeNode
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.lifecycle import steadiness
+from toolkit_installer.lifecycle import verify
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
 from toolkit_installer.node.services import Services
@@ -97,7 +97,7 @@ class FakeDockerd:
         absent = ProgramError("the made node has no programs")
         stack = contextlib.ExitStack()
         stack.enter_context(mock.patch.object(Programs, "run", side_effect=absent))
-        stack.enter_context(mock.patch.object(steadiness, "STEADY_SECONDS", 0.0))
+        stack.enter_context(mock.patch.object(verify, "STEADY_SECONDS", 0.0))
         return stack
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class FakeContainerd:
         with (
             mock.patch.object(Containerd, "ask", self._ask),
             mock.patch.object(Services, "knows", return_value=True),
-            mock.patch.object(steadiness, "STEADY_SECONDS", 0.0),
+            mock.patch.object(verify, "STEADY_SECONDS", 0.0),
             mock.patch.object(Programs, "find_program", self._find),
             mock.patch.object(Programs, "run", self._run),
         ):

@@ -1,4 +1,4 @@
-"""An engine that serves, told from one that answers once and ends."""
+"""Verifying: an engine that serves, told from one that answers once and ends."""
 
 from __future__ import annotations
 
