@@ -70,7 +70,7 @@ def configure(
     Colours need a terminal, and neither NO_COLOR nor TERM=dumb in `environment` (the process's, if not given).
     Libraries that use the standard library's logging are heard only with `debug`.
     """
-    is_terminal = _is_terminal(stream)
+    is_terminal = not stream.closed and stream.isatty()
     if log_format is None:
         log_format = LogFormat.CONSOLE if is_terminal else LogFormat.LOGFMT
     variables = os.environ if environment is None else environment
@@ -118,13 +118,6 @@ def _configure_structlog(renderer: _Renderer, stream: TextIO, *, debug: bool) ->
         logger_factory=lambda *_: _Writer(stream),
         cache_logger_on_first_use=False,
     )
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    try:
-        return stream.isatty()
-    except ValueError:  # closed
-        return False
 
 
 class _Writer:

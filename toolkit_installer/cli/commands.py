@@ -60,12 +60,18 @@ def _invoke(command: click.Command, program: Program, arguments: Sequence[str]) 
 # --- commands, made of the option table ---
 
 
-class _Command(click.Command):
+class _OwnHelp(click.Command):
+    """A command whose help is click's own, but for how it is printed."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002  # click's
+        return _shows(_HELP_FLAGS, lambda context: output.show_own(context.get_help()))
+
+
+class _Command(_OwnHelp):
     """A command whose flags may be written in all the ways that the field writes them."""
 
-    def __init__(
-        self, name: str, page: cli_help.Page, job: _Job, program: Program, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, name: str, page: cli_help.Page, program: Program, environment: Mapping[str, str]) -> None:
+        job = _job(name, program, environment)
         super().__init__(
             name,
             callback=lambda **given: job(
@@ -75,7 +81,6 @@ class _Command(click.Command):
                     if value not in (None, ())
                 }
             ),
-            context_settings={"help_option_names": list(_HELP_FLAGS)},
         )
         self._page = page
         self._program = program
@@ -99,9 +104,6 @@ class _Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, argv.canonical(args, argv.grammar_of(self._rows)))
 
-    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002  # click's
-        return _help_option()
-
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         usage = f"{ctx.command_path} [OPTIONS] [{build.destination_name(self._program)}]"
         formatter.write(
@@ -109,25 +111,18 @@ class _Command(click.Command):
         )
 
 
-class _Group(click.Group):
+class _Group(_OwnHelp, click.Group):
     """The program that has several commands."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         program = Program.TOOLKIT_INSTALLER
         super().__init__(
             program.value,
-            commands=[
-                _Command(name, page, _job(name, program, environment), program, environment)
-                for name, page in cli_help.COMMANDS.items()
-            ],
+            commands=[_Command(name, page, program, environment) for name, page in cli_help.COMMANDS.items()],
             params=[_version_option()],
             no_args_is_help=False,
-            context_settings={"help_option_names": list(_HELP_FLAGS)},
         )
         self._emphasise = _emphasis(environment)
-
-    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002  # click's
-        return _help_option()
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's
         formatter.write(cli_help.render_commands(width=_help_width(), emphasise=self._emphasise))
@@ -136,7 +131,7 @@ class _Group(click.Group):
 def _top_command(program: Program, environment: Mapping[str, str]) -> click.Command:
     if program is Program.TOOLKIT_INSTALLER:
         return _Group(environment)
-    return _Command("run", cli_help.OLD_NAMES[program], _job("run", program, environment), program, environment)
+    return _Command("run", cli_help.OLD_NAMES[program], program, environment)
 
 
 def _shows(flags: Sequence[str], show: Callable[[click.Context], None]) -> click.Option:
@@ -148,11 +143,6 @@ def _shows(flags: Sequence[str], show: Callable[[click.Context], None]) -> click
             context.exit()
 
     return click.Option([*flags], is_flag=True, is_eager=True, expose_value=False, callback=callback)
-
-
-def _help_option() -> click.Option:
-    """Return click's own, but for how it prints."""
-    return _shows(_HELP_FLAGS, lambda context: output.show_own(context.get_help()))
 
 
 def _version_option() -> click.Option:

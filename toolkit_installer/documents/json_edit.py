@@ -67,21 +67,18 @@ def render(value: Any, style: Style, indent: str | None) -> str:
 
     Raises TypeError or ValueError for what JSON cannot say.
     """
+    deeper = None if indent is None else indent + style.unit
     if isinstance(value, dict):
-        items = [f"{_string(key)}: {render(item, style, _deeper(indent, style))}" for key, item in value.items()]
+        items = [f"{_string(key)}: {render(item, style, deeper)}" for key, item in value.items()]
         return _bracketed("{}", items, style, indent)
     if isinstance(value, list):
-        return _bracketed("[]", [render(item, style, _deeper(indent, style)) for item in value], style, indent)
+        return _bracketed("[]", [render(item, style, deeper) for item in value], style, indent)
     if isinstance(value, str):
         return _string(value)
     if isinstance(value, decimal.Decimal) and value.is_finite():
         text = str(value)
         return text if set(text) & {".", "E"} else f"{text}.0"  # or it would be read back as an integer
     return json.dumps(value, allow_nan=False)
-
-
-def _deeper(indent: str | None, style: Style) -> str | None:
-    return None if indent is None else indent + style.unit
 
 
 def _bracketed(brackets: str, items: list[str], style: Style, indent: str | None) -> str:

@@ -25,8 +25,12 @@ def write(value: Any) -> str:
             return _basic_string(value)
         case int() | float():
             return repr(value)  # 1e+16, inf and nan are spelt alike in both languages
+        case dt.time() if value.tzinfo is not None:
+            raise ValueError("TOML has no local time with a zone")
+        case dt.datetime() if (value.utcoffset() or dt.timedelta()) % dt.timedelta(minutes=1):
+            raise ValueError("TOML has no zone offset with seconds")
         case dt.datetime() | dt.date() | dt.time():
-            return _moment(value)
+            return value.isoformat()
         case list():
             return f"[{', '.join(map(write, value))}]"
         case dict():
@@ -53,14 +57,3 @@ def _basic_string(text: str) -> str:
     text.encode()
     escaped = _ESCAPED.sub(lambda match: _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
     return f'"{escaped}"'
-
-
-def _moment(value: dt.datetime | dt.date | dt.time) -> str:
-    """Return a date or time; raises ValueError for a zone that TOML cannot tell."""
-    if isinstance(value, dt.time) and value.tzinfo is not None:
-        raise ValueError("TOML has no local time with a zone")
-    if isinstance(value, dt.datetime):
-        offset = value.utcoffset()
-        if offset is not None and offset % dt.timedelta(minutes=1):
-            raise ValueError("TOML has no zone offset with seconds")
-    return value.isoformat()

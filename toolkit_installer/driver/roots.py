@@ -39,12 +39,15 @@ _LONGEST_SAID = 200
 
 @dataclasses.dataclass(frozen=True)
 class Driver:
-    """A driver's roots: `root` and `dev_root` are the node's paths, `seen_at` and `dev_seen_at` the installer's own."""
+    """A driver's roots, as they were found or as far as they were said; what is empty was not said.
+
+    `root` and `dev_root` are the node's paths, `seen_at` and `dev_seen_at` the installer's own.
+    """
 
     root: str
-    seen_at: str
-    dev_root: str
-    dev_seen_at: str
+    seen_at: str = ""
+    dev_root: str = ""
+    dev_seen_at: str = ""
     version: str = ""
 
 
@@ -54,18 +57,6 @@ class Look:
 
     driver: Driver | None
     missing: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """A root where the driver may be. What is empty was not said."""
-
-    root: str
-    seen_at: str = ""
-    dev_root: str = ""
-    dev_seen_at: str = ""
-    marker: str = ""
-    """A file that has to be there as well."""
 
 
 class _NotUsableError(Exception):
@@ -91,7 +82,7 @@ def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
                 hint="`toolkit-installer wait-driver` waits for one; --driver-root names a root that is used unseen",
             )
         log.get().warning("No driver is usable now: the installed root stays", root=root, missing=seen.missing)
-        found = _described(node, toolkit, _Place(root), _seen_at(node, toolkit, _Place(root)))
+        found = _described(node, toolkit, Driver(root), _seen_at(node, toolkit, Driver(root)))
     else:
         log.get().info("Found the driver", root=found.root, dev_root=found.dev_root, version=found.version)
     return found, seen.driver is None
@@ -107,11 +98,11 @@ def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SEC
     nvidia-smi gets so many `seconds` in each. Raises Stopped.
     """
     missing: dict[str, str] = {}
-    for place in _places(node, toolkit):
+    for place, marker in _places(node, toolkit):
         if place.root in missing:
             continue
         try:
-            return Look(_usable(node, toolkit, place, seconds))
+            return Look(_usable(node, toolkit, place, marker, seconds))
         except _NotUsableError as reason:
             missing[place.root] = f"{place.root}: {reason}"
     return Look(None, tuple(missing.values()))
@@ -125,7 +116,7 @@ def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
     if not _is_looked_for(toolkit) and not toolkit.cdi.enabled:
         return ()
     found = [reader.root.outside(path) for reader in node.readers() for path in (CONTAINER_READY, DRIVER_READY)]
-    for place in _places(node, toolkit):
+    for place, _ in _places(node, toolkit):
         for view in _candidates(node, toolkit, place):
             root = Root(os.path.realpath(view))
             for path in _SIGNS:
@@ -134,24 +125,24 @@ def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _places(node: Node, toolkit: ToolkitSettings) -> tuple[_Place, ...]:
-    """Return where a driver may be, the likelier ones first."""
+def _places(node: Node, toolkit: ToolkitSettings) -> list[tuple[Driver, str]]:
+    """Return where a driver may be, the likelier ones first; and a file that has to be there as well, or nothing."""
     if toolkit.driver_root != AUTO:
-        return (_Place(toolkit.driver_root),)
-    managed = _present(node, VALIDATIONS)
-    container = _Place(CONTAINER_ROOT, marker=CONTAINER_READY if managed else "")
-    return (*_said_by_operator(node), container, _Place("/"))
+        return [(Driver(toolkit.driver_root), "")]
+    marker = CONTAINER_READY if _present(node, VALIDATIONS) else ""
+    said = _said_by_operator(node)
+    return [*([(said, "")] if said is not None else []), (Driver(CONTAINER_ROOT), marker), (Driver("/"), "")]
 
 
-def _usable(node: Node, toolkit: ToolkitSettings, place: _Place, seconds: float) -> Driver:
+def _usable(node: Node, toolkit: ToolkitSettings, place: Driver, marker: str, seconds: float) -> Driver:
     """Prove that the driver in a root is usable. Raises _NotUsableError."""
     seen_at = _seen_at(node, toolkit, place)
     programs = Programs(Root(os.path.realpath(seen_at)))
     program = _program(programs)
     if program is None:
         raise _NotUsableError(f"there is no {_PROGRAM}" if os.path.isdir(seen_at) else "there is no such folder")
-    if place.marker and not _present(node, place.marker):
-        raise _NotUsableError(f"the driver container has not said that it is ready, in {place.marker}")
+    if marker and not _present(node, marker):
+        raise _NotUsableError(f"the driver container has not said that it is ready, in {marker}")
     try:
         done = programs.run([program, *_QUERY], seconds=seconds)
     except (NodeError, ProgramError) as error:
@@ -182,7 +173,7 @@ def _program(programs: Programs) -> str | None:
     return path
 
 
-def _seen_at(node: Node, toolkit: ToolkitSettings, place: _Place) -> str:
+def _seen_at(node: Node, toolkit: ToolkitSettings, place: Driver) -> str:
     """Return where the installer sees a root of the node: what was given counts, else the first that has nvidia-smi."""
     candidates = _candidates(node, toolkit, place)
     for candidate in candidates:
@@ -194,7 +185,7 @@ def _seen_at(node: Node, toolkit: ToolkitSettings, place: _Place) -> str:
     return candidates[-1]
 
 
-def _candidates(node: Node, toolkit: ToolkitSettings, place: _Place) -> list[str]:
+def _candidates(node: Node, toolkit: ToolkitSettings, place: Driver) -> list[str]:
     if toolkit.driver_root_ctr_path != AUTO:
         return [toolkit.driver_root_ctr_path]
     return [*_said(node, place.seen_at), *_views(node, place.root)]
@@ -214,7 +205,7 @@ def _views(node: Node, root: str) -> list[str]:
     return [*mounted, on_node]
 
 
-def _described(node: Node, toolkit: ToolkitSettings, place: _Place, seen_at: str) -> Driver:
+def _described(node: Node, toolkit: ToolkitSettings, place: Driver, seen_at: str) -> Driver:
     """Return a driver's roots. The device root is the driver's own if that has a dev/, else the node's."""
     own = os.path.isdir(os.path.join(seen_at, "dev"))
     dev_root = toolkit.dev_root if toolkit.dev_root != AUTO else place.dev_root or (place.root if own else "/")
@@ -227,17 +218,15 @@ def _described(node: Node, toolkit: ToolkitSettings, place: _Place, seen_at: str
     return Driver(place.root, seen_at, dev_root, dev_seen_at)
 
 
-def _said_by_operator(node: Node) -> tuple[_Place, ...]:
-    """Return the root that the GPU Operator's validator names, if it does. Raises NodeError, ConfigurationError."""
+def _said_by_operator(node: Node) -> Driver | None:
+    """Return the roots that the GPU Operator's validator names, if it does. Raises NodeError, ConfigurationError."""
     said_by = (reader.content(DRIVER_READY) for reader in node.readers())
     content = next((found for found in said_by if found is not None), b"")
     pairs = [line.strip().partition("=") for line in content.decode(errors="replace").splitlines()]
     said = {name: value.strip("\"'") for name, equals, value in pairs if equals}
     paths = {name: posixpath.normpath(value) for name, value in said.items() if value.startswith("/")}
-    if "NVIDIA_DRIVER_ROOT" not in paths:
-        return ()
-    keys = ("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH", "NVIDIA_DEV_ROOT", "DEV_ROOT_CTR_PATH")  # as in a _Place
-    return (_Place(*(paths.get(key, "") for key in keys)),)
+    keys = ("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH", "NVIDIA_DEV_ROOT", "DEV_ROOT_CTR_PATH")  # as in a Driver
+    return Driver(*(paths.get(key, "") for key in keys)) if keys[0] in paths else None
 
 
 def _installed_root(node: Node, folder: str) -> str | None:

@@ -74,16 +74,12 @@ class ApiServer:
         """Return the namespace of the pod. Raises UnreadableError."""
         return self._read("namespace")
 
-    def get(self, path: str, seconds: float) -> Answer:
-        """Return what the API server says of the object at `path`, within `seconds`. Raises Stopped alone."""
-        return self._asked("GET", path, None, seconds)
-
     def review(self, seconds: float) -> Answer:
         """Return for whom the API server takes this pod, within `seconds`. Raises Stopped, and nothing else."""
-        return self._asked("POST", REVIEW_PATH, _REVIEW, seconds)
+        return self.get(REVIEW_PATH, seconds, posted=_REVIEW)
 
-    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Answer:
-        """Return the answer to one request.
+    def get(self, path: str, seconds: float, posted: Mapping[str, Any] | None = None) -> Answer:
+        """Return what the API server says of the object at `path`, or to what is posted there. Raises Stopped alone.
 
         Proxies, certificates and passwords that the environment or a netrc file names are not for this: a pod reaches
         its API server directly, and knows it by the cluster's own certificate authority.
@@ -98,10 +94,10 @@ class ApiServer:
             with requests.Session() as session, interruptible(), limited(seconds):
                 session.trust_env = False
                 response = session.request(
-                    method,
+                    "GET" if posted is None else "POST",
                     f"https://{self._host}:{self._port}{path}",
                     headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
-                    json=body,
+                    json=posted,
                     verify=os.path.join(self._account, "ca.crt"),
                     timeout=(min(seconds, _CONNECT_SECONDS), seconds),
                     allow_redirects=False,

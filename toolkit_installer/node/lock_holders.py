@@ -7,7 +7,6 @@ may be somebody else's by now: so a holder is who has the file open, with the lo
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator
 
@@ -17,14 +16,6 @@ from toolkit_installer.node.trust import Standing
 
 _LOCKS = "/proc/locks"
 _LOCKED = "FLOCK"
-
-
-@dataclasses.dataclass(frozen=True)
-class Stranger:
-    """A process that we do not believe and that holds the lock: it is no instance."""
-
-    pid: int
-    users: tuple[int, ...]
 
 
 def believed(fd: int, said: int | None) -> int | None:
@@ -45,12 +36,15 @@ def believed(fd: int, said: int | None) -> int | None:
     return next((pid for pid in _with_lock(fd) if trust.standing(pid) is Standing.BELIEVED), None)
 
 
-def stranger(fd: int) -> Stranger | None:
-    """Return a stranger who holds a flock on the open file, None if none is seen to. Raises NodeError."""
+def stranger(fd: int) -> str | None:
+    """Return in words which stranger, who is no instance, holds a flock on the open file; None if none is seen to.
+
+    Raises NodeError.
+    """
     if not any(_takers(fd).values()):
         return None  # taken in another PID namespace: nothing is known of who did
     strangers = (pid for pid in _with_lock(fd) if trust.standing(pid) is Standing.STRANGER)
-    return next((Stranger(pid, tuple(sorted(trust.users_of(pid)))) for pid in strangers), None)
+    return next((f"PID {pid} of user {tuple(sorted(trust.users_of(pid)))}" for pid in strangers), None)
 
 
 def _takers(fd: int) -> dict[int, bool]:

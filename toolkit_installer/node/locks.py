@@ -13,7 +13,7 @@ from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, In
 from toolkit_installer.node import lock_holders
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.folders import temporary_name
-from toolkit_installer.node.disk.root import NodeError, attempt
+from toolkit_installer.node.disk.root import NodeError, Tolerated, attempt, opened
 from toolkit_installer.node.owners import refuse_if_others_write
 
 _PID_LIMIT = 64
@@ -173,18 +173,15 @@ def named(files: Files, path: str) -> int | None:
 @contextlib.contextmanager
 def _looked_at(files: Files, path: str) -> Iterator[int | None]:
     """Open the PID file to look at it; yield None for nothing, and for nothing that an instance would have locked."""
-    try:
-        with files.root.parent(files.in_folder(path)) as (folder, name):
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
-            raise NodeError.of(error, path, "open the PID file") from error
-        yield None
-        return
-    try:
-        yield fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
-    finally:
-        os.close(fd)
+    with contextlib.ExitStack() as stack:
+        fd = None
+        with (
+            attempt("open the PID file", path),
+            Tolerated(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO),
+            files.root.parent(files.in_folder(path)) as (folder, name),
+        ):
+            fd = stack.enter_context(opened(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, folder))
+        yield fd if fd is not None and stat.S_ISREG(os.fstat(fd).st_mode) else None
 
 
 def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
@@ -260,9 +257,7 @@ def _lock(fd: int, path: str) -> None:
         pid = lock_holders.believed(fd, None)
         stranger = lock_holders.stranger(fd) if pid is None else None
         if stranger is not None:
-            raise _StrangersLockError(
-                f"PID {stranger.pid} of user {stranger.users} holds a lock on it", path=path
-            ) from error
+            raise _StrangersLockError(f"{stranger} holds a lock on it", path=path) from error
         pid = pid or written(fd)
         raise AlreadyRunningError(
             f"another instance is running with PID {pid}" if pid else "another instance is running",

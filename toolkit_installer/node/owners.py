@@ -78,27 +78,15 @@ def refuse_if_others_write(folder: int, path: str, *, runs: bool = False) -> Non
         trusted = ourselves() if runs else ourselves() | {root.st_uid}
         allowed = groups(None if runs else root)
         for each, name in walked:
+            status = os.fstat(each)
+            who = written_by_others(each, allowed | system_groups(fd, name))
             # whoever may put files beside a program, sticky or not, may put another program's name there
-            sticky = not (runs and each == walked[0][0])
-            _refuse_folder_of_others(each, name, path, trusted, allowed | system_groups(fd, name), sticky=sticky)
-
-
-def _refuse_folder_of_others(  # all that makes a folder somebody else's
-    fd: int, folder: str, path: str, trusted: frozenset[int], allowed: frozenset[int], *, sticky: bool
-) -> None:
-    status = os.fstat(fd)
-    which = "its folder" if folder == os.path.dirname(path) else f"{folder}, which it lies in,"
-    who = written_by_others(fd, allowed)
-    if who is not None and not (sticky and status.st_mode & stat.S_ISVTX):
-        letter = "o" if who == "everybody" else "g"
-        raise ConfigurationError(
-            f"{which} is writable by {who}, who could then decide what runs as root",
-            path=path,
-            hint=f"chmod {letter}-w {folder}",
-        )
-    if status.st_uid not in trusted:
-        raise ConfigurationError(
-            f"{which} belongs to user {status.st_uid}, who could then decide what runs as root",
-            path=path,
-            hint=f"chown root {folder}",
-        )
+            sticky = status.st_mode & stat.S_ISVTX and not (runs and each == walked[0][0])
+            which = "its folder" if name == os.path.dirname(path) else f"{name}, which it lies in,"
+            if who is not None and not sticky:
+                wrong, remedy = f"{which} is writable by {who}", f"chmod {'o' if who == 'everybody' else 'g'}-w {name}"
+            elif status.st_uid not in trusted:
+                wrong, remedy = f"{which} belongs to user {status.st_uid}", f"chown root {name}"
+            else:
+                continue
+            raise ConfigurationError(f"{wrong}, who could then decide what runs as root", path=path, hint=remedy)

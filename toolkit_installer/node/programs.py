@@ -38,11 +38,7 @@ class Programs:
 
     def find_program(self, name: str) -> str | None:
         """Return the node's path of the program `name`, or None."""
-        for folder in PATH.split(":"):
-            path = f"{folder}/{name}"
-            if self.runs(path):
-                return path
-        return None
+        return next((path for folder in PATH.split(":") if self.runs(path := f"{folder}/{name}")), None)
 
     def refusal(self, name: str) -> ConfigurationError | None:
         """Return why the first program `name` that is there is not run, None where there is none, or it is."""

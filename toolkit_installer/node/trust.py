@@ -40,14 +40,12 @@ class Standing(enum.Enum):
     GONE = "gone"
 
 
-@contextlib.contextmanager
-def pinned(pid: int) -> Iterator[int]:
-    """Open /proc/PID; yield its descriptor, by which only this process answers, and never one that gets its PID later.
+def pinned(pid: int) -> contextlib.AbstractContextManager[int]:
+    """Open /proc/PID as a descriptor by which only this process answers, and never one that gets its PID later.
 
     Raises FileNotFoundError, ProcessLookupError.
     """
-    with opened(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY) as folder:
-        yield folder
+    return opened(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
 
 
 def standing(pid: int) -> Standing:
@@ -139,16 +137,14 @@ def program(root: Root, path: str) -> Iterator[int]:
     to be writable by nobody else. Raises ConfigurationError, NodeError.
     """
     canonical = root.canonical(path)
-    with attempt("look at the program", path):
-        _refuse_around(root)
-        with root.parent(canonical) as (folder, name):
-            refuse_if_others_write(folder, canonical, runs=True)
-            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    try:
+    with contextlib.ExitStack() as stack:
+        with attempt("look at the program", path):
+            _refuse_around(root)
+            with root.parent(canonical) as (folder, name):
+                refuse_if_others_write(folder, canonical, runs=True)
+                fd = stack.enter_context(opened(name, os.O_PATH | os.O_NOFOLLOW, folder))
         _refuse_program(fd, path)
         yield fd
-    finally:
-        os.close(fd)
 
 
 def is_program(root: Root, path: str) -> bool:

@@ -144,7 +144,7 @@ def _cluster(answers: Answers) -> ClusterSettings | None:
     )
 
 
-def _driver_paths(answers: Answers, *, looking: bool) -> tuple[str, str, str, str]:
+def _driver_paths(answers: Answers, *, looking: bool) -> dict[str, str]:
     """Return the driver root, the device root, and where each is mounted here; AUTO is what is to be found."""
     driver_root = AUTO if looking and not answers.given("driver_root") else answers.text("driver_root")
     found = looking or driver_root == AUTO
@@ -155,23 +155,23 @@ def _driver_paths(answers: Answers, *, looking: bool) -> tuple[str, str, str, st
     node_root = answers.text_or_none("node_root")
     dev_root = path("dev_root", driver_root)
     if node_root is None:
-        mounted_at = path("driver_root_ctr_path", answers.text("driver_root_ctr_path"))
-        return driver_root, dev_root, mounted_at, path("dev_root_ctr_path", mounted_at)
-    # all of the node is seen below one folder, and the driver with it
-    mounted_at = path("driver_root_ctr_path", posixpath.normpath(f"{node_root}/{driver_root}"))
-    dev_mounted_at = mounted_at if dev_root == driver_root else posixpath.normpath(f"{node_root}/{dev_root}")
-    return driver_root, dev_root, mounted_at, path("dev_root_ctr_path", dev_mounted_at)
+        mounted_at = dev_mounted_at = path("driver_root_ctr_path", answers.text("driver_root_ctr_path"))
+    else:  # all of the node is seen below one folder, and the driver with it
+        mounted_at = path("driver_root_ctr_path", posixpath.normpath(f"{node_root}/{driver_root}"))
+        dev_mounted_at = mounted_at if dev_root == driver_root else posixpath.normpath(f"{node_root}/{dev_root}")
+    return {
+        "driver_root": driver_root,
+        "driver_root_ctr_path": mounted_at,
+        "dev_root": dev_root,
+        "dev_root_ctr_path": path("dev_root_ctr_path", dev_mounted_at),
+    }
 
 
 def _toolkit(answers: Answers, *, looking: bool) -> ToolkitSettings:
-    driver_root, dev_root, driver_root_ctr_path, dev_root_ctr_path = _driver_paths(answers, looking=looking)
     prefixes = (*answers.words("cdi_annotation_prefixes"), *answers.words("engine_annotation_prefixes"))
     return answers.settings(
         ToolkitSettings,
-        driver_root=driver_root,
-        driver_root_ctr_path=driver_root_ctr_path,
-        dev_root=dev_root,
-        dev_root_ctr_path=dev_root_ctr_path,
+        **_driver_paths(answers, looking=looking),
         cdi_annotation_prefixes=tuple(dict.fromkeys(prefixes)),
         cdi=_cdi(answers),
     )

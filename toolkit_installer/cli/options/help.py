@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -54,6 +55,7 @@ class Page:
     notes: tuple[str, ...] = (_PRECEDENCE, _SPELLING)
 
 
+_short_page = functools.partial(Page, notes=(_SHORT_NOTE,))
 _SHORT_NAMES = frozenset(
     {"runtime", "pid_file", "debug", "node_root", "log_format", "ready_file", "keep_toolkit", "remove_toolkit"}
     | {"without_gpu", "reload_timeout", "reload_budget", "allow_restart", "install_dir", "socket", "restart_mode"}
@@ -79,24 +81,21 @@ PLAN = Page(
     "files it would copy, the reload) and write nothing.",
     examples=("toolkit-installer plan --runtime containerd --node-root /host",),
 )
-UNINSTALL = Page(
+UNINSTALL = _short_page(
     about="Take back what run changed: while it waits in another process, or after it was killed.",
     options=_SHORT,
-    notes=(_SHORT_NOTE,),
     examples=("toolkit-installer uninstall --node-root /host",),
 )
-STATUS = Page(
+STATUS = _short_page(
     about="Say whether the toolkit is installed, for which engine and under which handlers, and whether somebody has "
     "changed a managed file since.",
     options=(STATUS_JSON, *_SHORT),
-    notes=(_SHORT_NOTE,),
     examples=("toolkit-installer status --json",),
 )
-DETECT = Page(
+DETECT = _short_page(
     about="Say what is seen on the node of which engine and distribution, which one run would configure, why, and in "
     "which files. Exits 3 where that cannot be decided.",
     options=(STATUS_JSON, *_SHORT),
-    notes=(_SHORT_NOTE,),
     examples=("toolkit-installer detect --node-root /host", "toolkit-installer detect --json"),
 )
 _FOR_THE_DRIVER: Mapping[str, str | None] = {
@@ -106,7 +105,7 @@ _FOR_THE_DRIVER: Mapping[str, str | None] = {
 }
 """What `wait-driver` shows of the options of `run`, and what it says of a default that is found."""
 
-WAIT_DRIVER = Page(
+WAIT_DRIVER = _short_page(
     about="Wait until the driver is usable, and say meanwhile what is missing: in a driver container's root or on the "
     "node itself, whichever is ready first, nvidia-smi has to work. For an init container. Changes nothing; exits 8 "
     "when --timeout is over.",
@@ -119,7 +118,6 @@ WAIT_DRIVER = Page(
             if row.name in _FOR_THE_DRIVER
         ),
     ),
-    notes=(_SHORT_NOTE,),
     examples=(
         "toolkit-installer wait-driver --node-root /host --unless-installed",
         "toolkit-installer wait-driver --timeout 600",
@@ -194,23 +192,15 @@ def _option(option: Option, program: Program, width: int, emphasise: Callable[[s
     yield from (emphasise(line) for line in spelling)
     warning = " Not built yet." if option.unbuilt is not None else ""
     yield from _paragraph(f"{option.help}{warning}", width, "      ")
-    facts = _facts(option, program)
+    who = f"variable{'s' if len(option.variables) > 1 else ''}: {', '.join(option.variables)}"
+    default = option.default_note or option.default_under(program)
+    facts = [*([who] if option.variables else []), f"default: {'none' if default is None else default}"]
     together = f"[{'; '.join(facts)}]"
     if len(together) + len("      ") <= width:
         yield f"      {together}"
     else:
         yield from _paragraph(f"[{facts[0]};", width, "      ", "         ")
         yield from _paragraph(f"{facts[1]}]", width, "       ", "         ")
-
-
-def _facts(option: Option, program: Program) -> list[str]:
-    """Say who sets the option, and what it is if nobody does."""
-    facts = []
-    if option.variables:
-        facts.append(f"variable{'s' if len(option.variables) > 1 else ''}: {', '.join(option.variables)}")
-    default = option.default_note or option.default_under(program)
-    facts.append(f"default: {'none' if default is None else default}")
-    return facts
 
 
 def _paragraph(text: str, width: int, indent: str, further: str | None = None) -> list[str]:

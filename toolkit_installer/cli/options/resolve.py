@@ -7,7 +7,6 @@ import typing
 from collections.abc import Mapping, Sequence
 
 from toolkit_installer.cli.options import legacy_args, values
-from toolkit_installer.cli.options.argv import Grammar
 from toolkit_installer.cli.options.model import Option, Value
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.errors import UsageError
@@ -54,11 +53,8 @@ class Sources:
     def _strings(self, engine: EngineName | None) -> dict[str, Answer]:
         """Return what the two *_ARGS strings say."""
         answers: dict[str, Answer] = {}
-        grammars: Mapping[str, Grammar] = {
-            "toolkit_args": legacy_args.toolkit_flags(),
-            "runtime_args": legacy_args.runtime_flags(engine),
-        }
-        for name, grammar in grammars.items():
+        toolkit, runtime = legacy_args.toolkit_flags(), legacy_args.runtime_flags(engine)
+        for name, grammar in (("toolkit_args", toolkit), ("runtime_args", runtime)):
             whole = self.answer(BY_NAME[name])
             if whole.label is None:
                 continue

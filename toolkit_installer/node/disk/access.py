@@ -7,7 +7,7 @@ import fcntl
 import os
 import struct
 
-from toolkit_installer.node.disk.root import NodeError, Root, attempt, mount_id, opened
+from toolkit_installer.node.disk.root import NodeError, Root, Tolerated, attempt, mount_id, opened
 
 _GETFLAGS = 0x80086601
 """ioctl request FS_IOC_GETFLAGS of linux/fs.h, on 64-bit machines."""
@@ -48,15 +48,10 @@ def _refusal(root: Root, folder: str, path: str) -> int:
 
 def _attributes(place: str) -> int:
     """Return the attributes that keep a file or folder as it is, 0 where the file system has none."""
-    try:
-        with opened(place, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as fd:
-            answer = fcntl.ioctl(fd, _GETFLAGS, bytes(_LONG.size))
-    except OSError as error:
-        if error.errno in _NO_FLAGS:
-            return 0
-        raise
-    flags: int = _LONG.unpack(answer)[0]
-    return flags & (_IMMUTABLE | _APPEND_ONLY)
+    with Tolerated(*_NO_FLAGS), opened(place, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as fd:
+        flags: int = _LONG.unpack(fcntl.ioctl(fd, _GETFLAGS, bytes(_LONG.size)))[0]
+        return flags & (_IMMUTABLE | _APPEND_ONLY)
+    return 0
 
 
 def _mount(place: str) -> int:

@@ -9,7 +9,7 @@ import stat
 
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import NodeError, Root, attempt, opened
+from toolkit_installer.node.disk.root import NodeError, Root, Tolerated, attempt, opened
 from toolkit_installer.node.owners import refuse_if_others_write
 
 TEMPORARY_SUFFIX = ".toolkit-installer.tmp"
@@ -107,12 +107,8 @@ class Folders(Reader):
             if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
                 self.calls.chmod(fd, mode)
             for mark in _MARKS:  # without one, only the receipt knows that the folder is ours
-                try:
+                with Tolerated(*_NO_ATTRIBUTES):
                     self.calls.setxattr(fd, mark, b"1")
-                except OSError as error:
-                    if error.errno not in _NO_ATTRIBUTES:
-                        raise
-                else:
                     break
             self.calls.fsync(fd)
 
@@ -134,14 +130,12 @@ class Folders(Reader):
 
     def _rename_new(self, source: str, target: str, folder: int) -> None:
         """Rename to a name that must be free. Raises OSError, FileExistsError."""
-        try:
+        with Tolerated(*NO_RENAMEAT2):
             self.calls.rename_new(source, target, folder)
-        except OSError as error:
-            if error.errno not in NO_RENAMEAT2:
-                raise
-            if entry_exists(folder, target):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from error
-            self.calls.rename(source, target, folder)
+            return
+        if entry_exists(folder, target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        self.calls.rename(source, target, folder)
 
     def _clear(self, name: str, folder: int) -> None:
         """Remove what a killed run, or somebody else, left under a temporary name. Raises OSError."""

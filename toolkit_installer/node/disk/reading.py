@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import signals
-from toolkit_installer.node.disk.root import NodeError, Root, attempt, opened
+from toolkit_installer.node.disk.root import NodeError, Root, Tolerated, attempt, opened
 
 CONFIG_LIMIT = 4 * 1024 * 1024
 """Bytes. A configuration file larger than this is not one, whoever names it."""
@@ -187,12 +187,9 @@ class Reader:
     def link_target(self, path: str) -> str | None:
         """Return the target of the symlink at `path` itself, or None. Its folder is resolved. Raises NodeError."""
         place = self.in_folder(path)
-        try:
+        with attempt("look at it", path), Tolerated(errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
             return os.readlink(self.root.outside(place))
-        except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
-                return None
-            raise NodeError.of(error, path, "look at it") from error
+        return None
 
     def own_status(self, path: str) -> os.stat_result | None:
         """Return the stat of `path` itself (not of what a symlink there leads to), or None. Raises NodeError."""
@@ -254,9 +251,6 @@ def _whole(fd: int, limit: int, path: str) -> bytes:
 
 def xattrs(fd: int) -> tuple[tuple[str, bytes], ...]:
     """Return the extended attributes, none where the file system has none."""
-    try:
+    with Tolerated(errno.EOPNOTSUPP, errno.ENODATA):
         return tuple((name, os.getxattr(fd, name)) for name in sorted(os.listxattr(fd)))
-    except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.ENODATA):
-            return ()
-        raise
+    return ()

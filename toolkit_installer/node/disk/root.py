@@ -50,6 +50,16 @@ def attempt(doing: str, path: str) -> Iterator[None]:
         raise NodeError.of(error, path, doing) from error
 
 
+class Tolerated(contextlib.AbstractContextManager["Tolerated", bool]):
+    """Goes on after what the kernel refuses within with one of these errors, and with no other."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._numbers = numbers
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        return isinstance(error, OSError) and error.errno in self._numbers
+
+
 @contextlib.contextmanager
 def opened(name: str, flags: int, folder: int | None = None) -> Iterator[int]:
     """Open a file or folder, which no program that is started inherits; yield its descriptor. Raises OSError."""

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node.disk.folders import Folders, temporary_name
 from toolkit_installer.node.disk.reading import Metadata, xattrs
-from toolkit_installer.node.disk.root import attempt, opened
+from toolkit_installer.node.disk.root import Tolerated, attempt, opened
 from toolkit_installer.node.owners import ACCESS_LIST, refuse_if_others_write
 
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
@@ -170,20 +170,13 @@ class Writer(Folders):
         """
         unsupported = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM)
         os.lseek(source, 0, os.SEEK_SET)  # another attempt may have read some of it
-        try:
+        with Tolerated(*unsupported):
             self.calls.clone(source, target)
-        except OSError as error:
-            if error.errno not in unsupported:
-                raise
-        else:
             told(os.fstat(target).st_size)
             return
-        try:
+        with Tolerated(*unsupported):
             while count := self.calls.copy_range(source, target, _PIECE):
                 told(count)
-        except OSError as error:
-            if error.errno not in unsupported:
-                raise
         # from where the kernel came to: some copy nothing, or not all, and say no error
         while piece := os.read(source, _PIECE):
             self._write_all(target, piece)
