@@ -50,7 +50,7 @@ class Boxer(Adapter):
         changes += [Set(("default",), request.default)] if request.default else []
         text = toml_document.edit(without.base or b"", changes, marker="Added for boxer.")
         served = {each.name: each.executable for each in request.handlers}
-        goal = without.with_us(text, toml_document.parse, ownership.record(base, changes))
+        goal = without.holding(text, toml_document.parse, ownership.record(base, changes))
         return DesiredState((goal,), served, request.default, ownership.low_level(base, SHAPE))
 
     def recognised(self, inspection, toolkit_folder):
@@ -62,7 +62,7 @@ class Boxer(Adapter):
             return toml_document.edit(content, gone, marker="Added for boxer."), left
 
         base, left = ownership.revert_content(file.content, memory.before, memory.written, without_ours)
-        return DesiredFile(file, base, base, left=left)
+        return DesiredFile(file, base=base, target=base, left=left)
 
     def reload(self, node, inspection, settings):
         return reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)

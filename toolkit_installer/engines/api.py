@@ -109,9 +109,10 @@ class Inspection:
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What the receipt remembers of a file: what stood there before us, what we wrote, and what of it is ours.
+    """What the receipt remembers of a file.
 
-    `written` holds the SHA-256 of every content that we may have left there.
+    `before`: the base that was kept, which cleanup puts back (None: no file). `written`: the SHA-256 of every content
+    of ours that may stand there. `ownership`: what of those is ours, value by value.
     """
 
     before: bytes | None = None
@@ -150,8 +151,8 @@ class DesiredFile:
         """Whether the file does not hold `target` already."""
         return self.target != self.file.content
 
-    def with_us(self, text: bytes, parse: Callable[[bytes], Table], ownership: Ownership) -> DesiredFile:
-        """Return the file as it is to hold `text`, or what it holds now if that says the same in another order."""
+    def holding(self, text: bytes, parse: Callable[[bytes], Table], ownership: Ownership) -> DesiredFile:
+        """Return the file with `text` as its target, or with what it holds now if that says the same otherwise."""
         present = self.file.content
         target = present if present is not None and same(parse(present), parse(text)) else text
         return dataclasses.replace(self, target=target, ownership=ownership)

@@ -82,8 +82,8 @@ def revert_content(
 ) -> tuple[bytes | None, tuple[str, ...]]:
     """Return a file without us, None if nothing else is left, and what there is to say of it.
 
-    That is the very bytes from `before` if nobody touched ours, else what `without_ours` makes of it. `written` has the
-    SHA-256 of all that we wrote.
+    If nobody touched what we wrote, that is `before`, the very bytes of the base that was kept; else what
+    `without_ours` makes of it. `written`: the SHA-256 of our targets. Both come from the receipt.
     """
     if content is None or content == before:
         return content, ()

@@ -105,7 +105,7 @@ class Placing:
                     hint="move it away, or write it for that version",
                 )
             text, owned = config.with_us(base, [part], None if document else version)
-        self.without[wanted.role] = wanted.with_us(text, toml_document.parse, owned)
+        self.without[wanted.role] = wanted.holding(text, toml_document.parse, owned)
 
     def _into_template(self) -> None:
         wanted = self.without[TEMPLATE_ROLE]

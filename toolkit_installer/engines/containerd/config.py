@@ -87,7 +87,10 @@ def built_in(plugin: str) -> Table:
 
 
 def with_us(base: bytes, parts: Sequence[Part], version: int | None = None) -> tuple[bytes, Ownership]:
-    """Return `base` with the parts in it, and what of it is ours. `version`: the line that the file is to get."""
+    """Return `base` with the parts in it, and what of it is ours. `version`: the line that the file is to get.
+
+    A handler is the table `runtimes.NAME` below the plugin's, with the executable as `options.BinaryName`.
+    """
     document = toml_document.parse(base)
     changes: list[Change] = []
     if version is not None:

@@ -71,7 +71,7 @@ def by_drop_in(work: Work) -> DesiredState | None:
     else:
         text, ownership = config.with_import(base, host_path)
     part = _part(work, plugin, (View.DEEP,))
-    files = [_edited(drop_in, [part], new), root.with_us(text, toml_document.parse, ownership)]
+    files = [_edited(drop_in, [part], new), root.holding(text, toml_document.parse, ownership)]
     untouched = [wanted for role, wanted in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     return _state(work, [*untouched, *files], ())
 
@@ -206,7 +206,7 @@ def _wants_cdi(work: Work, effective: Table, plugin: str) -> bool:
 def _edited(wanted: DesiredFile, parts: Sequence[Part], version: int | None) -> DesiredFile:
     """Return a file as it is to be with these parts in it."""
     text, ownership = config.with_us(wanted.base or b"", parts, version)
-    return wanted.with_us(text, toml_document.parse, ownership)
+    return wanted.holding(text, toml_document.parse, ownership)
 
 
 def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> DesiredState:
@@ -243,7 +243,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
     The very bytes from before return if nobody touched ours, else ours are taken out.
     """
     if file.role == layouts.GENERATED_ROLE:
-        return DesiredFile(file, file.content, file.content)  # never ours, whatever a receipt says
+        return DesiredFile(file, base=file.content, target=file.content)  # never ours, whatever a receipt says
 
     def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         if file.role != layouts.TEMPLATE_ROLE:
@@ -256,7 +256,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
         base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
     if file.role == DROP_IN_ROLE and recorded.before is None and base is not None and base != file.content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
-    return DesiredFile(file, base, base, left=left)
+    return DesiredFile(file, base=base, target=base, left=left)
 
 
 def _toml(role: str, content: bytes, recorded: Recorded, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:

@@ -98,7 +98,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
             base, left = crio_hook.without_us(file.content, recorded.before, recorded.written, toolkit_folder)
         else:
             base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
-    return DesiredFile(file, base, base, left=left)
+    return DesiredFile(file, base=base, target=base, left=left)
 
 
 def effective(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
@@ -153,7 +153,7 @@ def _in_drop_in(
         )
     with located(drop_in.path):
         text, ownership = edit(drop_in.base or b"")
-    return _replaced(desired, drop_in.with_us(text, toml_document.parse, ownership))
+    return _replaced(desired, drop_in.holding(text, toml_document.parse, ownership))
 
 
 def _with_handlers(

@@ -216,7 +216,7 @@ class Crio(Adapter[CrioInspection]):
             to_be = {wanted.path: wanted for wanted in desired}
             root = EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(places.config))
             for file in (root, *_drop_ins(node, places)):
-                to_be.setdefault(file.path, DesiredFile(file, file.content, file.content))
+                to_be.setdefault(file.path, DesiredFile(file, base=file.content, target=file.content))
             known = crio_config.runtimes_in(crio_desired.effective(live, list(to_be.values())))
             names &= live.handlers.keys() - known
         except (ConfigurationError, NodeError) as error:

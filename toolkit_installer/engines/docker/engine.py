@@ -86,7 +86,7 @@ class Docker(Adapter[Inspection]):
             cdi = docker_cdi.wanted(inspection.live, asked=settings.enable_cdi, restarts=restarts)
             base = without.base or b""
             target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
-            wanted = dataclasses.replace(without, notes=()).with_us(target, json_document.parse, ownership)
+            wanted = dataclasses.replace(without, notes=()).holding(target, json_document.parse, ownership)
             target = wanted.target or b""
             for content in (base, target):  # what cleanup leaves is to be taken, too
                 rules.refuse(content, file.content)
@@ -117,7 +117,7 @@ class Docker(Adapter[Inspection]):
         with located(file.path):
             base, left = ownership_of.revert_content(file.content, recorded.before, recorded.written, without_ours)
             notes = docker_config.told_when_gone(file.content or b"", base or b"")
-        return DesiredFile(file, base, base, left=left, notes=notes)
+        return DesiredFile(file, base=base, target=base, left=left, notes=notes)
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""
