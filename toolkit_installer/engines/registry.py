@@ -173,8 +173,11 @@ _CRIO = EngineRow(
 )
 
 ENGINES: tuple[EngineRow, ...] = (_DOCKER, _CONTAINERD, _CRIO)
-USUAL = {row.name: row.distributions[-1] for row in ENGINES}
-"""Each engine as its own packages bring it."""
+
+
+def usual_row(engine: EngineName) -> Distribution:
+    """Return the row of an engine as its own packages bring it."""
+    return next(row for row in ENGINES if row.name == engine).distributions[-1]
 
 
 def names() -> tuple[EngineName, ...]:

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from toolkit_installer.engines.common import command_line
-from toolkit_installer.engines.registry import ENGINES, USUAL
+from toolkit_installer.engines.registry import ENGINES, usual_row
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.descriptors import bound
 from toolkit_installer.node.disk.root import NodeError, Root
@@ -97,7 +97,7 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
     if any(address.startswith("fd:") for address in given):
         return bound(process.pid)  # systemd made its sockets before it started
     if engine is EngineName.DOCKER and not given:
-        return [USUAL[engine].socket, *(bound(process.pid) or ())]
+        return [usual_row(engine).socket, *(bound(process.pid) or ())]
     if not given:
         return bound(process.pid) or None  # its files may name it; one that is starting has none yet
     return [address.removeprefix(_UNIX) for address in given]
@@ -110,12 +110,12 @@ def _configured(process: Process) -> list[str] | None:
     from toolkit_installer.engines.containerd.root_file import told_config  # noqa: PLC0415
 
     try:
-        path = told_config(process) or USUAL[EngineName.CONTAINERD].config
+        path = told_config(process) or usual_row(EngineName.CONTAINERD).config
         grpc = toml_document.parse(read_as(process, path) or b"").get("grpc")
     except ConfigurationError:
         return None
     address = grpc.get("address") if isinstance(grpc, dict) else None
-    return [address if isinstance(address, str) and address else USUAL[EngineName.CONTAINERD].socket]
+    return [address if isinstance(address, str) and address else usual_row(EngineName.CONTAINERD).socket]
 
 
 def _same(one: Root, path: str, other: Root, socket: str) -> bool:

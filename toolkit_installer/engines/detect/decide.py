@@ -12,7 +12,7 @@ from toolkit_installer import log
 from toolkit_installer.engines.detect import evidence
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
 from toolkit_installer.engines.detect.table import with_socket
-from toolkit_installer.engines.registry import USUAL, Distribution, names, plain
+from toolkit_installer.engines.registry import Distribution, names, plain, usual_row
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
@@ -90,7 +90,7 @@ def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tup
 
 def _logged(target: EngineTarget) -> EngineTarget:
     row = target.distribution
-    if row is not None and (target.recognised or row is not USUAL[target.name]):
+    if row is not None and (target.recognised or row is not usual_row(target.name)):
         log.get().info("Recognised the engine", engine=target.name, distribution=row.name, why=target.why)
     return target
 
@@ -109,11 +109,11 @@ def _named(
     asked = settings.asked_of(engine)
     if asked.config is not None:
         why = f"--runtime {engine} with a file of its own"
-        return EngineTarget(engine, asked, distribution=USUAL[engine], why=why)
+        return EngineTarget(engine, asked, distribution=usual_row(engine), why=why)
     if asked.socket is not None:
         row = evidence.row_of(node, asked.socket, None) if with_socket(asked.socket) else None
         if row is None or row.engine is not engine:
-            row = USUAL[engine]
+            row = usual_row(engine)
         met = Evidence(Kind.LIVE, row, f"--runtime {engine} on {asked.socket}", asked.socket)
         return _target(settings, met, (met,), named=True)
     if kubelets and not any(each.row is not None and each.row.engine in engines for each in kubelets):
@@ -129,7 +129,7 @@ def _named(
     if not mine and seen:
         raise _contradiction(engine, seen)
     if not mine:
-        return EngineTarget(engine, asked, distribution=USUAL[engine], why=f"--runtime {engine}")
+        return EngineTarget(engine, asked, distribution=usual_row(engine), why=f"--runtime {engine}")
     hint = f"name the one that is meant with --socket or --config: more than one {engine} is on this node"
     return _target(settings, choose(mine, hint), seen, named=True)
 
@@ -148,7 +148,7 @@ def _target(settings: Settings, found: Evidence, seen: tuple[Evidence, ...], *, 
     """
     row = found.row
     assert row is not None  # noqa: S101  # choose() refuses evidence without one
-    usual = row is USUAL[row.engine]
+    usual = row is usual_row(row.engine)
     socket = None if usual else row.socket
     if row.engine is not EngineName.DOCKER and found.socket is not None:
         # a kubelet may name another socket than the usual one

@@ -20,7 +20,7 @@ from toolkit_installer.engines.detect.table import (
     with_marks,
     with_socket,
 )
-from toolkit_installer.engines.registry import USUAL, Distribution
+from toolkit_installer.engines.registry import Distribution, usual_row
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
@@ -98,7 +98,7 @@ def of_installations(node: Node, settings: Settings, engines: Sequence[EngineNam
     for row in TABLE:
         if row.engine not in engines:
             continue
-        own = settings.asked_of(row.engine) if row is USUAL[row.engine] else EngineSettings()
+        own = settings.asked_of(row.engine) if row is usual_row(row.engine) else EngineSettings()
         units = [posixpath.join(folder, unit) for folder in UNIT_FOLDERS for unit in row.units]
         files = [own.config or row.config, *row.files]
         for kind, words, paths in (
@@ -108,7 +108,7 @@ def of_installations(node: Node, settings: Settings, engines: Sequence[EngineNam
         ):
             path = next((path for pattern in paths for path in _matching(node, pattern)), None)
             if path is not None:
-                beside = lesser and row is USUAL[EngineName.CONTAINERD]
+                beside = lesser and row is usual_row(EngineName.CONTAINERD)
                 found.append(Evidence(kind, row, f"{row.name} {words} {path}", lesser=beside))
     return tuple(found)
 
@@ -119,7 +119,7 @@ def _sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[st
         yield own.socket
         return
     seen = set()
-    for row in (USUAL[engine], *TABLE):
+    for row in (usual_row(engine), *TABLE):
         if row.engine is engine and row.socket not in seen:
             seen.add(row.socket)
             yield from _matching(node, row.socket) if "*" in row.socket else (row.socket,)
@@ -137,7 +137,7 @@ def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evi
     except EngineSilentError as error:
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None
-    row = row_of(node, socket, live.process, engine) or USUAL[engine]
+    row = row_of(node, socket, live.process, engine) or usual_row(engine)
     behind = f", from {_shown(live.process)}" if live.process is not None else ""
     return Evidence(Kind.LIVE, row, f"{row.name} {live.version} answers on {socket}{behind}", socket, live.process)
 
@@ -156,7 +156,7 @@ def row_of(node: Node, socket: str, process: Process | None, engine: EngineName 
     within = [row for row in own if process is not None and process.unit in row.units]
     # two distributions may share a socket: the one whose folder is there has it
     present = [row for row in own if _is_there(node, posixpath.dirname(row.config))]
-    return next(iter([*within, *present, *own]), USUAL[engine])
+    return next(iter([*within, *present, *own]), usual_row(engine))
 
 
 def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
@@ -167,7 +167,7 @@ def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
     from toolkit_installer.documents import toml_document  # noqa: PLC0415  # a node without containerd has none
 
     try:
-        content = node.files.content(own.config or USUAL[EngineName.CONTAINERD].config)
+        content = node.files.content(own.config or usual_row(EngineName.CONTAINERD).config)
         disabled = toml_document.parse(content).get("disabled_plugins") if content is not None else ["cri"]
     except ConfigurationError:
         return False  # whatever it says, somebody wrote it
