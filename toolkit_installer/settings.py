@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from typing import ClassVar, final
+
+import msgspec
 
 
 class Program(enum.StrEnum):
@@ -88,8 +89,7 @@ AUTO = "auto"
 """Stands for a path of the driver that is found on the node (`--driver-root auto`): no path is relative."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CdiSettings:
+class CdiSettings(msgspec.Struct, frozen=True):
     """The CDI specification for management containers. `folder` is the node's."""
 
     enabled: bool = False
@@ -105,8 +105,7 @@ class CdiSettings:
         return f"{self.folder.rstrip('/')}/{self.kind.replace('/', '-')}.yaml"
 
 
-@dataclasses.dataclass(frozen=True)
-class ToolkitSettings:
+class ToolkitSettings(msgspec.Struct, frozen=True):
     """The install step. Paths are the node's, but for `source_root`, which is the installer's own.
 
     Of the driver's four, those that are to be found on the node are AUTO.
@@ -140,8 +139,7 @@ class ToolkitSettings:
         return f"{self.install_dir.rstrip('/')}/toolkit"
 
 
-@dataclasses.dataclass(frozen=True)
-class EngineSettings:
+class EngineSettings(msgspec.Struct, frozen=True):
     """The engine step. None means: the engine's own default, looked up on the node."""
 
     config: str | None = None
@@ -173,8 +171,7 @@ class EngineSettings:
     hook_filename: str = "oci-nvidia-hook.json"
 
 
-@dataclasses.dataclass(frozen=True)
-class ClusterSettings:
+class ClusterSettings(msgspec.Struct, frozen=True):
     """Where the Kubernetes API server is asked about which DaemonSet and node, before anything is cleaned up."""
 
     daemon_set: str
@@ -186,8 +183,7 @@ class ClusterSettings:
     """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """Everything that was asked for, checked as far as it can be without looking at the node."""
 
     program: Program = Program.TOOLKIT_INSTALLER

@@ -7,7 +7,6 @@ said, and nothing is assumed of it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 
 from tests.node.engines import cri_socket
@@ -119,7 +119,7 @@ def test_a_data_folder_elsewhere_is_told_by_the_database_and_by_the_executable(b
     with played.process(bare.root, "containerd", wiped="containerd", opens=opens) as pid:
         assert root_file.told_config(seen(pid)) == path
     with played.process(bare.root, "containerd", wiped="containerd") as pid:
-        unpacked = dataclasses.replace(seen(pid), executable="/srv/k3s/data/0a1b/bin/k3s")
+        unpacked = msgspec.structs.replace(seen(pid), executable="/srv/k3s/data/0a1b/bin/k3s")
         assert root_file.told_config(unpacked) == path
 
 
@@ -130,8 +130,8 @@ def test_two_that_share_a_socket_are_told_apart_by_the_unit_and_else_not_at_all(
     generate(bare, "k3s")
     generate(bare, "rke2")
     with played.process(bare.root, "containerd", wiped="containerd", listens=[K3S]) as pid:
-        process = dataclasses.replace(seen(pid), unit=None)
-        assert root_file.told_config(dataclasses.replace(process, unit=unit)) == GENERATED[name]
+        process = msgspec.structs.replace(seen(pid), unit=None)
+        assert root_file.told_config(msgspec.structs.replace(process, unit=unit)) == GENERATED[name]
         with pytest.raises(command_line.HiddenError, match="has wiped its command line"):
             root_file.told_config(process)
 
@@ -259,7 +259,7 @@ def test_the_flags_that_k3s_wiped_are_those_of_its_unit_whose_main_process_it_is
     bare: FakeNode, words: str, *, main: bool, socket: str | None
 ) -> None:
     with played.process(bare.root, "k3s-server", wiped="k3s server") as pid:
-        within = dataclasses.replace(seen(pid), unit="k3s.service")
+        within = msgspec.structs.replace(seen(pid), unit="k3s.service")
         told_of = {
             "MainPID": str(pid if main else 1),
             "ExecStart": f"{{ path=/usr/local/bin/k3s ; argv[]={words} ; ignore_errors=no ; pid=1 }}",

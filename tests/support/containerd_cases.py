@@ -13,6 +13,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from toolkit_installer.cli.options.build import build
 from toolkit_installer.engines.api import DesiredState, EngineFile, Inspection, Live, Recorded
 from toolkit_installer.engines.containerd import config
@@ -111,7 +113,7 @@ def make(case: Case, root: Path) -> Made:
     inspection = containerd_inspection.inspect_own(
         Node(str(root)), target, Inspection("/run/containerd/containerd.sock", (), live)
     )
-    inspection = dataclasses.replace(inspection, kubelet=case.about.get("kubelet"))
+    inspection = msgspec.structs.replace(inspection, kubelet=case.about.get("kubelet"))
     return Made(inspection, Containerd().desired(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {}))
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,7 +130,7 @@ def test_a_receipt_that_the_next_run_could_not_use_is_not_written(change: dict[s
     store.save(WHOLE, {})
     before = store.load()
     with pytest.raises(ConfigurationError, match=r"receipt\.json.*could not be written"):
-        store.save(dataclasses.replace(WHOLE, **change), {})
+        store.save(msgspec.structs.replace(WHOLE, **change), {})
     assert store.load() == before
 
 
@@ -301,9 +301,9 @@ def test_a_migrated_receipt_is_checked_like_any_other(monkeypatch: pytest.Monkey
 
 
 def test_a_receipt_of_the_time_before_cdi_says_that_there_are_no_specifications() -> None:
-    made = body(dataclasses.replace(WHOLE, specifications=())) | {"schema": 2}
+    made = body(msgspec.structs.replace(WHOLE, specifications=())) | {"schema": 2}
     del made["specifications"]
-    assert receipt.decode(json.dumps(made).encode()) == dataclasses.replace(WHOLE, specifications=())
+    assert receipt.decode(json.dumps(made).encode()) == msgspec.structs.replace(WHOLE, specifications=())
 
 
 def test_there_is_a_step_from_every_schema_to_the_next() -> None:

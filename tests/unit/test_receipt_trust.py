@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from toolkit_installer.engines.crio.desired import DROP_IN_ROLE
@@ -104,7 +104,7 @@ def test_a_claim_that_no_installer_makes_is_refused_and_says_which_it_is(
     root: Path, change: dict[str, object], words: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        load(root, dataclasses.replace(HONEST, **change))  # type: ignore[arg-type]
+        load(root, msgspec.structs.replace(HONEST, **change))  # type: ignore[arg-type]
     assert words in str(refused.value)
     assert refused.value.path == RECEIPT
 
@@ -129,7 +129,7 @@ def test_a_file_of_an_unusual_name_is_believed_by_what_is_in_it(
 ) -> None:
     if content is not None:
         (root / UNUSUAL[1:]).write_bytes(content)
-    receipt = dataclasses.replace(HONEST, engines=(engine(file(UNUSUAL)),))
+    receipt = msgspec.structs.replace(HONEST, engines=(engine(file(UNUSUAL)),))
     if believed:
         assert load(root, receipt) == receipt
     else:
@@ -139,14 +139,14 @@ def test_a_file_of_an_unusual_name_is_believed_by_what_is_in_it(
 
 def test_a_folder_in_the_place_of_a_recorded_file_is_for_the_one_who_needs_the_file_to_refuse(root: Path) -> None:
     (root / UNUSUAL[1:]).mkdir()
-    receipt = dataclasses.replace(HONEST, engines=(engine(file(UNUSUAL)),))
+    receipt = msgspec.structs.replace(HONEST, engines=(engine(file(UNUSUAL)),))
     assert load(root, receipt) == receipt
 
 
 @pytest.mark.parametrize("name", ["/etc/docker/site.json", "/srv/daemon.json.old"])
 def test_a_file_of_the_engines_is_told_by_its_name_wherever_it_lies(root: Path, name: str) -> None:
     (root / name[1:]).write_bytes(OTHER)
-    receipt = dataclasses.replace(HONEST, engines=(engine(file(name)),))
+    receipt = msgspec.structs.replace(HONEST, engines=(engine(file(name)),))
     assert load(root, receipt) == receipt
 
 
@@ -159,7 +159,7 @@ def test_a_file_of_any_name_is_the_engines_where_the_engine_reads_every_file(roo
         (root / "etc/crio/crio.conf.d").symlink_to(folder)
     (root / folder[1:] / "site").write_bytes(OTHER)
     own = engine(file(f"{folder}/site", DROP_IN_ROLE), name=EngineName.CRIO)
-    receipt = dataclasses.replace(HONEST, engines=(own,))
+    receipt = msgspec.structs.replace(HONEST, engines=(own,))
     assert load(root, receipt) == receipt
 
 
@@ -168,11 +168,11 @@ def test_a_text_of_ours_is_known_by_any_of_its_traces_and_a_specification_by_the
     root: Path, trace: bytes
 ) -> None:
     (root / DOCKER[1:]).write_bytes(trace)
-    receipt = dataclasses.replace(HONEST, engines=(engine(file(written=trace)),))
+    receipt = msgspec.structs.replace(HONEST, engines=(engine(file(written=trace)),))
     assert load(root, receipt) == receipt
     (root / SPECIFICATION[1:]).write_bytes(trace)
     specification = file(SPECIFICATION, schema.SPECIFICATION_ROLE, trace)
-    receipt = dataclasses.replace(HONEST, specifications=(specification,))
+    receipt = msgspec.structs.replace(HONEST, specifications=(specification,))
     if trace == TOOLKIT.encode():
         assert load(root, receipt) == receipt
     else:
@@ -181,7 +181,7 @@ def test_a_text_of_ours_is_known_by_any_of_its_traces_and_a_specification_by_the
 
 
 def test_a_folder_that_holds_something_is_not_removed_and_so_is_no_reason_to_refuse(root: Path) -> None:
-    receipt = dataclasses.replace(HONEST, folders=("/srv", "/srv/gone", SITE))
+    receipt = msgspec.structs.replace(HONEST, folders=("/srv", "/srv/gone", SITE))
     assert load(root, receipt) == receipt
 
 
@@ -189,13 +189,13 @@ def test_a_folder_of_a_recorded_file_is_ours_though_the_file_is_gone(root: Path)
     (root / DOCKER[1:]).unlink()
     (root / "srv/docker").symlink_to("../etc/docker")
     for path in (DOCKER, "/srv/docker/daemon.json"):
-        receipt = dataclasses.replace(HONEST, folders=("/etc/docker",), engines=(engine(file(path)),))
+        receipt = msgspec.structs.replace(HONEST, folders=("/etc/docker",), engines=(engine(file(path)),))
         assert load(root, receipt) == receipt
 
 
 def test_an_empty_folder_is_ours_where_it_bears_our_mark(root: Path) -> None:
     Node.open(str(root), "/host").files.make_folders("/srv/made")
-    receipt = dataclasses.replace(HONEST, folders=("/srv/made",))
+    receipt = msgspec.structs.replace(HONEST, folders=("/srv/made",))
     assert load(root, receipt) == receipt
 
 

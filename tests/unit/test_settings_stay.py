@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +12,15 @@ import toolkit_installer
 from toolkit_installer.settings import CdiSettings, ClusterSettings, EngineSettings, Settings, ToolkitSettings
 
 PACKAGE = Path(toolkit_installer.__file__).parent
+REPLACE = ("msgspec.structs.replace", "structs.replace", "replace", "copy.replace")
 KINDS = (CdiSettings, ClusterSettings, EngineSettings, Settings, ToolkitSettings)
-FIELDS = {field.name for kind in KINDS for field in dataclasses.fields(kind)}
+FIELDS = {name for kind in KINDS for name in kind.__struct_fields__}
 
 
 def replaced(tree: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls of `dataclasses.replace`, under whichever name."""
+    """Yield the calls of `msgspec.structs.replace`, under whichever name."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("dataclasses.replace", "replace", "copy.replace"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in REPLACE:
             yield node
 
 
@@ -40,6 +40,6 @@ def test_no_settings_are_made_of_settings() -> None:
     assert found == set()
 
 
-@pytest.mark.parametrize("text", ["replace(own, socket=found)", "dataclasses.replace(settings.toolkit, **places)"])
+@pytest.mark.parametrize("text", ["replace(own, socket=found)", "msgspec.structs.replace(settings.toolkit, **places)"])
 def test_one_that_did_would_be_found(text: str) -> None:
     assert [changes_settings(call) for call in replaced(ast.parse(text))] == [True]

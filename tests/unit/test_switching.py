@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, EngineSilentError, Inspection, Live, Reload
@@ -29,8 +30,7 @@ OLD, NEW = b"old\n", b"new\n"
 PROCESS = Process(4711, "engine", "/usr/bin/engine", ("engine",), 1.0, "engine.service")
 
 
-@dataclasses.dataclass(frozen=True)
-class MortalLive(Live):
+class MortalLive(Live, frozen=True):
     """An engine that dies of a signal on one content of its file."""
 
     dies_of: bytes | None = None
@@ -77,7 +77,7 @@ class Player:
         if self._answered and self.crashes:
             self.crashes -= 1
             self._answered = False
-            self.process = dataclasses.replace(self.process, pid=self.process.pid + 1)
+            self.process = msgspec.structs.replace(self.process, pid=self.process.pid + 1)
             if self.hides:
                 raise EngineSilentError("connection refused", path=socket)
         self._answered = self.read != OLD
@@ -128,7 +128,7 @@ class Restarts:
         self.player.silent = self.player.broken = False
         self.state = "active"
         self.player.read = self.player.node.files.read(PATH)
-        self.player.process = dataclasses.replace(PROCESS, pid=PROCESS.pid + self.calls)
+        self.player.process = msgspec.structs.replace(PROCESS, pid=PROCESS.pid + self.calls)
 
 
 @pytest.fixture
@@ -341,7 +341,7 @@ def test_somebody_elses_edit_between_two_switches_is_not_overwritten(node: Node,
     first = switch(player, Reload(ReloadMode.NONE))
     work.make(first, interruptible=False)
     Path(node.root.outside(PATH)).write_bytes(b"somebody's\n")
-    back = dataclasses.replace(first, files=[dataclasses.replace(first.files[0], target=OLD)])
+    back = msgspec.structs.replace(first, files=[msgspec.structs.replace(first.files[0], target=OLD)])
     with pytest.raises(ChangedMeanwhileError):
         work.make(back, interruptible=False)
     assert node.files.read(PATH) == b"somebody's\n"
@@ -425,7 +425,7 @@ def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_by_a_proc
     attention = Attention()
     attention.stop = signal.SIGTERM
     work = switcher(node, attention, seconds=60)
-    reload = dataclasses.replace(SYSTEMD, ends_after_calls=True)
+    reload = msgspec.structs.replace(SYSTEMD, ends_after_calls=True)
     work.make(switch(player, reload, last_resort=True), interruptible=False)
     assert restarts.waited == [False]
     assert work.unseen == (["docker"] if lives else [])
@@ -437,6 +437,6 @@ def test_an_engine_that_ends_only_after_its_callers_is_seen_to_come_back_where_n
     node: Node, player: Player, restarts: Restarts, *, last_resort: bool
 ) -> None:
     work = switcher(node, seconds=60)
-    reload = dataclasses.replace(SYSTEMD, ends_after_calls=True)
+    reload = msgspec.structs.replace(SYSTEMD, ends_after_calls=True)
     work.make(switch(player, reload, last_resort=last_resort), interruptible=False)
     assert (restarts.waited, work.unseen, player.read) == ([True], [], NEW)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +64,7 @@ def test_what_is_remembered_is_known_again(fields: Fields, monkeypatch: pytest.M
     woken = wait.resumed()
     assert woken is not None
     command = (sys.executable, *sys.orig_argv[1:])
-    assert woken.remembered == dataclasses.replace(REMEMBERED, command=command)
+    assert woken.remembered == msgspec.structs.replace(REMEMBERED, command=command)
     assert (woken.pid_fd, woken.pid_path) == (fields.pid_file.fd, fields.pid_file.path)
     assert woken.events == {idle_process.DRIFT, idle_process.DRIVER}
     assert wait.resumed() is None
@@ -71,13 +72,15 @@ def test_what_is_remembered_is_known_again(fields: Fields, monkeypatch: pytest.M
 
 def test_what_is_not_known_is_looked_for_less_and_less_often_but_never_given_up(fields: Fields) -> None:
     pauses = [
-        float(fields.of(dataclasses.replace(REMEMBERED, tries=tries), later=True)[2]) for tries in (*range(8), 5000)
+        float(fields.of(msgspec.structs.replace(REMEMBERED, tries=tries), later=True)[2]) for tries in (*range(8), 5000)
     ]
     assert pauses == [30, 60, 120, 240, 480, 600, 600, 600, 600]
 
 
 def test_a_node_that_may_not_be_configured_yet_is_asked_for_sooner(fields: Fields) -> None:
-    pauses = [float(fields.of(dataclasses.replace(HELD, tries=tries), later=True)[2]) for tries in (*range(8), 5000)]
+    pauses = [
+        float(fields.of(msgspec.structs.replace(HELD, tries=tries), later=True)[2]) for tries in (*range(8), 5000)
+    ]
     assert pauses == [2, 4, 8, 16, 32, 64, 120, 120, 120]
 
 

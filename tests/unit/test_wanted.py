@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,7 +110,7 @@ def test_a_namespace_that_may_not_be_looked_at_any_more_is_another_thing() -> No
     deleted = then((0.5, THERE[DS]), (8, FORBIDDEN), (ALWAYS, UNKNOWN_TOKEN))
     script = Script(deleted, deleted)
     script.hidden = NS
-    assert script.unwanted(dataclasses.replace(TOLD, namespace=True))
+    assert script.unwanted(msgspec.structs.replace(TOLD, namespace=True))
 
 
 def test_an_object_that_is_not_understood_says_nothing() -> None:

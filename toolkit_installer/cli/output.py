@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import select
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import click
+import msgspec
 
 from toolkit_installer.documents import visible
 from toolkit_installer.errors import ExitCode, InstallerError
@@ -24,8 +24,7 @@ class OutputError(InstallerError):
     exit_code = ExitCode.BAD_CONFIGURATION
 
 
-@dataclasses.dataclass(frozen=True)
-class DiffLine:
+class DiffLine(msgspec.Struct, frozen=True):
     """A line of a diff: its tabs stay, and it has the colour of its kind on a terminal."""
 
     text: str

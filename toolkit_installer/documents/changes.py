@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Final
+
+import msgspec
 
 from toolkit_installer.errors import ConfigurationError, InstallerError
 
@@ -13,16 +14,14 @@ Path = tuple[str, ...]
 Table = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Set:
+class Set(msgspec.Struct, frozen=True):
     """Make the value at `path` exactly `value`; missing parents are created as tables."""
 
     path: Path
     value: Any
 
 
-@dataclasses.dataclass(frozen=True)
-class Remove:
+class Remove(msgspec.Struct, frozen=True):
     """Make `path` absent; its parents stay, even when they become empty."""
 
     path: Path

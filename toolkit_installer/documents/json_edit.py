@@ -6,12 +6,13 @@ restores the same bytes.
 
 from __future__ import annotations
 
-import dataclasses
 import decimal
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from toolkit_installer.documents.changes import Path, same
 from toolkit_installer.documents.json_scan import Document, Member, Object, Raw, Value, scan_value
@@ -19,8 +20,7 @@ from toolkit_installer.documents.json_scan import Document, Member, Object, Raw,
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
-@dataclasses.dataclass(frozen=True)
-class Style:
+class Style(msgspec.Struct, frozen=True):
     """How the file's author breaks lines and indents: one level's white space, one line end."""
 
     unit: str = "    "

@@ -6,10 +6,11 @@ takes and dockerd, or reason, does not: keys that stand twice, and numbers and n
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from typing import Final
+
+import msgspec
 
 from toolkit_installer.documents.json_errors import error_at
 
@@ -32,15 +33,13 @@ _SCALAR = re.compile(r'"(?:[^"\\]++|\\.)*"|[^ \t\r\n,\]}]+')
 _ABSURD_EXPONENT = re.compile(rf"[eE][+-]?[0-9]{{{MAX_EXPONENT + 1}}}")
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Raw:
+class Raw(msgspec.Struct, eq=False):
     """A value that is kept or replaced as a whole: a scalar or an array, as it is spelt."""
 
     text: str
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Object:
+class Object(msgspec.Struct, eq=False):
     """An object. `gap` is what stands between the braces when there are no members."""
 
     members: list[Member]
@@ -68,8 +67,7 @@ class Object:
 Value = Raw | Object
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Member:
+class Member(msgspec.Struct, eq=False):
     """One `"key": value` of an object.
 
     `before` and `after` are the white space around it, up to the brace or comma on either side; `colon` is the colon
@@ -86,8 +84,7 @@ class Member:
     offset: int
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Document:
+class Document(msgspec.Struct, eq=False):
     """A whole file: one object and the white space around it."""
 
     lead: str

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+import msgspec
 
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})|([/ \\]))")
 """How JSON, TOML, YAML, a shell's file and a unit of systemd's (systemd.syntax(7)) may write a character of a path."""
@@ -20,8 +21,7 @@ _LAST = 0x10FFFF
 _BROKEN_BY = re.compile(r"^\s*(#|//)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Mention:
+class Mention(msgspec.Struct, frozen=True):
     """A path as a text names it, and the line on which it does; 1 where that cannot be told."""
 
     path: str

@@ -6,10 +6,11 @@ block can be removed again as a whole, whatever was written below it since.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
+
+import msgspec
 
 from toolkit_installer.documents.changes import Path, Table
 from toolkit_installer.documents.toml_inline import Splice
@@ -23,15 +24,14 @@ INITIAL_COMMENT: Final = re.compile(r"(?:#[^\n]*\n)+(?=[ \t]*\r?\n)")
 _INDENT: Final = "  "
 
 
-@dataclasses.dataclass(slots=True)
-class Changed:
+class Changed(msgspec.Struct):
     """What an edit does to whole statements."""
 
-    removed: dict[int, Statement] = dataclasses.field(default_factory=dict)
+    removed: dict[int, Statement] = msgspec.field(default_factory=dict)
     """By their start."""
-    extended: set[int] = dataclasses.field(default_factory=set)
+    extended: set[int] = msgspec.field(default_factory=set)
     """The starts of the headers that got new keys."""
-    tables: list[tuple[Path, Table]] = dataclasses.field(default_factory=list)
+    tables: list[tuple[Path, Table]] = msgspec.field(default_factory=list)
     """The tables of the new block, each with its own keys: values and no tables."""
 
 

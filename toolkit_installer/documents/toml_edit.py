@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from toolkit_installer.documents import toml_blocks, toml_scan
 from toolkit_installer.documents.changes import Path, Table, same
@@ -56,15 +57,14 @@ def _comment_lines(text: str, statement: Statement, comments: list[str]) -> str:
     return "".join(f"{indent}{comment}{eol}" for comment in comments)
 
 
-@dataclasses.dataclass(slots=True)
-class _Editor:
+class _Editor(msgspec.Struct):
     """Compares two meanings of a document and collects what to change in its text."""
 
     text: str
     root: Node
     eol: str
-    splices: list[Splice] = dataclasses.field(default_factory=list)
-    changed: toml_blocks.Changed = dataclasses.field(default_factory=toml_blocks.Changed)
+    splices: list[Splice] = msgspec.field(default_factory=list)
+    changed: toml_blocks.Changed = msgspec.field(default_factory=toml_blocks.Changed)
 
     def edit_table(self, node: Node, path: Path, old: Table, new: Table) -> None:
         """Make the table at `path` mean `new`; it has a header or is left with something in it."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from toolkit_installer.documents.changes import Path, Table, same
 from toolkit_installer.documents.toml_scan import Item, items
@@ -15,8 +16,7 @@ _BLANKS: Final = re.compile(r"[ \t]*")
 _REST_WITHOUT_VALUES: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Splice:
+class Splice(msgspec.Struct, frozen=True):
     """Replace the characters from `start` to `end` by `text`."""
 
     start: int

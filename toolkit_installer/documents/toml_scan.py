@@ -6,13 +6,14 @@ the end excluded. Nothing here recurses, so that no nesting of brackets is too d
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import re
 import tomllib
 from collections.abc import Iterator
 from typing import Final
+
+import msgspec
 
 from toolkit_installer.documents.changes import Path
 
@@ -44,8 +45,7 @@ class Kind(enum.StrEnum):
     KEY_VALUE = "key = value"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True):
     """One header or one key with its value: whole lines, from the indentation to the line end.
 
     `path` is absolute, `spelling` the key's parts as they stand in this statement (relative to the section for a
@@ -64,8 +64,7 @@ class Statement:
     end: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """An element of an array or a member of an inline table."""
 
     spelling: tuple[str, ...]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from toolkit_installer.documents import toml_scan
 from toolkit_installer.documents.changes import Path, line_at
@@ -11,18 +12,17 @@ from toolkit_installer.documents.toml_scan import Kind, Statement
 from toolkit_installer.documents.toml_values import write_key
 
 
-@dataclasses.dataclass(slots=True)
-class Node:
+class Node(msgspec.Struct):
     """What is written at one path. An array of tables is a leaf here: it owns every statement below it."""
 
     spelling: str = ""
     """The key's last part, as it is spelt first."""
-    children: dict[str, Node] = dataclasses.field(default_factory=dict)
+    children: dict[str, Node] = msgspec.field(default_factory=dict)
     header: Statement | None = None
     value: Statement | None = None
     last_dotted: Statement | None = None
     """The last key-value that passes through this table on its way from the section's header."""
-    array: list[Statement] = dataclasses.field(default_factory=list)
+    array: list[Statement] = msgspec.field(default_factory=list)
 
     @property
     def is_section(self) -> bool:

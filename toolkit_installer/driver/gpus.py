@@ -6,10 +6,11 @@ as absent. Reads, never writes.
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
 from collections.abc import Iterator
+
+import msgspec
 
 from toolkit_installer.driver import roots
 from toolkit_installer.errors import ConfigurationError
@@ -45,8 +46,7 @@ _LONGEST = 64 * 1024
 """Bytes, far more than any of these files has."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Gpus:
+class Gpus(msgspec.Struct, frozen=True):
     """The GPUs that the node shows, in words: those for containers, and those kept for virtual machines.
 
     `known`: the node's sysfs was seen, so that what is not here is not there.
@@ -93,7 +93,7 @@ def find_usable_gpus(node: Node, toolkit: ToolkitSettings) -> Gpus:
     if not seen.absent:
         return seen
     found = roots.find_driver(node, toolkit).driver
-    return seen if found is None else dataclasses.replace(seen, own=(f"a driver that works, in {found.root}",))
+    return seen if found is None else msgspec.structs.replace(seen, own=(f"a driver that works, in {found.root}",))
 
 
 def signs(node: Node) -> tuple[str, ...]:

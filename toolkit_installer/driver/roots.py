@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import posixpath
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, InstallerError
@@ -37,8 +38,7 @@ PROOF_SECONDS = 60.0
 _LONGEST_SAID = 200
 
 
-@dataclasses.dataclass(frozen=True)
-class Driver:
+class Driver(msgspec.Struct, frozen=True):
     """A driver's roots, as they were found or as far as they were said; what is empty was not said.
 
     `root` and `dev_root` are the node's paths, `seen_at` and `dev_seen_at` the installer's own.
@@ -51,8 +51,7 @@ class Driver:
     version: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """What a look at the node showed: the driver, or what is missing, in words, root by root."""
 
     driver: Driver | None
@@ -154,7 +153,7 @@ def _usable(node: Node, toolkit: ToolkitSettings, place: Driver, marker: str, se
         words = " ".join((said or done.errors or "it says nothing").split())
         raise _NotUsableError(f"{_PROGRAM} ends with {done.status}: {words[:_LONGEST_SAID]}")
     found = _described(node, toolkit, place, seen_at)
-    return dataclasses.replace(found, version=said.partition("\n")[0][:_LONGEST_SAID])
+    return msgspec.structs.replace(found, version=said.partition("\n")[0][:_LONGEST_SAID])
 
 
 def _program(programs: Programs) -> str | None:

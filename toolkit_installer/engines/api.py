@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from toolkit_installer.documents.changes import Table, same
 from toolkit_installer.engines.ownership import Ownership
@@ -22,8 +23,7 @@ class EngineSilentError(InstallerError):
     """The engine does not answer (yet). The text is its own, or the connection's."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Live:
+class Live(msgspec.Struct, frozen=True):
     """What the running engine says of itself.
 
     `handlers` maps a handler's name to its executable, None where the engine does not tell the path.
@@ -33,7 +33,7 @@ class Live:
     handlers: Mapping[str, str | None]
     default: str | None
     process: Process | None = None
-    own: frozenset[str] = dataclasses.field(default=frozenset(), kw_only=True)
+    own: frozenset[str] = frozenset()
     """Handlers that a distribution registered on its own, because it found the toolkit when the engine started.
 
     They are none of ours, and go when it is started again without the toolkit.
@@ -52,8 +52,7 @@ class Live:
         return (int(match[1]), int(match[2])) if match else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Reload:
+class Reload(msgspec.Struct, frozen=True):
     """How this engine is made to take its configuration over. `unit` is set for systemd.
 
     `restarts`: another process serves afterwards, so the old one's answers prove nothing.
@@ -70,8 +69,7 @@ class Reload:
     """A distribution that sees the change and restarts the engine on its own: it is waited for, no more."""
 
 
-@dataclasses.dataclass(frozen=True)
-class EngineFile:
+class EngineFile(msgspec.Struct, frozen=True):
     """One of the engine's files as it is now. `path` is canonical; `role` names it among the engine's files."""
 
     role: str
@@ -84,8 +82,7 @@ class EngineFile:
         return None if self.found is None else self.found.content
 
 
-@dataclasses.dataclass(frozen=True)
-class Inspection:
+class Inspection(msgspec.Struct, frozen=True):
     """An engine as it was found. `live` is None where nothing answers on its socket; `silence` says what was heard."""
 
     socket: str
@@ -94,7 +91,7 @@ class Inspection:
     silence: str = ""
     imported: tuple[tuple[str, bytes], ...] = ()
     """Files that the engine reads beside its own: path and content, in the order in which they are read."""
-    elsewhere: str = dataclasses.field(default="", kw_only=True)
+    elsewhere: str = ""
     """The file that the running engine reads in place of the one that `--config` names; empty: that one, or unknown."""
 
     def file(self, role: str) -> EngineFile:
@@ -107,8 +104,7 @@ class Inspection:
         return self.live.process if self.live is not None else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True):
     """What the receipt remembers of a file.
 
     `before`: the base that was kept, which cleanup puts back (None: no file). `written`: the SHA-256 of every content
@@ -120,8 +116,7 @@ class Recorded:
     ownership: Ownership = Ownership()
 
 
-@dataclasses.dataclass(frozen=True)
-class DesiredFile:
+class DesiredFile(msgspec.Struct, frozen=True):
     """What a file is to be; `file` is what it is now.
 
     `base`: what cleanup leaves (None: no file). `target`: what stands there while we are installed.
@@ -155,11 +150,10 @@ class DesiredFile:
         """Return the file with `text` as its target, or with what it holds now if that says the same otherwise."""
         present = self.file.content
         target = present if present is not None and same(parse(present), parse(text)) else text
-        return dataclasses.replace(self, target=target, ownership=ownership)
+        return msgspec.structs.replace(self, target=target, ownership=ownership)
 
 
-@dataclasses.dataclass(frozen=True)
-class DesiredState:
+class DesiredState(msgspec.Struct, frozen=True):
     """What all files of an engine are to be, in the order in which they are written; cleanup goes backwards."""
 
     files: tuple[DesiredFile, ...]

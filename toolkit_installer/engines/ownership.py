@@ -7,10 +7,11 @@ without us: prior values return, what others changed meanwhile stays.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
+
+import msgspec
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
 
@@ -22,8 +23,7 @@ _USUAL = (BUILT_IN, "crun")
 """The low-level runtimes, by the names that engines know them by."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Owned:
+class Owned(msgspec.Struct, frozen=True):
     """A value that we wrote at `path`, and the one that stood there before (ABSENT: none).
 
     With `item`, `ours` is one element of the list at `path`.
@@ -35,8 +35,7 @@ class Owned:
     item: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Ownership:
+class Ownership(msgspec.Struct, frozen=True):
     """All that we own in one file; `created` are the tables that are there only because of us, outermost first."""
 
     keys: tuple[Owned, ...] = ()
@@ -47,8 +46,7 @@ class Ownership:
         return next((key for key in self.keys if key.path == path), None)
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """Where an engine keeps its runtimes; `executable` reads the path out of a runtime's entry (None: it has none).
 
     `others` are single values that we may set beside them, and revert. `alike` tells whether a list's element says

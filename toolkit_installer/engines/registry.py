@@ -5,8 +5,9 @@ Pure: their adapters are imported by name, when they are needed.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+
+import msgspec
 
 from toolkit_installer.settings import EngineName
 
@@ -17,8 +18,7 @@ def plain(socket: str) -> str:
     return f"/run/{path.removeprefix('/var/run/')}" if path.startswith("/var/run/") else path
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Distribution:
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table of distributions. Paths are the node's; `*` stands for any one name."""
 
     name: str
@@ -62,8 +62,7 @@ class Distribution:
         return plain(socket) in map(plain, self.sockets)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineRow:
+class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
     """All that has to be known of an engine before its adapter is imported. Paths are the node's."""
 
     name: EngineName

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
+
+import msgspec
 
 from toolkit_installer.engines.registry import Distribution
 from toolkit_installer.errors import UsageError
@@ -16,8 +17,7 @@ _USUAL = "nvidia"
 """The first handler's name where the one that was given is one of the fixed two, which only chooses the default."""
 
 
-@dataclasses.dataclass(frozen=True)
-class EngineTarget:
+class EngineTarget(msgspec.Struct, frozen=True):
     """An engine to work on: what was asked of it, which stays as it is, and what was found about it on the node."""
 
     name: EngineName
@@ -43,8 +43,7 @@ class EngineTarget:
         return self.found_socket if self.asked.socket is None else self.asked.socket
 
 
-@dataclasses.dataclass(frozen=True)
-class Handler:
+class Handler(msgspec.Struct, frozen=True):
     """A named OCI runtime: `executable` is its path on the node."""
 
     name: str
@@ -61,8 +60,7 @@ def handlers(runtime_name: str, executables: Collection[str], toolkit_folder: st
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """What is to be registered with an engine: planning has the adapter's `desired` put it into the engine's files."""
 
     target: EngineTarget

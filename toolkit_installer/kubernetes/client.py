@@ -5,12 +5,13 @@ And for whom it takes this pod (SelfSubjectReview), which changes nothing either
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.kubernetes import tokens
@@ -37,12 +38,11 @@ class UnreadableError(Exception):
     """A file of the service account cannot be read; the text says which, and why."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What the API server said: an HTTP status with a JSON object, or None and in words why there is no answer."""
 
     status: int | None
-    body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    body: Mapping[str, Any] = msgspec.field(default_factory=dict)
     words: str = ""
     bearer: Bearer | None = None
     """Whose token it was asked with, None where the token does not say."""

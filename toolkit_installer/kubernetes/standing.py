@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
 
 
-@dataclasses.dataclass(frozen=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """What a run knows of itself and of the DaemonSet; kept while the run is asleep."""
 
     bare: bool = False

@@ -7,10 +7,11 @@ accepted is for the API server to say, who alone can check the signature.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 _PARTS = 3
 """Of a signed JWT: header, claims, signature (RFC 7515, 3.1)."""
@@ -18,8 +19,7 @@ _LEEWAY_SECONDS = 60.0
 """How far apart the API server lets its clock and a token's times be (go-jose, jwt.DefaultLeeway)."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Bearer:
+class Bearer(msgspec.Struct, frozen=True):
     """Whose token it is, and the seconds since 1970 between which it is good (None: no such limit)."""
 
     identity: str

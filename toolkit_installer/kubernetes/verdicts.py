@@ -5,10 +5,11 @@ The tables of docs/kubernetes.md, "Cleanup that asks first", are these functions
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import http
 from collections.abc import Collection, Mapping
+
+import msgspec
 
 from toolkit_installer.kubernetes import scheduling
 from toolkit_installer.kubernetes.client import Answer
@@ -39,8 +40,7 @@ class Verdict(enum.StrEnum):
     UNKNOWN = "no answer"
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """The verdict, and why in words."""
 
     verdict: Verdict

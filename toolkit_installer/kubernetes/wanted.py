@@ -8,11 +8,12 @@ decided by `verdicts`.
 
 from __future__ import annotations
 
-import dataclasses
 import http
 import time
 import urllib.parse
 from collections.abc import Collection, Mapping
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.kubernetes import verdicts
@@ -56,10 +57,10 @@ class Question:
         `answered`: the objects that, to an older package, the API server had answered for. It did not record the
         identity that asked: the one that the pod's token names now.
         """
-        self.standing = dataclasses.replace(standing, namespace=standing.namespace or Asked.NAMESPACE in answered)
+        self.standing = msgspec.structs.replace(standing, namespace=standing.namespace or Asked.NAMESPACE in answered)
         bearer = self._api.bearer() if answered and not standing.accepted else None
         if bearer is not None:
-            self.standing = dataclasses.replace(self.standing, accepted=(bearer.identity,))
+            self.standing = msgspec.structs.replace(self.standing, accepted=(bearer.identity,))
 
     def ask_at_start(self, *, bare: bool) -> None:
         """Ask, decide whether the node may be changed, and say what a cleanup would do now. Raises Stopped.
@@ -67,10 +68,10 @@ class Question:
         `bare`: nothing is installed on the node.
         """
         # until there is an answer: whoever is told to stop meanwhile has changed nothing
-        self.standing = dataclasses.replace(self.standing, bare=bare, held=True)
+        self.standing = msgspec.structs.replace(self.standing, bare=bare, held=True)
         answers, found = self._asked()
         held = verdicts.must_hold(found.verdict, bare=bare)
-        self.standing = dataclasses.replace(self.standing, held=held)
+        self.standing = msgspec.structs.replace(self.standing, held=held)
         self._say(answers, found)
 
     def ask_again(self, *, loudly: bool = False) -> None:
@@ -91,7 +92,7 @@ class Question:
         answers = self._round(time.monotonic() + _START_SECONDS, patient=True)
         found = self._judged(answers)
         if found.verdict is Verdict.WANTED:
-            self.standing = dataclasses.replace(self.standing, wanted=True, held=False)
+            self.standing = msgspec.structs.replace(self.standing, wanted=True, held=False)
         return answers, found
 
     def _say(self, answers: Mapping[Asked, Answer], found: Finding) -> None:
@@ -163,7 +164,7 @@ class Question:
                 review = self._api.review(_ONE_SECONDS)  # for whom does the API server take this pod?
                 self._remember(review)
                 doubt = verdicts.doubt(refused, review, self.standing.accepted, time.time())
-                found = dataclasses.replace(found, why=f"{found.why}; {doubt}" if doubt else found.why)
+                found = msgspec.structs.replace(found, why=f"{found.why}; {doubt}" if doubt else found.why)
                 since = None if doubt else since or now
             elif found.verdict is not Verdict.UNKNOWN:  # who says nothing for a while takes nothing back
                 since = None
@@ -195,12 +196,12 @@ class Question:
         """Return what the answers mean, and remember whether the namespace could be looked at."""
         found = verdicts.judge(answers, namespace=self.standing.namespace)
         if Asked.NAMESPACE in answers and verdicts.is_told(Asked.NAMESPACE, answers[Asked.NAMESPACE]):
-            self.standing = dataclasses.replace(self.standing, namespace=True)
+            self.standing = msgspec.structs.replace(self.standing, namespace=True)
         return found
 
     def _remember(self, answer: Answer) -> None:
         known = frozenset(self.standing.accepted) | verdicts.accepted([answer])
-        self.standing = dataclasses.replace(self.standing, accepted=tuple(sorted(known)))
+        self.standing = msgspec.structs.replace(self.standing, accepted=tuple(sorted(known)))
 
     def _one(self, asked: Asked, deadline: float, *, patient: bool) -> Answer:
         while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.driver import cdi
@@ -119,7 +119,7 @@ class Applier:
             self.attention.raise_if_stopped()
 
     def _switch_engine(self, work: EngineWork) -> None:
-        reload = work.reload if work.reload_why else dataclasses.replace(work.reload, mode=ReloadMode.NONE)
+        reload = work.reload if work.reload_why else msgspec.structs.replace(work.reload, mode=ReloadMode.NONE)
         if work.reload_why:
             log.get().info("The engine is to be reloaded", engine=work.name, why=work.reload_why)
             self.budget.spend()
@@ -172,13 +172,13 @@ class Applier:
             log.get().warning("Left the toolkit in place: a file of an engine names it", file=each.file, line=each.line)
         if not named and not holders.held(self.node, folder, receipt.engines):
             new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
-            toolkit_files.remove_all(self.node, dataclasses.replace(receipt, toolkit_files=new))
+            toolkit_files.remove_all(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
 
     def _keep_record(self, previous: Receipt, receipt: Receipt) -> None:
         """Make the record of before the change stand again; files of the toolkit that are new belong to it."""
         names = dict.fromkeys([*previous.toolkit_files, *receipt.toolkit_files])
         folders = dict.fromkeys([*previous.folders, *receipt.folders])
-        kept = dataclasses.replace(previous, toolkit_files=tuple(names), folders=tuple(folders))
+        kept = msgspec.structs.replace(previous, toolkit_files=tuple(names), folders=tuple(folders))
         try:
             self.store.save(kept, {})
         except NodeError as error:
@@ -198,14 +198,14 @@ class Applier:
 
     def _tried_back(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
         """Restore one engine's files; return why that failed."""
-        old = [dataclasses.replace(wanted, target=wanted.file.content) for wanted in reversed(work.desired.files)]
+        old = [msgspec.structs.replace(wanted, target=wanted.file.content) for wanted in reversed(work.desired.files)]
         # an engine that was not asked to read the new files has nothing to forget
         mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
         switch = Switch(
             adapter_of(work.name),
             work.inspection,
             old,
-            dataclasses.replace(work.reload, mode=mode),
+            msgspec.structs.replace(work.reload, mode=mode),
             lambda now: plan.leftovers(now, work),
             last_resort=True,
         )

@@ -5,8 +5,9 @@ A fact that is dear, and seldom needed, is a function: the node is looked at whe
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
 
 from toolkit_installer.engines.api import Inspection, Recorded, Reload
 from toolkit_installer.engines.target import Request
@@ -15,8 +16,7 @@ from toolkit_installer.lifecycle.files.toolkit import Installed
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 
 
-@dataclasses.dataclass(frozen=True)
-class EngineFacts:
+class EngineFacts(msgspec.Struct, frozen=True):
     """An engine that is to be configured, as it was found."""
 
     request: Request
@@ -35,8 +35,7 @@ class EngineFacts:
     """Returns the paths of the low-level runtimes that its files name, as its process finds them."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ToolkitFacts:
+class ToolkitFacts(msgspec.Struct, frozen=True):
     """The toolkit's folder as it was found, and what it is filled from."""
 
     folder: str
@@ -52,8 +51,7 @@ class ToolkitFacts:
     """Returns the paths below the folder that engines' files name, but for files that are about to change."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """The node as it was found."""
 
     receipt: Receipt | None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredState, Inspection, Live, Reload
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 _KEPT = "no driver is usable now, so it stays as it is; once one is, a run renews it, the one that waits too"
 
 
-@dataclasses.dataclass(frozen=True)
-class ToolkitWork:
+class ToolkitWork(msgspec.Struct, frozen=True):
     """The toolkit's part: `write` in this order, `remove` last of all."""
 
     folder: str
@@ -37,8 +37,7 @@ class ToolkitWork:
     """Names that stood there before, whoever put them there."""
 
 
-@dataclasses.dataclass(frozen=True)
-class EngineWork:
+class EngineWork(msgspec.Struct, frozen=True):
     """An engine's part, for installing or for reverting. `reload_why` says in words why it is to be reloaded."""
 
     name: EngineName
@@ -53,8 +52,7 @@ class EngineWork:
         return any(wanted.changes for wanted in self.desired.files)
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """All that a run would do."""
 
     toolkit: ToolkitWork
@@ -95,7 +93,7 @@ def plan(target: Target, facts: Facts) -> Plan:
 def _engine(seen: EngineFacts) -> EngineWork:
     engine = adapter_of(seen.request.target.name)
     desired = engine.desired(seen.inspection, seen.request, seen.records)
-    desired = dataclasses.replace(desired, dangers=seen.dangers, low_level=seen.base_runtimes(desired.low_level))
+    desired = msgspec.structs.replace(desired, dangers=seen.dangers, low_level=seen.base_runtimes(desired.low_level))
     due = seen.recorded is not None and seen.recorded.reload_due and not seen.read_since
     return engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=due)
 
@@ -109,7 +107,7 @@ def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
         ours = cdi_files.standing(facts.specifications, facts.receipt, made.path)
         if ours is None:
             raise failure
-        made, remark = dataclasses.replace(made, content=ours), f"{_KEPT} ({failure.reason})"
+        made, remark = msgspec.structs.replace(made, content=ours), f"{_KEPT} ({failure.reason})"
     return cdi_files.plan_specifications(facts.specifications, facts.receipt, facts.toolkit.folder, made, remark)
 
 
@@ -119,7 +117,7 @@ def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: 
     wanted = {file.name: _wanted(file, seen.digests) for file in files}
     work = toolkit_work(seen.folder, files, wanted, seen.present, seen.recorded)
     others = not engines and facts.receipt is not None and facts.receipt.engines
-    return dataclasses.replace(work, remove=() if others else _removable(work, seen, engines))
+    return msgspec.structs.replace(work, remove=() if others else _removable(work, seen, engines))
 
 
 def _wanted(file: ToolkitFile, digests: Mapping[str, str | None]) -> Installed:

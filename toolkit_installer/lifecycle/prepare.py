@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+
+import msgspec
 
 from toolkit_installer.lifecycle.facts import Facts
 from toolkit_installer.lifecycle.observe import observe
@@ -17,8 +18,7 @@ from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Settings
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """What a run is about, what it found, and what it is to do."""
 
     target: Target

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
@@ -63,8 +64,7 @@ class Marker:
         return self._files.in_folder(self.path)
 
 
-@dataclasses.dataclass(frozen=True)
-class Readiness:
+class Readiness(msgspec.Struct, frozen=True):
     """Whether all engines serve the handlers: what is `wrong`, and what to watch until it is not.
 
     `awaited` are paths in the installer's mount namespace with their identities: the sockets and the processes.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
+
+import msgspec
 
 from toolkit_installer import __version__
 from toolkit_installer.engines.adapters import adapter_of
@@ -94,7 +95,7 @@ def settled(seen: Prepared, receipt: Receipt) -> Receipt:
     """Return the receipt of a change that is done, which records only what stands on the node now."""
     works = {work.path: work for work in seen.plan.specifications}
     kept = (cdi_files.settled(works[file.path], file) for file in receipt.specifications)
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         receipt,
         state=State.INSTALLED,
         engines=tuple(_settled_engine(seen, engine) for engine in receipt.engines),
@@ -140,5 +141,5 @@ def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
     files = []
     for file in record.files:
         target = targets[file.path]
-        files.append(dataclasses.replace(file, written=() if target is None else (memory.digest(target),)))
-    return dataclasses.replace(record, files=tuple(files), reload_due=False)
+        files.append(msgspec.structs.replace(file, written=() if target is None else (memory.digest(target),)))
+    return msgspec.structs.replace(record, files=tuple(files), reload_due=False)

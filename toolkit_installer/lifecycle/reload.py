@@ -6,9 +6,10 @@ Only these prove that it took a change over: it is asked (the adapter's `ask`) u
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import secrets
@@ -48,8 +49,7 @@ class NotSignalledError(NotServedError):
     """The engine would die of a signal on its files as they are."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Switch:
+class Switch(msgspec.Struct, frozen=True):
     """One change of an engine: its files, how it is reloaded (NONE: not at all), what it should then say.
 
     `wrong` returns in words what is wrong with the live engine's answer; nothing when all is well.

@@ -12,10 +12,11 @@ it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
+
+import msgspec
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import clock
@@ -30,8 +31,7 @@ _WITH_FORGIVEN = 4
 """How many times the budget the sum of counted and forgiven reloads may be."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Reloads:
+class Reloads(msgspec.Struct, frozen=True):
     """Seconds since the boot at which reloads for installing were made: those that count, and the forgiven ones."""
 
     counting: tuple[float, ...] = ()
@@ -100,7 +100,7 @@ class ReloadBudget:
     def spend(self) -> None:
         """Record a reload that is about to be made. Raises NodeError."""
         reloads = self._reloads()
-        self._write(dataclasses.replace(reloads, counting=(*reloads.counting, clock.boot_seconds())))
+        self._write(msgspec.structs.replace(reloads, counting=(*reloads.counting, clock.boot_seconds())))
 
     def forgive(self) -> None:
         """Stop counting the reloads of a change that was served, and has been reverted on purpose. Raises NodeError."""

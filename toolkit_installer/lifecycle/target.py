@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
+
+import msgspec
 
 from toolkit_installer.driver import roots
 from toolkit_installer.driver.roots import Driver
@@ -16,8 +17,7 @@ from toolkit_installer.toolkit import payload
 from toolkit_installer.toolkit.payload import Payload
 
 
-@dataclasses.dataclass(frozen=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """What a run is about: what was asked for, which stays as it is, and what was found out from it, once."""
 
     settings: Settings

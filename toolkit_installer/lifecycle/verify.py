@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
+
+import msgspec
 
 from toolkit_installer.engines.api import Live
 
@@ -12,8 +13,7 @@ STEADY_SECONDS = 1.0
 """How long after its first good answer an engine is asked again: one that then crashes has served nobody."""
 
 
-@dataclasses.dataclass
-class Steadiness:
+class Steadiness(msgspec.Struct):
     """The good answers of one engine: a second one counts, of the same process.
 
     `deadline`: by time.monotonic().

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import stat
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.kubernetes.standing import Standing
@@ -57,8 +58,7 @@ def _entry() -> str | None:
 _ENTRY = _entry()
 
 
-@dataclasses.dataclass(frozen=True)
-class Remembered:
+class Remembered(msgspec.Struct, frozen=True):
     """What the installer has to know again once it is woken."""
 
     answered: tuple[str, ...] = ()
@@ -79,8 +79,7 @@ class Remembered:
     """Whether all of the state was understood; if not, the installer inspects the node anew."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Resumed:
+class Resumed(msgspec.Struct, frozen=True):
     """What the installer was woken for (a signal's name, or events of `idle_process`), and the locks that it held.
 
     `pid_fd` and `lock_fd` are None where the state does not say, or says what cannot be; `held` finds them all the
@@ -116,7 +115,7 @@ def wait(
         "pid_path": pid_file.path,
         "pid_folders": list(pid_file.created_folders),
         "lock_fd": lock_fd,
-        "remembered": dataclasses.asdict(dataclasses.replace(remembered, command=tuple(first))),
+        "remembered": msgspec.structs.replace(remembered, command=tuple(first)),
     }
     command, other = first, []
     if _ENTRY is not None:
@@ -127,7 +126,8 @@ def wait(
     first_pause, longest = (_SOON_SECONDS, _LATEST_SOON_SECONDS) if held else (_LATER_SECONDS, _LATEST_SECONDS)
     pause = min(longest, first_pause * 2 ** min(remembered.tries, _DOUBLINGS))
     seconds = str(pause) if later else ""
-    fields = [json.dumps(memory), str(_LOOK_SECONDS), seconds, str(len(command)), *command]
+    text = json.dumps(memory, default=msgspec.structs.asdict)
+    fields = [text, str(_LOOK_SECONDS), seconds, str(len(command)), *command]
     for each in watched:
         fields += each
     fields += ["", interpreter.needed(command), *other]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
 import psutil
 
 from toolkit_installer.errors import ConfigurationError
@@ -30,8 +30,7 @@ class ProcessGoneError(ConfigurationError):
     """The process ended, or its PID is another one's by now."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """A process that we believe, as it was seen."""
 
     pid: int

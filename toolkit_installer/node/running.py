@@ -6,13 +6,14 @@ Whatever it does, nobody waits for it beyond its time, and it costs no more memo
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import select
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
 
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node import signals
@@ -37,8 +38,7 @@ class ProgramTimeoutError(ProgramError):
     """A program did not end in time, and was killed."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Completed:
+class Completed(msgspec.Struct, frozen=True):
     """What a program left: its exit status (negative: the signal it died of) and its output."""
 
     status: int
@@ -46,8 +46,7 @@ class Completed:
     errors: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """How a program is started: its words, its image's descriptor and name, its folder, what it inherits."""
 
     command: tuple[str, ...]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
+
+import msgspec
 
 from toolkit_installer.engines import registry
 from toolkit_installer.settings import EngineName
@@ -83,7 +84,7 @@ def reader_of(kind: Any) -> Callable[[Any], Any]:
     if origin is Annotated:
         read: Callable[[Any], Any] = inner[1]
         return read
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         fields = {name: reader_of(hint) for name, hint in typing.get_type_hints(kind, include_extras=True).items()}
         return lambda value: kind(**{name: read(value[name]) for name, read in fields.items()})
     readers = [reader_of(each) for each in inner if each is not ...]

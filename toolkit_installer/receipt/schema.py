@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import copy
-import dataclasses
 import enum
 import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
+
+import msgspec
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.receipt.fields import Absolute, Number, Relative, Sha256, mode, reader_of
@@ -44,8 +45,7 @@ class State(enum.StrEnum):
     REVERTING = "reverting"
 
 
-@dataclasses.dataclass(frozen=True)
-class Before:
+class Before(msgspec.Struct, frozen=True):
     """A file as it was before us. Its content is kept beside the receipt under `sha256`."""
 
     sha256: Sha256
@@ -55,8 +55,7 @@ class Before:
     xattrs: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class OwnedKey:
+class OwnedKey(msgspec.Struct, frozen=True):
     """A value of ours in a file, in the syntax of that file; `prior` is None where nothing stood there."""
 
     path: tuple[str, ...]
@@ -65,8 +64,7 @@ class OwnedKey:
     item: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class FileRecord:
+class FileRecord(msgspec.Struct, frozen=True):
     """An engine's file, or a CDI specification."""
 
     role: str
@@ -88,8 +86,7 @@ class FileRecord:
         return digest in self.written and (self.before is None or self.before.sha256 != digest)
 
 
-@dataclasses.dataclass(frozen=True)
-class EngineRecord:
+class EngineRecord(msgspec.Struct, frozen=True):
     """An engine that was configured."""
 
     name: EngineName
@@ -105,8 +102,7 @@ class EngineRecord:
     """The files were changed, and the engine has not been seen with the change yet."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True):
     """What this installer did to the node."""
 
     state: State
@@ -147,9 +143,9 @@ def encode(receipt: Receipt) -> bytes:
     def plain(value: Any) -> Any:
         if isinstance(value, bytes):
             return base64.b64encode(value).decode()
-        raise TypeError(type(value).__name__)
+        return msgspec.structs.asdict(value)
 
-    body = {"schema": SCHEMA, **dataclasses.asdict(receipt)}
+    body = {"schema": SCHEMA, **msgspec.structs.asdict(receipt)}
     return (json.dumps(body, indent=2, default=plain) + "\n").encode()
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
 
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit import config, wrappers
@@ -19,8 +20,7 @@ _PROGRAMS = frozenset({CLI, CTK, CDI_HOOK, HOOK, HOOK_2021, *RUNTIMES, "nvidia-c
 """Every program that an installer has put there since 2019."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ToolkitFile:
+class ToolkitFile(msgspec.Struct, frozen=True):
     """One file of the toolkit's folder. Exactly one of `source`, `content` and `target` is given."""
 
     name: str

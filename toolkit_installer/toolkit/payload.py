@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 from collections.abc import Callable, Iterable
 from typing import Protocol
+
+import msgspec
 
 from toolkit_installer.errors import PayloadError
 
@@ -57,8 +58,7 @@ class SourceTree(Protocol):
         """Return the names in a folder, dangling symlinks included; nothing if there is no such folder."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Library:
+class Library(msgspec.Struct, frozen=True):
     """A shared library: `soname` is what programs ask for, `name` the (versioned) file's own, `source` its path."""
 
     soname: str
@@ -66,8 +66,7 @@ class Library:
     source: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Payload:
+class Payload(msgspec.Struct, frozen=True):
     """The files of a payload by role. Sources are paths beneath the payload's root, free of symlinks."""
 
     root: str
@@ -129,14 +128,13 @@ def find_payload(tree: SourceTree, root: str, machine: str | None = None) -> Pay
     return Payload(root, present, libraries, hook, config)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Search:
+class _Search(msgspec.Struct, frozen=True):
     """One look through a payload; what is wrong is collected, so that one message can tell it all."""
 
     tree: SourceTree
     root: str
     machine: str | None
-    problems: list[str] = dataclasses.field(default_factory=list)
+    problems: list[str] = msgspec.field(default_factory=list)
 
     def hook(self) -> tuple[str, str | None]:
         """Return the hook's own name and source: one of the two names may be missing, or a symlink to the other."""

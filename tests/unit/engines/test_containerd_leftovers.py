@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -229,7 +230,7 @@ def test_a_file_of_comments_that_gets_one_more_has_no_byte_of_ours(
 
 def test_a_version_1_that_we_wrote_goes_whatever_others_wrote() -> None:
     target = EngineTarget(EngineName.CONTAINERD, EngineSettings(use_legacy_config=True))
-    request = dataclasses.replace(REQUEST, target=target)
+    request = msgspec.structs.replace(REQUEST, target=target)
     files = (file(ROOT_ROLE, "/c", b""), file(DROP_IN_ROLE, DROP_IN, None))
     story = made(Containerd().desired(Inspection("/s", files, None), request, {}).files[0])
     assert meaning(story.text)["version"] == 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from toolkit_installer.engines.api import Live
@@ -23,7 +23,7 @@ def live(*arguments: str) -> Live:
     """Return a running CRI-O that was started with these, and sees the files that the test sees."""
     me = processes.inspect_process(os.getpid())
     assert me is not None
-    return Live("1.37.0", {}, None, dataclasses.replace(me, name="crio", arguments=("crio", *arguments)))
+    return Live("1.37.0", {}, None, msgspec.structs.replace(me, name="crio", arguments=("crio", *arguments)))
 
 
 def found(running: Live | None = None, node: Node | None = None, **settings: str) -> Places:

@@ -16,7 +16,7 @@ from toolkit_installer.settings import EngineSettings
 RUNNING = '[crio.runtime.runtimes.crun]\nruntime_root = "/running"\n'
 FILES = '[crio.runtime.runtimes.crun]\nruntime_root = "/files"\n'
 TOLD = b'[crio.runtime.runtimes.crun]\nruntime_root = "/told"\n'
-LIVE = CrioLive("1.37.0", {"crun": None}, "crun", None, (), TOLD)
+LIVE = CrioLive("1.37.0", {"crun": None}, "crun", config=TOLD)
 
 
 def program(folder: Path, status: str, config: str) -> str:

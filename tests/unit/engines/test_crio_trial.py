@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support import crio_stand_in
@@ -101,7 +101,7 @@ def test_a_cri_o_that_cannot_be_started_says_nothing_against_its_files(tmp_path:
 def refused(binary: str, *arguments: str) -> str | None:
     me = processes.inspect_process(os.getpid())
     assert me is not None
-    process = dataclasses.replace(me, executable=binary, arguments=("crio", *arguments))
+    process = msgspec.structs.replace(me, executable=binary, arguments=("crio", *arguments))
     return Crio().refusal(Node("/"), process)
 
 

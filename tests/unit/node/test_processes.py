@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,7 +165,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(sleeper: subpr
     calls = Signals()
     seen = processes.inspect_process(sleeper.pid)
     assert seen is not None
-    earlier = dataclasses.replace(seen, started=seen.started - 100)
+    earlier = msgspec.structs.replace(seen, started=seen.started - 100)
     with pytest.raises(ProcessGoneError, match="is gone"):
         processes.send(calls, earlier, signal.SIGHUP)
     assert calls.sent == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import logging
 import os
 import re
@@ -18,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.started import wait_until_it_shows
@@ -177,7 +177,7 @@ def test_a_process_that_becomes_another_program_while_it_is_looked_at_is_not_bel
     def another(folder: int, pid: int) -> processes.Process | None:
         found = real(folder, pid)
         seen.append("")
-        return found if found is None or len(seen) == 1 else dataclasses.replace(found, name="another")
+        return found if found is None or len(seen) == 1 else msgspec.structs.replace(found, name="another")
 
     monkeypatch.setattr(processes, "_seen", another)
     assert processes.inspect_process(os.getpid()) is None

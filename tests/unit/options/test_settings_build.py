@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import types
 import typing
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,14 +50,14 @@ def refusal(values: dict[str, tuple[str, ...]], environment: dict[str, str], pro
 # --- defaults ---
 
 
-def test_with_nothing_given_the_settings_are_the_defaults_of_the_dataclass() -> None:
+def test_with_nothing_given_the_settings_are_their_own_defaults() -> None:
     assert build({}, {}, OURS) == Settings()
 
 
 def fits(value: object, hint: Any) -> bool:
     if isinstance(hint, types.UnionType):
         return any(fits(value, each) for each in typing.get_args(hint))
-    if dataclasses.is_dataclass(hint) and isinstance(value, hint):
+    if isinstance(value, msgspec.Struct) and isinstance(value, hint):
         return all(fits(getattr(value, name), each) for name, each in typing.get_type_hints(hint).items())
     return type(value) is (typing.get_origin(hint) or hint)
 
@@ -245,7 +245,9 @@ def test_auto_knows_what_to_ask_of_whichever_engine_is_found() -> None:
     for name in ("docker", "containerd"):
         named = of_variables(RUNTIME=name, **PER_ENGINE)
         assert settings.asked_of(EngineName(name)) == named.engine, name
-        assert dataclasses.replace(settings, runtimes=named.runtimes, engine=named.engine, engine_of=()) == named, name
+        assert msgspec.structs.replace(settings, runtimes=named.runtimes, engine=named.engine, engine_of=()) == named, (
+            name
+        )
 
 
 def test_auto_leaves_crio_without_containerds_socket() -> None:
@@ -450,7 +452,7 @@ def test_a_node_can_be_given_back_whatever_its_pod_asks_for(
 )
 def test_turning_an_unbuilt_feature_off_is_no_use_of_it(environment: dict[str, str]) -> None:
     built = build({}, environment, OURS)
-    assert dataclasses.replace(built, engine_of=()) == Settings()
+    assert msgspec.structs.replace(built, engine_of=()) == Settings()
 
 
 # --- CDI ---

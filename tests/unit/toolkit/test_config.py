@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as profile
@@ -260,5 +260,5 @@ def test_any_value_under_any_key_reads_back(source: str, values: dict[tuple[str,
 
 def test_settings_that_agree_with_the_payload_change_nothing() -> None:
     first = written(payloads.CONFIG)
-    agreeing = dataclasses.replace(ToolkitSettings(), runtime_mode="auto", runtime_log_level="info")
+    agreeing = msgspec.structs.replace(ToolkitSettings(), runtime_mode="auto", runtime_log_level="info")
     assert written(first.encode(), agreeing) == first

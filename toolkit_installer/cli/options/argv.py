@@ -8,24 +8,23 @@ argument after it.
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
 
 from toolkit_installer.cli.options.model import Kind, Option
 
 _OF_EVERY_COMMAND = frozenset({"-help", "-version"})
 
 
-@dataclasses.dataclass(frozen=True)
-class Grammar:
+class Grammar(msgspec.Struct, frozen=True):
     """Which flags there are, keyed by their spelling without dashes."""
 
     long_names: Mapping[str, Option]
     letters: Mapping[str, Option]
 
 
-@dataclasses.dataclass(frozen=True)
-class Given:
+class Given(msgspec.Struct, frozen=True):
     """An option that was given, with its text."""
 
     option: Option

@@ -182,7 +182,7 @@ def _cdi(answers: Answers) -> CdiSettings:
     folder = answers.text("cdi_output_dir")
     return CdiSettings(
         enabled=answers.flag("cdi_enabled") and bool(folder),
-        folder=folder or CdiSettings.folder,
+        folder=folder or CdiSettings().folder,
         kind=answers.text("cdi_kind"),
         control_nodes=answers.text("create_device_nodes") == "control",
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
 
 from toolkit_installer.cli.options.model import Group, Kind, Option
 from toolkit_installer.cli.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
@@ -45,8 +46,7 @@ _SHORT_NOTE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """What the help of one command says, apart from its usage line."""
 
     about: str
@@ -113,7 +113,7 @@ WAIT_DRIVER = _short_page(
         DRIVER_TIMEOUT,
         UNLESS_INSTALLED,
         *(
-            dataclasses.replace(row, default_note=_FOR_THE_DRIVER[row.name] or row.default_note)
+            msgspec.structs.replace(row, default_note=_FOR_THE_DRIVER[row.name] or row.default_note)
             for row in OPTIONS
             if row.name in _FOR_THE_DRIVER
         ),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import typing
 from collections.abc import Callable, Mapping
+
+import msgspec
 
 from toolkit_installer.engines import registry
 from toolkit_installer.settings import EngineName, Program
@@ -72,16 +73,14 @@ class Group(enum.StrEnum):
     NRI = "NRI plugin"
 
 
-@dataclasses.dataclass(frozen=True)
-class Unbuilt:
+class Unbuilt(msgspec.Struct, frozen=True):
     """A feature that an option may ask for and that does not exist yet."""
 
     feature: str
     asked_for: Callable[[Value], bool]
 
 
-@dataclasses.dataclass(frozen=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """One option: how it is spelt, read, explained and, if nobody gives it, defaulted.
 
     `name` is also the field of Settings, EngineSettings or ToolkitSettings that it fills (`Answers.settings`); `build`
@@ -100,7 +99,7 @@ class Option:
     variables: tuple[str, ...] = ()
     no_variable: bool = False
     default: str | None = None
-    default_of: Mapping[Program, str] = dataclasses.field(default_factory=dict)
+    default_of: Mapping[Program, str] = msgspec.field(default_factory=dict)
     """Where a program's default differs from `default`."""
     default_note: str | None = None
     """What the help says in place of `default`."""
@@ -112,12 +111,12 @@ class Option:
 
     def __post_init__(self) -> None:
         """Call flags and variables as usual where the row says nothing else; a FLAG is then false."""
-        object.__setattr__(self, "flags", self.flags or (f"--{self.name.replace('_', '-')}",))
+        msgspec.structs.force_setattr(self, "flags", self.flags or (f"--{self.name.replace('_', '-')}",))
         if self.kind is Kind.FLAG and self.default is None and self.default_note is None:
-            object.__setattr__(self, "default", "false")
+            msgspec.structs.force_setattr(self, "default", "false")
         if not self.variables and not self.no_variable:
             usual = (name.upper().replace("-", "_").replace(".", "_") for name in self.long_names)
-            object.__setattr__(self, "variables", tuple(dict.fromkeys(usual)))
+            msgspec.structs.force_setattr(self, "variables", tuple(dict.fromkeys(usual)))
 
     @property
     def long_names(self) -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from toolkit_installer.cli.options import legacy_args, values
 from toolkit_installer.cli.options.model import Option, Value
@@ -17,8 +18,7 @@ _T = typing.TypeVar("_T")
 _Settings = typing.TypeVar("_Settings", ClusterSettings, ToolkitSettings, EngineSettings, Settings)
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """An option's value (None: not given, and no default) and who gave it (`label`; None: the default)."""
 
     value: Value | None
@@ -26,8 +26,7 @@ class Answer:
     label: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Sources:
+class Sources(msgspec.Struct, frozen=True):
     """What the caller gave: texts by option name from the command line, the environment, and the program's name."""
 
     values: Mapping[str, Sequence[str]]
@@ -72,8 +71,7 @@ class Sources:
         return Answers({each.name: strings.get(each.name) or self.answer(each, engine) for each in OPTIONS})
 
 
-@dataclasses.dataclass(frozen=True)
-class Answers:
+class Answers(msgspec.Struct, frozen=True):
     """An answer for every option, by its name. A question for a value of another type is a bug: TypeError."""
 
     by_name: Mapping[str, Answer]
@@ -96,7 +94,7 @@ class Answers:
 
     def settings(self, kind: type[_Settings], **own: typing.Any) -> _Settings:
         """Return settings whose fields are as `own` says, or else as the options say that are called like them."""
-        found = ((field.name, self.by_name.get(field.name)) for field in dataclasses.fields(kind))
+        found = ((name, self.by_name.get(name)) for name in kind.__struct_fields__)
         given = {name: answer.value for name, answer in found if answer is not None and answer.value is not None}
         return kind(**{**given, **own})
 

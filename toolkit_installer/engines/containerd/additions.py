@@ -5,9 +5,10 @@ Pure: from what was found, and what is asked for, to what the files should be.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Collection, Mapping
+
+import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
@@ -116,7 +117,7 @@ class Placing:
         with located(wanted.path):
             text = templates.with_block(base, part)
             own = templates.named(base, part)
-        self.without[TEMPLATE_ROLE] = dataclasses.replace(wanted, target=text)
+        self.without[TEMPLATE_ROLE] = msgspec.structs.replace(wanted, target=text)
         self._note_cdi(part)
         self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
         self._note_unused(own, f"{wanted.path} has their tables already")

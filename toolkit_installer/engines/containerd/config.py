@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Change, Remove, Set, Table, apply, lookup, merged, same
@@ -38,8 +39,7 @@ _BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
 _NOTHING_ASKED = EngineSettings()
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """What we put into one plugin's table of a file. `legacy`: as the default of containerd before 1.3.
 
     `built_in`: the engine's own runc is named too, as naming ours alone would make containerd 1.x forget it.

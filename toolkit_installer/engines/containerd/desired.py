@@ -7,9 +7,10 @@ handlers get; for a distribution's files, additions.py stands in for all of it b
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
@@ -123,7 +124,7 @@ def _not_editable(work: Work, role: str) -> ConfigurationError:
 def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) -> None:
     """Raise ConfigurationError if some daemon that may read the files would not have all it had, and our handlers."""
     after = [
-        dataclasses.replace(file, document=toml_document.parse(edited[file.role].target or b""))
+        msgspec.structs.replace(file, document=toml_document.parse(edited[file.role].target or b""))
         if file.role in edited
         else file
         for file in work.files
@@ -292,5 +293,5 @@ def recognised(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping
     if goes and drop_in.content is not None:
         imports = config.imports_of(root.content or b"", sorted({*inspection.drop_in_names, drop_in.path}))
         known = found[root.path]
-        found[root.path] = dataclasses.replace(known, keys=(*known.keys, *imports.keys))
+        found[root.path] = msgspec.structs.replace(known, keys=(*known.keys, *imports.keys))
     return found

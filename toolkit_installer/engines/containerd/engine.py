@@ -5,9 +5,10 @@ desired.py has what its own files are to be with us and without us, additions.py
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Mapping
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.engines.api import (
@@ -114,8 +115,8 @@ class Containerd(Adapter[ContainerdInspection]):
         if live is not None and live.process is not None and (layout := root_file.behind(live.process)) is not None:
             if layout.reloads_itself and settings.reload_mode in (None, ReloadMode.SIGNAL):
                 return Reload(ReloadMode.SIGNAL, watched_by=layout.name)
-            process = dataclasses.replace(live.process, unit=layout.unit(node, live.process))
-            inspection = dataclasses.replace(inspection, live=dataclasses.replace(live, process=process))
+            process = msgspec.structs.replace(live.process, unit=layout.unit(node, live.process))
+            inspection = msgspec.structs.replace(inspection, live=msgspec.structs.replace(live, process=process))
         if (switch := containerd_inspection.disabled_in(inspection)) is not None:
             log.get().warning(
                 "The file disables the CRI plugin: Kubernetes cannot use this containerd, and it is not reloaded",
@@ -124,7 +125,7 @@ class Containerd(Adapter[ContainerdInspection]):
             )
             return Reload(ReloadMode.NONE)  # whatever it reads, it serves no handler
         reload = reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
-        return dataclasses.replace(reload, restarts=True) if reload.mode is ReloadMode.SIGNAL else reload
+        return msgspec.structs.replace(reload, restarts=True) if reload.mode is ReloadMode.SIGNAL else reload
 
     def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Warn of a signal after which nothing starts containerd again."""
@@ -142,7 +143,7 @@ class Containerd(Adapter[ContainerdInspection]):
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
         """Ask the CRI for its handlers, and tell a distribution's own from others. Raises EngineSilentError."""
         live = ask_cri(node, socket, seconds)
-        return dataclasses.replace(live, own=_registered_by_itself(live))
+        return msgspec.structs.replace(live, own=_registered_by_itself(live))
 
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, of which containerd dies; its unit starts it again. Raises ConfigurationError.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.errors import located
@@ -18,8 +19,7 @@ Then `?` and `[...]` count too, as in Go's path.Match.
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Imported:
+class Imported(msgspec.Struct, frozen=True):
     """A file that another one imports. `path` is as containerd names it, `place` where it is found here.
 
     `file`: where the symlinks of that name end, "" if nobody looked. containerd reads a file once for each name.
@@ -35,8 +35,7 @@ class Imported:
     file: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True):
     """A file that the one at `importer` imports, and that is not there: containerd does not start without it.
 
     It is named by a literal path, or it is a symlink that matches a pattern and leads nowhere.

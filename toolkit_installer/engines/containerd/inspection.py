@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
@@ -34,8 +35,7 @@ ENDING = ".toml"
 _IMPORT = "import"
 
 
-@dataclasses.dataclass(frozen=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """What is found of a distribution that makes its containerd's files."""
 
     layout: Layout
@@ -46,8 +46,7 @@ class Placed:
     notes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class ContainerdInspection(Inspection):
+class ContainerdInspection(Inspection, frozen=True):
     """A containerd as it was found. Imported files that could be edited are among `files`, under their paths' names."""
 
     placed: Placed | None = None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import os
 import posixpath
 from collections.abc import Callable
+
+import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, apply
@@ -44,16 +45,14 @@ def version_of(path: str, content: bytes) -> int:
         return tables.made_version(toml_document.parse(content).get("version", 1))
 
 
-@dataclasses.dataclass(frozen=True)
-class Detection:
+class Detection(msgspec.Struct, frozen=True):
     """What a distribution does by itself when it starts: the folder in which it looks, the handlers that may follow."""
 
     folder: str
     handlers: frozenset[str]
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The files of one distribution's containerd."""
 
     name: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from toolkit_installer.documents.changes import Table, lookup, same
 from toolkit_installer.engines import ownership
@@ -30,8 +31,7 @@ _USUAL = (COMMAND, FILE)
 _NOTHING = "no runtime of runc's kind that is not ours"
 
 
-@dataclasses.dataclass(frozen=True)
-class Sources:
+class Sources(msgspec.Struct, frozen=True):
     """Where the handlers' settings may come from, beside the engine's own files.
 
     `asked`: the words of `--config-source`, none where nothing was asked for. `printed`: what the live daemon's binary
@@ -40,11 +40,10 @@ class Sources:
 
     asked: tuple[str, ...] = ()
     printed: Table | None = None
-    files: Mapping[str, bytes | None] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, bytes | None] = msgspec.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """The base runtime that one source has, {} for none. `why`: the reason in words, if that is so."""
 
     source: str

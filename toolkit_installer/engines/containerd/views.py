@@ -6,9 +6,10 @@ the binaries again.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Sequence
+
+import msgspec
 
 from toolkit_installer.documents.changes import Table, lookup, merged
 from toolkit_installer.engines.containerd.tables import (
@@ -46,8 +47,7 @@ class View(enum.StrEnum):
     DEEP = "containerd 2.1 and later"
 
 
-@dataclasses.dataclass(frozen=True)
-class Read:
+class Read(msgspec.Struct, frozen=True):
     """One file that the daemon reads: the root first, then what is imported, in that order.
 
     `role` names it among the engine's files. `by_relative_pattern`: it is reached only through a relative path with a

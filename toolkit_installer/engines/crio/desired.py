@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, Set, Table, lookup, same
@@ -30,8 +31,7 @@ _OLDER_NAMES = frozenset({"99-nvidia.conf", "99-nvidia.toml"})
 """What older installers call a drop-in that is wholly theirs, in whatever folder they were told to use."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CrioInspection(Inspection):
+class CrioInspection(Inspection, frozen=True):
     """CRI-O as it was found. `unread` says in words why it would not read our drop-in."""
 
     sources: Sources = Sources()
@@ -185,7 +185,7 @@ def _with_hook(
     with contextlib.suppress(ConfigurationError):  # the good one takes the place of one that is broken
         if present is not None and same(json_document.parse(present), json_document.parse(target)):
             target = present
-    result = _replaced(desired, dataclasses.replace(hook, target=target))
+    result = _replaced(desired, msgspec.structs.replace(hook, target=target))
     folder = request.settings.hooks_dir
     told = told_of(inspection.live, "--hooks-dir")
     folders = told.split(",") if told is not None else config.hooks_dirs(known)

@@ -5,10 +5,11 @@ desired.py has what its files are to be with us and without us.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import posixpath
 from collections.abc import Callable, Collection, Sequence
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import secrets, visible
@@ -113,9 +114,9 @@ class Crio(Adapter[CrioInspection]):
                 return Reload(ReloadMode.NONE, by_itself=True)
         decided = reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         # its gRPC server stops gracefully: with every call answered
-        decided = dataclasses.replace(decided, ends_after_calls=decided.restarts)
+        decided = msgspec.structs.replace(decided, ends_after_calls=decided.restarts)
         if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and inspection.live is None:
-            return dataclasses.replace(decided, by_itself=settings.hooks_dir == crio_config.DEFAULT_HOOKS_DIR)
+            return msgspec.structs.replace(decided, by_itself=settings.hooks_dir == crio_config.DEFAULT_HOOKS_DIR)
         return decided
 
     def try_out(self, node: Node, inspection: CrioInspection, desired: DesiredState) -> None:
@@ -128,7 +129,7 @@ class Crio(Adapter[CrioInspection]):
         )
         roles = [file.role for file in inspection.files]
         ordered = sorted(desired.files, key=lambda wanted: roles.index(wanted.role))
-        bases = [dataclasses.replace(wanted, target=wanted.base) for wanted in ordered]
+        bases = [msgspec.structs.replace(wanted, target=wanted.base) for wanted in ordered]
         before, after = (
             crio_config.runtime_part(crio_desired.effective(inspection.live, each)) for each in (bases, ordered)
         )
@@ -196,7 +197,15 @@ class Crio(Adapter[CrioInspection]):
         }
         hooks = tuple(runtime.get("hooks_dir") or ())
         given = crio_live.variables(process) if process is not None else {}
-        return CrioLive(status.version, handlers, runtime.get("default_runtime") or None, process, hooks, config, given)
+        return CrioLive(
+            status.version,
+            handlers,
+            runtime.get("default_runtime") or None,
+            process,
+            hooks_dirs=hooks,
+            config=config,
+            variables=given,
+        )
 
     def stranded(
         self, node: Node, inspection: Inspection, desired: Sequence[DesiredFile], is_ours: Callable[[Live], set[str]]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import http.client
 import posixpath
 import socket as unix_socket
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, lookup
@@ -36,14 +37,13 @@ _LISTS = ("--runtimes", "--hooks-dir")
 _SHORT = {"--config": "-c", "--config-dir": "-d"}
 
 
-@dataclasses.dataclass(frozen=True)
-class CrioLive(Live):
+class CrioLive(Live, frozen=True):
     """What the running CRI-O says of itself. `hooks_dirs` are the folders whose hooks it watches."""
 
     hooks_dirs: tuple[str, ...] = ()
     config: bytes | None = None
     """The configuration that it runs with, as TOML, what is built in included; None where it does not say."""
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Those that it was started with, and that stand in for its flags."""
 
 

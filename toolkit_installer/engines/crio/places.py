@@ -5,10 +5,11 @@ CRI-O's folder of drop-ins is the usual one, or its own --config-dir, wherever i
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import posixpath
 import stat
+
+import msgspec
 
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.common import command_line
@@ -27,8 +28,7 @@ _LEFT = (TEMPORARY_SUFFIX, SWAP_SUFFIX)
 """Endings of what a killed run may have left: the next run takes it away before anything else."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """The root file, the folder whose files are read after it, and our file there.
 
     `unread` says in words why the running CRI-O does not read our file; empty where it does, or that is not known.

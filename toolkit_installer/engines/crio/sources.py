@@ -7,8 +7,9 @@ reads, by our own reading; `file=PATH` is that file alone.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+
+import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, lookup
@@ -24,16 +25,14 @@ _SECONDS = 20.0
 _NAME = "crio"
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A configuration to take settings from. `name` says in words whose it is."""
 
     name: str
     content: bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class Sources:
+class Sources(msgspec.Struct, frozen=True):
     """The first of the sources that could be read (None: our own reading), and why others could not.
 
     `failed`: none of those that were asked for could.

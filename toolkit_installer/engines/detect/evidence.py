@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import posixpath
 import time
 from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
@@ -40,8 +41,7 @@ class Kind(enum.StrEnum):
     FILE = "file"
 
 
-@dataclasses.dataclass(frozen=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """What speaks for a row of the table (None: for an engine that no row knows). `words` is for people."""
 
     kind: Kind

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import posixpath
 import re
 from collections.abc import Iterator
+
+import msgspec
 
 from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.detect.table import TABLE
@@ -23,8 +24,7 @@ _CRI_DOCKERD = "/var/run/cri-dockerd.sock"
 _EMBEDDED = {name: row for row in TABLE for name in row.kubelets}
 
 
-@dataclasses.dataclass(frozen=True)
-class Kubelet:
+class Kubelet(msgspec.Struct, frozen=True):
     """A kubelet of the node. `socket` is None where it names none; `told_by` says what named it."""
 
     process: Process
@@ -67,7 +67,7 @@ def _visible(node: Node, process: Process) -> Process:
     if not words or posixpath.basename(words[0]) not in (process.name, process.name.partition("-")[0]):
         return process
     # what stands for a variable is not filled in, and may hold any flag (systemd.service(5), "Command lines")
-    return dataclasses.replace(process, arguments=tuple(words), hidden=any("$" in word for word in words))
+    return msgspec.structs.replace(process, arguments=tuple(words), hidden=any("$" in word for word in words))
 
 
 def _shown(node: Node, process: Process) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ CDI specifications where it is on, and none where it is off; before 25.0 the key
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
 
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.common import command_line
@@ -19,8 +19,7 @@ _FLAG = "--feature"
 _NAME = "cdi"
 
 
-@dataclasses.dataclass(frozen=True)
-class DockerLive(Live):
+class DockerLive(Live, frozen=True):
     """What a running dockerd says of itself."""
 
     cdi: bool = False
@@ -34,8 +33,7 @@ class DockerLive(Live):
         rules.refuse_signal(content or b"", self, seen)
 
 
-@dataclasses.dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What is to be done about CDI. `write`: `features.cdi` belongs into daemon.json."""
 
     write: bool = False

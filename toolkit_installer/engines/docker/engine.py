@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import Set
@@ -86,7 +87,7 @@ class Docker(Adapter[Inspection]):
             cdi = docker_cdi.wanted(inspection.live, asked=settings.enable_cdi, restarts=restarts)
             base = without.base or b""
             target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
-            wanted = dataclasses.replace(without, notes=()).holding(target, json_document.parse, ownership)
+            wanted = msgspec.structs.replace(without, notes=()).holding(target, json_document.parse, ownership)
             target = wanted.target or b""
             for content in (base, target):  # what cleanup leaves is to be taken, too
                 rules.refuse(content, file.content)

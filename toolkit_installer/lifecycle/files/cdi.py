@@ -8,9 +8,10 @@ is ours with an edit, which names the toolkit's folder still.
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
 
 from toolkit_installer.engines.api import DesiredFile, EngineFile
 from toolkit_installer.errors import DriverNotReadyError
@@ -21,15 +22,13 @@ from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, FileRec
 from toolkit_installer.receipt.store import ReceiptStore
 
 
-@dataclasses.dataclass(frozen=True)
-class SpecificationWork(DesiredFile):
+class SpecificationWork(DesiredFile, frozen=True):
     """What is to be done about a CDI specification. `note`: a remark about somebody else's version, for the log."""
 
     note: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class SpecificationFacts:
+class SpecificationFacts(msgspec.Struct, frozen=True):
     """The specifications that are desired or recorded, as they were found."""
 
     files: Mapping[str, tuple[str, Found | None]]
@@ -38,8 +37,7 @@ class SpecificationFacts:
     """Returns a kept copy. Raises ConfigurationError."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Generated:
+class Generated(msgspec.Struct, frozen=True):
     """The CDI specification as the payload's nvidia-ctk makes it for the driver that is usable now."""
 
     path: str
@@ -124,7 +122,7 @@ def settled(work: SpecificationWork, record: FileRecord) -> FileRecord | None:
     """Return the record once the work is done, of the desired content alone; None where that is not ours."""
     if work.target is None or work.target == work.base:
         return None
-    return dataclasses.replace(record, written=(memory.digest(work.target),))
+    return msgspec.structs.replace(record, written=(memory.digest(work.target),))
 
 
 def ours(receipt: Receipt | None) -> dict[str, frozenset[str]]:

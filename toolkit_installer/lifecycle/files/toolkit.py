@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.node.node import Node
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from toolkit_installer.lifecycle.plan import ToolkitWork
 
 
-@dataclasses.dataclass(frozen=True)
-class Installed:
+class Installed(msgspec.Struct, frozen=True):
     """A file of the toolkit as it is on the node, or as it should be: SHA-256 or symlink target, and mode."""
 
     digest: str | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
+
+import msgspec
 
 from toolkit_installer import __version__, log
 from toolkit_installer.engines import registry
@@ -23,8 +24,7 @@ from toolkit_installer.toolkit import layout, wrappers
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 
-@dataclasses.dataclass(frozen=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """What was found: as a receipt, None for nothing; and what names the toolkit and could not be looked at."""
 
     receipt: Receipt | None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Collection
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
@@ -58,7 +59,7 @@ class EngineReverter:
         with signals.deferred():
             receipt = self.revert(receipt, record, staying, then=_RUN_AGAIN)
         engines = tuple(other for other in receipt.engines if other.name != record.name)
-        receipt = dataclasses.replace(receipt, state=State.INSTALLED, engines=engines)
+        receipt = msgspec.structs.replace(receipt, state=State.INSTALLED, engines=engines)
         self.store.save(receipt, {})
         self.store.tidy(receipt)
         return receipt
@@ -84,9 +85,9 @@ class EngineReverter:
                 log.get().info(note, file=file.path, engine=record.name)
             if wanted.base is not None:
                 originals[memory.digest(wanted.base)] = wanted.base
-        record = dataclasses.replace(record, files=tuple(reversed(files)))
+        record = msgspec.structs.replace(record, files=tuple(reversed(files)))
         engines = tuple(record if other.name == record.name else other for other in receipt.engines)
-        receipt = dataclasses.replace(receipt, state=State.REVERTING, engines=engines)
+        receipt = msgspec.structs.replace(receipt, state=State.REVERTING, engines=engines)
         self.store.save(receipt, originals)
         self._switch(work, reload, receipt.toolkit_folder)
         return receipt
@@ -169,7 +170,7 @@ class EngineReverter:
             transitional = engine.transitional(wanted.base)
             if transitional is not None:
                 written.add(memory.digest(transitional))
-        return dataclasses.replace(file, before=before, written=tuple(sorted(written)))
+        return msgspec.structs.replace(file, before=before, written=tuple(sorted(written)))
 
     def _switch(self, work: EngineWork, reload: Reload, toolkit_folder: str) -> None:
         def wrong(now: Live) -> list[str]:

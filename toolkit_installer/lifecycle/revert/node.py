@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from functools import partial
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.errors import InstallerError, gravest
@@ -20,8 +21,7 @@ from toolkit_installer.receipt import memory, recover
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 
 
-@dataclasses.dataclass(frozen=True)
-class Remainder:
+class Remainder(msgspec.Struct, frozen=True):
     """What is not as it was after everything was reverted.
 
     `unseen` are engines that are still to come back, `named` what names the toolkit in files that are not ours.
@@ -73,7 +73,7 @@ def revert_recorded(
     named = () if keep_toolkit else named_in_files.naming(node, folder, known=known)
     if named:
         # the record stands as long as what it speaks of: taken for an older installer's, all of it would go
-        store.save(dataclasses.replace(receipt, state=State.REVERTING, engines=(), specifications=()), {})
+        store.save(msgspec.structs.replace(receipt, state=State.REVERTING, engines=(), specifications=()), {})
         return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), named=named)
     # whoever made a specification makes it anew: nothing has to be remembered for it
     specified = () if keep_toolkit else named_in_files.in_specifications(node, folder)
@@ -108,7 +108,7 @@ def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt
     if not works:
         return receipt
     files = (cdi_files.recorded(work, file) for work, file in zip(works, receipt.specifications, strict=True))
-    receipt = dataclasses.replace(
+    receipt = msgspec.structs.replace(
         receipt, state=State.REVERTING, specifications=tuple(file for file in files if file is not None)
     )
     originals = {memory.digest(work.base): work.base for work in works if work.base is not None}

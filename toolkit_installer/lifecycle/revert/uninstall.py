@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.engines import registry
@@ -52,7 +53,7 @@ def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_fi
     remainder = revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
     if remainder.named and remainder.recorded and recorded is None:
         store.clear()  # what was recognised without a receipt is recognised again, of engines that were not named too
-        remainder = dataclasses.replace(remainder, recorded=False)
+        remainder = msgspec.structs.replace(remainder, recorded=False)
     if receipt.pid_file != pid_file.path:
         _remove_pid_file(node, receipt.pid_file)
     pid_file.adopt_folders(receipt.pid_folders)

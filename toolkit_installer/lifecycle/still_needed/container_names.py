@@ -6,12 +6,13 @@ demands of it: no other text reaches a log. What cannot be read names nobody, wh
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import read_bounded
@@ -37,8 +38,7 @@ _DOCKERS_FOLDER = "/var/lib/docker/containers"
 _REMEMBERED = "config.v2.json"
 
 
-@dataclasses.dataclass(frozen=True)
-class Bundle:
+class Bundle(msgspec.Struct, frozen=True):
     """A bundle's folder as the installer sees it, and where it sees the `/` that the engine's paths are of."""
 
     folder: str

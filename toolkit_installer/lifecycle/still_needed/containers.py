@@ -8,11 +8,12 @@ it holds nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import posixpath
 from collections.abc import Iterator
+
+import msgspec
 
 from toolkit_installer.engines.detect.table import TABLE
 from toolkit_installer.engines.ownership import beneath
@@ -44,8 +45,7 @@ _RUNC_ROOT = "runtime-runc"
 _MONITOR = "conmon"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Container:
+class _Container(msgspec.Struct, frozen=True):
     """A container that is not deleted. `runtime` is None where that cannot be told.
 
     `pid` is the PID of its shim or monitor, or of another shim of the same engine; None where there is no such process.

@@ -9,12 +9,13 @@ because it finds the toolkit does not count: it goes by itself.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import posixpath
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import mentions, toml_document
@@ -53,8 +54,7 @@ class StillNamedError(InstallerError):
     exit_code = ExitCode.BAD_CONFIGURATION
 
 
-@dataclasses.dataclass(frozen=True)
-class Naming:
+class Naming(msgspec.Struct, frozen=True):
     """A file that names the toolkit: on which line, and what it names."""
 
     file: str

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import fnmatch
 import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import signals
@@ -32,8 +33,7 @@ _KINDS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Metadata:
+class Metadata(msgspec.Struct, frozen=True):
     """What a file carries beside its content: permission bits, owner, group, extended attributes."""
 
     mode: int
@@ -42,8 +42,7 @@ class Metadata:
     xattrs: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """Tells one state of a file from another: any write, replacement or change of mode or owner changes it."""
 
     device: int
@@ -58,8 +57,7 @@ class Identity:
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A regular file as it was read. `path` is canonical: no component of it is a symlink."""
 
     path: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 from typing import Any
+
+import msgspec
 
 from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
 from toolkit_installer.node import interpreter
@@ -17,8 +18,7 @@ _START_SECONDS = 20.0
 """What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CriStatus:
+class CriStatus(msgspec.Struct, frozen=True):
     """What the engine says of itself.
 
     `version` is its own spelling ("v2.1.4", "1.6.20~ds1"); `handlers` is empty where it is too old to list them;
@@ -31,8 +31,7 @@ class CriStatus:
     config: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Pod:
+class Pod(msgspec.Struct, frozen=True):
     """A pod that the engine has, running or not; `annotations` are those of its OCI specification, None if unknown."""
 
     identity: str

@@ -6,8 +6,6 @@ where there is one.
 
 from __future__ import annotations
 
-import abc
-import dataclasses
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -23,8 +21,7 @@ Read = Callable[[str], bytes | None]
 """Returns a file's content, None where there is none."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Generating(Distribution, abc.ABC):
+class Generating(Distribution, frozen=True, kw_only=True):
     """A distribution that makes its containerd's files, and has a place of its own for what is added.
 
     `programs` and `roots` are patterns of its containerd's executable and of its `root` folder
@@ -40,12 +37,12 @@ class Generating(Distribution, abc.ABC):
         """The file that its containerd is started with where nobody moved it."""
         return self.config
 
-    @abc.abstractmethod
     def layout(self, read: Read, config: str) -> Layout | None:
         """Return where its files are if its containerd is started with `config`, or somebody named that file of its.
 
         None if that is not its own. Raises ConfigurationError where its files cannot be told yet.
         """
+        raise NotImplementedError(self.name)
 
     def started_by(self, executable: str) -> str | None:
         """Return the file that a containerd with this executable is started with, None if that does not tell."""

@@ -5,7 +5,6 @@ Source: k0sproject/k0s `pkg/constant`.
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 from typing import TYPE_CHECKING
 
@@ -21,8 +20,7 @@ _MANAGED = b"# k0s_managed=true"
 """How the file begins that k0s makes; without that line it is the operator's own, and nothing is merged."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _K0s(Generating):
+class _K0s(Generating, frozen=True, kw_only=True):
     def layout(self, read: Read, config: str) -> Layout | None:
         """Return the layout of a file that k0s manages."""
         from toolkit_installer.engines.containerd import layouts  # noqa: PLC0415  # see generating

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
 from typing import TYPE_CHECKING
@@ -19,8 +18,7 @@ _STARTED_WITH = re.compile(r"/microk8s/[^/]+/args/containerd\.toml\Z")
 _COMMON = "/var/snap/microk8s/common"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Microk8s(Generating):
+class _Microk8s(Generating, frozen=True, kw_only=True):
     @property
     def started_with(self) -> str:
         """The file that the wrapper makes of the current revision's template."""

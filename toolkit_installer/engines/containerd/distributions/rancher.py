@@ -7,7 +7,6 @@ Sources: k3s-io/k3s `pkg/agent/config` (the folders below its data folder) and `
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from toolkit_installer.engines.containerd.distributions.generating import Generating, Read
@@ -23,8 +22,7 @@ BESIDE = (*dict.fromkeys(TEMPLATES.values()), *(f"{name}/*.toml" for name in dic
 _STATE = "/run/k3s/containerd"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rancher(Generating):
+class Rancher(Generating, frozen=True, kw_only=True):
     """k3s, or RKE2, which has k3s in it."""
 
     # they unpack their programs below their data folder, where the root folder of their containerd is, too

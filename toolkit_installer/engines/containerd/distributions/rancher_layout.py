@@ -5,7 +5,6 @@ Source: k3s-io/k3s `pkg/agent/containerd` (the templates, and what is registered
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
 from collections.abc import Callable, Iterable
@@ -34,8 +33,7 @@ _NAMES = frozenset({"k3s", "rke2"})
 _NEWEST = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class RancherLayout(Layout):
+class RancherLayout(Layout, frozen=True):
     """The files of the containerd of k3s or RKE2."""
 
     named_template: bool = False
