@@ -114,6 +114,8 @@ class ToolkitSettings(msgspec.Struct, frozen=True):
     install_dir: str = "/usr/local/nvidia"
     source_root: str | None = None
     package_type: str = "auto"
+    verify_payload: bool = False
+    """Read every file of the toolkit and of the payload, whatever the receipt remembers of it."""
     driver_root: str = "/run/nvidia/driver"
     driver_root_ctr_path: str = "/run/nvidia/driver"
     """Where the driver root is mounted in the installer's container; the installer's own path."""

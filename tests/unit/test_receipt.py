@@ -22,7 +22,7 @@ from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt import schema as receipt
-from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, OwnedKey, Receipt, State
+from toolkit_installer.receipt.schema import Before, Copy, EngineRecord, FileRecord, OwnedKey, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, ReloadMode
 
@@ -80,6 +80,7 @@ RECEIPTS = st.builds(
     pid_folders=tuples(ABSOLUTE),
     engines=tuples(ENGINE_RECORDS),
     specifications=tuples(FILES),
+    copies=tuples(st.builds(Copy, RELATIVE, TEXTS, TEXTS, TEXTS)),
 )
 
 WHOLE = Receipt(
@@ -110,6 +111,7 @@ WHOLE = Receipt(
         ),
     ),
     specifications=(FileRecord("cdi", "/run/cdi/management.nvidia.com-gpu.yaml", None, (SHA,)),),
+    copies=(Copy("nvidia-ctk.real", "/usr/bin/nvidia-ctk", "4 -1 5 7", "4 -1 6 8"),),
 )
 
 
@@ -184,6 +186,11 @@ WRONG: list[tuple[Place, Any]] = [
     ((*FILE, "keys", 0, "ours"), None),
     ((*FILE, "keys", 0, "prior"), 7),
     ((*FILE, "created"), None),
+    (("copies",), {}),
+    (("copies", 0, "name"), "../nvidia-ctk"),
+    (("copies", 0, "source"), None),
+    (("copies", 0, "stamp"), [1, 2, 3]),
+    (("copies", 0, "source_stamp"), None),
     (("schema",), "1"),
     (("schema",), None),
 ]
@@ -215,7 +222,12 @@ def _places(value: Any, here: Place = ()) -> list[Place]:
     return []
 
 
-@pytest.mark.parametrize("place", _places(body()), ids=lambda place: ".".join(map(str, place)))
+LEFT_OUT: Place = ("copies",)
+"""By installers that know none."""
+NEEDED = [place for place in _places(body()) if place != LEFT_OUT]
+
+
+@pytest.mark.parametrize("place", NEEDED, ids=lambda place: ".".join(map(str, place)))
 def test_a_field_that_is_missing_is_refused(place: Place) -> None:
     damaged: Any = copy.deepcopy(body())
     spot = damaged
@@ -224,6 +236,12 @@ def test_a_field_that_is_missing_is_refused(place: Place) -> None:
     del spot[place[-1]]
     with pytest.raises(ConfigurationError, match="the receipt"):
         receipt.decode(json.dumps(damaged).encode())
+
+
+def test_a_receipt_of_an_installer_that_knew_no_copies_is_read() -> None:
+    older = body()
+    del older["copies"]
+    assert receipt.decode(json.dumps(older).encode()) == msgspec.structs.replace(WHOLE, copies=())
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b"7", b'{"schema": 1}', b"\0" * 64])

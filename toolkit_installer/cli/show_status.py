@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from typing import TYPE_CHECKING, Any
 
 from toolkit_installer import __version__
@@ -11,7 +12,6 @@ from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.driver import gpus
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredFile, EngineSilentError
-from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.plan import EngineWork, mismatches, moved, superseded
 from toolkit_installer.node import locks
 from toolkit_installer.node.node import Node
@@ -117,7 +117,8 @@ def _facts(node: Node, settings: Settings, receipt: Receipt | None) -> dict[str,
         "specifications": [],
     }
     if receipt is not None:
-        missing = [name for name in receipt.toolkit_files if installed(node, receipt.toolkit_folder, name) is None]
+        places = {name: posixpath.join(receipt.toolkit_folder, name) for name in receipt.toolkit_files}
+        missing = [name for name, path in places.items() if node.files.own_status(path) is None]
         facts["toolkit"] = {"folder": receipt.toolkit_folder, "files": len(receipt.toolkit_files), "missing": missing}
         facts["engines"] = [_engine_facts(node, engine) for engine in receipt.engines]
         facts["specifications"] = [_file_facts(node, file) for file in receipt.specifications]

@@ -13,6 +13,7 @@ from toolkit_installer.lifecycle import plan, record
 from toolkit_installer.lifecycle.files import installing
 from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
+from toolkit_installer.lifecycle.files.copies import Copies
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.record import Recorder
@@ -21,11 +22,12 @@ from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
 from toolkit_installer.node import signals
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
+from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
-from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.receipt.schema import Copy, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Cleanup, EngineName, ReloadMode, Settings
 
@@ -67,13 +69,13 @@ class Applier:
                 seen = self._with_nodes(seen)
                 receipt = self.recorder.begun(seen, created)
                 self.store.save(receipt, seen.originals)
-            self._change(seen, receipt)
+            copies = self._change(seen, receipt)
         except (InstallerError, Stopped) as error:
             with signals.deferred():
                 self._put_back(seen, receipt, error)
             raise
         # the engines have been seen to serve it: from here on the record is what stands
-        settled = record.settled(seen, receipt)
+        settled = record.settled(seen, receipt, copies)
         self.store.save(settled, {})
         self.store.tidy(settled)
         # not before: a failure up to here gives the engine a configuration back that still names these
@@ -97,11 +99,12 @@ class Applier:
                 log.get().warning("A CDI specification", file=work.path, what=work.note)
         return again
 
-    def _change(self, seen: Prepared, receipt: Receipt) -> None:
+    def _change(self, seen: Prepared, receipt: Receipt) -> tuple[Copy, ...]:
+        """Return what the receipt is to remember of the toolkit's files."""
         work = seen.plan.toolkit
         for folder in receipt.folders:
             self.node.files.make_folders(folder)
-        installing.install(self.node, seen, self._safe_point)
+        made = installing.install(self.node, seen, self._safe_point)
         if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
             # a killed run may have renamed what is in its place, and not on the disk: before a power cut
             toolkit_files.flush(self.node, work, receipt.folders)
@@ -113,6 +116,9 @@ class Applier:
         for engine in seen.plan.engines:
             self._safe_point()
             self._switch_engine(engine)
+        written = {file.name for file in work.write}
+        stood = [each for each in seen.facts.toolkit.copies if each.name not in written]
+        return Copies(self.node, work.folder, Tree(seen.target.payload.root)).settled([*stood, *made])
 
     def _safe_point(self) -> None:
         if self.interruptible:

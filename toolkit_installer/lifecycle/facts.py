@@ -13,7 +13,7 @@ from toolkit_installer.engines.api import Inspection, Recorded, Reload
 from toolkit_installer.engines.target import Request
 from toolkit_installer.lifecycle.files.cdi import Generated, SpecificationFacts
 from toolkit_installer.lifecycle.files.toolkit import Installed
-from toolkit_installer.receipt.schema import EngineRecord, Receipt
+from toolkit_installer.receipt.schema import Copy, EngineRecord, Receipt
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
@@ -44,7 +44,12 @@ class ToolkitFacts(msgspec.Struct, frozen=True):
     present: Mapping[str, Installed]
     """What stands there, of those names and of those that are to come."""
     digests: Mapping[str, str | None]
-    """SHA-256 of the payload's files for which something stands there, by their path in it; None for one that went."""
+    """SHA-256 of the payload's files for which something stands there, by their path in it; None for one that went.
+
+    Those are left out of which what stands there is known to be a copy.
+    """
+    copies: tuple[Copy, ...]
+    """What the files for which something stands there looked like before they were read."""
     in_use: Callable[[], bool]
     """Tells whether a container, or somebody else's CDI specification, needs a file of the folder."""
     named: Callable[[Collection[str]], frozenset[str]]

@@ -14,6 +14,7 @@ from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts, ToolkitFacts
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import Generated
+from toolkit_installer.lifecycle.files.copies import Copies
 from toolkit_installer.lifecycle.files.toolkit import installed
 from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node.disk.readers import Tree
@@ -103,7 +104,12 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
     source = Tree(target.payload.root)
     wanted = layout.sources(target.payload)
     names = dict.fromkeys([*wanted, *recorded])
-    present = {name: state for name in names if (state := installed(node, folder, name)) is not None}
+    copies = Copies(node, folder, source)
+    remembered = receipt.copies if receipt is not None and not target.settings.toolkit.verify_payload else ()
+    known = copies.still(remembered, wanted)
+    stamps = [copies.taken(name, path) for name, path in wanted.items() if path is not None]
+    states = {name: installed(node, folder, name, wanted[name] if name in known else None) for name in names}
+    present = {name: state for name, state in states.items() if state is not None}
 
     def in_use() -> bool:
         from toolkit_installer.lifecycle.still_needed import holders
@@ -117,5 +123,7 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
         return frozenset(path for each in naming for path in (each.path, node.files.canonical(each.path)))
 
     # nothing stands where a first install puts these: what is there to be compared is read, and nothing else
-    digests = {path: source.digest(path) for name, path in wanted.items() if path is not None and name in present}
-    return ToolkitFacts(folder, tuple(recorded), present, digests, in_use, named)
+    to_read = {path for name, path in wanted.items() if path is not None and name in present and name not in known}
+    digests = {path: source.digest(path) for path in to_read}
+    stood = tuple(each for each in stamps if each is not None)
+    return ToolkitFacts(folder, tuple(recorded), present, digests, stood, in_use, named)

@@ -114,19 +114,22 @@ def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
 def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:
     seen = facts.toolkit
     files = layout.desired(target.payload, target.settings.toolkit, low_level, seen.folder, target.driver.root)
-    wanted = {file.name: _wanted(file, seen.digests) for file in files}
+    wanted = {file.name: _wanted(file, seen) for file in files}
     work = toolkit_work(seen.folder, files, wanted, seen.present, seen.recorded)
     others = not engines and facts.receipt is not None and facts.receipt.engines
     return msgspec.structs.replace(work, remove=() if others else _removable(work, seen, engines))
 
 
-def _wanted(file: ToolkitFile, digests: Mapping[str, str | None]) -> Installed:
+def _wanted(file: ToolkitFile, seen: ToolkitFacts) -> Installed:
     if file.target is not None:
         return Installed(link=file.target)
     if file.content is not None:
         return Installed(digest=hashlib.sha256(file.content).hexdigest(), mode=file.mode)
     assert file.source is not None  # noqa: S101  # one of the three is set
-    return Installed(digest=digests.get(file.source), mode=file.mode)
+    known = seen.present.get(file.name)
+    if known is not None and known.copy_of == file.source:
+        return Installed(mode=file.mode, copy_of=file.source)
+    return Installed(digest=seen.digests.get(file.source), mode=file.mode)
 
 
 def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWork]) -> tuple[str, ...]:

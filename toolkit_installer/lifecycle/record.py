@@ -14,7 +14,7 @@ from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
-from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.schema import Copy, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.toolkit import layout
@@ -91,7 +91,7 @@ class Recorder:
         )
 
 
-def settled(seen: Prepared, receipt: Receipt) -> Receipt:
+def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Receipt:
     """Return the receipt of a change that is done, which records only what stands on the node now."""
     works = {work.path: work for work in seen.plan.specifications}
     kept = (cdi_files.settled(works[file.path], file) for file in receipt.specifications)
@@ -100,6 +100,7 @@ def settled(seen: Prepared, receipt: Receipt) -> Receipt:
         state=State.INSTALLED,
         engines=tuple(_settled_engine(seen, engine) for engine in receipt.engines),
         specifications=tuple(record for record in kept if record is not None),
+        copies=copies,
     )
 
 

@@ -102,6 +102,18 @@ class EngineRecord(msgspec.Struct, frozen=True):
     """The files were changed, and the engine has not been seen with the change yet."""
 
 
+class Copy(msgspec.Struct, frozen=True):
+    """A file of the toolkit that holds what a file of the payload holds, as long as both have these stamps."""
+
+    name: Relative
+    """Relative to the toolkit folder."""
+    source: str
+    """The payload's file, beneath the payload's root."""
+    stamp: str
+    """Size in bytes, mtime and ctime in nanoseconds since 1970, inode (`Identity.stamp`)."""
+    source_stamp: str
+
+
 class Receipt(msgspec.Struct, frozen=True):
     """What this installer did to the node."""
 
@@ -119,6 +131,8 @@ class Receipt(msgspec.Struct, frozen=True):
     engines: tuple[EngineRecord, ...]
     specifications: tuple[FileRecord, ...] = ()
     """CDI specifications, ours as a whole."""
+    copies: tuple[Copy, ...] = ()
+    """The files that need not be read to know that they are right. An installer that knows none leaves them out."""
 
     def engine(self, name: EngineName) -> EngineRecord | None:
         """Return the record of an engine, None if it has none."""
@@ -166,7 +180,7 @@ def decode(content: bytes) -> Receipt:
             hint="use that installer, or a newer one; nothing was touched",
         )
     try:
-        receipt: Receipt = reader_of(Receipt)(migrated(body, MIGRATIONS, SCHEMA))
+        receipt: Receipt = reader_of(Receipt)({"copies": [], **migrated(body, MIGRATIONS, SCHEMA)})
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(f"has a field that is missing or wrong: {error}") from error
     return receipt

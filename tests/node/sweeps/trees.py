@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from tests.support.fake_node import PID_FILE, Entry, FakeNode
+from tests.support.fake_node import PID_FILE, STORE, TOOLKIT, Entry, FakeNode
 
 Tree: TypeAlias = Mapping[str, Entry]
 """What lies where, by the node's path. Sockets are left out: they are the engine's."""
@@ -22,10 +23,16 @@ SOMEBODYS_PID = b"4194305\n"
 _SEEN: dict[Entry, Entry] = {}
 """Thousands of trees have most of their entries in common: each is kept once."""
 SOMETIME = b'{"boot": "", "reloads": []}\n'
+_RECEIPTS = (f"{STORE}/receipt.json", f"{STORE}/.receipt.json.toolkit-installer.tmp")
 
 
 def taken(node: FakeNode) -> Tree:
-    """Return the node's tree. What differs between two runs that do the same (PID, times) is made the same."""
+    """Return the node's tree. What differs between two runs that do the same (PID, times, inodes) is made the same.
+
+    What the receipt takes for copies is compared first: nothing that it is believed for is false.
+    """
+    for path in _RECEIPTS:
+        assert not (false := misremembered(node, path)), false
     entries = ((path, _timeless(path, entry)) for path, entry in node.snapshot().items() if entry.kind != "s")
     return {path: _SEEN.setdefault(entry, entry) for path, entry in entries}
 
@@ -35,7 +42,41 @@ def _timeless(path: str, entry: Entry) -> Entry:
         return Entry(entry.kind, entry.mode, entry.owner, SOMETIME, entry.xattrs)
     if path == PID_FILE and isinstance(entry.content, bytes) and entry.content.strip().isdigit():
         return Entry(entry.kind, entry.mode, entry.owner, SOMEBODYS_PID, entry.xattrs)
+    if path in _RECEIPTS and isinstance(entry.content, bytes) and (body := _parsed(entry.content)):
+        content = json.dumps(body | {"copies": []}, indent=2).encode() + b"\n"
+        return Entry(entry.kind, entry.mode, entry.owner, content, entry.xattrs)
     return entry
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Return a receipt that is whole, {} for another one."""
+    try:
+        body: dict[str, Any] = json.loads(content)
+    except ValueError:
+        return {}
+    return body if "copies" in body else {}
+
+
+def stamp_of(place: Path) -> str:
+    """Return what the receipt says of a file in place of its content."""
+    status = place.stat()
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+
+
+def misremembered(node: FakeNode, path: str) -> list[str]:
+    """Return the names of the toolkit's files that a receipt takes for copies of the payload's, and that are none."""
+    receipt = _parsed(node.read(path)) if node.exists(path) else {}
+    wrong = []
+    for each in receipt.get("copies", ()):
+        place, source = node.place(f"{TOOLKIT}/{each['name']}"), node.payload / each["source"].lstrip("/")
+        if (
+            place.is_file()
+            and source.is_file()
+            and (stamp_of(place), stamp_of(source)) == (each["stamp"], each["source_stamp"])
+            and place.read_bytes() != source.read_bytes()
+        ):
+            wrong.append(each["name"])
+    return wrong
 
 
 def rebooted(tree: Tree) -> Tree:

@@ -80,6 +80,7 @@ OURS = {
     "--kubernetes-service-port": ("KUBERNETES_SERVICE_PORT",),
     "--keep-toolkit": ("KEEP_TOOLKIT",),
     "--remove-toolkit": (),
+    "--verify-payload": ("VERIFY_PAYLOAD",),
     "--on-drift": ("ON_DRIFT",),
     "--without-gpu": ("WITHOUT_GPU",),
     "--reload-timeout": ("RELOAD_TIMEOUT",),

@@ -36,6 +36,12 @@ ROWS = (
         help="Which of the two to install; auto takes rpm if the node has /usr/bin/rpm.",
     ),
     _file(
+        "verify_payload",
+        Kind.FLAG,
+        help="Read every file of the payload and of the installed toolkit, also those whose size, times and inode are "
+        "what they were.",
+    ),
+    _file(
         "driver_root",
         Kind.ROOT,
         flags=("--driver-root", "--nvidia-driver-root"),

@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable
 
 from toolkit_installer import log
+from toolkit_installer.lifecycle.files.copies import Copies
 from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.node.disk.readers import Tree
+from toolkit_installer.node.disk.reading import Identity
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.status_line import StatusLine
+from toolkit_installer.receipt.schema import Copy
 from toolkit_installer.settings import LogFormat, Settings
 
 _LINE_SECONDS = 5.0
@@ -50,19 +53,21 @@ class Progress:
             log.get().info("Copying the toolkit", bytes_done=self._done, bytes_total=self._total, bytes_per_second=rate)
 
 
-def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> None:
+def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[Copy]:
     """Put the toolkit's files in place that the plan names, in their order, each atomically, over whatever is there.
 
     A file is on the disk, its name too, before the next one gets its own: what calls comes after what is called, and an
     engine may run them meanwhile. Where nothing of the toolkit is there yet, and no receipt, what uses it is written
     after this has returned. Then the names of files that follow each other in one folder are flushed together, before
     the first one in another folder. `safe_point` is called before each file.
+    Returns the stamps of the copies, but for those whose source somebody touched meanwhile.
     Raises NodeError, ConfigurationError, and what `safe_point` raises.
     """
     work, tree = seen.plan.toolkit, Tree(seen.target.payload.root)
     each = seen.receipt is not None or bool(work.present)
     sources = [tree.status(file.source) for file in work.write if file.source is not None]
     progress = Progress(sum(status.st_size for status in sources if status is not None), seen.target.settings)
+    copies, made = Copies(node, work.folder, tree), []
     paths = ((node.files.in_folder(posixpath.join(work.folder, file.name)), file) for file in work.write)
     try:
         for folder, placed in itertools.groupby(paths, lambda place: posixpath.dirname(place[0])):
@@ -71,8 +76,11 @@ def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> None:
                 if file.target is not None:
                     node.files.symlink(file.target, path, flush=each)
                 elif file.source is not None:
-                    source = tree.outside(file.source)
-                    node.files.copy(source, path, own_metadata(file.mode), progress.add, flush=each)
+                    before = tree.status(file.source)
+                    node.files.copy(tree.outside(file.source), path, own_metadata(file.mode), progress.add, flush=each)
+                    copy = copies.taken(file.name, file.source)
+                    if copy is not None and before is not None and copy.source_stamp == Identity.of(before).stamp:
+                        made.append(copy)
                     progress.add(0)
                 elif file.content is not None:
                     node.files.overwrite(path, file.content, own_metadata(file.mode), flush=each)
@@ -81,3 +89,4 @@ def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> None:
                 node.files.flush_folder(folder)
     finally:
         progress.bar.clear()
+    return made

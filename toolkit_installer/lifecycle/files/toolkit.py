@@ -18,15 +18,22 @@ if TYPE_CHECKING:
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """A file of the toolkit as it is on the node, or as it should be: SHA-256 or symlink target, and mode."""
+    """A file of the toolkit as it is on the node, or as it should be: SHA-256 or symlink target, and mode.
+
+    `copy_of` is set in place of the SHA-256 of a file that is known to be a copy of that one in the payload.
+    """
 
     digest: str | None = None
     link: str | None = None
     mode: int = 0
+    copy_of: str | None = None
 
 
-def installed(node: Node, folder: str, name: str) -> Installed | None:
-    """Return one of the toolkit's files as it is on the node, None where there is nothing."""
+def installed(node: Node, folder: str, name: str, copy_of: str | None = None) -> Installed | None:
+    """Return one of the toolkit's files as it is on the node, None where there is nothing.
+
+    It is hashed unless `copy_of` says what it is known to hold. Raises NodeError.
+    """
     path = posixpath.join(folder, name)
     link = node.files.link_target(path)
     if link is not None:
@@ -34,7 +41,8 @@ def installed(node: Node, folder: str, name: str) -> Installed | None:
     status = node.files.own_status(path)
     if status is None:
         return None
-    return Installed(digest=node.files.digest(path), mode=status.st_mode & 0o7777)
+    digest = node.files.digest(path) if copy_of is None else None
+    return Installed(digest=digest, mode=status.st_mode & 0o7777, copy_of=copy_of)
 
 
 def flush(node: Node, work: ToolkitWork, folders: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ import fnmatch
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -21,6 +22,10 @@ CONFIG_LIMIT = 4 * 1024 * 1024
 
 _LARGEST = 1024 * 1024 * 1024
 """Bytes. The largest library of a toolkit has a hundredth of it."""
+
+_SECOND_NS = 1_000_000_000
+_FILES_CLOCK = 5
+"""CLOCK_REALTIME_COARSE (linux/time.h): what the kernel stamps files with; it moves on a few hundred times a second."""
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 _KINDS = {
@@ -55,6 +60,18 @@ class Identity(msgspec.Struct, frozen=True):
     def of(cls, status: os.stat_result) -> Identity:
         """Return the identity that a stat call shows."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    @property
+    def stamp(self) -> str:
+        """All but the device, which each mount and each container may see as another number."""
+        return f"{self.size} {self.mtime_ns} {self.ctime_ns} {self.inode}"
+
+    def will_differ(self) -> bool:
+        """Tell whether any change from now on will show as another ctime: the kernel's clock has moved on since.
+
+        Not where ctime has whole seconds: that is a file system with no finer clock, or an image's, with any times.
+        """
+        return self.ctime_ns % _SECOND_NS != 0 and self.ctime_ns < time.clock_gettime_ns(_FILES_CLOCK)
 
 
 class Found(msgspec.Struct, frozen=True):
