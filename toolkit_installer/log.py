@@ -1,15 +1,17 @@
 """Log lines: for people on a terminal, logfmt or JSON for machines. One event is one line, always.
 
-structlog brings asyncio and logging along, and takes longer to import than all else that a command needs: it comes with
-the first line that is written. Most commands that only look at the node write none.
+structlog brings logging along, and takes longer to import than all else that a command needs: it comes with the first
+line that is written. Most commands that only look at the node write none. asyncio, half of it, comes when it is used.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import sys
+import types
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from toolkit_installer.documents import visible
@@ -102,8 +104,25 @@ def listen() -> None:
         _Later.listen = None
 
 
+class _Unused(types.ModuleType):
+    """Stands for a module until something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
 def _configure_structlog(renderer: _Renderer, stream: TextIO, *, debug: bool) -> None:
-    import structlog  # noqa: PLC0415  # see the module's own words
+    # structlog names asyncio at once, and uses it in coroutines alone, of which this program has none. A module of
+    # importlib.util.LazyLoader does not do: the statement that imports it looks at its __spec__, which loads it
+    asyncio = _Unused("asyncio")
+    sys.modules.setdefault(asyncio.__name__, asyncio)
+    try:
+        import structlog  # noqa: PLC0415  # see the module's own words
+    finally:
+        if sys.modules.get(asyncio.__name__) is asyncio:
+            del sys.modules[asyncio.__name__]
 
     structlog.configure(
         processors=[
