@@ -26,6 +26,10 @@ print(*sys.modules)
 """
 
 
+OF_CONTAINERD = LIST_MODULES.replace("everything()", "everything(frozenset({'containerd'}))")
+OF_DOCKER = LIST_MODULES.replace("everything()", "everything(frozenset({'containerd', 'docker'}))")
+
+
 def imported_by_functions(tree: ast.AST) -> Iterator[str]:
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
@@ -51,3 +55,14 @@ def test_all_of_the_program_is_there_before_the_node_is_changed_but_what_starts_
     there = set(done.stdout.split())
     assert modules - there == OF_CHILDREN
     assert "grpc" not in there
+
+
+def test_what_dockerd_alone_is_asked_with_is_left_out_where_dockerd_is_not_asked() -> None:
+    def there(text: str) -> set[str]:
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    whole, of_docker, of_containerd = map(there, (LIST_MODULES, OF_DOCKER, OF_CONTAINERD))
+    assert of_docker == whole
+    assert not {"docker", "requests"} & of_containerd
+    assert {name for name in whole if name.startswith("toolkit_installer")} <= of_containerd

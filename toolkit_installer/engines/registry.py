@@ -74,6 +74,8 @@ class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
     """The flags that tell its process where to serve."""
     socket_names: tuple[str, ...]
     """What a socket is called through which it is reached; the first is its own, in every distribution."""
+    asked_with: tuple[str, ...] = ()
+    """Modules of other packages that its adapter imports when it asks the engine."""
     distributions: tuple[Distribution, ...]
     """Where its files are, by who brought it; the last is how its own packages bring it. One stands before those that
     it could be taken for."""
@@ -83,6 +85,7 @@ _docker = functools.partial(Distribution, engine=EngineName.DOCKER)
 _DOCKER = EngineRow(
     name=EngineName.DOCKER,
     adapter="toolkit_installer.engines.docker.engine:Docker",
+    asked_with=("docker.constants", "docker.errors", "requests.exceptions"),
     processes=frozenset({"dockerd"}),
     address_flags=("-H", "--host"),
     socket_names=("docker.sock", "cri-dockerd.sock", "dockershim.sock"),

@@ -13,15 +13,14 @@ import pkgutil
 
 import toolkit_installer
 from toolkit_installer import log
+from toolkit_installer.engines import registry
+from toolkit_installer.settings import EngineName
 
 _OTHERS = (
     "encodings.ascii",  # of what the kernel tells of open files; Python loads these when they are named
     "encodings.unicode_escape",  # of what others wrote, in a log line
     "encodings.utf_8_sig",  # of the payload's config.toml
     "traceback",  # what log.py says of an exception
-    "docker.constants",  # what dockerd is asked with
-    "docker.errors",
-    "requests.exceptions",
     "tomlkit.exceptions",  # what config.toml is written with
 )
 """What functions import of other packages. A unit test holds this to all functions of the program."""
@@ -33,9 +32,15 @@ _OF_CHILDREN = frozenset(
 
 
 @functools.cache
-def everything() -> None:
-    """Import all of this program, and what its functions import late. Changes nothing."""
+def everything(engines: frozenset[EngineName] | None = None) -> None:
+    """Import all of this program, and what its functions import late. Changes nothing.
+
+    `engines` are those that may have to be asked, None where that is not known: docker's own package takes a third of
+    a first install, and no other engine needs it.
+    """
     log.set_up()
     found = pkgutil.walk_packages(toolkit_installer.__path__, f"{toolkit_installer.__name__}.")
-    for name in (*(module.name for module in found if module.name not in _OF_CHILDREN), *_OTHERS):
+    own = [module.name for module in found if module.name not in _OF_CHILDREN]
+    asked_with = [name for row in registry.ENGINES if engines is None or row.name in engines for name in row.asked_with]
+    for name in (*own, *_OTHERS, *asked_with):
         importlib.import_module(name)

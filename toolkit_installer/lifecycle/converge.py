@@ -60,7 +60,10 @@ class Converger:
                 log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
             self._retire_others(seen)
             return
-        beforehand.everything()
+        recorded = seen.receipt.engines if seen.receipt is not None else ()
+        beforehand.everything(
+            frozenset({*(work.name for work in seen.plan.engines), *(each.name for each in recorded)})
+        )
         from toolkit_installer.lifecycle.apply import Applier
 
         paths = [wanted.path for engine in seen.plan.engines for wanted in engine.desired.files]

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from toolkit_installer.documents import secrets, toml_document
+from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, Table, lookup, same
 from toolkit_installer.engines.containerd.sources import said
 from toolkit_installer.engines.containerd.tables import PLUGINS, table_of
@@ -34,6 +34,8 @@ def shown(words: str, content: bytes | None = None) -> str:
     `content`: what it was given, if that was one text. It is on no disk, so nobody could look its lines up; of the
     line, secrets are masked as in a diff. Pure.
     """
+    from toolkit_installer.documents import secrets  # noqa: PLC0415  # for what went wrong alone
+
     masked = secrets.mask(words)
     line = _pointed_at(words) if content is not None else None
     lines = secrets.mask((content or b"").decode(errors="replace")).split("\n")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.documents import secrets, visible
+from toolkit_installer.documents import visible
 from toolkit_installer.engines.api import (
     Adapter,
     DesiredFile,
@@ -135,6 +135,8 @@ class Crio(Adapter[CrioInspection]):
         )
         wrong = trial.wrong(node.programs, process.executable, root.base or b"", (before, after), desired)
         if wrong:
+            from toolkit_installer.documents import secrets  # noqa: PLC0415  # for what went wrong alone
+
             raise ConfigurationError(
                 f"CRI-O's own binary ({process.executable}) would not serve the new configuration: "
                 f"{secrets.mask('; '.join(wrong))}",
