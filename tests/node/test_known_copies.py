@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ from toolkit_installer.settings import Settings
 RECEIPT = f"{STORE}/receipt.json"
 PROGRAM = "nvidia-ctk.real"
 SOURCE = "usr/bin/nvidia-ctk"
+CONFIG = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
 
 
 def recorded(node: FakeNode) -> dict[str, Any]:
@@ -203,6 +205,27 @@ def test_a_receipt_of_before_is_good_for_a_run_that_writes_nothing_and_notices_a
     _of_the_same_size_and_mtime(node.place(f"{TOOLKIT}/{PROGRAM}"))
     assert "Installed the toolkit" in run(node)
     assert copied(recorded(node))
+
+
+def test_config_toml_is_made_again_when_somebody_edits_it_and_when_other_settings_are_asked_for(node: FakeNode) -> None:
+    receipt = installed(node)
+    ours = node.read(CONFIG)
+    assert receipt["config"]["sha256"] == hashlib.sha256(ours).hexdigest()
+    node.write(CONFIG, ours.decode() + "# mine", 0o644)
+    assert "Installed the toolkit" in run(node)
+    assert node.read(CONFIG) == ours
+    assert "Installed the toolkit" in node.do("run", "--no-daemon").output
+    assert node.read(CONFIG) != ours
+    assert recorded(node)["config"]["recipe"] != receipt["config"]["recipe"]
+
+
+def test_a_config_toml_of_which_the_receipt_says_something_else_is_made_again(node: FakeNode) -> None:
+    receipt = installed(node)
+    ours = node.read(CONFIG)
+    receipt["config"]["recipe"] = "0" * 64
+    rewritten(node, receipt)
+    assert NOTHING_TO_DO in run(node)
+    assert node.read(CONFIG) == ours
 
 
 def test_a_change_that_was_killed_leaves_nothing_to_be_believed(node: FakeNode) -> None:

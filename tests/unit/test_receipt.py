@@ -22,7 +22,7 @@ from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt import schema as receipt
-from toolkit_installer.receipt.schema import Before, Copy, EngineRecord, FileRecord, OwnedKey, Receipt, State
+from toolkit_installer.receipt.schema import Before, Copy, EngineRecord, FileRecord, Made, OwnedKey, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, ReloadMode
 
@@ -81,6 +81,7 @@ RECEIPTS = st.builds(
     engines=tuples(ENGINE_RECORDS),
     specifications=tuples(FILES),
     copies=tuples(st.builds(Copy, RELATIVE, TEXTS, TEXTS, TEXTS)),
+    config=st.none() | st.builds(Made, SHAS, SHAS),
 )
 
 WHOLE = Receipt(
@@ -112,6 +113,7 @@ WHOLE = Receipt(
     ),
     specifications=(FileRecord("cdi", "/run/cdi/management.nvidia.com-gpu.yaml", None, (SHA,)),),
     copies=(Copy("nvidia-ctk.real", "/usr/bin/nvidia-ctk", "4 -1 5 7", "4 -1 6 8"),),
+    config=Made(SHA, SHA),
 )
 
 
@@ -191,6 +193,9 @@ WRONG: list[tuple[Place, Any]] = [
     (("copies", 0, "source"), None),
     (("copies", 0, "stamp"), [1, 2, 3]),
     (("copies", 0, "source_stamp"), None),
+    (("config",), []),
+    (("config", "recipe"), "no recipe"),
+    (("config", "sha256"), None),
     (("schema",), "1"),
     (("schema",), None),
 ]
@@ -222,9 +227,9 @@ def _places(value: Any, here: Place = ()) -> list[Place]:
     return []
 
 
-LEFT_OUT: Place = ("copies",)
-"""By installers that know none."""
-NEEDED = [place for place in _places(body()) if place != LEFT_OUT]
+LEFT_OUT: tuple[Place, ...] = (("copies",), ("config",))
+"""By installers that know neither."""
+NEEDED = [place for place in _places(body()) if place not in LEFT_OUT]
 
 
 @pytest.mark.parametrize("place", NEEDED, ids=lambda place: ".".join(map(str, place)))
@@ -238,10 +243,10 @@ def test_a_field_that_is_missing_is_refused(place: Place) -> None:
         receipt.decode(json.dumps(damaged).encode())
 
 
-def test_a_receipt_of_an_installer_that_knew_no_copies_is_read() -> None:
+def test_a_receipt_of_an_installer_that_remembered_no_contents_is_read() -> None:
     older = body()
-    del older["copies"]
-    assert receipt.decode(json.dumps(older).encode()) == msgspec.structs.replace(WHOLE, copies=())
+    del older["copies"], older["config"]
+    assert receipt.decode(json.dumps(older).encode()) == msgspec.structs.replace(WHOLE, copies=(), config=None)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b"7", b'{"schema": 1}', b"\0" * 64])

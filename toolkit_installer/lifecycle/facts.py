@@ -50,6 +50,8 @@ class ToolkitFacts(msgspec.Struct, frozen=True):
     """
     copies: tuple[Copy, ...]
     """What the files for which something stands there looked like before they were read."""
+    made: Mapping[str, bytes]
+    """What is known of contents that would have to be made: by what they are made of."""
     in_use: Callable[[], bool]
     """Tells whether a container, or somebody else's CDI specification, needs a file of the folder."""
     named: Callable[[Collection[str]], frozenset[str]]

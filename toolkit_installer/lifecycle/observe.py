@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from toolkit_installer.engines.adapters import adapter_of
@@ -15,14 +15,14 @@ from toolkit_installer.lifecycle.facts import EngineFacts, Facts, ToolkitFacts
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import Generated
 from toolkit_installer.lifecycle.files.copies import Copies
-from toolkit_installer.lifecycle.files.toolkit import installed
+from toolkit_installer.lifecycle.files.toolkit import Installed, installed
 from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit import layout, wrappers
 
 _CLOCK_SECONDS = 2.0
 """How far the start of a process may be off: the kernel tells the instant of its own boot in whole seconds."""
@@ -126,4 +126,15 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
     to_read = {path for name, path in wanted.items() if path is not None and name in present and name not in known}
     digests = {path: source.digest(path) for path in to_read}
     stood = tuple(each for each in stamps if each is not None)
-    return ToolkitFacts(folder, tuple(recorded), present, digests, stood, in_use, named)
+    made = _made(node, folder, present, receipt)
+    return ToolkitFacts(folder, tuple(recorded), present, digests, stood, made, in_use, named)
+
+
+def _made(node: Node, folder: str, present: Mapping[str, Installed], receipt: Receipt | None) -> dict[str, bytes]:
+    """Return the content of config.toml by its recipe, if it is what the recipe gave when it was written."""
+    standing = present.get(wrappers.CONFIG_NAME)
+    known = receipt.config if receipt is not None else None
+    if known is None or standing is None or standing.digest != known.sha256:
+        return {}
+    content = node.files.content(f"{folder}/{wrappers.CONFIG_NAME}")
+    return {known.recipe: content} if content is not None and memory.digest(content) == known.sha256 else {}

@@ -113,7 +113,9 @@ def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
 
 def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:
     seen = facts.toolkit
-    files = layout.desired(target.payload, target.settings.toolkit, low_level, seen.folder, target.driver.root)
+    files = layout.desired(
+        target.payload, target.settings.toolkit, low_level, seen.folder, target.driver.root, seen.made
+    )
     wanted = {file.name: _wanted(file, seen) for file in files}
     work = toolkit_work(seen.folder, files, wanted, seen.present, seen.recorded)
     others = not engines and facts.receipt is not None and facts.receipt.engines

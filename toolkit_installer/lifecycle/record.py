@@ -14,10 +14,11 @@ from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
-from toolkit_installer.receipt.schema import Copy, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.schema import Copy, EngineRecord, FileRecord, Made, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit.layout import ToolkitFile
 from toolkit_installer.toolkit.low_level import is_usable
 
 
@@ -101,7 +102,12 @@ def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Recei
         engines=tuple(_settled_engine(seen, engine) for engine in receipt.engines),
         specifications=tuple(record for record in kept if record is not None),
         copies=copies,
+        config=next((_made(file) for file in seen.plan.toolkit.files if file.recipe), None),
     )
+
+
+def _made(file: ToolkitFile) -> Made | None:
+    return Made(file.recipe, memory.digest(file.content)) if file.recipe and file.content is not None else None
 
 
 def _places(seen: Prepared) -> list[str]:

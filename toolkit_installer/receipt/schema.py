@@ -114,6 +114,13 @@ class Copy(msgspec.Struct, frozen=True):
     source_stamp: str
 
 
+class Made(msgspec.Struct, frozen=True):
+    """A content that took its time to be made: what of (`ToolkitFile.recipe`), and what it was."""
+
+    recipe: Sha256
+    sha256: Sha256
+
+
 class Receipt(msgspec.Struct, frozen=True):
     """What this installer did to the node."""
 
@@ -133,6 +140,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """CDI specifications, ours as a whole."""
     copies: tuple[Copy, ...] = ()
     """The files that need not be read to know that they are right. An installer that knows none leaves them out."""
+    config: Made | None = None
+    """The toolkit's config.toml. An installer that remembers none leaves it out."""
 
     def engine(self, name: EngineName) -> EngineRecord | None:
         """Return the record of an engine, None if it has none."""
@@ -180,7 +189,7 @@ def decode(content: bytes) -> Receipt:
             hint="use that installer, or a newer one; nothing was touched",
         )
     try:
-        receipt: Receipt = reader_of(Receipt)({"copies": [], **migrated(body, MIGRATIONS, SCHEMA)})
+        receipt: Receipt = reader_of(Receipt)({"copies": [], "config": None, **migrated(body, MIGRATIONS, SCHEMA)})
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(f"has a field that is missing or wrong: {error}") from error
     return receipt

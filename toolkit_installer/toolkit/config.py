@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
 import tomllib
 from collections.abc import Sequence
 from typing import Any, Final
 
+from toolkit_installer import __version__
 from toolkit_installer.documents.changes import ABSENT, EditMismatchError, Set, Table, apply, lookup, same
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.settings import ToolkitSettings
@@ -36,6 +38,18 @@ mount-spec-path = "/etc/nvidia-container-runtime/host-files-for-container.d"
 """Where the payload brings no config.toml: the toolkit's built-in defaults, those that every release understands."""
 
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
+
+
+def recipe(
+    payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_level: Sequence[str], driver_root: str
+) -> str:
+    """Return the SHA-256 of all that `text` makes its result of, this release of the installer among it.
+
+    What a recipe gave once need not be made again: tomlkit, which makes it, takes a tenth of a start.
+    """
+    programs = sorted(payload.executables)
+    parts = (__version__, payload.config, programs, settings, toolkit_folder, tuple(low_level), driver_root)
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def text(

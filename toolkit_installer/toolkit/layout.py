@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,6 +34,8 @@ class ToolkitFile(msgspec.Struct, frozen=True):
     """A regular file with these bytes."""
     target: str | None = None
     """A symlink that says this: the name of another file of the same folder."""
+    recipe: str | None = None
+    """What `content` was made of (config.recipe), where that took so long that it is worth remembering."""
 
     def __post_init__(self) -> None:
         """Refuse a file that is two things at once, or nothing."""
@@ -41,25 +44,32 @@ class ToolkitFile(msgspec.Struct, frozen=True):
 
 
 def desired(
-    payload: Payload, settings: ToolkitSettings, low_level: tuple[str, ...], toolkit_folder: str, driver_root: str
+    payload: Payload,
+    settings: ToolkitSettings,
+    low_level: tuple[str, ...],
+    toolkit_folder: str,
+    driver_root: str,
+    made: Mapping[str, bytes] = MappingProxyType({}),
 ) -> tuple[ToolkitFile, ...]:
     """Return the files that the toolkit's folder is to have, in the order in which they must be put in place.
 
-    `low_level` are the engine's own low-level runtimes, by path; `toolkit_folder` and `driver_root` are paths on
-    the node. If each file is replaced by rename in this order, over nothing or over another version, then at every
-    instant what a wrapper runs is there: its libraries and configuration, its .real, and the programs that it calls in
-    turn.
+    `low_level` are the engine's own low-level runtimes, by path; `toolkit_folder` and `driver_root` are paths on the
+    node; `made` is what recipes are known to give. If each file is replaced by rename in this order, over nothing or
+    over another version, then at every instant what a wrapper runs is there: its libraries and configuration, its
+    .real, and the programs that it calls in turn.
 
     Raises PayloadError for a broken config.toml, UsageError for a folder or runtimes that cannot be used.
     """
     runtimes = choose(settings, low_level, toolkit_folder)
+    parts = (payload, settings, toolkit_folder, runtimes, driver_root)
+    recipe = config.recipe(*parts)
 
     def generated(name: str) -> bytes:
-        if name == wrappers.CONFIG_NAME:
-            return config.text(payload, settings, toolkit_folder, runtimes, driver_root)
-        return wrappers.text(name, folder=toolkit_folder, low_level=runtimes).encode()
+        if name != wrappers.CONFIG_NAME:
+            return wrappers.text(name, folder=toolkit_folder, low_level=runtimes).encode()
+        return made[recipe] if recipe in made else config.text(*parts)
 
-    return tuple(_files(payload, generated))
+    return tuple(_files(payload, generated, recipe))
 
 
 def sources(payload: Payload) -> dict[str, str | None]:
@@ -67,14 +77,14 @@ def sources(payload: Payload) -> dict[str, str | None]:
     return {file.name: file.source for file in _files(payload, lambda _: b"")}
 
 
-def _files(payload: Payload, generated: Callable[[str], bytes]) -> Iterator[ToolkitFile]:
-    """Yield the files in their order; `generated` returns what a file has that is no copy."""
+def _files(payload: Payload, generated: Callable[[str], bytes], recipe: str = "") -> Iterator[ToolkitFile]:
+    """Yield the files in their order; `generated` returns what is no copy, `recipe` is that of config.toml."""
     programs = dict(payload.programs)
     for library in payload.libraries:
         yield ToolkitFile(library.name, _PLAIN, source=library.source)
         if library.name != library.soname:
             yield ToolkitFile(library.soname, _PLAIN, target=library.name)
-    yield ToolkitFile(wrappers.CONFIG_NAME, _PLAIN, content=generated(wrappers.CONFIG_NAME))
+    yield ToolkitFile(wrappers.CONFIG_NAME, _PLAIN, content=generated(wrappers.CONFIG_NAME), recipe=recipe)
     if CDI_HOOK in programs:
         yield ToolkitFile(CDI_HOOK, _EXECUTABLE, source=programs[CDI_HOOK])
     # What calls comes after what is called: the runtime runs the hook, the hook runs the CLI.

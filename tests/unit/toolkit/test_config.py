@@ -124,6 +124,45 @@ def test_ldconfig_is_the_drivers_and_never_the_containers(driver_root: str, temp
     assert meaning(source, ToolkitSettings(driver_root=driver_root))["nvidia-container-cli"]["ldconfig"] == expected
 
 
+PARTS: dict[str, Any] = {
+    "payload": payload(None),
+    "settings": ToolkitSettings(),
+    "toolkit_folder": FOLDER,
+    "low_level": LOW_LEVEL,
+    "driver_root": "/run/nvidia/driver",
+}
+OTHERS: list[tuple[str, Any]] = [
+    ("payload", payload(b"mine = true\n")),
+    ("payload", payload(None, "nvidia-container-runtime")),
+    *(("settings", msgspec.structs.replace(ToolkitSettings(), **{name: other})) for name, other in [
+        ("runtime_debug", "/d"), ("runtime_log_level", "info"), ("runtime_mode", "csv"), ("cdi_default_kind", "a/b"),
+        ("cdi_annotation_prefixes", ("a/",)), ("low_level_runtimes", ("crun",)), ("hook_skip_mode_detection", False),
+        ("cli_debug", "/c"), ("accept_envvar_when_unprivileged", False), ("accept_volume_mounts", True),
+        ("opt_in_features", ("disable-cuda-compat-lib-hook",)),
+    ]),
+    ("toolkit_folder", "/opt/nvidia/toolkit"),
+    ("low_level", ["/usr/bin/crun"]),
+    ("low_level", list(reversed([*LOW_LEVEL, "/usr/bin/crun"]))),
+    ("driver_root", "/"),
+]  # fmt: skip
+
+
+def test_the_same_recipe_is_of_the_same_parts() -> None:
+    again = {**PARTS, "payload": payload(None), "settings": ToolkitSettings(), "low_level": tuple(LOW_LEVEL)}
+    assert config.recipe(**PARTS) == config.recipe(**again)
+
+
+@pytest.mark.parametrize("part, other", OTHERS)
+def test_whatever_the_text_is_made_of_is_in_its_recipe(part: str, other: Any) -> None:
+    assert config.recipe(**{**PARTS, part: other}) != config.recipe(**PARTS)
+
+
+def test_another_release_of_the_installer_makes_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = config.recipe(**PARTS)
+    monkeypatch.setattr(config, "__version__", "99.0.0")
+    assert config.recipe(**PARTS) != before
+
+
 def test_a_program_that_is_not_installed_is_not_named() -> None:
     content = config.text(
         payload(None, "nvidia-container-runtime"), ToolkitSettings(), FOLDER, LOW_LEVEL, "/run/nvidia/driver"

@@ -30,6 +30,23 @@ def files(root: Path, settings: ToolkitSettings | None = None, folder: str = FOL
     )
 
 
+def test_what_a_recipe_is_known_to_give_is_not_made_again(tmp_path: Path) -> None:
+    payloads.build(tmp_path)
+    payload, settings = find_payload(Tree(tmp_path), str(tmp_path)), ToolkitSettings()
+
+    def config_toml(made: dict[str, bytes]) -> ToolkitFile:
+        (file,) = (
+            file for file in desired(payload, settings, ("/usr/bin/runc",), FOLDER, "/driver", made) if file.recipe
+        )
+        return file
+
+    first = config_toml({})
+    assert first.name == CONFIG_NAME
+    assert first.recipe is not None
+    assert config_toml({first.recipe: b"known"}).content == b"known"
+    assert config_toml({"of something else": b"known"}) == first
+
+
 def kinds(listed: Iterable[ToolkitFile]) -> dict[str, str]:
     """Return name -> what it is, in words that can be compared."""
     return {
