@@ -210,19 +210,19 @@ def test_a_receipt_of_before_is_good_for_a_run_that_writes_nothing_and_notices_a
 def test_config_toml_is_made_again_when_somebody_edits_it_and_when_other_settings_are_asked_for(node: FakeNode) -> None:
     receipt = installed(node)
     ours = node.read(CONFIG)
-    assert receipt["config"]["sha256"] == hashlib.sha256(ours).hexdigest()
+    assert receipt["config_toml"]["sha256"] == hashlib.sha256(ours).hexdigest()
     node.write(CONFIG, ours.decode() + "# mine", 0o644)
     assert "Installed the toolkit" in run(node)
     assert node.read(CONFIG) == ours
     assert "Installed the toolkit" in node.do("run", "--no-daemon").output
     assert node.read(CONFIG) != ours
-    assert recorded(node)["config"]["recipe"] != receipt["config"]["recipe"]
+    assert recorded(node)["config_toml"]["recipe"] != receipt["config_toml"]["recipe"]
 
 
 def test_a_config_toml_of_which_the_receipt_says_something_else_is_made_again(node: FakeNode) -> None:
     receipt = installed(node)
     ours = node.read(CONFIG)
-    receipt["config"]["recipe"] = "0" * 64
+    receipt["config_toml"]["recipe"] = "0" * 64
     rewritten(node, receipt)
     assert NOTHING_TO_DO in run(node)
     assert node.read(CONFIG) == ours

@@ -81,7 +81,7 @@ RECEIPTS = st.builds(
     engines=tuples(ENGINE_RECORDS),
     specifications=tuples(FILES),
     copies=tuples(st.builds(Copy, RELATIVE, TEXTS, TEXTS, TEXTS)),
-    config=st.none() | st.builds(Made, SHAS, SHAS),
+    config_toml=st.none() | st.builds(Made, SHAS, SHAS),
 )
 
 WHOLE = Receipt(
@@ -113,7 +113,7 @@ WHOLE = Receipt(
     ),
     specifications=(FileRecord("cdi", "/run/cdi/management.nvidia.com-gpu.yaml", None, (SHA,)),),
     copies=(Copy("nvidia-ctk.real", "/usr/bin/nvidia-ctk", "4 -1 5 7", "4 -1 6 8"),),
-    config=Made(SHA, SHA),
+    config_toml=Made(SHA, SHA),
 )
 
 
@@ -193,9 +193,9 @@ WRONG: list[tuple[Place, Any]] = [
     (("copies", 0, "source"), None),
     (("copies", 0, "stamp"), [1, 2, 3]),
     (("copies", 0, "source_stamp"), None),
-    (("config",), []),
-    (("config", "recipe"), "no recipe"),
-    (("config", "sha256"), None),
+    (("config_toml",), []),
+    (("config_toml", "recipe"), "no recipe"),
+    (("config_toml", "sha256"), None),
     (("schema",), "1"),
     (("schema",), None),
 ]
@@ -227,7 +227,7 @@ def _places(value: Any, here: Place = ()) -> list[Place]:
     return []
 
 
-LEFT_OUT: tuple[Place, ...] = (("copies",), ("config",))
+LEFT_OUT: tuple[Place, ...] = (("copies",), ("config_toml",))
 """By installers that know neither."""
 NEEDED = [place for place in _places(body()) if place not in LEFT_OUT]
 
@@ -245,8 +245,8 @@ def test_a_field_that_is_missing_is_refused(place: Place) -> None:
 
 def test_a_receipt_of_an_installer_that_remembered_no_contents_is_read() -> None:
     older = body()
-    del older["copies"], older["config"]
-    assert receipt.decode(json.dumps(older).encode()) == msgspec.structs.replace(WHOLE, copies=(), config=None)
+    del older["copies"], older["config_toml"]
+    assert receipt.decode(json.dumps(older).encode()) == msgspec.structs.replace(WHOLE, copies=(), config_toml=None)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b"7", b'{"schema": 1}', b"\0" * 64])

@@ -102,7 +102,7 @@ def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Recei
         engines=tuple(_settled_engine(seen, engine) for engine in receipt.engines),
         specifications=tuple(record for record in kept if record is not None),
         copies=copies,
-        config=next((_made(file) for file in seen.plan.toolkit.files if file.recipe), None),
+        config_toml=next((_made(file) for file in seen.plan.toolkit.files if file.recipe), None),
     )
 
 

@@ -23,12 +23,12 @@ _PATH_LIMIT = 4096
 """Bytes of a path, its NUL included, that the kernel takes (PATH_MAX of linux/limits.h)."""
 _SHOWN = 100
 """Characters of a wrong value that are shown."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_SURROGATE = "[\ud800-\udfff]"
+_SHA256 = r"[0-9a-f]{64}\Z"
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or "\0" in value or _SURROGATE.search(value):
+    if not isinstance(value, str) or "\0" in value or re.search(_SURROGATE, value):
         raise TypeError(f"{str(value)[:_SHOWN]!r} is no text")
     return value
 
@@ -51,7 +51,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _sha256(value: Any) -> str:
-    if not _SHA256.match(_text(value)):
+    if not re.match(_SHA256, _text(value)):
         raise ValueError(f"{value[:_SHOWN]!r} is no SHA-256")
     return str(value)
 

@@ -140,7 +140,7 @@ class Receipt(msgspec.Struct, frozen=True):
     """CDI specifications, ours as a whole."""
     copies: tuple[Copy, ...] = ()
     """The files that need not be read to know that they are right. An installer that knows none leaves them out."""
-    config: Made | None = None
+    config_toml: Made | None = None
     """The toolkit's config.toml. An installer that remembers none leaves it out."""
 
     def engine(self, name: EngineName) -> EngineRecord | None:
@@ -189,7 +189,7 @@ def decode(content: bytes) -> Receipt:
             hint="use that installer, or a newer one; nothing was touched",
         )
     try:
-        receipt: Receipt = reader_of(Receipt)({"copies": [], "config": None, **migrated(body, MIGRATIONS, SCHEMA)})
+        receipt: Receipt = reader_of(Receipt)({"copies": [], "config_toml": None, **migrated(body, MIGRATIONS, SCHEMA)})
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(f"has a field that is missing or wrong: {error}") from error
     return receipt

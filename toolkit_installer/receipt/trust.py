@@ -25,7 +25,7 @@ from toolkit_installer.toolkit import layout, wrappers
 
 PID_FILE_NAME = "toolkit.pid"
 _TOOLKIT = "toolkit"
-_SPECIFICATION = re.compile(r"[A-Za-z0-9_.-]+-[A-Za-z0-9_.-]+\.yaml")
+_SPECIFICATION = r"[A-Za-z0-9_.-]+-[A-Za-z0-9_.-]+\.yaml"
 """What a CDI specification is called: after its vendor and its class."""
 _TRACES = (b"runtimes", b"imports", b"hooks_dir")
 """What every text says that we write into an engine's file: a runtimes map, the import of the file that has it, or
@@ -134,7 +134,7 @@ def _content(node: Node, file: FileRecord) -> bytes | None:
 
 def _wrong_specification(node: Node, folder: str, found: Receipt, file: FileRecord) -> Iterator[str]:
     """Yield why `file` cannot be a CDI specification of ours."""
-    if file.role != schema.SPECIFICATION_ROLE or not _SPECIFICATION.fullmatch(posixpath.basename(file.path)):
+    if file.role != schema.SPECIFICATION_ROLE or not re.fullmatch(_SPECIFICATION, posixpath.basename(file.path)):
         yield f"names {file.path}, which is no CDI specification"
     yield from _wrong_place_or_content(node, folder, found, file, "a CDI specification", ())
 

@@ -43,7 +43,7 @@ def _timeless(path: str, entry: Entry) -> Entry:
     if path == PID_FILE and isinstance(entry.content, bytes) and entry.content.strip().isdigit():
         return Entry(entry.kind, entry.mode, entry.owner, SOMEBODYS_PID, entry.xattrs)
     if path in _RECEIPTS and isinstance(entry.content, bytes) and (body := _parsed(entry.content)):
-        content = json.dumps(body | {"copies": [], "config": None}, indent=2).encode() + b"\n"
+        content = json.dumps(body | {"copies": [], "config_toml": None}, indent=2).encode() + b"\n"
         return Entry(entry.kind, entry.mode, entry.owner, content, entry.xattrs)
     return entry
 
