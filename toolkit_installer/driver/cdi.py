@@ -28,7 +28,7 @@ _SECONDS = 120.0
 """Without a persistence daemon NVML initialises every GPU first, which takes seconds for each."""
 _NO_NODES = "no NVIDIA device nodes found"
 """What the generator says where there is none, 1.17 to 1.20."""
-_ERROR = re.compile(r'level=error msg="((?:[^"\\]|\\.)*)"|^(panic: .*)$', re.MULTILINE)
+_ERROR = r'(?m)level=error msg="((?:[^"\\]|\\.)*)"|^(panic: .*)$'
 _LONGEST_SAID = 400
 _HINT = (
     "the driver's libraries and device nodes must be seen from here: --driver-root-ctr-path and "
@@ -136,6 +136,6 @@ class Generator:
     def _require(done: Completed, what: str) -> None:
         """Raise DriverNotReadyError unless it ended well."""
         if done.status != 0:
-            said = ["".join(found) for found in _ERROR.findall(done.errors)] or [done.errors.replace("\n", " ")]
+            said = ["".join(found) for found in re.findall(_ERROR, done.errors)] or [done.errors.replace("\n", " ")]
             words = said[-1].replace("\\n", "; ").replace('\\"', '"')[:_LONGEST_SAID] or "it says nothing"
             raise DriverNotReadyError(f"{what}: {CTK} ends with {done.status}: {words}", hint=_HINT)

@@ -28,11 +28,11 @@ _GPU_CLASSES = ("0x03", "0x12")
 """Base classes of the PCI Code and ID Assignment Specification: display controllers (VGA 0300, 3D 0302), and processing
 accelerators. A card's sound (0403), USB-C (0c03) and serial (0c80) functions, NVSwitches (0680) and the parts of old
 chipsets are no GPUs. A virtual function (SR-IOV), a vGPU in a guest and a GPU split by MIG are of these classes too."""
-_GIVEN_AWAY = re.compile(r"vfio|^pci-stub$|^pciback$|^xen-pciback$")
+_GIVEN_AWAY = r"vfio|^pci-stub$|^pciback$|^xen-pciback$"
 """Drivers that hold a device for virtual machines: vfio-pci and its variants, nvgrace_gpu_vfio_pci among them."""
 _FOR_MACHINES = ("vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback")
 """The sysfs folders of such drivers, which list the devices that they hold."""
-_DEVICE = re.compile(r"nvidia[0-9]+|nvidiactl|nvhost-(?:ctrl-)?gpu|nvgpu")
+_DEVICE = r"nvidia[0-9]+|nvidiactl|nvhost-(?:ctrl-)?gpu|nvgpu"
 """Of the driver of Linux, and of a Tegra's."""
 _DEVICES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvhost-ctrl-gpu", "nvgpu", "dxg")
 """The first device nodes of each kind."""
@@ -118,12 +118,12 @@ def _on_pci(reader: Reader) -> Iterator[tuple[str, bool]]:
             continue
         held = posixpath.basename(reader.link_target(f"{place}/driver") or "")
         kind = _text(reader, f"{place}/device").removeprefix("0x")
-        yield f"PCI {address} (10de:{kind}, {held or 'no driver'})", not _GIVEN_AWAY.search(held)
+        yield f"PCI {address} (10de:{kind}, {held or 'no driver'})", not re.search(_GIVEN_AWAY, held)
 
 
 def _device_nodes(reader: Reader) -> Iterator[str]:
     for name in reader.list("/dev"):
-        if _DEVICE.fullmatch(name):
+        if re.fullmatch(_DEVICE, name):
             yield posixpath.join("/dev", name)
     if reader.status(_DXG) is not None and reader.status(_WSL_LIBRARY) is not None:
         yield _DXG

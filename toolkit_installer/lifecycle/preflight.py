@@ -25,7 +25,7 @@ _SHELL = "/bin/sh"
 _SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
 """What every system has: a root without any is no system, but a few folders of one, or made up."""
 _ELSEWHERE = "choose a folder on another one with --toolkit-install-dir, such as /opt/nvidia or /var/lib/nvidia"
-_RUNTIME_OF_A_TOOLKIT = re.compile(rb"(/[^\"'\s]*)/toolkit/nvidia-container-runtime\b")
+_RUNTIME_OF_A_TOOLKIT = rb"(/[^\"'\s]*)/toolkit/nvidia-container-runtime\b"
 
 
 def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
@@ -86,7 +86,7 @@ def _refuse_another_installation(node: Node, file: EngineFile, folder: str) -> N
 
     They would count as the operator's, and come back on cleanup when their files may be gone.
     """
-    for match in _RUNTIME_OF_A_TOOLKIT.finditer(file.content or b""):
+    for match in re.finditer(_RUNTIME_OF_A_TOOLKIT, file.content or b""):
         other = os.fsdecode(match[1])
         if f"{other}/toolkit" != folder and node.files.is_file(f"{other}/{RECEIPT_FOLDER}/{RECEIPT_FILE}"):
             raise ConfigurationError(

@@ -11,9 +11,7 @@ from toolkit_installer.node.programs import ProgramError, Programs
 LOG_SAYS = "; its log says: "
 _LOG_LINES = 8
 _READ_LINES = 400
-_NO_TROUBLE = re.compile(
-    r"\blevel=(info|debug|trace)\b|^(Starting|Started|Stopping|Stopped) |: Deactivated successfully"
-)
+_NO_TROUBLE = r"\blevel=(info|debug|trace)\b|^(Starting|Started|Stopping|Stopped) |: Deactivated successfully"
 """Log lines without trouble: the engines' harmless levels, and systemd's own progress."""
 
 
@@ -75,4 +73,4 @@ class Services:
         except ProgramError as error:
             return f"({error})"
         lines = [line for line in shown.output.decode(errors="replace").splitlines() if line.strip()]
-        return " | ".join(([line for line in lines if not _NO_TROUBLE.search(line)] or lines)[-_LOG_LINES:])
+        return " | ".join(([line for line in lines if not re.search(_NO_TROUBLE, line)] or lines)[-_LOG_LINES:])

@@ -37,7 +37,7 @@ mount-spec-path = "/etc/nvidia-container-runtime/host-files-for-container.d"
 """
 """Where the payload brings no config.toml: the toolkit's built-in defaults, those that every release understands."""
 
-_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+_LINE = r"\(at line (\d+), column \d+\)"
 
 
 def recipe(
@@ -131,7 +131,7 @@ def _parsed(source: str, path: str) -> Table:
     try:
         return tomllib.loads(source)
     except tomllib.TOMLDecodeError as error:
-        place = _LINE.search(str(error))
+        place = re.search(_LINE, str(error))
         line = int(place[1]) if place else source.count("\n") + 1  # otherwise: at the end of the document
         raise PayloadError(f"is not TOML: {error}", path=path, line=line) from error
     except RecursionError as error:

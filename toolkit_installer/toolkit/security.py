@@ -20,8 +20,8 @@ FIXES: Final[tuple[tuple[Version, str], ...]] = (
 )
 """The releases that closed ways out of a container (NVIDIA's security bulletins)."""
 
-_VERSION_LINE = re.compile(r"^(?P<program>.*?)version:?\s+v?(?P<numbers>\d+\.\d+\.\d+)(?P<rest>\S*)", re.MULTILINE)
-_OTHERS = re.compile(r"\b(runc|crun|lib-)", re.IGNORECASE)
+_VERSION_LINE = r"(?m)^(?P<program>.*?)version:?\s+v?(?P<numbers>\d+\.\d+\.\d+)(?P<rest>\S*)"
+_OTHERS = r"(?i)\b(runc|crun|lib-)"
 
 _DANGEROUS_FEATURES: Final = {
     "allow-ldconfig-from-container": "a program of the container is run with the node's privileges",
@@ -70,8 +70,8 @@ def release(version_output: str) -> str | None:
 
 
 def _own_line(version_output: str) -> re.Match[str] | None:
-    lines = _VERSION_LINE.finditer(version_output)
-    return next((line for line in lines if not _OTHERS.search(line["program"])), None)
+    lines = re.finditer(_VERSION_LINE, version_output)
+    return next((line for line in lines if not re.search(_OTHERS, line["program"])), None)
 
 
 def _version_notes(version_output: str) -> list[str]:

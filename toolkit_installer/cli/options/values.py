@@ -21,7 +21,7 @@ _KERNEL_FOLDERS = ("proc", "sys", "dev")
 _DEFAULT_EXECUTABLES = frozenset({"containerd", "crio"})
 _RESERVED_HANDLERS = frozenset({"runc"})
 
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_CHARACTER = r"[\x00-\x1f\x7f]"
 # Texts, of which each is compiled where it is used first: a start uses few of them.
 _HANDLER = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 # Both halves of a CDI kind follow one rule: https://github.com/cncf-tags/container-device-interface, SPEC.md, "kind".
@@ -81,7 +81,7 @@ def _engines(choices: tuple[str, ...], text: str) -> tuple[str, ...]:
 
 def _is_plain(text: str) -> bool:
     """Tell whether a text is fit to be written into JSON, TOML and a log line."""
-    return _is_writable(text) and _CONTROL_CHARACTER.search(text) is None
+    return _is_writable(text) and re.search(_CONTROL_CHARACTER, text) is None
 
 
 def _is_writable(text: str) -> bool:

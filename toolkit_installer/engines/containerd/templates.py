@@ -23,7 +23,7 @@ BASE = b'{{ template "base" . }}\n'
 _BEGIN = f"# {MARKER}"
 _ADDED_LINE_END = " The line end before this line, too."
 _END = "# End of what toolkit-installer added."
-_BLOCK = re.compile(
+_BLOCK = (
     rb"(?P<end>\r?\n)?"
     + re.escape(_BEGIN.encode())
     + rb"(?P<own>"
@@ -32,14 +32,14 @@ _BLOCK = re.compile(
     + re.escape(_END.encode())
     + rb"(?:\r?\n|\Z)"
 )
-_USES_BASE = re.compile(rb'\{\{-?\s*template\s+"base"')
+_USES_BASE = rb'\{\{-?\s*template\s+"base"'
 _EXTRA_RUNTIMES = b".ExtraRuntimes"
-_TABLE = re.compile(rb"^[ \t]*\[(?P<path>[^\[\]\n]+)\]", re.MULTILINE)
-_BINARY = re.compile(rb"^[ \t]*BinaryName[ \t]*=[ \t]*[\"'](?P<path>[^\"'\n]*)[\"']", re.MULTILINE)
-_CONDITION = re.compile(r'\{\{ if not \(index \.ExtraRuntimes "(?P<name>[^"]+)"\)\.BinaryName \}\}')
+_TABLE = rb"(?m)^[ \t]*\[(?P<path>[^\[\]\n]+)\]"
+_BINARY = rb"(?m)^[ \t]*BinaryName[ \t]*=[ \t]*[\"'](?P<path>[^\"'\n]*)[\"']"
+_CONDITION = r'\{\{ if not \(index \.ExtraRuntimes "(?P<name>[^"]+)"\)\.BinaryName \}\}'
 _CONDITION_END = "{{ end }}"
 _RUNTIMES = "runtimes"
-_VERSION = re.compile(rb"^[ \t]*version[ \t]*=[ \t]*(?P<number>[0-9]+)", re.MULTILINE)
+_VERSION = rb"(?m)^[ \t]*version[ \t]*=[ \t]*(?P<number>[0-9]+)"
 
 
 def version_of(content: bytes, usual: int) -> int:
@@ -47,10 +47,10 @@ def version_of(content: bytes, usual: int) -> int:
 
     Raises ConfigurationError for one that nobody knows here.
     """
-    said = _VERSION.search(without_block(content))
+    said = re.search(_VERSION, without_block(content))
     if said is not None:
         return made_version(int(said["number"]))
-    return usual if _USES_BASE.search(content) else 1
+    return usual if re.search(_USES_BASE, content) else 1
 
 
 def refuse_twice(content: bytes, found: frozenset[str]) -> None:
@@ -62,7 +62,7 @@ def refuse_twice(content: bytes, found: frozenset[str]) -> None:
     base = without_block(content)
     if not is_conditional(base):
         return
-    for table in _TABLE.finditer(base):
+    for table in re.finditer(_TABLE, base):
         if (name := _runtime_of(table["path"])) in found:
             raise ConfigurationError(
                 f"has a runtime {name!r}, and the distribution adds its own once the toolkit is installed and it is "
@@ -74,7 +74,7 @@ def refuse_twice(content: bytes, found: frozenset[str]) -> None:
 
 def is_conditional(base: bytes) -> bool:
     """Tell whether the distribution's own runtimes come into what is made of the template."""
-    return bool(_USES_BASE.search(base)) or _EXTRA_RUNTIMES in base
+    return bool(re.search(_USES_BASE, base)) or _EXTRA_RUNTIMES in base
 
 
 def with_block(content: bytes, part: Part) -> bytes:
@@ -111,16 +111,16 @@ def without_block(content: bytes) -> bytes:
     def rest(found: re.Match[bytes]) -> bytes:
         return b"" if found["own"] is not None else (found["end"] or b"")
 
-    return _BLOCK.sub(rest, content)
+    return re.sub(_BLOCK, rest, content)
 
 
 def meaning(content: bytes, present: frozenset[str]) -> Table:
     """Return what our block in a template adds where the distribution itself registers the runtimes in `present`."""
-    found = _BLOCK.search(content)
+    found = re.search(_BLOCK, content)
     lines = []
     skipped = False
     for line in (found[0].decode() if found is not None else "").splitlines():
-        condition = _CONDITION.fullmatch(line)
+        condition = re.fullmatch(_CONDITION, line)
         if condition is not None:
             skipped = condition["name"] in present
         elif line == _CONDITION_END:
@@ -138,15 +138,15 @@ def named(content: bytes, part: Part) -> frozenset[str]:
     base = without_block(content)
     wanted = dict(part.made)
     found = set()
-    for table in _TABLE.finditer(base):
+    for table in re.finditer(_TABLE, base):
         name = _runtime_of(table["path"])
         if name not in wanted:
             continue
         rest = base[table.end() :]
         following = next(
-            (each for each in _TABLE.finditer(rest) if _runtime_of(each["path"], inner=True) != name), None
+            (each for each in re.finditer(_TABLE, rest) if _runtime_of(each["path"], inner=True) != name), None
         )
-        binary = _BINARY.search(rest[: following.start()] if following is not None else rest)
+        binary = re.search(_BINARY, rest[: following.start()] if following is not None else rest)
         if binary is None or binary["path"].decode(errors="replace") != executable(wanted[name]):
             raise ConfigurationError(
                 f"has a runtime {name!r} of its own, and a second one would keep containerd from starting",

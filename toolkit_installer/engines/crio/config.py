@@ -36,7 +36,7 @@ _NOT_CARRIED = frozenset({_EXECUTABLE, _TYPE, INHERITS, "runtime_config_path"})
 """What is the executable's own: the last two would give ours another runtime's, or are refused beside type oci."""
 _BY_PLATFORM = "platform_runtime_paths"
 """Executables for images of single platforms, in place of `runtime_path`. Ours is for those of Linux."""
-_SETTING = re.compile(r"[a-z][a-z0-9_]*")
+_SETTING = r"[a-z][a-z0-9_]*"
 """The keys of a runtime's table, as CRI-O's manual has them: what it prints has the names of internal fields too."""
 
 CRUN_BY_DEFAULT = (1, 31)
@@ -47,7 +47,7 @@ _BUILT_IN = {
 }
 LOW_LEVEL = ("crun", "runc")
 """The names of the runtimes that CRI-O has by itself, in one release or another."""
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY = r"[A-Za-z0-9_-]+"
 
 
 def _executable(entry: Any) -> str | None:
@@ -126,7 +126,7 @@ def base_configuration(source: Table, start: Table, known: Table, toolkit_folder
     nothing, and is left out.
     """
     runtimes = {
-        name: {key: value for key, value in entry.items() if value and _SETTING.fullmatch(key)}
+        name: {key: value for key, value in entry.items() if value and re.fullmatch(_SETTING, key)}
         for name, entry in runtimes_in(source).items()
         if not beneath(_executable(entry), toolkit_folder)
     }
@@ -230,7 +230,7 @@ def losses(before: Table, after: Table, served: Mapping[str, str], default: str 
     Names that `crio config` does not quote, and so prints as something else, are not looked at.
     """
     old, new = runtimes_in(before), runtimes_in(after)
-    bare = {name: path for name, path in served.items() if _BARE_KEY.fullmatch(name)}
+    bare = {name: path for name, path in served.items() if re.fullmatch(_BARE_KEY, name)}
     wrong = [f"it does not see the handler {name}" for name, path in bare.items() if _executable(new.get(name)) != path]
     found = lookup(after, DEFAULT)
     if default is not None and found != default:

@@ -28,11 +28,11 @@ _KEYS = (
     ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name"),
 )
 """Namespace, pod and container."""
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN = r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 """RFC 1123's forms: what Kubernetes demands of namespaces and containers, and of pods ("Object Names and IDs")."""
-_DOCKERS_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,252}")
-_DOCKERS_ID = re.compile(r"[0-9a-f]{64}")
+_DOCKERS_NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,252}"
+_DOCKERS_ID = r"[0-9a-f]{64}"
 _DOCKERS_FOLDER = "/var/lib/docker/containers"
 """dockerd's data root unless it is told another one; below that, by ID, what it remembers of each container."""
 _REMEMBERED = "config.v2.json"
@@ -51,7 +51,7 @@ def of(identity: str, bundle: Bundle | None) -> str:
         return ""
     specification = _object(f"{bundle.folder}/{_SPECIFICATION}")
     told = _pod(specification.get("annotations"))
-    if told or not _DOCKERS_ID.fullmatch(identity):
+    if told or not re.fullmatch(_DOCKERS_ID, identity):
         return told
     folders = dict.fromkeys([_DOCKERS_FOLDER, *_dockers_folders(specification, identity)])
     for folder in folders:
@@ -59,7 +59,7 @@ def of(identity: str, bundle: Bundle | None) -> str:
         configured = remembered.get("Config")
         told = _pod(configured.get("Labels") if isinstance(configured, dict) else None)
         name = remembered.get("Name")
-        if not told and isinstance(name, str) and _DOCKERS_NAME.fullmatch(name.removeprefix("/")):
+        if not told and isinstance(name, str) and re.fullmatch(_DOCKERS_NAME, name.removeprefix("/")):
             told = f", which docker calls {name.removeprefix('/')},"
         if told:
             return told
@@ -71,8 +71,8 @@ def _pod(said: Any) -> str:
     labels: Mapping[str, Any] = said if isinstance(said, dict) else {}
     for keys in _KEYS:
         namespace, pod, container = (value if isinstance(value := labels.get(key), str) else "" for key in keys)
-        if _LABEL.fullmatch(namespace) and _SUBDOMAIN.fullmatch(pod):
-            which = f" ({container})" if _LABEL.fullmatch(container) else ""
+        if re.fullmatch(_LABEL, namespace) and re.fullmatch(_SUBDOMAIN, pod):
+            which = f" ({container})" if re.fullmatch(_LABEL, container) else ""
             return f" of pod {namespace}/{pod}{which}"
     return ""
 

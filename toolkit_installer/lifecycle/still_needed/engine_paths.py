@@ -51,26 +51,25 @@ CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """Where engines look for CDI specifications (CDI's SPEC.md, "CDI JSON definition")."""
 _FOLDERS = {"hooks_dir": "*.json", "cdi_spec_dirs": "*", "cdi-spec-dirs": "*"}
 """Keys that name folders, and the files in them that are read."""
-_FOLDER_LIST = re.compile(rf"""["']?\b({"|".join(_FOLDERS)})["']?\s*[=:]\s*\[([^\]\[]{{0,4096}})\]""")
-_QUOTED = re.compile(r"""["']([^"'\n]+)["']""")
-_FLAG = re.compile(
+_FOLDER_LIST = rf"""["']?\b({"|".join(_FOLDERS)})["']?\s*[=:]\s*\[([^\]\[]{{0,4096}})\]"""
+_QUOTED = r"""["']([^"'\n]+)["']"""
+_FLAG = (
     r"""(?:^|[\s"'=])(?:--?config(?:-file)?|-c|CONTAINER_CONFIG|CONTAINERS_CONF(?:_OVERRIDE)?)(?:[= ]|\s|\\\n)\s*"""
     r"""(?:"(/[^"\n]+)|'(/[^'\n]+)|(/[^\s"'\\]+))"""
 )
 """How a command line, or a variable, names an engine's file."""
-_QUOTED_FLAG = re.compile(r"""(["'])--?config(?:-file)?=(/[^"'\n]+)\1""")
+_QUOTED_FLAG = r"""(["'])--?config(?:-file)?=(/[^"'\n]+)\1"""
 """The same, all of it in quotes: then blanks are part of the path."""
-_ENVIRONMENT_FILE = re.compile(r"^[ \t]*EnvironmentFile[ \t]*=[ \t]*-?(/[^\n]*)", re.MULTILINE)
+_ENVIRONMENT_FILE = r"(?m)^[ \t]*EnvironmentFile[ \t]*=[ \t]*-?(/[^\n]*)"
 """How a unit names a file with variables for its command line (systemd.exec(5))."""
-_FLAG_FOLDER = re.compile(
-    r"""(?:--?|CONTAINER_|(?<=\s)-(?=d))(config[-_]dir|hooks[-_]dir|cdi[-_]spec[-_]dirs?|d)"""
-    r"""(?:[= ]|\s|\\\n)\s*["']?(/[^\s"'\\]+)""",
-    re.IGNORECASE,
+_FLAG_FOLDER = (
+    r"""(?i)(?:--?|CONTAINER_|(?<=\s)-(?=d))(config[-_]dir|hooks[-_]dir|cdi[-_]spec[-_]dirs?|d)"""
+    r"""(?:[= ]|\s|\\\n)\s*["']?(/[^\s"'\\]+)"""
 )
 """How a command line, or a variable, names a folder whose files are all read."""
 _FOLLOWED = frozenset({"base_runtime_spec", "ConfigPath", "runtime_config_path"})
 """Keys whose value is a file that is read as well."""
-_IMPORTS = re.compile(r"^[ \t]*imports[ \t]*=\s*\[([^\]]{0,4096})\]", re.MULTILINE)
+_IMPORTS = r"(?m)^[ \t]*imports[ \t]*=\s*\[([^\]]{0,4096})\]"
 """Imports in what is no TOML: a template, or a broken file."""
 
 
@@ -105,11 +104,11 @@ def told(node: Node) -> Iterator[str]:
 
 def _flagged(text: str) -> Iterator[str]:
     """Yield the files, and the files in the folders, that a command line names."""
-    yield from ("".join(match) for match in _FLAG.findall(text))
-    for kind, folder in _FLAG_FOLDER.findall(text):
+    yield from ("".join(match) for match in re.findall(_FLAG, text))
+    for kind, folder in re.findall(_FLAG_FOLDER, text):
         yield posixpath.join(folder, _FOLDERS.get(kind.lower().replace("-", "_"), "*"))
-    yield from (path for _, path in _QUOTED_FLAG.findall(text))
-    yield from (path.strip() for path in _ENVIRONMENT_FILE.findall(text))
+    yield from (path for _, path in re.findall(_QUOTED_FLAG, text))
+    yield from (path.strip() for path in re.findall(_ENVIRONMENT_FILE, text))
 
 
 def named_by(content: bytes, path: str) -> Iterator[str]:
@@ -118,9 +117,10 @@ def named_by(content: bytes, path: str) -> Iterator[str]:
     try:
         yield from containerd_files.imports(content, path)
     except ConfigurationError:  # a template, or broken: what it imports is imported all the same, or will be
-        for listed in _IMPORTS.findall(text):
+        for listed in re.findall(_IMPORTS, text):
             yield from (
-                posixpath.normpath(posixpath.join(posixpath.dirname(path), each)) for each in _QUOTED.findall(listed)
+                posixpath.normpath(posixpath.join(posixpath.dirname(path), each))
+                for each in re.findall(_QUOTED, listed)
             )
     yield from _flagged(text)
     for key, value in mentions.pairs(content):
@@ -128,5 +128,7 @@ def named_by(content: bytes, path: str) -> Iterator[str]:
             yield posixpath.join(value, _FOLDERS[key])
         elif value.startswith("/") and key in _FOLLOWED:
             yield value
-    for match in _FOLDER_LIST.finditer(text):
-        yield from (posixpath.join(each, _FOLDERS[match[1]]) for each in _QUOTED.findall(match[2]) if each[:1] == "/")
+    for match in re.finditer(_FOLDER_LIST, text):
+        yield from (
+            posixpath.join(each, _FOLDERS[match[1]]) for each in re.findall(_QUOTED, match[2]) if each[:1] == "/"
+        )

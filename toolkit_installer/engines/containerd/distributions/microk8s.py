@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _CURRENT = "/var/snap/microk8s/current/args"
 _MADE = "containerd.toml"
 _TEMPLATE = "containerd-template.toml"
-_STARTED_WITH = re.compile(r"/microk8s/[^/]+/args/containerd\.toml\Z")
+_STARTED_WITH = r"/microk8s/[^/]+/args/containerd\.toml\Z"
 _COMMON = "/var/snap/microk8s/common"
 
 
@@ -28,7 +28,7 @@ class _Microk8s(Generating, frozen=True, kw_only=True):
         """Return the layout of a template that is there."""
         from toolkit_installer.engines.containerd import layouts  # noqa: PLC0415  # see generating
 
-        if _STARTED_WITH.search(config):
+        if re.search(_STARTED_WITH, config):
             config = posixpath.join(posixpath.dirname(config), _TEMPLATE)
         content = read(config) if posixpath.basename(config) == _TEMPLATE else None
         if content is None:
