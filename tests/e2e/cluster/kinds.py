@@ -15,7 +15,7 @@ from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.built.releases import Suite
 from tests.support.engines import images
-from tests.support.engines.cri_client import status_command
+from tests.support.engines.cri_client import CriStatuses
 
 CNI = Path("/usr/lib/cni")
 """The plugins of Debian's package containernetworking-plugins."""
@@ -122,12 +122,12 @@ class Kind:
             host.run("ctr", "--namespace=k8s.io", "images", "import", _ARCHIVE, within=300)
         place.unlink()
 
-    def handlers(self, host: Host) -> frozenset[str]:
+    def handlers(self, host: Host, statuses: CriStatuses) -> frozenset[str]:
         """Return the names of the handlers that the live engine serves."""
         if self.unit == "docker":
             shown = json.loads(host.run("docker", "info", "--format", "{{json .Runtimes}}").stdout)
             return frozenset(name for name in shown if not name.startswith("io.containerd."))
-        told = json.loads(host.run(*status_command(self.socket, 60), within=90).stdout)
+        told = statuses.ask(host.path(self.socket))
         found = told["handlers"] if self.unit == "crio" else told["config"]["containerd"]["runtimes"]
         return frozenset(found) - {""}
 

@@ -18,6 +18,7 @@ from tests.e2e.cluster.kinds import CNI_CONFIGURATION
 from tests.e2e.hosts import gpu_host
 from tests.e2e.hosts.hardware import Hardware, connect
 from tests.e2e.hosts.host import Host
+from tests.support.engines.cri_client import CriStatuses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,7 @@ KEPT = "/var/log/kept"
 """Where a node has the logs of the installer's pods after these are gone."""
 _STARTS = "/run/engine-starts"
 _POLL = 0.05
+_ANSWER_SECONDS = 60.0
 # The kernel is everybody's, and a kubelet would set these: it finds them as it wants them.
 _SETTINGS = {
     "vm/overcommit_memory": 1,
@@ -39,12 +41,12 @@ _SETTINGS = {
     "kernel/keys/root_maxbytes": 25000000,
 }
 # A container's log goes with its pod, and a test wants to know what it said. A log that the engine has somewhere else,
-# as docker has, can only be copied.
+# as docker has, can only be copied, and often, lest its last lines are lost; the others are linked once.
 _KEEP_LOGS = f"""\
 [Unit]
 DefaultDependencies=no
 [Service]
-ExecStart=/bin/sh -c 'mkdir -p {KEPT}; while sleep .5; do cp @HOW@ /var/log/pods/toolkit-* {KEPT}; done'
+ExecStart=/bin/sh -c 'mkdir -p {KEPT}; while sleep @PAUSE@; do cp @HOW@ /var/log/pods/toolkit-* {KEPT}; done'
 StandardError=null
 """
 _CHANGING = (
@@ -76,6 +78,7 @@ class Node:
         self.hardware = Hardware(self._folder / "disk")
         self.host = Host(self.hardware.disk, release=release, shown=[programs], hardware=self.hardware)
         self._files = Files()
+        self._statuses = CriStatuses(_ANSWER_SECONDS)
         self._driver = False
 
     def __enter__(self) -> Self:
@@ -89,10 +92,10 @@ class Node:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self.host.close()
-        finally:
-            self.hardware.__exit__()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.hardware.__exit__)
+            stack.callback(self.host.close)
+            self._statuses.close()
 
     # --- as a machine ---
 
@@ -120,7 +123,7 @@ class Node:
             f"/etc/systemd/system/{self.kind.unit}.service.d/count.conf": (
                 f"[Service]\nExecStartPre=/bin/sh -c 'echo start >>{_STARTS}'\n"
             ),
-            "/etc/systemd/system/keep-logs.service": _KEEP_LOGS.replace("@HOW@", "-rLf" if self.kind.below else "-rlf"),
+            "/etc/systemd/system/keep-logs.service": _keep_logs(copied=self.kind.below is not None),
             **self.kind.files,
         }.items():
             self.host.path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -216,7 +219,7 @@ KillMode=process
 
     def handlers(self) -> frozenset[str]:
         """Return the names of the handlers that the live engine serves."""
-        return self.kind.handlers(self.host)
+        return self.kind.handlers(self.host, self._statuses)
 
     def differences(self) -> dict[str, State]:
         """Return what tells its files from those of the machine that the tests run on, each with all that it is.
@@ -251,6 +254,11 @@ class SmallDisk:
     def files(self) -> list[Path]:
         """Return all that is on it."""
         return list(self.host.path(self.place).rglob("*"))
+
+
+def _keep_logs(*, copied: bool) -> str:
+    how, pause = ("-rLf", ".5") if copied else ("-rlf", "1")
+    return _KEEP_LOGS.replace("@HOW@", how).replace("@PAUSE@", pause)
 
 
 def _cni(network: str) -> str:

@@ -1,14 +1,15 @@
 """Asks a CRI socket, as a program of its own, so that grpc's threads stay out of the test process.
 
     cri_program.py status SOCKET SECONDS          the verbose Status, as JSON
+    cri_program.py statuses - SECONDS             the same for each line on stdin, which is a socket
     cri_program.py calls SOCKET SECONDS [FLAG]    one call a line on stdin, one answer a line on stdout
 
 It speaks the protocol by hand, field numbers as in k8s.io/cri-api `runtime/v1/api.proto`, so that a mistake in the
 installer's own stubs cannot hide here.
 
 Of the status there are `conditions` (name to true or false), `handlers` (names; empty before containerd 2.0) and
-`config` (the CRI plugin's effective configuration). Exit code 1 and the reason on stderr when there was no answer in
-time.
+`config` (the CRI plugin's effective configuration). Where there was no answer in time, exit code 1 and the reason on
+stderr, or `{"error": TEXT}` for a line of `statuses`.
 
 A call is a JSON list: the method (of the RuntimeService where no other is named, as in `ImageService/PullImage`), the
 request as an object from field number to value (a string, a number, an object for a message, a list for a repeated
@@ -81,6 +82,16 @@ def status(socket: str, seconds: float) -> dict[str, object]:
     return {"conditions": conditions, "handlers": handlers, "config": config}
 
 
+def serve_statuses(seconds: float) -> None:
+    """Print the status of each socket that comes on stdin."""
+    for line in sys.stdin:
+        try:
+            told = status(line.rstrip("\n"), seconds)
+        except grpc.RpcError as error:
+            told = {"error": str(error)}
+        print(json.dumps(told), flush=True)  # noqa: T201  # see above
+
+
 def message(content: dict[str, Any]) -> bytes:
     """Return a protobuf message."""
     return b"".join(
@@ -134,6 +145,9 @@ def main(what: str, socket: str, seconds: str, *flag: str) -> None:
             print(json.dumps(status(socket, float(seconds))))  # noqa: T201  # this program's answer
         except grpc.RpcError as error:
             sys.exit(f"cri_program: {error}")
+        return
+    if what == "statuses":
+        serve_statuses(float(seconds))
         return
     if flag:  # a kubelet's
         Path("/proc/self/comm").write_text("kubelet")
