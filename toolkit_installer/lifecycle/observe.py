@@ -105,10 +105,12 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
     wanted = layout.sources(target.payload)
     names = dict.fromkeys([*wanted, *recorded])
     copies = Copies(node, folder, source)
+    # before anything is read: what changes later is not taken for what it was
+    looked_at = (copies.taken(name, path) for name, path in wanted.items() if path is not None)
+    stood = tuple(each for each in looked_at if each is not None)
     remembered = receipt.copies if receipt is not None and not target.settings.toolkit.verify_payload else ()
-    known = copies.still(remembered, wanted)
-    stamps = [copies.taken(name, path) for name, path in wanted.items() if path is not None]
-    states = {name: installed(node, folder, name, wanted[name] if name in known else None) for name in names}
+    known = {each.name: each.source for each in stood if each in remembered}
+    states = {name: installed(node, folder, name, known.get(name)) for name in names}
     present = {name: state for name, state in states.items() if state is not None}
 
     def in_use() -> bool:
@@ -125,7 +127,6 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
     # nothing stands where a first install puts these: what is there to be compared is read, and nothing else
     to_read = {path for name, path in wanted.items() if path is not None and name in present and name not in known}
     digests = {path: source.digest(path) for path in to_read}
-    stood = tuple(each for each in stamps if each is not None)
     made = _made(node, folder, present, receipt)
     return ToolkitFacts(folder, tuple(recorded), present, digests, stood, made, in_use, named)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.disk.reading import Identity
@@ -38,14 +38,6 @@ class Copies:
         if settled and not all(each.will_differ() for each in identities):
             return None
         return Copy(name, source, *(each.stamp for each in identities))
-
-    def still(self, recorded: Iterable[Copy], wanted: Mapping[str, str | None]) -> frozenset[str]:
-        """Return the names of the recorded copies that are still what they were, of those sources that are wanted."""
-        return frozenset(
-            each.name
-            for each in recorded
-            if wanted.get(each.name) == each.source and self.taken(each.name, each.source) == each
-        )
 
     def settled(self, copies: Iterable[Copy]) -> tuple[Copy, ...]:
         """Return those that nobody has changed since their stamps were taken, and that any change from now on shows."""
