@@ -50,8 +50,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have the tests with a cluster of their own come first: beside the one that others share it would be one too many.
 
     Each systemd and kubelet of a node takes some of the inotify instances that the kernel gives a user, which are 128.
+    Then those that take minutes: a worker that begins one of them last keeps the others waiting.
     """
-    items.sort(key=lambda item: "audited" not in getattr(item, "fixturenames", ()))
+    items.sort(
+        key=lambda item: (
+            "audited" not in getattr(item, "fixturenames", ()),
+            item.get_closest_marker("minutes") is None,
+        )
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -69,6 +69,7 @@ def configured(installation: Installation, request: pytest.FixtureRequest) -> It
     [("apiserver", outages.SECONDS), ("etcd", outages.BEYOND_A_GRACE_PERIOD)],
     ids=["apiserver", "etcd"],
 )
+@pytest.mark.minutes
 def test_all_pods_are_replaced_during_an_outage_of_the_control_plane(
     configured: RealCluster, program: str, seconds: float
 ) -> None:

@@ -41,6 +41,7 @@ def test_on_containerd_and_docker_the_toolkit_stays_for_running_gpu_pods_and_uni
     cluster.assert_undisturbed()
 
 
+@pytest.mark.minutes
 def test_on_crio_the_node_stays_configured_for_running_gpu_pods_and_uninstall_gives_it_back_after_them(
     cluster: RealCluster,
 ) -> None:

@@ -11,6 +11,7 @@ from tests.e2e.hosts.machine import HANDLERS
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.minutes
 def test_a_node_whose_pod_cannot_ask_amid_a_deletion_stays_configured_and_uninstall_gives_it_back(
     cluster: RealCluster,
 ) -> None:

@@ -23,6 +23,7 @@ def starts(cluster: RealCluster) -> list[int]:
     return [node.engine_starts() for node in cluster.nodes.values()]
 
 
+@pytest.mark.minutes
 def test_deleted_at_any_time_while_it_starts_it_leaves_no_node_configured(cluster: RealCluster) -> None:
     started = time.monotonic()
     cluster.apply()
