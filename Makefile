@@ -55,6 +55,15 @@ test-changed: .venv/installed ## the tests nearest to what was changed since SIN
 	[ -n "$$tests" ] || { echo 'make test-changed: no module was changed since $(or $(SINCE),HEAD)'; exit 0; }; \
 	$(call PYTEST,2) $$tests $(ARGS)
 
+.cache/mutants-venv/locked: locks/mutants.txt $(SETUP)/make-venv
+	@mkdir -p .cache
+	@PYTHON='$(PYTHON)' $(SETUP)/make-venv .cache/mutants-venv locks/mutants.txt
+	@touch $@
+
+.PHONY: mutants
+mutants: .venv/installed .cache/mutants-venv/locked ## COUNT mutants of the program, 100, chosen by SEED: whether make test notices
+	@$(BIN)/python -m tests.mutants.run $(or $(SEED),1) $(or $(COUNT),100)
+
 .PHONY: test-all
 test-all: .venv/installed ## the same tests whole: each sweep at every instant, error and edit
 	@$(call PYTEST,1) $(ARGS)
@@ -101,6 +110,7 @@ lock: .venv/locked ## the locks anew, with the newest versions that pyproject.to
 	@$(LOCK) --upgrade pyproject.toml --output-file locks/runtime.txt
 	@$(LOCK) --upgrade --group image --output-file locks/build.txt
 	@$(LOCK) --upgrade pyproject.toml --group dev --output-file locks/dev.txt
+	@$(LOCK) --upgrade --group mutants --output-file locks/mutants.txt
 	@$(MAKE) --no-print-directory images/sbom.cdx.json
 	@rm -f .venv/locked
 

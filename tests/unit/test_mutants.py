@@ -1,0 +1,52 @@
+"""What `make mutants` counts, what it leaves out, and how it reads what pytest says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutants import run
+from tests.mutants.run import Mutant
+
+FIRST = Mutant("toolkit_installer/a.py", "x = 1", "x = 2", "x = 2\n")
+SECOND = Mutant("toolkit_installer/b.py", "x = 1", "x = 2", "x = 2\n")
+
+
+def entry(reason: str) -> str:
+    return (
+        f'[[mutant]]\npath = "{FIRST.path}"\nbefore = "{FIRST.before}"\nafter = "{FIRST.after}"\nreason = "{reason}"\n'
+    )
+
+
+def test_what_the_memory_names_is_not_counted_and_another_takes_its_place() -> None:
+    known = run.remembered(entry("Nothing reads it."))
+    assert list(known.values()) == ["Nothing reads it."]
+    assert run.sample([FIRST, SECOND], known, 1) == [SECOND]
+    assert run.sample([FIRST, SECOND], {}, 1) == [FIRST]
+
+
+def test_an_equivalent_mutant_has_a_reason() -> None:
+    with pytest.raises(ValueError, match="has no reason"):
+        run.remembered(entry(" "))
+
+
+def test_the_memory_can_be_read() -> None:
+    run.remembered(run.MEMORY.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "killed, tried, sufficient", [(97, 100, True), (96, 100, False), (32, 33, False), (0, 0, True)]
+)
+def test_97_of_100_are_enough(killed: int, tried: int, *, sufficient: bool) -> None:
+    assert run.enough(killed, tried) is sufficient
+
+
+def test_the_test_that_noticed_is_named_without_its_reason() -> None:
+    assert run.why("F\nFAILED tests/unit/test_a.py::test_b - AssertionError\n1 failed\n", 1) == (
+        "FAILED tests/unit/test_a.py::test_b"
+    )
+    assert run.why("cannot import conftest", 4) == "pytest exited with 4: cannot import conftest"
+    assert run.why("", -9) == "pytest exited with -9: "
+
+
+def test_a_survivor_is_shown_as_a_difference() -> None:
+    assert "-x = 1\n+x = 2\n" in run.diff("x = 1\n", FIRST)
