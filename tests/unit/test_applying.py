@@ -1,0 +1,195 @@
+"""What stands in the receipt at each point of applying, and what becomes of it where the change fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, InstallerError
+from toolkit_installer.lifecycle import apply
+from toolkit_installer.lifecycle.apply import Applier
+from toolkit_installer.lifecycle.reload import NotServedError
+from toolkit_installer.node.disk.files import ChangedMeanwhileError
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.receipt.schema import Receipt, State
+
+FOLDER = "/usr/local/nvidia/toolkit"
+OLD = Receipt(State.INSTALLED, "1", FOLDER, ("old", "both"), ("/usr/local",), "/run/toolkit.pid", (), ())
+BEGUN = dataclasses.replace(OLD, state=State.APPLYING, toolkit_files=("both", "new"), folders=("/usr/local", FOLDER))
+SETTLED = dataclasses.replace(BEGUN, state=State.INSTALLED)
+
+
+class Played:
+    """The receipt's store, its recorder and the budget, all in one: each notes what is asked of it."""
+
+    def __init__(self, there: Receipt | None) -> None:
+        self.there = there
+        self.folder = "/store"
+        self.done: list[Any] = []
+        self.refused: set[State] = set()
+
+    def require_reload(self) -> None:
+        self.done.append("budget")
+
+    def require_recordable(self, _seen: object) -> None:
+        self.done.append("recordable")
+
+    def prepare(self) -> tuple[str, ...]:
+        return ("/made",)
+
+    def load(self) -> Receipt | None:
+        return self.there
+
+    def begun(self, _seen: object, created: tuple[str, ...]) -> Receipt:
+        assert created == ("/made",)
+        return BEGUN
+
+    def save(self, receipt: Receipt, originals: object) -> None:
+        if receipt.state in self.refused:
+            raise NodeError("no space is left", path=self.folder)
+        self.done.append((receipt, originals))
+
+    def tidy(self, receipt: Receipt) -> None:
+        self.done.append(("tidied", receipt.state))
+
+
+@pytest.fixture
+def played() -> Played:
+    return Played(OLD)
+
+
+@pytest.fixture
+def applier(played: Played, monkeypatch: pytest.MonkeyPatch) -> Applier:
+    made = Applier.__new__(Applier)
+    parts = {"node": object(), "store": played, "recorder": played, "budget": played}
+    vars(made).update(parts, switcher=SimpleNamespace(unseen=False))
+    monkeypatch.setattr(made, "_change", lambda _seen, _receipt: played.done.append("change"))
+    monkeypatch.setattr(apply.record, "settled", lambda _seen, _receipt: SETTLED)
+    monkeypatch.setattr(
+        apply.toolkit_files, "remove", lambda _node, folder, name: played.done.append(f"removed {folder}/{name}")
+    )
+    return made
+
+
+def seen(*, reload_why: str = "", receipt: Receipt | None = OLD) -> Any:
+    engines = [SimpleNamespace(name="first", reload_why=reload_why), SimpleNamespace(name="second", reload_why="")]
+    toolkit = SimpleNamespace(folder=FOLDER, remove=("old",), present=("both",))
+    plan = SimpleNamespace(engines=engines, specifications=("a", "b"), device_nodes=(), toolkit=toolkit)
+    return SimpleNamespace(plan=plan, receipt=receipt, originals={"sha": b"before"})
+
+
+@pytest.mark.parametrize("reload_why, first", [("its files changed", ["budget"]), ("", [])])
+def test_the_record_comes_before_the_change_and_what_is_no_longer_needed_goes_last(
+    applier: Applier, played: Played, reload_why: str, first: list[str]
+) -> None:
+    applier.apply(seen(reload_why=reload_why))
+    assert played.done == [
+        *first,
+        "recordable",
+        (BEGUN, {"sha": b"before"}),
+        "change",
+        (SETTLED, {}),
+        ("tidied", State.INSTALLED),
+        f"removed {FOLDER}/old",
+    ]
+
+
+def test_a_plan_about_another_record_than_the_one_that_lies_there_is_not_carried_out(
+    applier: Applier, played: Played
+) -> None:
+    played.there = None
+    with pytest.raises(ChangedMeanwhileError):
+        applier.apply(seen())
+    assert played.done == ["recordable"]
+
+
+def fail(applier: Applier, monkeypatch: pytest.MonkeyPatch, error: InstallerError, *failures: InstallerError) -> None:
+    """Let the change fail, and of what is given back each engine in turn."""
+    order = {"first": None, "second": None} | dict(zip(("second", "first"), failures, strict=False))
+
+    def change(_seen: object, _receipt: object) -> None:
+        raise error
+
+    def back(work: Any, why: object) -> InstallerError | None:
+        assert why is error
+        applier.store.done.append(f"back {work.name}")  # type: ignore[attr-defined]
+        return order[work.name]
+
+    monkeypatch.setattr(applier, "_change", change)
+    monkeypatch.setattr(applier, "_tried_back", back)
+    monkeypatch.setattr(applier, "_tried_replacing", lambda made: applier.store.done.append(f"replaced {made}"))  # type: ignore[attr-defined]
+
+
+def test_a_failed_change_is_taken_back_in_reverse_and_the_old_record_keeps_what_is_new(
+    applier: Applier, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(applier, monkeypatch, ConfigurationError("no"))
+    with pytest.raises(ConfigurationError):
+        applier.apply(seen())
+    kept = dataclasses.replace(OLD, toolkit_files=("old", "both", "new"), folders=("/usr/local", FOLDER))
+    assert played.done[2:] == ["back second", "back first", "replaced a", "replaced b", (kept, {})]
+
+
+def test_of_several_failures_an_engine_that_is_down_is_told_and_the_record_says_that_a_change_is_under_way(
+    applier: Applier, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    down = EngineDownError("down")
+    fail(applier, monkeypatch, ConfigurationError("no"), ConfigurationError("its file"), down)
+    with pytest.raises(EngineDownError) as told:
+        applier.apply(seen())
+    assert told.value is down
+    assert played.done[-1] == "replaced b"
+
+
+def test_an_old_record_that_cannot_be_written_back_is_told_and_hides_no_reason(
+    applier: Applier, played: Played, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+) -> None:
+    fail(applier, monkeypatch, ConfigurationError("no"))
+    played.refused = {State.INSTALLED}
+    with pytest.raises(ConfigurationError):
+        applier.apply(seen())
+    assert "the next run repairs it" in logged.getvalue()
+
+
+@pytest.mark.parametrize("unseen, words", [(False, "is back, and it answers"), (True, "is restarted by systemd once")])
+def test_an_engine_that_did_not_serve_the_change_is_told_as_one_that_rejected_it(
+    applier: Applier, monkeypatch: pytest.MonkeyPatch, words: str, *, unseen: bool
+) -> None:
+    applier.switcher.unseen = unseen
+    error = NotServedError("nvidia is missing", answers=True)
+    fail(applier, monkeypatch, error)
+    with pytest.raises(EngineRejectedError, match=words) as told:
+        applier.apply(seen())
+    assert told.value.__cause__ is error
+
+
+@pytest.mark.parametrize("named, held, removed", [(False, False, ("new",)), (True, False, None), (False, True, None)])
+def test_without_an_old_record_what_is_new_goes_unless_somebody_needs_it(
+    applier: Applier,
+    played: Played,
+    monkeypatch: pytest.MonkeyPatch,
+    logged: io.StringIO,
+    removed: tuple[str, ...] | None,
+    *,
+    named: bool,
+    held: bool,
+) -> None:
+    played.there = None
+    gone: list[tuple[str, ...]] = []
+    monkeypatch.setattr(apply.toolkit_files, "remove_all", lambda _node, receipt: gone.append(receipt.toolkit_files))
+    monkeypatch.setattr(apply.toolkit_files, "remove_folders", lambda *_: played.done.append("folders"))
+    monkeypatch.setattr(apply.named_in_files, "known_files", lambda _receipt: ())
+    found = [SimpleNamespace(file=Path("/etc/x"), line=7)] if named else []
+    monkeypatch.setattr(apply.named_in_files, "naming", lambda *_, **_known: found)
+    monkeypatch.setattr(apply.holders, "held", lambda *_: held)
+    fail(applier, monkeypatch, ConfigurationError("no"))
+    with pytest.raises(ConfigurationError):
+        applier.apply(seen(receipt=None))
+    assert gone == ([] if removed is None else [removed])
+    assert ("Left the toolkit in place" in logged.getvalue()) is named
+    assert played.done[-1] == "folders"
