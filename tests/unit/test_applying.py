@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, InstallerError
@@ -16,12 +16,15 @@ from toolkit_installer.lifecycle.apply import Applier
 from toolkit_installer.lifecycle.reload import NotServedError
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.disk.root import NodeError
-from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.receipt.schema import Copy, Receipt, State
 
 FOLDER = "/usr/local/nvidia/toolkit"
 OLD = Receipt(State.INSTALLED, "1", FOLDER, ("old", "both"), ("/usr/local",), "/run/toolkit.pid", (), ())
-BEGUN = dataclasses.replace(OLD, state=State.APPLYING, toolkit_files=("both", "new"), folders=("/usr/local", FOLDER))
-SETTLED = dataclasses.replace(BEGUN, state=State.INSTALLED)
+BEGUN = msgspec.structs.replace(
+    OLD, state=State.APPLYING, toolkit_files=("both", "new"), folders=("/usr/local", FOLDER)
+)
+COPIES = (Copy("both", "/usr/bin/both", "1 2 3 4", "1 2 3 5"),)
+SETTLED = msgspec.structs.replace(BEGUN, state=State.INSTALLED)
 
 
 class Played:
@@ -68,8 +71,17 @@ def applier(played: Played, monkeypatch: pytest.MonkeyPatch) -> Applier:
     made = Applier.__new__(Applier)
     parts = {"node": object(), "store": played, "recorder": played, "budget": played}
     vars(made).update(parts, switcher=SimpleNamespace(unseen=False))
-    monkeypatch.setattr(made, "_change", lambda _seen, _receipt: played.done.append("change"))
-    monkeypatch.setattr(apply.record, "settled", lambda _seen, _receipt: SETTLED)
+
+    def change(_seen: object, _receipt: Receipt) -> tuple[Copy, ...]:
+        played.done.append("change")
+        return COPIES
+
+    def settled(_seen: object, _receipt: Receipt, copies: tuple[Copy, ...]) -> Receipt:
+        assert copies == COPIES
+        return SETTLED
+
+    monkeypatch.setattr(made, "_change", change)
+    monkeypatch.setattr(apply.record, "settled", settled)
     monkeypatch.setattr(
         apply.toolkit_files, "remove", lambda _node, folder, name: played.done.append(f"removed {folder}/{name}")
     )
@@ -131,7 +143,7 @@ def test_a_failed_change_is_taken_back_in_reverse_and_the_old_record_keeps_what_
     fail(applier, monkeypatch, ConfigurationError("no"))
     with pytest.raises(ConfigurationError):
         applier.apply(seen())
-    kept = dataclasses.replace(OLD, toolkit_files=("old", "both", "new"), folders=("/usr/local", FOLDER))
+    kept = msgspec.structs.replace(OLD, toolkit_files=("old", "both", "new"), folders=("/usr/local", FOLDER))
     assert played.done[2:] == ["back second", "back first", "replaced a", "replaced b", (kept, {})]
 
 
