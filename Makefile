@@ -89,9 +89,8 @@ layers: .venv/installed ## docs/layers.svg anew: the layers of the package, from
 	@$(BIN)/python -m tests.support.layers
 
 .PHONY: bench
-bench: .venv/installed ## the measurements
-	@set -- tests/bench/bench_*.py; [ -e "$$1" ] || { echo 'make bench: nothing to measure yet'; exit 0; }; \
-	for script; do $(BIN)/python "$$script"; done
+bench: .venv/installed ## the measurements, beside NVIDIA's own installer; writes docs/performance.md. ARGS=--short counts alone
+	@$(BIN)/python -m tests.bench $(ARGS)
 
 .PHONY: image
 image: ## the container image; images/build says what can be given to it

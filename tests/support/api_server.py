@@ -169,6 +169,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body.encode()) + self.server.cluster.promised))
         if code // 100 == 3:
             self.send_header("Location", "/elsewhere")
+        if code == http.HTTPStatus.TOO_MANY_REQUESTS:
+            self.send_header("Retry-After", "1")
         self.end_headers()
         self.wfile.write(body.encode())
 

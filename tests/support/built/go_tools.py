@@ -71,11 +71,16 @@ class Tool:
 
 _NVIDIA = "github.com/NVIDIA/nvidia-container-toolkit"
 _NVIDIA_VERSION = "v1.19.0"
-# lazy, as its own Makefile has it: NVML's symbols are the driver's, and there may be none
-_NVIDIA_LINKING = (
-    f"{_SMALLER} -X {_NVIDIA}/internal/info.version={_NVIDIA_VERSION[1:]} '-extldflags=-Wl,--export-dynamic "
-    "-Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'"
-)
+_NEWEST_PEER_VERSION = "v1.20.1"
+
+
+def _nvidia_linking(version: str) -> str:
+    """Link lazily, as its own Makefile has it: NVML's symbols are the driver's, and there may be none."""
+    return (
+        f"{_SMALLER} -X {_NVIDIA}/internal/info.version={version[1:]} '-extldflags=-Wl,--export-dynamic "
+        "-Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'"
+    )
+
 
 TOOLKIT = Tool(  # the release that the payloads of the tests are made like
     name="nvidia-container-toolkit",
@@ -89,7 +94,7 @@ TOOLKIT = Tool(  # the release that the payloads of the tests are made like
         "cmd/nvidia-container-runtime-hook",
         "cmd/nvidia-ctk",
     ),
-    linking=_NVIDIA_LINKING,
+    linking=_nvidia_linking(_NVIDIA_VERSION),
     cgo=True,
 )
 PEER = Tool(  # the same release: what its own installer does with the same files
@@ -97,8 +102,11 @@ PEER = Tool(  # the same release: what its own installer does with the same file
     module=_NVIDIA,
     version=_NVIDIA_VERSION,
     commands=("cmd/nvidia-ctk-installer",),
-    linking=_NVIDIA_LINKING,
+    linking=_nvidia_linking(_NVIDIA_VERSION),
     cgo=True,
+)
+NEWEST_PEER = dataclasses.replace(  # what make bench measures beside ours
+    PEER, version=_NEWEST_PEER_VERSION, linking=_nvidia_linking(_NEWEST_PEER_VERSION)
 )
 CONTAINERD = Tool(  # the newest 2.x: Debian's newest is 2.1 to 2.3, and 2.3 came with version 4 of the configuration
     name="containerd",

@@ -1,0 +1,73 @@
+"""Measures, prints one screen, and makes docs/performance.md.
+
+python -m tests.bench               all but the fleet
+python -m tests.bench --short       counts alone, in a minute: what they come to is the exit code
+python -m tests.bench --fleet       the fleet alone; --nodes says how many
+python -m tests.bench --page        makes the page of what was measured before
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench import counts, fleet, growing, idling, machine, page, peer, starting, table
+from tests.support import payloads
+
+
+def _measure(folder: Path, rounds: int) -> None:
+    """Measure all figures, print them, and write the data file."""
+    program = peer.built()
+    payload = payloads.build(folder / "payload")
+    figures = [
+        *starting.figures(folder / "starting", program, rounds),
+        *idling.figures(folder, payload, program),
+        *growing.of_edits(folder, payload, program, rounds),
+        *growing.of_payloads(folder / "payloads", program, rounds),
+        *growing.of_handlers(folder, payload, program, rounds),
+        *growing.of_imports(folder, payload, rounds),
+    ]
+    rows = [{name: value for name, value in vars(figure).items() if value is not None} for figure in figures]
+    data = {**machine.about(), "rounds": rounds, "figures": rows}
+    _keep(page.MEASURED, data)
+    print("\n".join(table.lines(figures)))
+
+
+def _keep(path: Path, data: object) -> None:
+    """Write a data file, and the page anew."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(data, indent=2) + "\n")
+    if page.MEASURED.exists():
+        page.write()
+
+
+def main() -> int:
+    """Return the exit code: 1 where a count is larger than it may be."""
+    parser = argparse.ArgumentParser(prog="make bench")
+    what = parser.add_mutually_exclusive_group()
+    for name in ("--short", "--fleet", "--page"):
+        what.add_argument(name, action="store_true")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--nodes", type=int, default=1000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="toolkit-installer-bench-") as scratch:
+        folder = Path(scratch)
+        if options.page:
+            page.write()
+        elif options.short:
+            rows = [*counts.of_commands(folder), *fleet.counts(folder)]
+            print("\n".join(row.line for row in rows))
+            return int(any(not row.good for row in rows))
+        elif options.fleet:
+            _keep(page.FLEET, {**machine.about(), **fleet.measured(folder, options.nodes)})
+            print(page.FLEET.read_text())
+        else:
+            _measure(folder, options.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

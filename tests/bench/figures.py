@@ -1,0 +1,83 @@
+"""A figure: what was measured of ours and of the peer, and the goal that it has. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+STEEPEST = 1.2
+"""A curve whose power of the size is at most this counts as straight: the rest is the noise of a shared machine."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One row. `goal` is the most that is allowed: of the ratio where `of_ratio`, else of ours; None where none is."""
+
+    name: str
+    unit: str
+    ours: float
+    peer: float | None = None
+    goal: float | None = None
+    of_ratio: bool = False
+    curve: str = ""
+    """The curve that it is a point of; `size` is where on it."""
+    size: float = 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours as a multiple of the peer's."""
+        return self.ours / self.peer if self.peer else None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met; None where there is none, or no peer to compare with."""
+        value = self.ratio if self.of_ratio else self.ours
+        return None if self.goal is None or value is None else value <= self.goal
+
+    @property
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The columns of the table after the name."""
+        goal = "-" if self.goal is None else f"<= {self.goal:g}{' x' if self.of_ratio else ''}"
+        verdict = {None: "", True: " met", False: " MISSED"}[self.met]
+        return (self.name, shown(self.ours, self.unit), shown(self.peer, self.unit), times(self.ratio), goal + verdict)
+
+
+def shown(value: float | None, unit: str) -> str:
+    """Return a value with its unit, "-" for none."""
+    if value is None:
+        return "-"
+    return f"{value:.3f} {unit}" if unit == "s" else f"{value:.1f} {unit}"
+
+
+def times(ratio: float | None) -> str:
+    """Return a ratio in words, "-" for none."""
+    return "-" if ratio is None else f"{ratio:.2f} x"
+
+
+def loaded(rows: Sequence[dict[str, Any]]) -> list[Figure]:
+    """Return the figures of a data file."""
+    return [Figure(**row) for row in rows]
+
+
+def power(points: Sequence[tuple[float, float]]) -> float:
+    """Return the power of the size by which a curve grows above its first point: 1 is a straight line, 0 a level one.
+
+    It is taken from the first, the middle and the last point.
+    """
+    (at, least), (middle, more), (end, most) = points[0], points[len(points) // 2], points[-1]
+    if most <= least:
+        return 0.0
+    if more <= least:  # lost in the noise: as if it had grown by a hundredth of the whole
+        more = least + (most - least) / 100
+    return max(0.0, math.log((most - least) / (more - least)) / math.log((end - at) / (middle - at)))
+
+
+def curves(figures: Sequence[Figure]) -> dict[str, list[Figure]]:
+    """Return the curves by name, each with its points in the order of their size."""
+    found: dict[str, list[Figure]] = {}
+    for figure in figures:
+        if figure.curve:
+            found.setdefault(figure.curve, []).append(figure)
+    return {name: sorted(points, key=lambda point: point.size) for name, points in found.items()}

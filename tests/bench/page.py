@@ -1,0 +1,117 @@
+"""docs/performance.md and its plots, made of the data files alone. Pure but for reading and writing these.
+
+python -m tests.bench --page        makes the page anew, and measures nothing
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from tests.bench import plots
+from tests.bench.figures import STEEPEST, Figure, curves, loaded, power
+
+PROJECT = Path(__file__).parents[2]
+PAGE = PROJECT / "docs" / "performance.md"
+FOLDER = PROJECT / "docs" / "performance"
+MEASURED, FLEET = FOLDER / "measured.json", FOLDER / "fleet.json"
+UNITS = {"payload": "MB", "edit": "kB", "handlers": "handlers", "imports": "files"}
+TITLES = {
+    "payload": "First install, by the payload's size",
+    "edit": "First install, by the size of config.toml",
+    "handlers": "First install, by the handlers of others in config.toml",
+    "imports": "First install, by the files that config.toml imports",
+}
+_HEAD = """\
+# What it costs
+
+`make bench` measures this and makes this page. Seconds are of processor time, with that of every program that was
+started. The peer is NVIDIA's own `nvidia-ctk-installer`, on a node like ours; both were measured in turn in each round,
+and medians are shown. What has no counterpart in the peer has a "-".
+"""
+_REST = """\
+What the rest is: the peer is a compiled program, and its start costs next to nothing. Ours is a Python program. What it
+costs beyond the peer, in a run with nothing to do, is the start of the interpreter and the import of what the command
+needs, and then the comparison of the node with what it should be; the peer compares nothing, and writes everything
+again. A first install also writes the receipt, flushes each file to the disk before its name is there, reads back what
+it wrote, and parses each edited file a second time.
+"""
+_GROWTH = f"""\
+## Growth
+
+A power of 1 is a straight line above the smallest size, 0 a level one. Up to {STEEPEST:g} counts as straight: the noise
+of a shared machine is that large.
+"""
+_FLEET = """\
+Each node is a folder with a docker of its own, which counts its reloads, and a run of the real program with `--cleanup
+auto`. 50 runs are on at a time; the API server is a local one that counts what it is asked. Each run is forked from a
+Python that has the program already, waits as the idle process, and is told to stop: it wakes by a start from scratch,
+asks whether the DaemonSet still wants the node, and leaves. The reloads are those of all nodes together.
+"""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return a data file, {} where it was not made yet."""
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def made(measured: dict[str, Any], fleet: dict[str, Any]) -> dict[Path, str]:
+    """Return the content of the page and of each plot."""
+    figures = loaded(measured["figures"])
+    found = {
+        FOLDER / f"{name}.svg": plots.drawn(TITLES[name], UNITS[name], points)
+        for name, points in curves(figures).items()
+    }
+    parts = [_HEAD, _about(measured), "\n".join(_table(figures)) + "\n", _REST, *_growth(figures)]
+    if fleet:
+        parts += _fleet(fleet)
+    return {PAGE: "\n".join(parts), **found}
+
+
+def write() -> None:
+    """Write the page and its plots anew."""
+    for path, text in made(read(MEASURED), read(FLEET)).items():
+        path.write_text(text)
+
+
+def _about(data: dict[str, Any]) -> str:
+    machine = data["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    rounds = f" Medians of {data['rounds']} rounds." if "rounds" in data else ""
+    words = (
+        f"Measured on {data['date']}, on {machine['processors']} x {machine['model']}, {machine['memory']} GB of "
+        f"memory, Linux {machine['kernel']}: {versions}.{rounds}"
+    )
+    return textwrap.fill(words, 120) + "\n"
+
+
+def _table(figures: list[Figure]) -> list[str]:
+    rows = ["| figure | ours | peer | ratio | goal |", "|---|---:|---:|---:|---|"]
+    return rows + [f"| {' | '.join(figure.cells)} |" for figure in figures]
+
+
+def _growth(figures: list[Figure]) -> list[str]:
+    found = [_GROWTH, "| curve | power | straight or better |\n|---|---:|---|"]
+    for name, points in curves(figures).items():
+        value = power([(point.size, point.ours) for point in points])
+        found.append(f"| {name} | {value:.2f} | {'yes' if value <= STEEPEST else 'no'} |")
+    pictures = [f"![{TITLES[name]}](performance/{name}.svg)" for name in curves(figures)]
+    return ["\n".join(found) + "\n", "\n".join(pictures) + "\n"]
+
+
+def _fleet(data: dict[str, Any]) -> list[str]:
+    rows = ["| what happens | nodes | engine reloads | API requests a node | CPU a node | outcome |"]
+    rows.append("|---|---:|---:|---:|---:|---|")
+    for each in data["scenarios"]:
+        requests = " + ".join(f"{count:g} {name}" for name, count in each["requests"].items()) or "0"
+        cells = (each["name"], each["nodes"], each["reloads"], requests, f"{each['seconds']:.2f} s", each["outcome"])
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    return [
+        "## A fleet\n",
+        _FLEET,
+        _about(data),
+        "\n".join(rows) + "\n",
+    ]

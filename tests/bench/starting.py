@@ -1,0 +1,41 @@
+"""Figures of single commands: a start, status, a converged run, a first install of a real payload's size, uninstall."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.bench.figures import Figure
+from tests.bench.made_node import PROGRAM, Node, payload_of
+from tests.bench.measuring import medians, seconds
+from tests.bench.peer import Peer
+
+MEGABYTES = 84
+"""As NVIDIA's packages of release 1.19."""
+
+
+def figures(folder: Path, program: Path, rounds: int) -> list[Figure]:
+    """Measure them, ours and the peer's in turn."""
+    payload = payload_of(folder / "payload", MEGABYTES)
+    node = Node(folder / "ours", payload)
+    peer = Peer(program, Node(folder / "theirs", payload))
+    found = medians(
+        rounds,
+        {
+            "start": lambda: seconds([str(PROGRAM), "--version"]),
+            "their start": lambda: seconds([str(program), "--version"]),
+            "first": node.first,
+            "their first": peer.first,
+            "converged": node.converged,
+            "their converged": peer.converged,
+            "status": lambda: seconds(node.command("status")),
+            "uninstall": lambda: seconds(node.command("uninstall")),
+        },
+    )
+    size = f"{MEGABYTES} MB"
+    return [
+        Figure("start: --version", "s", found["start"], found["their start"]),
+        Figure(f"converged run, {size}", "s", found["converged"], found["their converged"], 3.0, of_ratio=True),
+        Figure(f"first install, {size}", "s", found["first"], found["their first"], 4.0, of_ratio=True),
+        Figure("uninstall", "s", found["uninstall"]),
+        Figure("status", "s", found["status"], goal=0.12),
+    ]

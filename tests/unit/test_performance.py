@@ -1,0 +1,99 @@
+"""docs/performance.md says what was measured; and what the benchmark makes of its measurements is right."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from tests.bench import page, plots, table
+from tests.bench.counts import Count, counted
+from tests.bench.figures import Figure, curves, loaded, power
+
+DATA = page.read(page.MEASURED)
+FIGURES = loaded(DATA.get("figures", ()))
+MADE = page.made(DATA, page.read(page.FLEET)) if DATA else {}
+measured = pytest.mark.skipif(not DATA, reason="make bench was not run yet")
+
+
+@pytest.mark.parametrize("path", sorted(MADE), ids=lambda path: path.name)
+def test_the_page_and_its_plots_are_what_the_data_files_come_to(path: page.Path) -> None:
+    assert path.read_text() == MADE[path], "make bench ARGS=--page makes it anew"
+
+
+@measured
+def test_no_plot_lies_there_that_the_page_does_not_show() -> None:
+    shown = set(re.findall(r"\]\(performance/(\S+\.svg)\)", MADE[page.PAGE]))
+    assert {path.name for path in page.FOLDER.glob("*.svg")} == shown
+    assert shown
+
+
+@measured
+def test_every_figure_that_is_promised_is_there() -> None:
+    names = "\n".join(figure.name for figure in FIGURES)
+    for promised in ("start", "converged run", "first install", "uninstall", "status", "idle: PSS", "idle: wake-ups"):
+        assert promised in names
+    ends = {name: (points[0].size, points[-1].size) for name, points in curves(FIGURES).items()}
+    assert ends == {"edit": (1, 4000), "payload": (10, 600), "handlers": (1, 1000), "imports": (1, 1000)}
+
+
+@measured
+def test_the_table_is_one_screen() -> None:
+    lines = table.lines(FIGURES)
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_figure_without_a_counterpart_has_a_dash_and_meets_no_goal_of_a_ratio() -> None:
+    alone = Figure("status", "s", 0.25, goal=0.12)
+    assert alone.cells == ("status", "0.250 s", "-", "-", "<= 0.12 MISSED")
+    assert Figure("run", "s", 0.3, None, 3.0, of_ratio=True).met is None
+
+
+def test_a_goal_of_a_ratio_is_compared_with_the_ratio() -> None:
+    assert Figure("run", "s", 0.3, 0.1, 4.0, of_ratio=True).met
+    assert not Figure("run", "s", 0.5, 0.1, 4.0, of_ratio=True).met
+
+
+@pytest.mark.parametrize(
+    "values, expected", [((1, 2, 11), 1.0), ((1, 2, 101), 2.0), ((5, 5, 5), 0.0), ((5, 6, 6), 0.0), ((6, 6, 5), 0.0)]
+)
+def test_the_power_of_a_curve_tells_a_straight_line_from_a_square(values: tuple[float, ...], expected: float) -> None:
+    assert power(list(zip((0, 1, 10), values, strict=True))) == pytest.approx(expected)
+
+
+def test_a_plot_has_a_line_for_ours_and_one_for_the_peer_where_there_is_one() -> None:
+    points = [Figure("edit", "s", size / 10, size / 20, curve="edit", size=size) for size in (1, 2, 4)]
+    both = ET.fromstring(plots.drawn("title", "kB", points))  # noqa: S314  # our own
+    alone = ET.fromstring(plots.drawn("title", "kB", [Figure("edit", "s", 1, curve="edit", size=1)]))  # noqa: S314
+    lines = [
+        [each.get("class") for each in tree.iter("{http://www.w3.org/2000/svg}polyline")] for tree in (both, alone)
+    ]
+    assert lines == [["ours", "peer"], ["ours"]]
+
+
+def test_the_counts_of_a_trace_leave_out_what_failed_and_what_depends_on_the_machine() -> None:
+    trace = """\
+1 execve("/bin/a", ["a"], 0x7f /* 3 vars */) = 0
+1 execve("/bin/b", ["b"], 0x7f /* 3 vars */) = -1 ENOENT (No such file or directory)
+1 openat(AT_FDCWD</tmp>, "/lib/m.cpython-311.pyc", O_RDONLY|O_CLOEXEC) = 3</lib/m.cpython-311.pyc>
+1 openat(AT_FDCWD</tmp>, "/proc/12/stat", O_RDONLY|O_CLOEXEC) = 3</proc/12/stat>
+1 openat(AT_FDCWD</tmp>, "/absent", O_RDONLY) = -1 ENOENT (No such file or directory)
+1 read(3</lib/m.cpython-311.pyc>, ""..., 2000000) = 1500000
+1 read(3</proc/12/stat>, ""..., 2000000) = 1500000
+1 fsync(4</tmp/x>) = 0
+"""
+    assert counted(trace) == {
+        "modules loaded": 1,
+        "programs started": 1,
+        "files opened": 1,
+        "flushes": 1,
+        "MB read": 1.5,
+    }
+
+
+def test_a_count_is_good_up_to_its_limit() -> None:
+    assert Count("flushes", 7, 7).good
+    assert not Count("flushes", 8, 7).good
+    assert "TOO MANY" in Count("flushes", 8, 7).line
