@@ -62,16 +62,13 @@ def loaded(rows: Sequence[dict[str, Any]]) -> list[Figure]:
 
 
 def power(points: Sequence[tuple[float, float]]) -> float:
-    """Return the power of the size by which a curve grows above its first point: 1 is a straight line, 0 a level one.
+    """Return the power of the size by which a curve grows between its two largest sizes: 1 is a straight line.
 
-    It is taken from the first, the middle and the last point.
+    What each run costs, whatever the size, is in it: a curve that has not left that behind yet is nearly level, 0. To
+    take it away first would leave the noise alone where a curve hardly grows.
     """
-    (at, least), (middle, more), (end, most) = points[0], points[len(points) // 2], points[-1]
-    if most <= least:
-        return 0.0
-    if more <= least:  # lost in the noise: as if it had grown by a hundredth of the whole
-        more = least + (most - least) / 100
-    return max(0.0, math.log((most - least) / (more - least)) / math.log((end - at) / (middle - at)))
+    (before, less), (end, most) = points[-2:]
+    return max(0.0, math.log(most / less) / math.log(end / before))
 
 
 def curves(figures: Sequence[Figure]) -> dict[str, list[Figure]]:

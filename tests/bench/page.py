@@ -35,14 +35,15 @@ _REST = """\
 What the rest is: the peer is a compiled program, and its start costs next to nothing. Ours is a Python program. What it
 costs beyond the peer, in a run with nothing to do, is the start of the interpreter and the import of what the command
 needs, and then the comparison of the node with what it should be; the peer compares nothing, and writes everything
-again. A first install also writes the receipt, flushes each file to the disk before its name is there, reads back what
-it wrote, and parses each edited file a second time.
+again. A first install imports the whole program before it changes anything, as the program's own files may be gone
+half-way; it writes the receipt, flushes each file to the disk before its name is there, and parses each edited file a
+second time.
 """
 _GROWTH = f"""\
 ## Growth
 
-A power of 1 is a straight line above the smallest size, 0 a level one. Up to {STEEPEST:g} counts as straight: the noise
-of a shared machine is that large.
+Between its two largest sizes a curve grows by this power of the size: 1 is a straight line, 0 a level one. Up to
+{STEEPEST:g} counts as straight: the noise of a shared machine is that large.
 """
 _FLEET = """\
 Each node is a folder with a docker of its own, which counts its reloads, and a run of the real program with `--cleanup
