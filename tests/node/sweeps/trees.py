@@ -23,7 +23,8 @@ SOMEBODYS_PID = b"4194305\n"
 _SEEN: dict[Entry, Entry] = {}
 """Thousands of trees have most of their entries in common: each is kept once."""
 SOMETIME = b'{"boot": "", "reloads": []}\n'
-_RECEIPTS = (f"{STORE}/receipt.json", f"{STORE}/.receipt.json.toolkit-installer.tmp")
+RECEIPTS = (f"{STORE}/receipt.json", f"{STORE}/.receipt.json.toolkit-installer.tmp")
+"""Where a receipt lies, and where its next one is written."""
 
 
 def taken(node: FakeNode) -> Tree:
@@ -31,7 +32,7 @@ def taken(node: FakeNode) -> Tree:
 
     What the receipt takes for copies is compared first: nothing that it is believed for is false.
     """
-    for path in _RECEIPTS:
+    for path in RECEIPTS:
         assert not (false := misremembered(node, path)), false
     entries = ((path, _timeless(path, entry)) for path, entry in node.snapshot().items() if entry.kind != "s")
     return {path: _SEEN.setdefault(entry, entry) for path, entry in entries}
@@ -42,10 +43,16 @@ def _timeless(path: str, entry: Entry) -> Entry:
         return Entry(entry.kind, entry.mode, entry.owner, SOMETIME, entry.xattrs)
     if path == PID_FILE and isinstance(entry.content, bytes) and entry.content.strip().isdigit():
         return Entry(entry.kind, entry.mode, entry.owner, SOMEBODYS_PID, entry.xattrs)
-    if path in _RECEIPTS and isinstance(entry.content, bytes) and (body := _parsed(entry.content)):
-        content = json.dumps(body | {"copies": [], "config_toml": None}, indent=2).encode() + b"\n"
-        return Entry(entry.kind, entry.mode, entry.owner, content, entry.xattrs)
+    if path in RECEIPTS and isinstance(entry.content, bytes):
+        return Entry(entry.kind, entry.mode, entry.owner, stampless(entry.content), entry.xattrs)
     return entry
+
+
+def stampless(receipt: bytes) -> bytes:
+    """Return a receipt without what stat(2) said of the files, which is never the same twice; as it is if not whole."""
+    if not (body := _parsed(receipt)):
+        return receipt
+    return json.dumps(body | {"copies": [], "config_toml": None}, indent=2).encode() + b"\n"
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
