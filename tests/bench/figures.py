@@ -9,6 +9,8 @@ from typing import Any
 
 STEEPEST = 1.2
 """A curve whose power of the size is at most this counts as straight: the rest is the noise of a shared machine."""
+NOISE = 0.1
+"""What has grown by less than this part of the smallest size's cost may not have grown at all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +63,16 @@ def loaded(rows: Sequence[dict[str, Any]]) -> list[Figure]:
     return [Figure(**row) for row in rows]
 
 
-def power(points: Sequence[tuple[float, float]]) -> float:
+def power(points: Sequence[tuple[float, float]]) -> float | None:
     """Return the power of the size by which a curve grows between its two largest sizes: 1 is a straight line.
 
-    What each run costs, whatever the size, is in it: a curve that has not left that behind yet is nearly level, 0. To
-    take it away first would leave the noise alone where a curve hardly grows.
+    What the smallest size costs is paid at every size and taken away first. None where so little is left at the second
+    largest that it may be noise: nothing can be said of the curve's form then.
     """
-    (before, less), (end, most) = points[-2:]
-    return max(0.0, math.log(most / less) / math.log(end / before))
+    (_, always), (before, less), (end, most) = points[0], points[-2], points[-1]
+    if less - always < always * NOISE:
+        return None
+    return max(0.0, math.log((most - always) / (less - always)) / math.log(end / before)) if most > always else 0.0
 
 
 def curves(figures: Sequence[Figure]) -> dict[str, list[Figure]]:

@@ -164,8 +164,8 @@ def _sick() -> str:
     return json.dumps(status(429, "TooManyRequests", "the server has received too many requests"))
 
 
-_ASKED = 8
-"""Requests of a node: three at its start and three at its end, and room for one that has to be asked again."""
+_ASKED = 6
+"""Requests of a node: three at its start and three at its end."""
 
 
 def counts(folder: Path) -> list[Count]:

@@ -42,8 +42,10 @@ second time.
 _GROWTH = f"""\
 ## Growth
 
-Between its two largest sizes a curve grows by this power of the size: 1 is a straight line, 0 a level one. Up to
-{STEEPEST:g} counts as straight: the noise of a shared machine is that large.
+What the smallest size costs is paid at every size. A curve's power is that by which it grows above this, between its
+two largest sizes: 1 is a straight line. Up to {STEEPEST:g} counts as straight, as the noise of a shared machine is
+that large. A curve that has hardly risen at its second largest size has no power: it is too level for its form to be
+told.
 """
 _FLEET = """\
 Each node is a folder with a docker of its own, which counts its reloads, and a run of the real program with `--cleanup
@@ -98,9 +100,16 @@ def _growth(figures: list[Figure]) -> list[str]:
     found = [_GROWTH, "| curve | power | straight or better |\n|---|---:|---|"]
     for name, points in curves(figures).items():
         value = power([(point.size, point.ours) for point in points])
-        found.append(f"| {name} | {value:.2f} | {'yes' if value <= STEEPEST else 'no'} |")
+        found.append(f"| {name} | {_judged(value)} |")
     pictures = [f"![{TITLES[name]}](performance/{name}.svg)" for name in curves(figures)]
     return ["\n".join(found) + "\n", "\n".join(pictures) + "\n"]
+
+
+def _judged(value: float | None) -> str:
+    """Return the cells of a curve's power and of what that says."""
+    if value is None:
+        return "- | too level to tell"
+    return f"{value:.2f} | {'yes' if value <= STEEPEST else 'NO'}"
 
 
 def _fleet(data: dict[str, Any]) -> list[str]:

@@ -53,7 +53,8 @@ def test_a_goal_of_a_ratio_is_compared_with_the_ratio() -> None:
 
 
 @pytest.mark.parametrize(
-    "values, expected", [((1, 2, 20), 1.0), ((1, 2, 200), 2.0), ((5, 5, 5), 0.0), ((5, 4, 40), 1.0), ((6, 6, 5), 0.0)]
+    "values, expected",
+    [((1, 2, 11), 1.0), ((1, 2, 101), 2.0), ((5, 7, 7), 0.0), ((5, 7, 4), 0.0), ((5, 5, 99), None), ((6, 5, 9), None)],
 )
 def test_the_power_of_a_curve_tells_a_straight_line_from_a_square(values: tuple[float, ...], expected: float) -> None:
     assert power(list(zip((0, 1, 10), values, strict=True))) == pytest.approx(expected)
