@@ -6,14 +6,13 @@ line that is written. Most commands that only look at the node write none. async
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
 import sys
-import types
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
+from toolkit_installer import late
 from toolkit_installer.documents import visible
 from toolkit_installer.node import streams
 from toolkit_installer.settings import LogFormat
@@ -104,25 +103,10 @@ def listen() -> None:
         _Later.listen = None
 
 
-class _Unused(types.ModuleType):
-    """Stands for a module until something of it is used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
-
-
 def _configure_structlog(renderer: _Renderer, stream: TextIO, *, debug: bool) -> None:
-    # structlog names asyncio at once, and uses it in coroutines alone, of which this program has none. A module of
-    # importlib.util.LazyLoader does not do: the statement that imports it looks at its __spec__, which loads it
-    asyncio = _Unused("asyncio")
-    sys.modules.setdefault(asyncio.__name__, asyncio)
-    try:
+    # structlog names asyncio at once, and uses it in coroutines alone, of which this program has none
+    with late.unused("asyncio"):
         import structlog  # noqa: PLC0415  # see the module's own words
-    finally:
-        if sys.modules.get(asyncio.__name__) is asyncio:
-            del sys.modules[asyncio.__name__]
 
     structlog.configure(
         processors=[

@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 
 import toolkit_installer
-from toolkit_installer import log
+from toolkit_installer import late, log
 from toolkit_installer.engines import registry
 from toolkit_installer.settings import EngineName
 
@@ -44,3 +44,4 @@ def everything(engines: frozenset[EngineName] | None = None) -> None:
     asked_with = [name for row in registry.ENGINES if engines is None or row.name in engines for name in row.asked_with]
     for name in (*own, *_OTHERS, *asked_with):
         importlib.import_module(name)
+    late.load_all()

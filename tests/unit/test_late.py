@@ -1,0 +1,92 @@
+"""A module that is stood in for is not there until something of it is used, and is the real one for everybody then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LOGGED = """
+import sys
+from toolkit_installer import log
+from toolkit_installer.settings import LogFormat
+log.configure(LogFormat.LOGFMT, debug=False, stream=sys.stderr)
+log.get().info("a line")
+"""
+UNUSED = "assert 'asyncio' not in sys.modules and not any(name.startswith('asyncio.') for name in sys.modules)"
+STOOD_IN = "import sys\nfrom toolkit_installer import late\nlate.put_off('asyncio')\n"
+THERE = "'asyncio.events' in sys.modules"
+
+
+def python(text: str) -> str:
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        UNUSED,
+        "import asyncio; asyncio.run(asyncio.sleep(0))",
+        "import asyncio.events; asyncio.events.new_event_loop().close()",
+        "import structlog, asyncio; asyncio.run(structlog.get_logger().ainfo('another'))",
+        "import structlog; structlog._native.asyncio.run(structlog.get_logger().ainfo('another'))",
+        "import asyncio, structlog; assert structlog._native.asyncio.sleep is asyncio.sleep",
+    ],
+    ids=["unused", "asyncio", "its-module", "structlog-and-asyncio", "structlog-alone", "one-asyncio"],
+)
+def test_after_a_line_asyncio_is_not_there_and_works_once_it_is_wanted(then: str) -> None:
+    said = python(f"{LOGGED}\n{then}")
+    assert 'msg="a line"' in said
+    assert ("another" in then) == ('msg="another"' in said or "msg=another" in said)
+
+
+def test_an_asyncio_that_is_there_already_stays() -> None:
+    assert python(f"import asyncio\nthere = asyncio{LOGGED}\nimport asyncio; assert asyncio is there")
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        f"import asyncio\nassert not {THERE}",
+        (
+            f"import asyncio\nassert asyncio.Lock.__name__ == 'Lock' and {THERE}\nimport asyncio\n"
+            "assert type(asyncio) is type(sys)"
+        ),
+        f"import asyncio.locks\nassert asyncio.locks.Lock and asyncio.run and {THERE}",
+        f"from asyncio import Lock\nassert {THERE}",
+        (
+            f"import asyncio as first\nlate.load_all()\nassert {THERE}\nimport asyncio as second\n"
+            "assert type(first) is late.StandIn is not type(second) and first.Lock is second.Lock"
+        ),
+        "import asyncio\nassert not hasattr(asyncio, 'nothing of that name')",
+        (
+            "late.put_off('no_such_module')\nimport no_such_module\n"
+            "try:\n    no_such_module.anything\nexcept ModuleNotFoundError:\n    pass\nelse:\n    raise SystemExit(1)"
+        ),
+    ],
+    ids=["only-named", "used", "its-module", "from-it", "all-loaded", "not-of-it", "none-such"],
+)
+def test_a_module_that_is_put_off_comes_with_its_first_use_or_before_the_node_is_changed(then: str) -> None:
+    assert python(STOOD_IN + then) == ""
+
+
+@pytest.mark.parametrize(
+    "given, then",
+    [
+        ("", "try:\n        import json\n        raise SystemExit(1)\n    except ImportError:\n        pass"),
+        ("import json\nthere = json\n", "import json; assert json is there"),
+    ],
+    ids=["missing", "there-before"],
+)
+def test_a_module_that_is_kept_away_is_missing_for_that_long_unless_it_was_there_before(given: str, then: str) -> None:
+    text = f"from toolkit_installer import late\n{given}with late.without('json'):\n    {then}\nimport json; json.loads"
+    assert python(text) == ""
+
+
+def test_what_the_program_puts_off_can_be_imported() -> None:
+    """A release of click or msgspec without one of these modules would have a first install fail."""
+    names = "from toolkit_installer import __main__, late\nlate.put_off(*__main__._LATE)\nlate.load_all()\n"
+    assert python(names) == ""
