@@ -13,6 +13,7 @@ import toolkit_installer
 PACKAGE = pathlib.Path(toolkit_installer.__file__).parent
 NOT_AMID_A_CHANGE = {
     "shutil",  # the help's width
+    "click.shell_completion",  # what a shell asks
     "email.utils",  # the answers of the API server, who is asked before a change, and comes with requests
 }
 OF_CHILDREN = {f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "runtime_pb2")}

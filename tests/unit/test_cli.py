@@ -208,14 +208,78 @@ def test_the_version(program: Program, flag: str, capsys: pytest.CaptureFixture[
     assert second.startswith("payload: ")
 
 
+def test_the_command_version_says_what_the_flag_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start(OURS, "--version") == 0
+    said = capsys.readouterr().out
+    assert start(OURS, "version") == 0
+    assert capsys.readouterr().out == said
+
+
+# --- completion ---
+
+
+def completed(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what bash is offered at the end of a line."""
+    words = line.split(" ")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert commands.main(OURS, [], {"_TOOLKIT_INSTALLER_COMPLETE": "bash_complete"}) == 0
+    return [each.partition(",")[2] for each in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "line, offered",
+    [
+        ("toolkit-installer un", ["uninstall"]),
+        ("toolkit-installer st", ["status"]),
+        ("toolkit-installer run --cleanup a", ["always", "auto"]),
+        ("toolkit-installer run --cleanup au", ["auto"]),
+        ("toolkit-installer run --on-dr", ["--on-drift"]),
+        ("toolkit-installer completion ", ["bash", "zsh", "fish"]),
+    ],
+)
+def test_a_shell_is_told_how_a_line_may_go_on(
+    line: str, offered: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sorted(completed(line, capsys, monkeypatch)) == sorted(offered)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_a_script_that_asks_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert start(OURS, "completion", shell) == 0
+    assert f"_TOOLKIT_INSTALLER_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_what_a_shell_sets_and_asks_nothing_with_is_no_question(actions: Actions) -> None:
+    assert start(OURS, "plan", "--runtime", "docker", _TOOLKIT_INSTALLER_COMPLETE="ksh_complete") == 0
+    assert [name for name, *_ in actions.calls] == ["plan"]
+
+
 # --- errors ---
+
+
+def test_without_a_command_the_help_is_shown_and_it_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start(OURS) == ExitCode.USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Commands:" in said.err
+    assert "no command is given" in said.err.splitlines()[-1]
+
+
+def test_install_is_another_word_for_run(actions: Actions) -> None:
+    assert start(OURS, "install", "--runtime", "docker") == 0
+    assert [name for name, *_ in actions.calls] == ["run"]
 
 
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ([], ["Missing command"]),
-        (["install"], ["install"]),
+        (["instal"], ["'instal'", "'install'"]),
+        (["unistall"], ["'unistall'", "'uninstall'"]),
+        (["frobnicate"], ["'frobnicate'"]),
+        (["help", "instal"], ["'instal'", "'install'"]),
+        (["completion", "tcsh"], ["tcsh", "bash"]),
+        (["run", "--cleanup", "alway"], ["'alway'"]),
         (["run", "--runtme", "docker"], ["--runtme", "--runtime"]),
         (["run", "-x"], ["-x"]),
         (["run", "--socket"], ["--socket", "argument"]),

@@ -26,10 +26,13 @@ CASES = [
     ("toolkit-installer-status", Program.TOOLKIT_INSTALLER, ["status", "--help"]),
     ("toolkit-installer-detect", Program.TOOLKIT_INSTALLER, ["detect", "--help"]),
     ("toolkit-installer-wait-driver", Program.TOOLKIT_INSTALLER, ["wait-driver", "--help"]),
+    ("toolkit-installer-run-all", Program.TOOLKIT_INSTALLER, ["run", "--help-all"]),
+    ("toolkit-installer-uninstall-all", Program.TOOLKIT_INSTALLER, ["uninstall", "-help-all"]),
+    ("nvidia-toolkit-all", Program.NVIDIA_TOOLKIT, ["--help-all"]),
     ("nvidia-toolkit", Program.NVIDIA_TOOLKIT, ["-h"]),
     ("nvidia-ctk-installer", Program.NVIDIA_CTK_INSTALLER, ["-help"]),
 ]
-WIDE = {"toolkit-installer", "toolkit-installer-run"}
+WIDE = {"toolkit-installer", "toolkit-installer-run", "toolkit-installer-run-all"}
 FILES = [
     (f"{name}-{width}.txt", program, arguments, width)
     for name, program, arguments in CASES
@@ -85,6 +88,30 @@ def test_the_help_of_run_shows_every_option_with_its_variables() -> None:
             assert not set(option.variables) & words
         else:
             assert expected <= words, option.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.examples[0] for page in PAGES])
+def test_the_short_help_has_a_dozen_options_at_most_and_says_how_many_there_are(page: cli_help.Page) -> None:
+    text = cli_help.render(page, "x", Program.TOOLKIT_INSTALLER, width=80, full=False)
+    shown, every = page.shown(full=False), page.shown(full=True)
+    assert len(shown) <= 12
+    assert page.common is None or page.common == {row.name for row in shown}
+    assert (f"Show the other {len(every) - len(shown)} options too." in text) == (len(every) > len(shown))
+
+
+@pytest.mark.parametrize("words", [["help", "run"], ["help", "install"], ["run", "--help"]])
+def test_the_command_help_shows_what_the_flag_shows(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = shown(Program.TOOLKIT_INSTALLER, words, 80, capsys, monkeypatch)
+    assert text.replace("install [OPTIONS]", "run [OPTIONS]") == (DATA / "toolkit-installer-run-80.txt").read_text()
+
+
+def test_the_command_help_alone_shows_the_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = shown(Program.TOOLKIT_INSTALLER, ["help"], 80, capsys, monkeypatch)
+    assert text == (DATA / "toolkit-installer-80.txt").read_text()
 
 
 def test_every_exit_code_is_explained() -> None:

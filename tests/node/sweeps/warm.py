@@ -26,7 +26,7 @@ import requests.exceptions  # this too
 
 from tests.node.engines.live import keep_only
 from tests.node.faults import ENVIRONMENT, Outcome, Plan, invoke
-from toolkit_installer.cli import commands
+from toolkit_installer.cli import tree
 from toolkit_installer.lifecycle import versions
 from toolkit_installer.node import signals
 from toolkit_installer.node.programs import Completed
@@ -38,7 +38,7 @@ DEADLINE = 120.0
 
 
 _STANDING = "standing"
-_COMMANDS = commands._top_command(Program.TOOLKIT_INSTALLER, ENVIRONMENT)
+_COMMANDS = tree.top_command(Program.TOOLKIT_INSTALLER, ENVIRONMENT)
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def quick() -> Iterator[None]:
     version = Completed(0, b"", "")
     with (
         mock.patch.object(psutil, "process_iter", return_value=()),
-        mock.patch.object(commands, "_top_command", return_value=_COMMANDS),
+        mock.patch.object(tree, "top_command", return_value=_COMMANDS),
         mock.patch.object(versions, "run", return_value=version),
     ):
         yield

@@ -14,7 +14,7 @@ import msgspec
 
 from toolkit_installer.cli.options.model import Kind, Option
 
-_OF_EVERY_COMMAND = frozenset({"-help", "-version"})
+_OF_EVERY_COMMAND = frozenset({"-help", "-help-all", "-version"})
 
 
 class Grammar(msgspec.Struct, frozen=True):

@@ -78,8 +78,7 @@ ROWS = (
         Kind.FLAG,
         variables=("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT"),
         default="true",
-        hidden=True,
-        help="Make that handler the engine's default.",
+        help="Make that handler the engine's default, for containers that name none.",
     ),
     _engine(
         "config_sources",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -53,16 +53,35 @@ class Page(msgspec.Struct, frozen=True):
     examples: tuple[str, ...]
     options: tuple[Option, ...] = OPTIONS
     notes: tuple[str, ...] = (_PRECEDENCE, _SPELLING)
+    common: frozenset[str] | None = None
+    """The names of the options that `--help` shows, the others being for `--help-all`; None: it shows all."""
+
+    def shown(self, *, full: bool) -> list[Option]:
+        """Return the options that the help shows."""
+        wanted = None if full else self.common
+        return [row for row in self.options if not row.hidden and (wanted is None or row.name in wanted)]
 
 
 _short_page = functools.partial(Page, notes=(_SHORT_NOTE,))
-_SHORT_NAMES = frozenset(
-    {"runtime", "pid_file", "debug", "node_root", "log_format", "ready_file", "keep_toolkit", "remove_toolkit"}
-    | {"without_gpu", "reload_timeout", "reload_budget", "allow_restart", "install_dir", "socket", "restart_mode"}
-    | {"host_root"}
+_COMMON = frozenset(
+    {"runtime", "source_root", "install_dir", "driver_root", "set_as_default", "no_daemon", "cleanup"}
+    | {"on_drift", "restart_mode", "node_root", "log_format", "debug"}
 )
-"""Of the options of `run`, those that the commands show which install nothing."""
-_SHORT = tuple(option for option in OPTIONS if option.name in _SHORT_NAMES)
+"""The options of `run` that most people use."""
+_LOOKING = frozenset({"node_root", "host_root", "log_format", "debug"})
+"""What every command takes that looks at the node."""
+_UNINSTALL_NAMES = _LOOKING | frozenset(
+    {"runtime", "pid_file", "ready_file", "keep_toolkit", "remove_toolkit", "without_gpu", "reload_timeout"}
+    | {"reload_budget", "allow_restart", "install_dir", "socket", "restart_mode"}
+)
+_STATUS_NAMES = _LOOKING | frozenset({"install_dir", "pid_file"})
+_DETECT_NAMES = _LOOKING | frozenset({"runtime", "socket", "config", "reload_timeout"})
+
+
+def _of(names: frozenset[str]) -> tuple[Option, ...]:
+    return tuple(option for option in OPTIONS if option.name in names)
+
+
 _RUN_ABOUT = (
     "Install the NVIDIA container toolkit on this node, register its handlers with the container engine, make the "
     "engine take them over, and wait. When told to stop (TERM, INT, QUIT), take it all back; on HUP, look again."
@@ -75,27 +94,30 @@ RUN = Page(
         "toolkit-installer run --runtime containerd --cleanup never",
         "toolkit-installer run --node-root /host --no-daemon /opt/nvidia",
     ),
+    common=_COMMON,
 )
 PLAN = Page(
     about="Show what run would do with the same options and variables (a diff of each file with secrets masked, the "
     "files it would copy, the reload) and write nothing.",
     examples=("toolkit-installer plan --runtime containerd --node-root /host",),
+    common=_COMMON,
 )
 UNINSTALL = _short_page(
     about="Take back what run changed: while it waits in another process, or after it was killed.",
-    options=_SHORT,
+    options=_of(_UNINSTALL_NAMES),
+    common=_LOOKING | {"install_dir", "keep_toolkit"},
     examples=("toolkit-installer uninstall --node-root /host",),
 )
 STATUS = _short_page(
     about="Say whether the toolkit is installed, for which engine and under which handlers, and whether somebody has "
     "changed a managed file since.",
-    options=(STATUS_JSON, *_SHORT),
+    options=(STATUS_JSON, *_of(_STATUS_NAMES)),
     examples=("toolkit-installer status --json",),
 )
 DETECT = _short_page(
     about="Say what is seen on the node of which engine and distribution, which one run would configure, why, and in "
     "which files. Exits 3 where that cannot be decided.",
-    options=(STATUS_JSON, *_SHORT),
+    options=(STATUS_JSON, *_of(_DETECT_NAMES)),
     examples=("toolkit-installer detect --node-root /host", "toolkit-installer detect --json"),
 )
 _FOR_THE_DRIVER: Mapping[str, str | None] = {
@@ -132,6 +154,7 @@ OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
                 f"{program} --no-daemon --runtime docker --root /opt/nvidia",
                 f'{program} -r containerd -u "--restart-mode systemd" /opt/nvidia',
             ),
+            common=_COMMON,
         )
         for program in (Program.NVIDIA_TOOLKIT, Program.NVIDIA_CTK_INSTALLER)
     }
@@ -141,17 +164,35 @@ COMMANDS: Mapping[str, Page] = types.MappingProxyType(
     {"run": RUN, "plan": PLAN, "uninstall": UNINSTALL, "status": STATUS, "detect": DETECT, "wait-driver": WAIT_DRIVER}
 )
 
+ABOUT_THE_PROGRAM: Mapping[str, str] = types.MappingProxyType(
+    {
+        "help": "Show this help, or that of the command that is named.",
+        "version": "Show the version of the installer, and of the toolkit that its image has.",
+        "completion": "Print what has bash, zsh or fish complete commands, options and their words, such as in: "
+        "source <(toolkit-installer completion bash)",
+    }
+)
+"""The commands that look at no node."""
 
-def render(page: Page, usage: str, program: Program, *, width: int, emphasise: Callable[[str], str] = str) -> str:
-    """Return a command's help; `width` is in columns, `emphasise` makes titles and flags stand out."""
+
+def render(
+    page: Page, usage: str, program: Program, *, width: int, emphasise: Callable[[str], str] = str, full: bool = True
+) -> str:
+    """Return a command's help; `width` is in columns, `emphasise` makes titles and flags stand out.
+
+    With `full` it has all options, else those that most people use.
+    """
     lines = [f"{emphasise('Usage:')} {usage}", "", *_paragraph(page.about, width, "  ")]
+    shown = page.shown(full=full)
     for group in Group:
-        rows = [option for option in page.options if option.group is group and not option.hidden]
+        rows = [option for option in shown if option.group is group]
         if rows:
             lines += ["", emphasise(f"{group}:")]
         for option in rows:
             lines += ["", *_option(option, program, width, emphasise)]
-    lines += _common_options("Other:", emphasise)
+    others = len(page.shown(full=True)) - len(shown)
+    all_of_them = [("--help-all", f"Show the other {others} options too.")] if others else []
+    lines += _common_options("Other:", emphasise, all_of_them)
     lines += ["", emphasise("Notes:")]
     for note in page.notes:
         lines += ["", *_paragraph(note, width, "  ")]
@@ -166,16 +207,19 @@ def render_commands(*, width: int, emphasise: Callable[[str], str] = str) -> str
         "Makes a node able to run GPU containers, and never leaves it worse than it found it.", width, "  "
     )
     lines += ["", emphasise("Commands:")]
-    for name, page in COMMANDS.items():
-        lines += ["", emphasise(f"  {name}"), *_paragraph(page.about, width, "      ")]
+    abouts = {**{name: page.about for name, page in COMMANDS.items()}, **ABOUT_THE_PROGRAM}
+    for name, about in abouts.items():
+        called = f"{name}, install" if name == "run" else name
+        lines += ["", emphasise(f"  {called}"), *_paragraph(about, width, "      ")]
     lines += ["", f"  {program} COMMAND --help lists the command's options."]
     lines += _common_options("Options:", emphasise)
     return "\n".join([*lines, *_end(RUN, emphasise)])
 
 
-def _common_options(title: str, emphasise: Callable[[str], str]) -> list[str]:
-    help_option = (emphasise("  -h, --help"), "      Show this help.")
-    return ["", emphasise(title), "", *help_option, "", emphasise("  -v, --version"), "      Show the version."]
+def _common_options(title: str, emphasise: Callable[[str], str], more: Iterable[tuple[str, str]] = ()) -> Iterator[str]:
+    yield from ("", emphasise(title))
+    for flags, about in (("-h, --help", "Show this help."), *more, ("-v, --version", "Show the version.")):
+        yield from ("", emphasise(f"  {flags}"), f"      {about}")
 
 
 def _end(page: Page, emphasise: Callable[[str], str]) -> Iterator[str]:

@@ -1,0 +1,280 @@
+"""The commands as click has them: made of the table of options, and of what the help says of each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit_installer import __version__
+from toolkit_installer.cli import output
+from toolkit_installer.cli.options import argv, build
+from toolkit_installer.cli.options import help as cli_help
+from toolkit_installer.cli.options.model import Kind, Option
+from toolkit_installer.cli.options.resolve import Sources
+from toolkit_installer.cli.options.table import BY_NAME, DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
+from toolkit_installer.settings import Program
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+HELP_FLAGS = ("-h", "--help")
+FULL_HELP_FLAG = "--help-all"
+VERSION_FLAGS = ("-v", "--version")
+ALIASES: Mapping[str, str] = {"install": "run"}
+COMPLETE_VARIABLE = "_TOOLKIT_INSTALLER_COMPLETE"
+"""What the completion scripts set when they ask."""
+
+_Values = dict[str, Sequence[str]]
+_Job = Callable[[_Values], int]
+
+
+class _OwnHelp(click.Command):
+    """A command whose help is click's own, but for how it is printed."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002  # click's
+        return _shows(HELP_FLAGS, lambda context: output.show_own(context.get_help()))
+
+
+class _Command(_OwnHelp):
+    """A command whose flags may be written in all the ways that the field writes them."""
+
+    def __init__(self, name: str, page: cli_help.Page, program: Program, environment: Mapping[str, str]) -> None:
+        job = _job(name, program, environment)
+        super().__init__(
+            name,
+            callback=lambda **given: job(
+                {
+                    key: [value] if isinstance(value, str) else value
+                    for key, value in given.items()
+                    if value not in (None, ())
+                }
+            ),
+        )
+        self._page = page
+        self._program = program
+        self._rows = (*OPTIONS, *(row for row in page.options if row.name not in BY_NAME))
+        self._emphasise = _emphasis(environment)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if not self.params:  # six commands have eighty options each, and one of them is asked for
+            destination = build.destination_name(self._program)
+            self.params = [
+                click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]"),
+                # as texts: `build` knows what they mean
+                *map(_option, self._rows),
+                _shows((FULL_HELP_FLAG,), lambda context: output.show_own(self.help_text(context, full=True))),
+                _version_option(),
+            ]
+        return super().get_params(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, argv.canonical(args, argv.grammar_of(self._rows)))
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(self.help_text(ctx, full=False))
+
+    def help_text(self, context: click.Context, *, full: bool) -> str:
+        """Return the help: with the options that most people use, or with all."""
+        usage = f"{context.command_path} [OPTIONS] [{build.destination_name(self._program)}]"
+        return cli_help.render(
+            self._page, usage, self._program, width=_help_width(), emphasise=self._emphasise, full=full
+        )
+
+
+class _Group(_OwnHelp, click.Group):
+    """The program that has several commands."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        program = Program.TOOLKIT_INSTALLER
+        super().__init__(
+            program.value,
+            commands=[
+                *(_Command(name, page, program, environment) for name, page in cli_help.COMMANDS.items()),
+                *_about_the_program(),
+            ],
+            params=[_version_option()],
+            no_args_is_help=False,
+        )
+        self._emphasise = _emphasis(environment)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            output.explain(click.unstyle(self.get_help(ctx)))
+            raise click.UsageError("no command is given", ctx)
+        return super().parse_args(ctx, args)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            raise _unknown(error.command_name, [*self.commands, *ALIASES], ctx) from error
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's
+        formatter.write(cli_help.render_commands(width=_help_width(), emphasise=self._emphasise))
+
+
+def _unknown(name: str, commands: Sequence[str], context: click.Context) -> click.UsageError:
+    """Return the error for a command that there is not. Only the nearest is suggested: never the opposite as well."""
+    import difflib  # noqa: PLC0415  # of mistakes alone
+
+    nearest = difflib.get_close_matches(name, commands, n=1)
+    meant = f": did you mean {nearest[0]!r}?" if nearest else ""
+    return click.UsageError(f"there is no command {name!r}{meant}", context)
+
+
+def _option(row: Option) -> click.Option:
+    """Return what click reads of a row. All values are texts: `build` knows what they mean."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  # of completion alone
+
+        if row.choices:
+            return [CompletionItem(word) for word in row.choices if word.startswith(begun)]
+        return [CompletionItem(begun, type="file")] if row.kind in _FILES else []
+
+    names = [row.name, *(f"--{name}" for name in row.long_names)]
+    return click.Option(names, multiple=True, type=str, hidden=row.hidden, shell_complete=complete)
+
+
+_FILES = frozenset({Kind.PATH, Kind.ROOT, Kind.EXECUTABLE, Kind.INSTALL_DIR, Kind.PID_FILE})
+
+# --- the commands about the program ---
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+def _about_the_program() -> list[click.Command]:
+    return [
+        _OwnHelp("help", callback=_show_help, params=[click.Argument(["command"], required=False)]),
+        _OwnHelp("version", callback=lambda: _show_version(click.get_current_context())),
+        _OwnHelp(
+            "completion", callback=_show_completion, params=[click.Argument(["shell"], type=click.Choice(_SHELLS))]
+        ),
+    ]
+
+
+def _show_help(command: str | None) -> int:
+    context = click.get_current_context().find_root()
+    group = context.command
+    if command is None:
+        output.show_own(group.get_help(context))
+        return 0
+    assert isinstance(group, _Group)  # noqa: S101  # whose command this is
+    _, found, _ = group.resolve_command(context, [command])
+    assert found is not None  # noqa: S101  # resolve_command raises
+    with click.Context(found, parent=context, info_name=command) as own:
+        output.show_own(found.get_help(own))
+    return 0
+
+
+def _show_completion(shell: str) -> int:
+    from click import shell_completion  # noqa: PLC0415  # of completion alone
+
+    root = click.get_current_context().find_root()
+    kind = shell_completion.get_completion_class(shell)
+    assert kind is not None  # noqa: S101  # it is one of those that click has
+    made = kind(root.command, {}, Program.TOOLKIT_INSTALLER, COMPLETE_VARIABLE)
+    # not source(), which would start a bash to see how old it is
+    output.show_own((made.source_template % made.source_vars()).strip())
+    return 0
+
+
+def complete(environment: Mapping[str, str]) -> int | None:
+    """Answer a shell that asks how a command line goes on; return None where none asks."""
+    shell, _, asked = environment.get(COMPLETE_VARIABLE, "").partition("_")
+    if asked != "complete" or shell not in _SHELLS:
+        return None
+    from click import shell_completion  # noqa: PLC0415  # of completion alone
+
+    kind = shell_completion.get_completion_class(shell)
+    assert kind is not None  # noqa: S101  # as above
+    program = Program.TOOLKIT_INSTALLER
+    output.show_own(kind(_Group(environment), {}, program, COMPLETE_VARIABLE).complete())
+    return 0
+
+
+def top_command(program: Program, environment: Mapping[str, str]) -> click.Command:
+    """Return the program that has several commands, or under an old name the one that it is."""
+    if program is Program.TOOLKIT_INSTALLER:
+        return _Group(environment)
+    return _Command("run", cli_help.OLD_NAMES[program], program, environment)
+
+
+def _shows(flags: Sequence[str], show: Callable[[click.Context], object]) -> click.Option:
+    """Return an option that shows something in place of what the command does."""
+
+    def callback(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click's
+        if asked:
+            show(context)
+            context.exit()
+
+    return click.Option([*flags], is_flag=True, is_eager=True, expose_value=False, callback=callback)
+
+
+def _version_option() -> click.Option:
+    return _shows(VERSION_FLAGS, _show_version)
+
+
+def _show_version(_context: click.Context) -> int:
+    from toolkit_installer.lifecycle import versions  # noqa: PLC0415  # what every other start can do without
+
+    output.show([f"{Program.TOOLKIT_INSTALLER} {__version__}", versions.image_payload()])
+    return 0
+
+
+def _help_width() -> int:
+    import shutil  # noqa: PLC0415  # --help alone needs it, and it brings the compressors along
+
+    columns = shutil.get_terminal_size((cli_help.NARROWEST, 24)).columns
+    return min(max(columns, cli_help.NARROWEST), cli_help.WIDEST)
+
+
+def _emphasis(environment: Mapping[str, str]) -> Callable[[str], str]:
+    """Bold, unless asked otherwise; click takes it out again where the output is no terminal."""
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
+        return str
+    return lambda text: click.style(text, bold=True)
+
+
+# --- what the commands do ---
+
+
+_OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
+    "status": {"as_json": STATUS_JSON},
+    "detect": {"as_json": STATUS_JSON},
+    "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},
+}
+"""What single commands take beside the settings: parameters of their functions in `actions`, and options."""
+
+
+def _job(name: str, program: Program, environment: Mapping[str, str]) -> _Job:
+    """Return what the command `name` does with the texts of its options."""
+
+    def job(values: _Values) -> int:
+        options = _OWN_OPTIONS.get(name, {})
+        sources = Sources(values, environment, program)
+        own = {parameter: sources.answer(option).value for parameter, option in options.items()}
+        settings = build.build(
+            {key: texts for key, texts in values.items() if key not in {option.name for option in options.values()}},
+            environment,
+            program,
+            installing=name in {"run", "plan"},
+            looking_for_driver=name == "wait-driver",
+        )
+        # late: --help and a mistyped flag need none of what these bring along
+        from toolkit_installer import log  # noqa: PLC0415
+
+        log.configure(settings.log_format, debug=settings.debug, stream=sys.stderr, environment=environment)
+        from toolkit_installer.cli import actions  # noqa: PLC0415
+
+        return int(getattr(actions, name.replace("-", "_"))(settings, **own))
+
+    return job
