@@ -46,20 +46,6 @@ def skips_are_failures() -> bool:
     return os.environ.get("CI") == "true" or os.environ.get("E2E_NO_SKIP") == "1"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have the tests with a cluster of their own come first: beside the one that others share it would be one too many.
-
-    Each systemd and kubelet of a node takes some of the inotify instances that the kernel gives a user, which are 128.
-    Then those that take minutes: a worker that begins one of them last keeps the others waiting.
-    """
-    items.sort(
-        key=lambda item: (
-            "audited" not in getattr(item, "fixturenames", ()),
-            item.get_closest_marker("minutes") is None,
-        )
-    )
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a skipped test into a failed one where nothing may be skipped: a green CI would say more than it knows."""
@@ -281,6 +267,10 @@ def join(
     """Return what has a node of each of these kinds join a control plane, each with a driver and the images."""
 
     def started(stack: contextlib.ExitStack, plane: ControlPlane, wanted: Iterable[Kind]) -> RealCluster:
+        ours = [built_image.reference, f"{installer_image.NAME}:{SECOND}"]
+        images.renamed(built_image.archive, plane.images / "ours.tar", *ours)
+        (plane.images / "theirs.tar").write_bytes(images.archive())
+
         made = []
         for number, kind in enumerate(wanted, start=1):
             suite = release(kind.suite) if kind.suite is not None else None
@@ -288,12 +278,9 @@ def join(
             node = Node(number, kind, plane, kubernetes, plane.folder.parent, release=suite, engine=engine)
             made.append(stack.enter_context(node))
 
-        names = built_image.reference, f"{installer_image.NAME}:{SECOND}"
-        images.renamed(built_image.archive, both := plane.folder / "image.tar", *names)
-
         def bring(node: Node) -> None:
-            node.load(images.archive(), images.PAUSE, images.IMAGE)
-            node.load(both, *names)
+            node.load(plane.images / "theirs.tar", images.PAUSE, images.IMAGE)
+            node.load(plane.images / "ours.tar", *ours)
             node.install_driver()
 
         with ThreadPoolExecutor(len(made)) as pool:

@@ -16,7 +16,7 @@ from tests.e2e.cluster.rollout import DAEMON_SET, NAME, RealCluster, wait_until
 from tests.e2e.cluster.standings import changes
 from tests.support import manifests
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("configured")]
 
 
 class Installation:
@@ -69,7 +69,6 @@ def configured(installation: Installation, request: pytest.FixtureRequest) -> It
     [("apiserver", outages.SECONDS), ("etcd", outages.BEYOND_A_GRACE_PERIOD)],
     ids=["apiserver", "etcd"],
 )
-@pytest.mark.minutes
 def test_all_pods_are_replaced_during_an_outage_of_the_control_plane(
     configured: RealCluster, program: str, seconds: float
 ) -> None:

@@ -7,10 +7,9 @@ import pytest
 from tests.e2e.cluster.rollout import DAEMON_SET, RealCluster, wait_until
 from tests.e2e.hosts.machine import HANDLERS
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
 
 
-@pytest.mark.minutes
 def test_a_full_disk_amid_a_rollout_stops_it_there_and_every_node_serves_as_before(cluster: RealCluster) -> None:
     full = list(cluster.nodes)[1]
     with cluster.nodes[full].small_disk("/usr/local") as disk:

@@ -13,7 +13,7 @@ from tests.e2e.cluster.rollout import NAME, RealCluster, wait_until
 from tests.e2e.hosts.machine import INSTALL_DIR
 from tests.support import driver_roots
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("deleted")]
 SERVED = "The engines serve the handlers"
 GONE = "No driver is usable now: the installed root stays"
 UNANSWERED = "does not say whether the DaemonSet wants this node"
@@ -58,7 +58,6 @@ def driver_root(node: Node) -> str:
     return str(tomllib.loads(config.read_text())["nvidia-container-cli"]["root"])
 
 
-@pytest.mark.minutes
 def test_pods_wait_for_the_driver_configure_without_an_api_server_and_reload_nothing_when_the_driver_goes_or_moves(
     undriven: RealCluster,
 ) -> None:

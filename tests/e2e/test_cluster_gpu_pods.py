@@ -11,7 +11,7 @@ from tests.e2e.cluster.standings import changes
 from tests.e2e.hosts.gpu_nodes import THE_GPU
 from tests.e2e.hosts.machine import INSTALL_DIR
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
 
 
 def names(cluster: RealCluster, wanted: Callable[[str], bool]) -> list[str]:
@@ -41,7 +41,6 @@ def test_on_containerd_and_docker_the_toolkit_stays_for_running_gpu_pods_and_uni
     cluster.assert_undisturbed()
 
 
-@pytest.mark.minutes
 def test_on_crio_the_node_stays_configured_for_running_gpu_pods_and_uninstall_gives_it_back_after_them(
     cluster: RealCluster,
 ) -> None:

@@ -8,10 +8,9 @@ from tests.e2e.cluster import outages
 from tests.e2e.cluster.rollout import DAEMON_SET, RealCluster
 from tests.e2e.hosts.machine import HANDLERS
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("configured")]
 
 
-@pytest.mark.minutes
 def test_a_node_whose_pod_cannot_ask_amid_a_deletion_stays_configured_and_uninstall_gives_it_back(
     cluster: RealCluster,
 ) -> None:

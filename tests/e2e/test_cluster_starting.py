@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.cluster.rollout import RealCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
 ROUNDS = int(os.environ.get("E2E_ROUNDS", "3"))
 """How often it is tried; E2E_ROUNDS=100 is for whoever changes what is asked of the API server."""
 _SEED = int(os.environ.get("E2E_SEED", "1"))
@@ -23,7 +23,6 @@ def starts(cluster: RealCluster) -> list[int]:
     return [node.engine_starts() for node in cluster.nodes.values()]
 
 
-@pytest.mark.minutes
 def test_deleted_at_any_time_while_it_starts_it_leaves_no_node_configured(cluster: RealCluster) -> None:
     started = time.monotonic()
     cluster.apply()

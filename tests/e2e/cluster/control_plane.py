@@ -25,6 +25,8 @@ PROGRAMS = ("etcd", "openssl")
 BRIDGE = "nodes"
 ADDRESS, SERVICE = "10.88.0.1", "10.96.0.1"
 """Of the API server: on the nodes' network, and as the Service that its pods are told of."""
+SPARING = {"GOGC": "400"}
+"""What Go's programs of a cluster are started with: memory is there, and what collects it is a tenth of their work."""
 NODES = 9
 """How many nodes may join, see `address_of`."""
 _SERVICES = "10.96.0.0/16"
@@ -36,7 +38,7 @@ _USERS = {
     "kwok": "kwok,kwok,system:masters",
 }
 _SECONDS = 120.0
-_POLL = 0.1
+_POLL = 0.3  # each time that it is asked whether it is ready, a kubectl is started
 
 
 class ControlPlaneError(Exception):
@@ -67,10 +69,12 @@ class ControlPlane:
         self._arguments: dict[str, list[str | Path]] = {}
         self.hardware = Hardware(folder / "disk")
         self.authority = folder / "ca.crt"
+        self.images = folder / "images"
+        """Where the nodes find images: an empty folder that each is shown."""
         self._proxy = folder / "proxy.sock"
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True)
+        self.images.mkdir(parents=True)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.hardware)
             stack.callback(self.close)
@@ -177,7 +181,7 @@ class ControlPlane:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                env={"PATH": PATH, "HOME": str(self.folder)},
+                env={"PATH": PATH, "HOME": str(self.folder), **SPARING},
                 start_new_session=True,
             )
         if name == "apiserver":

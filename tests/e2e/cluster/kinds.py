@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.e2e.hosts import cri_dockerd_unit, crio_unit, kubelet_pod, low_level
-from tests.e2e.hosts.carriers import Docker
 from tests.e2e.hosts.host import Host
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
@@ -21,6 +19,8 @@ CNI = Path("/usr/lib/cni")
 """The plugins of Debian's package containernetworking-plugins."""
 CNI_CONFIGURATION = "/etc/cni/net.d"
 _ARCHIVE = "/run/image.tar"
+"""Where CRI-O pulls images from, whatever their names."""
+_LOAD_SECONDS = 300
 
 _CONTAINERD_1 = f"""\
 # Managed by hand: ask the storage team before you touch this.
@@ -89,7 +89,6 @@ class Kind:
         """Bring what no package has to a machine; `programs` is what Go built."""
         if self.unit == "crio" and programs is not None:
             crio_unit.bring(host, programs, "overlay")
-            low_level.make_privileged_containers_possible(host)
         elif self.unit == "docker" and programs is not None:
             cri_dockerd_unit.bring(host, programs, cni=CNI)
             host.path("/etc/default/docker").write_text(f'DOCKER_OPTS="{_DOCKER_OPTIONS}"\n')
@@ -103,24 +102,23 @@ class Kind:
             used = [line for line in lines if line.split()[1] != "0"]
             host.path("/run/cgroups").write_text("".join(used))
             host.run("mount", "--bind", "/run/cgroups", "/proc/cgroups")
+        if self.unit in ("crio", "docker"):
+            low_level.make_privileged_containers_possible(host)
 
-    def load(self, host: Host, archive: Path | bytes, *names: str) -> None:
-        """Bring an image, with these names, to the live engine."""
+    def load(self, host: Host, archive: Path, *names: str) -> None:
+        """Bring an image, with these names, to the live engine, from a file that its machine is shown."""
         if self.unit == "docker":
-            Docker(host).load(archive, names[0])
-            return
-        place = host.path(_ARCHIVE)
-        if isinstance(archive, bytes):
-            place.write_bytes(archive)
-        else:
-            shutil.copyfile(archive, place)
-        if self.unit == "crio":
+            host.run("docker", "load", "--input", archive, within=_LOAD_SECONDS)
+            host.run("docker", "image", "inspect", *names)
+        elif self.unit == "crio":
+            place = host.path(_ARCHIVE)
+            place.symlink_to(archive)
             with kubelet_pod.kubelet(host, "", self.socket) as kubelet:
                 for name in names:
                     kubelet.pull(name)
+            place.unlink()
         else:
-            host.run("ctr", "--namespace=k8s.io", "images", "import", _ARCHIVE, within=300)
-        place.unlink()
+            host.run("ctr", "--namespace=k8s.io", "images", "import", archive, within=_LOAD_SECONDS)
 
     def handlers(self, host: Host, statuses: CriStatuses) -> frozenset[str]:
         """Return the names of the handlers that the live engine serves."""

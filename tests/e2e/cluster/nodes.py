@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import shutil
 import tempfile
 import uuid
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.e2e.cluster import control_plane
 from tests.e2e.cluster.control_plane import BRIDGE, ControlPlane
 from tests.e2e.cluster.files import Files, State
 from tests.e2e.cluster.kinds import CNI_CONFIGURATION
+from tests.e2e.cluster.pod_logs import PodLogs
 from tests.e2e.hosts import gpu_host
 from tests.e2e.hosts.hardware import Hardware, connect
 from tests.e2e.hosts.host import Host
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from tests.e2e.cluster.kinds import Kind
     from tests.support.built.releases import Release
 
-KEPT = "/var/log/kept"
-"""Where a node has the logs of the installer's pods after these are gone."""
+PODS = "toolkit-"
+"""What the names of the installer's pods begin with."""
 _STARTS = "/run/engine-starts"
-_POLL = 0.05
 _ANSWER_SECONDS = 60.0
 # The kernel is everybody's, and a kubelet would set these: it finds them as it wants them.
 _SETTINGS = {
@@ -40,15 +39,6 @@ _SETTINGS = {
     "kernel/keys/root_maxkeys": 1000000,
     "kernel/keys/root_maxbytes": 25000000,
 }
-# A container's log goes with its pod, and a test wants to know what it said. A log that the engine has somewhere else,
-# as docker has, can only be copied, and often, lest its last lines are lost; the others are linked once.
-_KEEP_LOGS = f"""\
-[Unit]
-DefaultDependencies=no
-[Service]
-ExecStart=/bin/sh -c 'mkdir -p {KEPT}; while sleep @PAUSE@; do cp @HOW@ /var/log/pods/toolkit-* {KEPT}; done'
-StandardError=null
-"""
 _CHANGING = (
     *("var/log", "var/cache", "var/lib/systemd", "var/lib/kubelet", "var/lib/cni"),
     *("var/lib/crio", "var/lib/cri-dockerd", "var/lib/dockershim"),
@@ -59,7 +49,7 @@ _CHANGING = (
 class Node:
     """Node `number` of a cluster, with an engine of this kind, of `release` where one is given.
 
-    `programs` has the kubelet, `engine` what Go built for the engine.
+    `programs` has the kubelet, `engine` what Go built for the engine. The control plane's images are there as well.
     """
 
     def __init__(
@@ -76,7 +66,9 @@ class Node:
         self.number, self.kind, self.name = number, kind, f"node{number}"
         self._plane, self._programs, self._engine, self._folder = plane, programs, engine, folder / self.name
         self.hardware = Hardware(self._folder / "disk")
-        self.host = Host(self.hardware.disk, release=release, shown=[programs], hardware=self.hardware)
+        shown = [programs, plane.images]
+        self.host = Host(self.hardware.disk, release=release, shown=shown, hardware=self.hardware)
+        self.logs = PodLogs(self.host, PODS)
         self._files = Files()
         self._statuses = CriStatuses(_ANSWER_SECONDS)
         self._driver = False
@@ -88,6 +80,7 @@ class Node:
             stack.enter_context(self.host)
             self._furnish()
             self._boot()
+            stack.enter_context(self.logs)
             stack.pop_all()
         return self
 
@@ -95,7 +88,8 @@ class Node:
         with contextlib.ExitStack() as stack:
             stack.callback(self.hardware.__exit__)
             stack.callback(self.host.close)
-            self._statuses.close()
+            stack.callback(self._statuses.close)
+            self.logs.__exit__()
 
     # --- as a machine ---
 
@@ -123,7 +117,6 @@ class Node:
             f"/etc/systemd/system/{self.kind.unit}.service.d/count.conf": (
                 f"[Service]\nExecStartPre=/bin/sh -c 'echo start >>{_STARTS}'\n"
             ),
-            "/etc/systemd/system/keep-logs.service": _keep_logs(copied=self.kind.below is not None),
             **self.kind.files,
         }.items():
             self.host.path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -134,6 +127,7 @@ class Node:
 
     def _kubelet_unit(self, address: str) -> str:
         flags = f"--hostname-override={self.name} --node-ip={address}"
+        sparing = " ".join(f"{name}={value}" for name, value in control_plane.SPARING.items())
         files = "--config=/etc/kubernetes/kubelet.yaml --kubeconfig=/etc/kubernetes/kubeconfig"
         return f"""\
 [Unit]
@@ -141,7 +135,7 @@ DefaultDependencies=no
 StartLimitIntervalSec=0
 [Service]
 ExecStart={self._programs}/kubelet {files} {flags}
-Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin {sparing}
 Restart=always
 RestartSec=1
 KillMode=process
@@ -158,7 +152,7 @@ KillMode=process
             self.host.path(file).write_text(f"{value}\n")
             run("mount", "--bind", file, f"/proc/sys/{setting}")
         self.kind.prepare_boot(self.host)
-        run("systemctl", "start", self.kind.unit, "keep-logs")
+        run("systemctl", "start", self.kind.unit)
         for unit in (*([self.kind.below] if self.kind.below else ()), "kubelet"):
             run("systemctl", "start", unit)
 
@@ -183,8 +177,8 @@ KillMode=process
         if gpu:
             gpu_host.plug_in(self.host)
 
-    def load(self, archive: Path | bytes, *names: str) -> None:
-        """Bring an image, with these names, to its engine."""
+    def load(self, archive: Path, *names: str) -> None:
+        """Bring an image, with these names, to its engine, from a file in a folder that it is shown."""
         self.kind.load(self.host, archive, *names)
 
     def settle(self) -> None:
@@ -203,13 +197,6 @@ KillMode=process
             yield SmallDisk(self.host, place)
         finally:
             self.host.run("umount", "--lazy", place)
-
-    def forget_logs(self) -> None:
-        """Remove the kept logs; meanwhile nobody copies more of them into the folders that go."""
-        self.host.run("systemctl", "stop", "keep-logs")
-        for path in self.host.path(KEPT).glob("*"):
-            shutil.rmtree(path)
-        self.host.run("systemctl", "start", "keep-logs")
 
     # --- what is seen of it ---
 
@@ -254,11 +241,6 @@ class SmallDisk:
     def files(self) -> list[Path]:
         """Return all that is on it."""
         return list(self.host.path(self.place).rglob("*"))
-
-
-def _keep_logs(*, copied: bool) -> str:
-    how, pause = ("-rLf", ".5") if copied else ("-rlf", "1")
-    return _KEEP_LOGS.replace("@HOW@", how).replace("@PAUSE@", pause)
 
 
 def _cni(network: str) -> str:

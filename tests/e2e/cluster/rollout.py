@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from tests.e2e.cluster.control_plane import ControlPlane
-from tests.e2e.cluster.nodes import KEPT, Node
+from tests.e2e.cluster.nodes import Node
 from tests.e2e.cluster.objects import all_at_once, is_ready, workload
 from tests.e2e.cluster.standings import PID_FILE, Standing, changes
 from tests.e2e.hosts.gpu_nodes import LOOK
@@ -96,7 +96,7 @@ class RealCluster:
 
     def said(self, node: str) -> str:
         """Return all that the installer's pods on a node said in this test, those that are gone too."""
-        return "".join(path.read_text(errors="replace") for path in self.nodes[node].host.path(KEPT).rglob("*.log"))
+        return self.nodes[node].logs.text()
 
     def story(self) -> str:
         """Return what became of the installer's pods, for whoever reads why a test failed."""
@@ -123,7 +123,8 @@ class RealCluster:
     def give(self, *objects: dict[str, Any]) -> None:
         """Apply objects."""
         self.wait_until_no_namespace()
-        self.plane.kubectl("apply", "--filename=-", given=yaml.safe_dump_all(objects))
+        # the API server's schemas are not fetched for it each time: what is applied as a user does is checked by them
+        self.plane.kubectl("apply", "--validate=false", "--filename=-", given=yaml.safe_dump_all(objects))
 
     def delete(self, what: str = "base") -> None:
         """Delete a kustomization, as a user does, and wait until no pod is left of it."""

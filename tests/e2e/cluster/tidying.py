@@ -17,7 +17,7 @@ def tidy(cluster: RealCluster) -> None:
     _objects(cluster)
     for name, node in cluster.nodes.items():
         node.host.path(f"/{RELOADS}").unlink(missing_ok=True)
-        node.forget_logs()
+        node.logs.forget()
         if changes(cluster.untouched[name], node.differences()):
             node.host.run(SCRIPTS / "toolkit-installer", "uninstall", check=False, within=120)
 

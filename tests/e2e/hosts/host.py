@@ -26,7 +26,7 @@ CHECKOUT = Path(__file__).parents[3]
 TARGET = "test-host.target"
 PROGRAMS = ("unshare", "nsenter", "setpriv", "findmnt", "systemctl")
 _SCRIPT = Path(__file__).with_name("host")
-_POLL = 0.02
+_POLL = 0.1  # each time that it is asked whether it is up, two programs are started
 _LEFTOVERS = 99
 """The script's exit code where it could not take everything away."""
 

@@ -15,8 +15,17 @@ _RUNC = "/usr/sbin/runc"
 _REAL = f"{_RUNC}.real"
 # linux/capability.h: those that sandboxes are known to take away
 _NUMBERS = {16: "CAP_SYS_MODULE", 17: "CAP_SYS_RAWIO", 22: "CAP_SYS_BOOT", 24: "CAP_SYS_RESOURCE", 25: "CAP_SYS_TIME"}
-_WRAPPER = """\
-#!/usr/bin/python3 -I
+_EDITS = f"{_RUNC}.edits"
+_WRAPPER = f"""\
+#!/bin/sh
+# most calls name no configuration, and there are a dozen for each container: those start no interpreter
+for each; do
+    case $each in --bundle|--process) exec {_EDITS} "$@" ;; esac
+done
+exec {_REAL} "$@"
+"""
+_EDITING = """\
+#!/usr/bin/python3 -IS
 import json, os, sys
 for flag, name in (("--bundle", "config.json"), ("--process", "")):
     if flag in sys.argv:
@@ -46,5 +55,7 @@ def make_privileged_containers_possible(host: Host) -> None:
     if not lacking() or host.path(_REAL).exists():
         return
     host.path(_RUNC).rename(host.path(_REAL))
-    host.path(_RUNC).write_text(_WRAPPER.replace("LACKING", repr(lacking())).replace("REAL", _REAL))
-    host.path(_RUNC).chmod(0o755)
+    editing = _EDITING.replace("LACKING", repr(lacking())).replace("REAL", _REAL)
+    for path, text in ((_EDITS, editing), (_RUNC, _WRAPPER)):
+        host.path(path).write_text(text)
+        host.path(path).chmod(0o755)

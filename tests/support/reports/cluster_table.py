@@ -39,7 +39,8 @@ def scenarios_of(reports: Iterable[Any]) -> list[Scenario]:
 
 
 def _words(nodeid: str) -> str:
-    return nodeid.rpartition("::test_")[2].replace("_", " ").replace("[", " (").replace("]", ")")
+    test, _, _group = nodeid.rpartition("::test_")[2].partition("@")
+    return test.replace("_", " ").replace("[", " (").replace("]", ")")
 
 
 def table(scenarios: Sequence[Scenario]) -> list[str]:
