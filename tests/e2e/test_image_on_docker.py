@@ -73,7 +73,7 @@ def test_the_line_of_the_readme_configures_docker_outlives_a_boot_and_is_taken_b
     wait_until(lambda: WAITING in log(), log)
     assert machine.docker_handlers() == {"runc"} | HANDLERS
     assert machine.exists(f"{INSTALL_DIR}/toolkit/nvidia-container-runtime")
-    shown = host.run("docker", "exec", CONTAINER, "toolkit-installer", "status", "--node-root", "/host").stdout
+    shown = host.run("docker", "exec", CONTAINER, "toolkit-installer", "status").stdout
     assert "State:   installed" in shown
     assert "docker on /var/run/docker.sock: serves them" in shown
     # without a GPU the wrappers run the machine's own runtime
@@ -99,7 +99,7 @@ def test_the_line_of_the_readme_configures_docker_outlives_a_boot_and_is_taken_b
     # as README says how the line becomes the other one
     assert STAYING in command
     options, _, _ = command.replace(STAYING, "--rm").rpartition("\\\n")
-    host.run("sh", "-euc", f"{options} uninstall --node-root /host", within=200)
+    host.run("sh", "-euc", f"{options} uninstall", within=200)
     wait_until(lambda: not running(host, CONTAINER), log)
     assert "The node is as it was" in log()
     assert machine.state(CONFIG) == before

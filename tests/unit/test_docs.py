@@ -1,4 +1,4 @@
-"""README and CONTRIBUTING say what the code says: messages, flags, variables, exit codes, commands, links."""
+"""README, CONTRIBUTING and docs/ say what the code says: messages, flags, variables, exit codes, commands, links."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ DOCUMENTS = [
     *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs").glob("*.md")),
 ]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
+OPTIONS_PAGE, LOGS, EXIT_CODES, TROUBLESHOOTING = (
+    (PROJECT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("options", "logs", "exit-codes", "troubleshooting")
+)
+EVERY_PAGE = "\n".join((PROJECT / document).read_text(encoding="utf-8") for document in DOCUMENTS)
 GAP = "…"
 """Stands for what differs from one message to the next, in the documents and in `messages`."""
 
@@ -43,7 +48,7 @@ def spans(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", without_blocks(text))
 
 
-def section(title: str, text: str = README) -> str:
+def section(title: str, text: str) -> str:
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, flags=re.DOTALL | re.MULTILINE)
     assert found, f"no section {title!r}"
     return found[1]
@@ -56,12 +61,8 @@ def rows(text: str) -> list[list[str]]:
 
 
 def quoted_messages() -> list[str]:
-    quoted = [
-        span
-        for title in ("Logs", "Troubleshooting by message")
-        for row in rows(section(title))
-        for span in spans(row[0])
-    ]
+    tables = (LOGS, section("Troubleshooting by message", TROUBLESHOOTING))
+    quoted = [span for table in tables for row in rows(table) for span in spans(row[0])]
     quoted += re.findall(r"^\S+Z (?:info|warning|error) +(.*?)(?= \w+=|$)", "\n".join(blocks(README)), re.MULTILINE)
     return quoted
 
@@ -122,7 +123,7 @@ def test_a_message_that_nothing_prints_is_noticed() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_code_in_the_words_of_the_help() -> None:
-    table = {int(code): meaning for code, meaning, _ in rows(section("Exit codes"))}
+    table = {int(code): meaning for code, meaning, _ in rows(EXIT_CODES)}
     assert table == {code.value: meaning for code, meaning in cli_help.EXIT_CODES.items()}
     assert set(table) == {code.value for code in ExitCode}
 
@@ -130,7 +131,8 @@ def test_the_exit_codes_are_those_of_the_code_in_the_words_of_the_help() -> None
 # --- options ---
 
 EVERY = (*OPTIONS, STATUS_JSON, DRIVER_TIMEOUT, UNLESS_INSTALLED)
-FLAGS = {flag for option in EVERY for flag in option.flags} | {"--help", "--version", "--rm"}  # the last is docker's
+OF_DOCKER = {"--rm", "--detach", "--name", "--restart"}
+FLAGS = {flag for option in EVERY for flag in option.flags} | {"--help", "--help-all", "--version"} | OF_DOCKER
 VARIABLES = {variable for option in EVERY for variable in option.variables}
 OF_THE_IMAGE = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", (PROJECT / "images/build").read_text(encoding="utf-8")))
 """Variables that `make image` takes."""
@@ -147,7 +149,7 @@ def test_every_flag_that_is_named_exists(document: str) -> None:
 def test_every_word_that_is_shown_behind_a_flag_is_one_that_it_takes(document: str) -> None:
     text = (PROJECT / document).read_text(encoding="utf-8")
     shown = [span.split() for span in spans(text) if span.startswith("--") and " " in span]
-    assert document != "README.md" or shown
+    assert document != "docs/options.md" or shown
     for flag, *given in shown:
         option = next(option for option in EVERY if flag in option.flags)
         assert len(given) == 1
@@ -163,7 +165,7 @@ def test_every_variable_that_is_named_exists(document: str) -> None:
 
 
 def test_every_feature_that_is_refused_is_named_in_one_place_and_nothing_else_is() -> None:
-    listed = {span for row in rows(section("Not built yet")) for span in spans(row[0])}
+    listed = {span for row in rows(section("Not built yet", OPTIONS_PAGE)) for span in spans(row[0])}
     named = {span.split()[0] for span in listed} - {"toolkit-installer"}
     refused = {option.flags[0] for option in OPTIONS if option.unbuilt is not None}
     assert refused <= named, f"missing: {refused - named}"
@@ -171,7 +173,7 @@ def test_every_feature_that_is_refused_is_named_in_one_place_and_nothing_else_is
 
 
 def test_the_defaults_in_the_table_of_options_are_the_defaults() -> None:
-    for flags, purpose, *_ in rows(section("Options people use")):
+    for flags, purpose, *_ in rows(section("Options people use", OPTIONS_PAGE)):
         for flag in (span.split()[0] for span in spans(flags)):
             option = next(option for option in OPTIONS if flag in option.flags)
             for default in re.findall(r": `?([^`: ]+)`?$", purpose):
@@ -196,9 +198,10 @@ def test_every_command_that_is_shown_makes_sense_to_the_program() -> None:
 
 
 def test_every_subcommand_that_is_named_exists() -> None:
-    lines = [*spans(README), *(" ".join(words) for words in commands())]
-    named = {line.split()[1] for line in lines if re.match(r"toolkit-installer \w", line)}
-    assert named == set(cli_help.COMMANDS)
+    lines = [*spans(EVERY_PAGE), *(" ".join(words) for words in commands())]
+    named = {line.split()[1] for line in lines if re.match(r"toolkit-installer [a-z]", line)}
+    assert named >= set(cli_help.COMMANDS)
+    assert named <= {*cli_help.COMMANDS, *cli_help.ABOUT_THE_PROGRAM, "install"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -287,4 +290,11 @@ def test_no_line_is_wider_than_a_terminal_tables_aside(document: str) -> None:
 
 
 def test_the_readme_is_read_in_one_sitting() -> None:
-    assert len(README.splitlines()) <= 260
+    assert len(README.split()) <= 1200
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = PROJECT / "docs" / "README.md"
+    listed = {(index.parent / path).resolve() for path, _ in links(index.read_text(encoding="utf-8"))}
+    pages = {path.resolve() for path in index.parent.glob("*.md")} - {index.resolve()}
+    assert pages - listed == set()
