@@ -250,3 +250,9 @@ def test_the_bill_of_materials_in_the_image_is_the_projects(root: Path) -> None:
     folders = root.glob(f"{HOME}/lib/*/site-packages/*.dist-info")
     installed = {path.name.split("-")[0].replace("_", "-") for path in folders}
     assert {component["name"] for component in bill["components"]} | {"toolkit-installer"} == installed
+
+
+def test_the_image_has_the_licences_and_the_package_says_that_it_is_typed(root: Path) -> None:
+    for name in ("LICENSE", "NOTICE"):
+        assert (root / HOME / name).read_bytes() == (installer_image.PROJECT / name).read_bytes()
+    assert [path.name for path in root.glob(f"{HOME}/lib/*/site-packages/toolkit_installer/py.typed")] == ["py.typed"]

@@ -27,7 +27,7 @@ BASE = "localhost/base:1"
 NAME = "docker.io/library/toolkit-installer"
 """What engines make of `toolkit-installer`, the manifests' own name for the image."""
 
-_CONTEXT = ("images", "locks", "toolkit_installer", "pyproject.toml", "README.md", "LICENSE", ".dockerignore")
+_CONTEXT = ("images", "locks", "toolkit_installer", "pyproject.toml", "README.md", "LICENSE", "NOTICE", ".dockerignore")
 _PACKAGES = "python3,python3-venv"
 # What slim bases leave out as well, Python's bytecode among it.
 _LEFT_OUT = (
