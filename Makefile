@@ -84,6 +84,10 @@ e2e-gpu: .venv/installed ## nvidia-smi in a container, on a machine with a GPU a
 compatibility: .venv/installed ## docs/compatibility.md anew: each engine's way through the matrix of make e2e
 	@$(BIN)/pytest tests/e2e/test_matrix.py --compatibility docs/compatibility.md $(ARGS)
 
+.PHONY: demo-picture
+demo-picture: .venv/installed ## docs/demo.svg anew: what make demo shows, for the README
+	@$(BIN)/python -m tests.demo.picture
+
 .PHONY: layers
 layers: .venv/installed ## docs/layers.svg anew: the layers of the package, from the import contract
 	@$(BIN)/python -m tests.support.layers

@@ -1,17 +1,22 @@
 """Shows the whole job on a fake node: install, second run, stop; with the tree, the diffs, and every byte back.
 
-No root privileges, no engine and no GPU are needed; the node is a folder that is thrown away at the end.
+No root privileges, no engine and no GPU are needed; the node is a folder that is thrown away at the end. On a terminal
+the program's own lines look as they look there.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import pty
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # started as a script, from anywhere
 
@@ -21,6 +26,14 @@ from toolkit_installer.errors import ExitCode
 
 PROGRAM = Path(sys.executable).parent / "toolkit-installer"
 DEADLINE = 30.0
+INTRODUCTION = """
+This shows the whole job on two made-up nodes, which are folders that are removed at the end. The toolkit is
+installed, the engine's file gets the handlers, a second instance is refused, and the program is killed and
+started again. When it is told to stop, every byte comes back. One node has docker's configuration, and the
+other one has containerd's. No engine runs on these nodes, by design.
+"""
+BY_DESIGN = ("does not answer", "was not reloaded")
+"""What the program says of an engine that does not run."""
 
 DAEMON_JSON = """{
 \t"log-driver":   "json-file",
@@ -103,41 +116,52 @@ def show_tree(folder: Path) -> None:
 
 def show_log(line: str) -> None:
     print(f"   {paint('log', '35')} {line}")
-
-
-def once(arguments: list[str]) -> int:
-    """Run the installer to its end, show its log, return its exit code."""
-    done = subprocess.run(  # our own program
-        [PROGRAM, "run", *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
-    for line in done.stderr.splitlines():
-        show_log(line)
-    return done.returncode
+    if any(each in line for each in BY_DESIGN):
+        say("    by design: no engine runs on this made-up node")
 
 
 class Running:
     """The installer in the background."""
 
     def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(  # our own program
-            [PROGRAM, "run", *arguments], stderr=subprocess.PIPE, text=True
-        )
+        # on a terminal of its own it says what it says as on any
+        reading, writing = pty.openpty() if COLOR else os.pipe()
+        self.process = subprocess.Popen([PROGRAM, "run", *arguments], stderr=writing)
+        os.close(writing)
+        self._said = os.fdopen(reading, "rb", buffering=0)
+
+    def lines(self) -> Iterator[str]:
+        """Yield what it says, line by line, until it has ended."""
+        return (line.decode().rstrip("\r\n") for line in _until_closed(self._said))
 
     def until(self, text: str) -> None:
         """Show its log up to the line with `text`."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            show_log(line.rstrip())
+        for line in self.lines():
+            show_log(line)
             if text in line:
                 return
         check(False, f"the log ends without {text!r}")  # noqa: FBT003
 
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            show_log(line.rstrip())
+    def end(self) -> int:
+        """Show the rest of its log, and return its exit code."""
+        for line in self.lines():
+            show_log(line)
+        self._said.close()
         return self.process.wait(DEADLINE)
+
+    def stop(self) -> int:
+        """Tell it to stop, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.end()
+
+
+def _until_closed(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield lines until nobody writes any more, which a terminal tells by an error."""
+    try:
+        yield from iter(stream.readline, b"")
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 def demonstrate(engine: str, node: Path, payload: Path) -> None:
@@ -159,7 +183,7 @@ def demonstrate(engine: str, node: Path, payload: Path) -> None:
     show_tree(node / "usr/local/nvidia/toolkit")
 
     title(f"{engine}: a second instance is refused")
-    refused = once(arguments)
+    refused = Running(*arguments).end()
     check(refused == ExitCode.ALREADY_RUNNING, "exit 4, and the first one's PID is named")
 
     title(f"{engine}: killed, and started again")
@@ -177,6 +201,7 @@ def demonstrate(engine: str, node: Path, payload: Path) -> None:
 
 if __name__ == "__main__":
     started = time.monotonic()
+    print(INTRODUCTION.strip())
     with tempfile.TemporaryDirectory(prefix="toolkit-installer-demo-") as scratch:
         payload_root = payloads.build(Path(scratch, "payload"))
         for name in CONFIGS:
