@@ -125,6 +125,24 @@ def test_plan_shows_the_diff_and_writes_nothing(node: FakeNode) -> None:
     assert (node.stamps(), node.snapshot()) == (stamps, before)
 
 
+def first_line(node: FakeNode, *more: str) -> str:
+    shown = node.do("plan", *more)
+    assert shown.process.returncode == 0, shown.output
+    lines = [line for line in shown.output.splitlines() if not line.startswith("time=")]
+    return lines[0]
+
+
+def test_plan_begins_with_what_is_written_and_what_becomes_of_the_engine(node: FakeNode, tmp_path: Path) -> None:
+    assert first_line(node) == (
+        "19 files installed, 1 file of the engine edited, docker is not reloaded, "
+        "nvidia becomes the default runtime of docker."
+    )
+    run(node, tmp_path, "run", "--no-daemon", "--set-as-default=false")
+    assert first_line(node, "--set-as-default=false") == "Nothing to do: the node is as it should be."
+    node.place(f"{TOOLKIT}/nvidia-ctk").unlink()
+    assert first_line(node, "--set-as-default=false") == "1 file installed."
+
+
 def test_a_toolkit_file_that_somebody_changed_is_put_right_by_the_next_run_and_no_other_is_touched(
     node: FakeNode, tmp_path: Path
 ) -> None:

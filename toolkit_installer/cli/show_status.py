@@ -17,10 +17,12 @@ from toolkit_installer.node import locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
-from toolkit_installer.settings import ReloadMode, Settings
+from toolkit_installer.settings import EngineName, ReloadMode, Settings
 from toolkit_installer.toolkit.layout import ToolkitFile
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from toolkit_installer.lifecycle.prepare import Prepared
 
 _ASK_SECONDS = 5.0
@@ -44,6 +46,7 @@ def plan_lines(seen: Prepared) -> list[str | DiffLine]:
     ]
     if seen.plan.empty and not others:
         return [*lines, "Nothing to do: the node is as it should be."]
+    lines = [_summary(seen, others), "", *lines]
     if (record := moved(recorded, seen.plan.engines)) is not None:
         lines.append(f"Engine {record.name}: the handlers are taken back first, from {_paths(record)}")
     lines += [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]
@@ -58,6 +61,44 @@ def plan_lines(seen: Prepared) -> list[str | DiffLine]:
         if specification.changes:
             lines += ["", "CDI specification:", *_diff_lines(specification)]
     return lines
+
+
+def _summary(seen: Prepared, others: Sequence[EngineRecord]) -> str:
+    """Return in one line what people want to know first: what is written, and what becomes of the engines."""
+    plan = seen.plan
+    edited = sum(wanted.changes for engine in plan.engines for wanted in engine.desired.files)
+    parts = [
+        _counted(len(plan.toolkit.write), "file", "installed"),
+        _counted(len(plan.toolkit.remove), "file", "removed"),
+        _counted(edited, "file of the engine", "edited", "files of the engine"),
+        _counted(sum(each.changes for each in plan.specifications), "CDI specification", "written"),
+        *(_fate(engine) for engine in plan.engines),
+        *(f"{record.name} is given back" for record in others),
+    ]
+    before = {record.name: record.default for record in (seen.receipt.engines if seen.receipt is not None else ())}
+    defaults = [
+        f"{engine.desired.default} becomes the default runtime of {engine.name}"
+        for engine in plan.engines
+        if engine.changes and engine.desired.default not in (None, before.get(engine.name))
+    ]
+    return f"{', '.join(part for part in (*parts, *defaults) if part)}."
+
+
+def _counted(number: int, noun: str, done: str, nouns: str = "") -> str:
+    return f"{number} {noun if number == 1 else nouns or f'{noun}s'} {done}" if number else ""
+
+
+def _fate(engine: EngineWork) -> str:
+    """Return what becomes of an engine."""
+    if not engine.reload_why:
+        return "" if not engine.changes else f"{engine.name} is not reloaded"
+    if engine.reload.watched_by:
+        return f"{engine.name} will be RESTARTED by {engine.reload.watched_by} (containers keep running)"
+    if engine.reload.mode is ReloadMode.SIGNAL and not engine.reload.restarts:
+        return f"{engine.name} will be reloaded (nothing is restarted)"
+    ends = engine.name is EngineName.DOCKER
+    kept = "its containers end unless live-restore is set" if ends else "containers keep running"
+    return f"{engine.name} will be RESTARTED ({kept})"
 
 
 def _paths(record: EngineRecord) -> str:

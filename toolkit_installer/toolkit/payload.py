@@ -93,12 +93,15 @@ class Payload(msgspec.Struct, frozen=True):
 def source_root(given: str | None, package_type: str, node_has_rpm: bool, exists: Callable[[str], bool]) -> str:  # noqa: FBT001 - an observation, not a switch
     """Return the folder that the payload is taken from, as the installer sees it.
 
-    `given` (--toolkit-source-root) is used as it is. Otherwise `package_type` says which of the image's two: "auto"
-    prefers rpm where the node has /usr/bin/rpm, and takes the other one if the image has only that.
+    `given` (--toolkit-source-root) is used as it is, if there is such a folder. Otherwise `package_type` says which of
+    the image's two: "auto" prefers rpm where the node has /usr/bin/rpm, and takes the other one if the image has only
+    that.
 
-    Raises PayloadError if the image has no such folder.
+    Raises PayloadError if there is no such folder.
     """
     if given:
+        if not exists(given):
+            raise PayloadError("there is no such folder to take the payload from", path=given, hint=_HINT)
         return given
     wanted = ("rpm" if node_has_rpm else "deb", "deb", "rpm") if package_type == "auto" else (package_type,)
     candidates = tuple(dict.fromkeys(f"/artifacts/{kind}" for kind in wanted))

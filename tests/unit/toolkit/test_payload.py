@@ -238,8 +238,8 @@ BOTH = {"/artifacts/deb", "/artifacts/rpm"}
         (None, "deb", True, BOTH, "/artifacts/deb"),
         (None, "rpm", False, BOTH, "/artifacts/rpm"),
         (None, "auto", True, {"/artifacts/deb"}, "/artifacts/deb"),
-        ("/", "rpm", True, BOTH, "/"),
-        ("/elsewhere", "auto", True, set(), "/elsewhere"),
+        ("/", "rpm", True, {*BOTH, "/"}, "/"),
+        ("/elsewhere", "auto", True, {"/elsewhere"}, "/elsewhere"),
     ],
 )
 def test_the_payload_is_taken_from(
@@ -250,6 +250,13 @@ def test_the_payload_is_taken_from(
     expected: str,
 ) -> None:
     assert source_root(given, kind, node_has_rpm, present.__contains__) == expected
+
+
+def test_a_folder_that_is_named_and_not_there_is_said_to_be_missing_and_nothing_more() -> None:
+    with pytest.raises(PayloadError, match="there is no such folder") as caught:
+        source_root("/nope", "auto", node_has_rpm=False, exists=BOTH.__contains__)
+    assert caught.value.path == "/nope"
+    assert "usr/bin" not in caught.value.reason
 
 
 def test_an_image_without_the_package_type_asked_for_is_refused() -> None:
