@@ -88,6 +88,10 @@ compatibility: .venv/installed ## docs/compatibility.md anew: each engine's way 
 demo-picture: .venv/installed ## docs/demo.svg anew: what make demo shows, for the README
 	@$(BIN)/python -m tests.demo.picture
 
+.PHONY: man
+man: .venv/installed ## docs/toolkit-installer.8 anew: the manual page, from the table of options
+	@$(BIN)/python -m tests.support.man_page
+
 .PHONY: layers
 layers: .venv/installed ## docs/layers.svg anew: the layers of the package, from the import contract
 	@$(BIN)/python -m tests.support.layers
