@@ -6,13 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit_installer import log
 from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget
-from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Settings
 
@@ -41,10 +40,8 @@ def show(node: Node, settings: Settings, *, as_json: bool) -> int:
         "gpus": list(gpus.find_gpus(node).words),
     }
     output.show(json.dumps(facts, indent=2).split("\n") if as_json else _lines(facts))
-    if error is None:
-        return 0
-    log.get().error(error.reason, hint=error.hint)
-    return error.exit_code
+    # why nothing was decided is part of the answer, and is said once
+    return ExitCode.DONE if error is None else error.exit_code
 
 
 def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
