@@ -164,6 +164,7 @@ def test_an_installer_that_is_killed_at_each_reload_is_stopped_by_the_budget_and
         assert run.finish() == -signal.SIGKILL
         machine.wait_until_active(UNIT)
         assert machine.starts(UNIT) <= 1 + count
+    machine.wait_until_settled()
     starts = machine.starts(UNIT)
     code, output = machine.run()
     assert code == 3, output

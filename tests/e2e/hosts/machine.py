@@ -88,6 +88,17 @@ class Machine:
         """Tell whether a unit is up."""
         return self.host.property(unit, "ActiveState") == "active"
 
+    def wait_until_settled(self) -> None:
+        """Wait until nobody asks systemd for anything any more: what a killed program began may still be on its way."""
+        deadline = time.monotonic() + 60
+        while not self._settled():
+            assert time.monotonic() < deadline, self.host.run("systemctl", "list-jobs").stdout
+            time.sleep(_POLL)
+
+    def _settled(self) -> bool:
+        asking = self.host.run("pgrep", "--exact", "systemctl", check=False).returncode == 0
+        return not asking and "No jobs" in self.host.run("systemctl", "list-jobs").stdout
+
     def wait_until_active(self, unit: str, within: float = 60.0) -> None:
         """Wait until systemd has a unit up again."""
         deadline = time.monotonic() + within
