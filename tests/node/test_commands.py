@@ -333,3 +333,18 @@ def test_a_file_that_became_a_folder_is_reported_as_drift_not_as_a_failure(node:
     node.place(DAEMON_JSON).mkdir()
     (file,) = status(node)["engines"][0]["files"]
     assert file["state"].startswith("unreadable: is a folder")
+
+
+def test_a_cleanup_that_fails_says_that_the_node_is_still_configured_and_what_to_run(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+    before = node.snapshot()
+    waiting = node.waiting()
+    written = node.read(DAEMON_JSON)
+    node.place(DAEMON_JSON).write_bytes(written + b"{")
+    assert waiting.stop() != 0
+    assert "the node is STILL configured" in waiting.output
+    assert "run `toolkit-installer uninstall`" in waiting.output
+    node.place(DAEMON_JSON).write_bytes(written)
+    done = node.do("uninstall")
+    assert done.process.returncode == 0, done.output
+    assert lasting(node) == {path: entry for path, entry in before.items() if not path.startswith("/run/")}

@@ -272,9 +272,16 @@ class Instance:
 
             log.get().info("Cleaning up", signal=self.attention.stop.name if self.attention.stop else None)
             keep = self.settings.keep_toolkit if asked is None else asked == request.KEEP
-            remainder = uninstall.revert(
-                self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep
-            )
+            try:
+                remainder = uninstall.revert(
+                    self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep
+                )
+            except InstallerError:
+                log.get().error(
+                    "Cleanup failed: the node is STILL configured, or half-way",
+                    hint="the next error says why; once that is mended, run `toolkit-installer uninstall`",
+                )
+                raise
             self.pid_file.adopt_folders(receipt.pid_folders)
             if asked is not None or self._question is not None:  # somebody wants the node reverted
                 uninstall.forgive_reloads(self.settings, self.node, receipt)
