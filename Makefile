@@ -46,7 +46,7 @@ PYTEST = $(BIN)/pytest --dist loadgroup \
 	--tx "$$(($$(nproc) + $(1)))*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python"
 
 .PHONY: test
-test: .venv/installed ## the tests that need no engine and no root, in two minutes; of each sweep a part
+test: .venv/installed ## the tests that need no engine and no root, in three minutes; of each sweep a part
 	@$(call PYTEST,2) --quick $(ARGS)
 
 .PHONY: test-changed
