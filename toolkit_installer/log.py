@@ -6,11 +6,12 @@ line that is written. Most commands that only look at the node write none. async
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO, cast
 
 from toolkit_installer import late
 from toolkit_installer.documents import visible
@@ -18,7 +19,7 @@ from toolkit_installer.node import streams
 from toolkit_installer.settings import LogFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
@@ -35,6 +36,9 @@ _DEBUG: Final = 10
 _INFO: Final = 20
 _WARNING: Final = 30
 """The levels of the standard library's logging, which may not be imported yet."""
+_DIGEST: Final = 16
+"""Digits of a line's digest: two lines of a few hundred that have the same are not to be feared."""
+_MOST_SAID: Final = 200
 _LISTENER: Final = "toolkit-installer"
 """The name of our handler among those of the standard library's logging."""
 
@@ -44,6 +48,13 @@ class _Later:
 
     set_up: Callable[[], None] | None = None
     listen: Callable[[], None] | None = None
+
+
+class _Told:
+    """What this process has said, and what it need not say again: digests of lines."""
+
+    said: ClassVar[dict[str, None]] = {}
+    known: frozenset[str] = frozenset()
 
 
 class _Lines:
@@ -85,6 +96,19 @@ def configure(
         listen()
 
 
+def only_news(known: Iterable[str]) -> None:
+    """Leave out the lines that an earlier process has `said`, until the first that it has not.
+
+    What is looked at again and again is worth a line when something is new.
+    """
+    _Told.known = frozenset(known)
+
+
+def said() -> tuple[str, ...]:
+    """Return a short digest of each line that was said, or left out because it was known; times do not count."""
+    return tuple(_Told.said)
+
+
 def set_up() -> None:
     """Import structlog and what else a line may need, if that is still to be done.
 
@@ -112,6 +136,7 @@ def _configure_structlog(renderer: _Renderer, stream: TextIO, *, debug: bool) ->
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            _only_news,
             structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%SZ", utc=True, key="time"),
             _with_error_text,
             _ordered,
@@ -168,6 +193,19 @@ def _masked(text: str) -> str:
     from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # only errors and libraries' words need it
 
     return mask(text)
+
+
+def _only_news(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Raise DropEvent for a line that is known."""
+    import structlog  # noqa: PLC0415  # it is there: it calls this
+
+    digest = hashlib.sha256(repr(event).encode(errors="backslashreplace")).hexdigest()[:_DIGEST]
+    if len(_Told.said) < _MOST_SAID:
+        _Told.said[digest] = None
+    if digest in _Told.known:
+        raise structlog.DropEvent
+    _Told.known = frozenset()
+    return event
 
 
 def _with_error_text(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -224,6 +224,13 @@ NO = [
 ]
 
 
+def asked_again(server: Server) -> None:
+    """Wait until a run has asked once more by itself."""
+    asked = len(server.cluster.asked)
+    while len(server.cluster.asked) == asked:
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("change", NO)
 def test_a_first_answer_that_does_not_want_the_node_changes_nothing_on_it(
     node: FakeNode, server: Server, change: Callable[[Cluster], None], tmp_path: Path
@@ -234,7 +241,8 @@ def test_a_first_answer_that_does_not_want_the_node_changes_nothing_on_it(
     change(server.cluster)
     run = waiting(node, server, "--ready-file", str(ready))
     assert HELD in run.output
-    run.wait_for(WAITING)
+    asked_again(server)
+    assert run.output.count(WAITING) == 1, "it looks again by itself, and says nothing of what it has said"
     run.process.send_signal(signal.SIGHUP)
     run.wait_for(HELD)
     run.wait_for(WAITING)
@@ -390,8 +398,9 @@ def test_an_api_server_that_is_away_at_the_start_is_asked_until_it_answers_and_t
     server.cluster.sick = (503, "{}")
     run = waiting(node, server)
     assert "The API server does not say whether the DaemonSet wants this node: it is asked again" in run.output
-    run.wait_for(WAITING)  # it was asked, in vain, and that is not said once more
-    assert run.output.count("does not say") == 1
+    asked_again(server)
+    assert run.output.count("does not say") == 1  # in vain, and that is not said once more
+    assert run.output.count(WAITING) == 1
     server.cluster.sick = None
     run.wait_for(WANTED)
     run.wait_for(WAITING)

@@ -98,7 +98,7 @@ def test_status_tells_absent_installed_running_and_drift(node: FakeNode) -> None
     waiting = node.waiting()
     installed = status(node)
     assert (installed["installed"], installed["state"], installed["running_pid"]) == (True, "installed", waiting.pid)
-    assert installed["toolkit"] == {"folder": TOOLKIT, "files": 19, "missing": []}
+    assert installed["toolkit"] == {"folder": TOOLKIT, "files": 19, "missing": [], "damaged": [], "version": "1.19.0"}
     (engine,) = installed["engines"]
     assert engine["name"] == "docker"
     assert engine["default"] == "nvidia"

@@ -41,7 +41,7 @@ def operator_says(node: FakeNode, root: str, dev_root: str = "", **more: str) ->
 
 
 def test_without_a_driver_each_root_is_said_with_what_it_lacks(node: FakeNode) -> None:
-    assert looked(node) == roots.Look(None, NOTHING)
+    assert looked(node) == roots.Look(None, NOTHING, nothing_there=True)
 
 
 @runs_drivers

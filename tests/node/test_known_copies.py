@@ -18,7 +18,7 @@ from tests.node.sweeps import trees
 from tests.node.sweeps.trees import stamp_of
 from tests.support import payloads
 from tests.support.fake_node import NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
-from toolkit_installer.cli import show_status
+from toolkit_installer.lifecycle.health import look
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import trust
@@ -42,6 +42,11 @@ def rewritten(node: FakeNode, receipt: dict[str, Any]) -> None:
 
 def copied(receipt: dict[str, Any]) -> set[str]:
     return {each["name"] for each in receipt["copies"]}
+
+
+def config_toml(receipt: dict[str, Any]) -> dict[str, Any]:
+    """Return what the receipt says of the generated config.toml."""
+    return next(each for each in receipt["contents"] if each["name"].endswith("config.toml"))
 
 
 def entry(receipt: dict[str, Any], name: str) -> dict[str, Any]:
@@ -210,19 +215,19 @@ def test_a_receipt_of_before_is_good_for_a_run_that_writes_nothing_and_notices_a
 def test_config_toml_is_made_again_when_somebody_edits_it_and_when_other_settings_are_asked_for(node: FakeNode) -> None:
     receipt = installed(node)
     ours = node.read(CONFIG)
-    assert receipt["config_toml"]["sha256"] == hashlib.sha256(ours).hexdigest()
+    assert config_toml(receipt)["sha256"] == hashlib.sha256(ours).hexdigest()
     node.write(CONFIG, ours.decode() + "# mine", 0o644)
     assert "Installed the toolkit" in run(node)
     assert node.read(CONFIG) == ours
     assert "Installed the toolkit" in node.do("run", "--no-daemon").output
     assert node.read(CONFIG) != ours
-    assert recorded(node)["config_toml"]["recipe"] != receipt["config_toml"]["recipe"]
+    assert config_toml(recorded(node))["recipe"] != config_toml(receipt)["recipe"]
 
 
 def test_a_config_toml_of_which_the_receipt_says_something_else_is_made_again(node: FakeNode) -> None:
     receipt = installed(node)
     ours = node.read(CONFIG)
-    receipt["config_toml"]["recipe"] = "0" * 64
+    config_toml(receipt)["recipe"] = "0" * 64
     rewritten(node, receipt)
     assert NOTHING_TO_DO in run(node)
     assert node.read(CONFIG) == ours
@@ -242,13 +247,19 @@ def test_a_change_that_was_killed_leaves_nothing_to_be_believed(node: FakeNode) 
     assert node.read(f"{TOOLKIT}/{PROGRAM}") == content
 
 
-def test_status_tells_which_files_are_there_and_reads_none_of_them(
-    node: FakeNode, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_tells_which_files_are_there_and_reads_no_copy(node: FakeNode) -> None:
     installed(node)
     node.place(f"{TOOLKIT}/{PROGRAM}").unlink()
     seen = Node(str(node.root))
-    receipt = trust.load(seen, ReceiptStore(seen.files, "/usr/local/nvidia"))
-    with mock.patch.object(Reader, "digest", side_effect=AssertionError("a file is read")):
-        show_status.show_status(seen, Settings(node_root=str(node.root)), receipt, as_json=True)
-    assert json.loads(capsys.readouterr().out)["toolkit"]["missing"] == [PROGRAM]
+    store = ReceiptStore(seen.files, "/usr/local/nvidia")
+    receipt = trust.load(seen, store)
+    assert receipt is not None
+    copies = {f"{TOOLKIT}/{each.name}" for each in receipt.copies}
+    assert copies
+    read = []
+    whole = Reader.digest
+    with mock.patch.object(Reader, "digest", lambda self, path: read.append(path) or whole(self, path)):
+        found = look.look(seen, Settings(node_root=str(node.root)), store, receipt)
+    assert found.toolkit is not None
+    assert found.toolkit.missing == (PROGRAM,)
+    assert not copies & set(read)

@@ -207,7 +207,7 @@ class FakeNode:
     def arguments(self, command: str, *more: str, engine: str = "docker", log_format: str = "logfmt") -> list[str]:
         """Return the arguments of one of its commands on this node."""
         given = ["--node-root", str(self.root), "--runtime", engine, "--log-format", log_format]
-        source = ["--toolkit-source-root", str(self.payload)] if command in ("run", "plan") else []
+        source = ["--toolkit-source-root", str(self.payload)] if command in ("run", "plan", "status") else []
         return [command, *given, *source, *more]
 
     def start(self, *more: str, engine: str = "docker", log_format: str = "logfmt") -> Run:

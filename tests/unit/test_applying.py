@@ -90,7 +90,7 @@ def applier(played: Played, monkeypatch: pytest.MonkeyPatch) -> Applier:
 
 def seen(*, reload_why: str = "", receipt: Receipt | None = OLD) -> Any:
     engines = [SimpleNamespace(name="first", reload_why=reload_why), SimpleNamespace(name="second", reload_why="")]
-    toolkit = SimpleNamespace(folder=FOLDER, remove=("old",), present=("both",))
+    toolkit = SimpleNamespace(folder=FOLDER, remove=("old",), present=("both",), write=())
     plan = SimpleNamespace(engines=engines, specifications=("a", "b"), device_nodes=(), toolkit=toolkit)
     return SimpleNamespace(plan=plan, receipt=receipt, originals={"sha": b"before"})
 

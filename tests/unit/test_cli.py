@@ -33,6 +33,7 @@ class Actions(types.ModuleType):
         self.prints = ""
         self.seconds: float | None = None
         self.unless_installed: bool | None = None
+        self.check: bool | None = None
 
     def _do(self, name: str, settings: Settings, *, as_json: bool | None = None) -> int:
         self.calls.append((name, settings, as_json))
@@ -51,7 +52,8 @@ class Actions(types.ModuleType):
     def uninstall(self, settings: Settings) -> int:
         return self._do("uninstall", settings)
 
-    def status(self, settings: Settings, *, as_json: bool) -> int:
+    def status(self, settings: Settings, *, as_json: bool, check: bool) -> int:
+        self.check = check
         return self._do("status", settings, as_json=as_json)
 
     def detect(self, settings: Settings, *, as_json: bool) -> int:

@@ -22,13 +22,14 @@ from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt import schema as receipt
-from toolkit_installer.receipt.schema import Before, Copy, EngineRecord, FileRecord, Made, OwnedKey, Receipt, State
+from toolkit_installer.receipt.schema import Before, Content, Copy, EngineRecord, FileRecord, OwnedKey, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, ReloadMode
 
 SHA = "0123456789abcdef" * 4
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
 SHAS = st.text("0123456789abcdef", min_size=64, max_size=64)
+SHA_OR_NONE = st.none() | SHAS
 NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
     lambda name: name != ".."
 )
@@ -81,7 +82,9 @@ RECEIPTS = st.builds(
     engines=tuples(ENGINE_RECORDS),
     specifications=tuples(FILES),
     copies=tuples(st.builds(Copy, RELATIVE, TEXTS, TEXTS, TEXTS)),
-    config_toml=st.none() | st.builds(Made, SHAS, SHAS),
+    contents=tuples(
+        st.builds(Content, RELATIVE, st.integers(0, 0o7777), st.none() | SHAS, st.none() | TEXTS, st.none() | SHAS)
+    ),
 )
 
 WHOLE = Receipt(
@@ -113,7 +116,7 @@ WHOLE = Receipt(
     ),
     specifications=(FileRecord("cdi", "/run/cdi/management.nvidia.com-gpu.yaml", None, (SHA,)),),
     copies=(Copy("nvidia-ctk.real", "/usr/bin/nvidia-ctk", "4 -1 5 7", "4 -1 6 8"),),
-    config_toml=Made(SHA, SHA),
+    contents=(Content("config.toml", 0o644, SHA, None, SHA), Content("a", 0o755, None, "b")),
 )
 
 
@@ -193,9 +196,12 @@ WRONG: list[tuple[Place, Any]] = [
     (("copies", 0, "source"), None),
     (("copies", 0, "stamp"), [1, 2, 3]),
     (("copies", 0, "source_stamp"), None),
-    (("config_toml",), []),
-    (("config_toml", "recipe"), "no recipe"),
-    (("config_toml", "sha256"), None),
+    (("contents",), {}),
+    (("contents", 0, "name"), "/etc/passwd"),
+    (("contents", 0, "mode"), "0644"),
+    (("contents", 0, "sha256"), "no SHA-256"),
+    (("contents", 0, "recipe"), "no recipe"),
+    (("contents", 1, "link"), 7),
     (("schema",), "1"),
     (("schema",), None),
 ]
@@ -227,7 +233,7 @@ def _places(value: Any, here: Place = ()) -> list[Place]:
     return []
 
 
-LEFT_OUT: tuple[Place, ...] = (("copies",), ("config_toml",))
+LEFT_OUT: tuple[Place, ...] = (("copies",), ("contents",))
 """By installers that know neither."""
 NEEDED = [place for place in _places(body()) if place not in LEFT_OUT]
 
@@ -245,8 +251,8 @@ def test_a_field_that_is_missing_is_refused(place: Place) -> None:
 
 def test_a_receipt_of_an_installer_that_remembered_no_contents_is_read() -> None:
     older = body()
-    del older["copies"], older["config_toml"]
-    assert receipt.decode(json.dumps(older).encode()) == msgspec.structs.replace(WHOLE, copies=(), config_toml=None)
+    del older["copies"], older["contents"]
+    assert receipt.decode(json.dumps(older).encode()) == msgspec.structs.replace(WHOLE, copies=(), contents=())
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b"7", b'{"schema": 1}', b"\0" * 64])

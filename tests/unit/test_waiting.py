@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.kubernetes.verdicts import Standing
 from toolkit_installer.lifecycle import idle_process, wait
-from toolkit_installer.lifecycle.wait import Remembered
+from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 

@@ -88,7 +88,7 @@ def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
 
 def plan(settings: Settings) -> int:
     """Show what `run` would do; write nothing. Raises InstallerError."""
-    from toolkit_installer.cli import show_status
+    from toolkit_installer.cli import show_plan
     from toolkit_installer.lifecycle import plan as plan_of
     from toolkit_installer.lifecycle.gpu_watch import GpuWatch
     from toolkit_installer.lifecycle.prepare import prepare
@@ -100,7 +100,7 @@ def plan(settings: Settings) -> int:
     own_container.refuse(node, settings, own_container.asked_for(settings))
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
     if GpuWatch(settings, node).leaves_alone(trust.load(node, store)):
-        show_status.show_gpus(node, "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle).")
+        show_plan.show_gpus(node, "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle).")
         return ExitCode.DONE
     seen = prepare(store.load(), settings, node, store)
     if not plan_of.is_done(seen.receipt, seen.plan):
@@ -109,21 +109,26 @@ def plan(settings: Settings) -> int:
         pid_file = node.files.in_folder(settings.pid_file)
         folders = node.files.missing_folders(os.path.dirname(pid_file))
         Recorder(node, settings, store, pid_file, tuple(folders)).require_recordable(seen)
-    show_status.show_gpus(node, *show_status.plan_lines(seen))
+    show_plan.show_gpus(node, *show_plan.plan_lines(seen))
     return ExitCode.DONE
 
 
-def status(settings: Settings, *, as_json: bool) -> int:
-    """Show whether and how the node is configured. Raises InstallerError."""
+def status(settings: Settings, *, as_json: bool, check: bool) -> int:
+    """Show how the node stands; with `check` the exit code says it: 0 OK, 1 DEGRADED, 2 BROKEN.
+
+    Raises InstallerError.
+    """
     from toolkit_installer.cli import show_status
+    from toolkit_installer.lifecycle.health import look, verdict
     from toolkit_installer.receipt import trust
     from toolkit_installer.receipt.store import ReceiptStore
 
     signals.unblock()
     node = _opened(settings)
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    show_status.show_status(node, settings, trust.load(node, store), as_json=as_json)
-    return ExitCode.DONE
+    health = verdict.judged(look.look(node, settings, store, trust.load(node, store)))
+    show_status.show_status(health, as_json=as_json)
+    return verdict.SEVERITY.index(health.verdict) if check else ExitCode.DONE
 
 
 def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: bool) -> int:

@@ -18,6 +18,10 @@ from toolkit_installer.node import streams
 _HINT: Final = "nothing was changed; make room where the answer goes, or send it elsewhere, and ask again"
 
 
+_NARROWEST, _WIDEST = 80, 120
+"""Columns. Beyond the widest, lines are hard to read."""
+
+
 class OutputError(InstallerError):
     """The answer could not be written: stdout leads to a full disk, a broken one, or nowhere."""
 
@@ -52,6 +56,18 @@ def explain(text: str) -> None:
         streams.write(sys.stderr, shown)
     except (OSError, ValueError):
         return  # see above
+
+
+def columns() -> int:
+    """Return how many columns text of the program's own may have: those of the terminal, 80 where it has fewer."""
+    import shutil  # noqa: PLC0415  # most answers need no width, and it brings the compressors along
+
+    return min(max(shutil.get_terminal_size((_NARROWEST, 24)).columns, _NARROWEST), _WIDEST)
+
+
+def width() -> int | None:
+    """Return how many columns an answer may have; None where stdout is no terminal, so that a line stays one."""
+    return columns() if sys.stdout.isatty() else None
 
 
 def finish() -> None:

@@ -14,7 +14,14 @@ from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
 from toolkit_installer.cli.options.model import Kind, Option
 from toolkit_installer.cli.options.resolve import Sources
-from toolkit_installer.cli.options.table import BY_NAME, DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
+from toolkit_installer.cli.options.table import (
+    BY_NAME,
+    DRIVER_TIMEOUT,
+    OPTIONS,
+    STATUS_CHECK,
+    STATUS_JSON,
+    UNLESS_INSTALLED,
+)
 from toolkit_installer.settings import Program
 
 if TYPE_CHECKING:
@@ -80,7 +87,7 @@ class _Command(_OwnHelp):
         """Return the help: with the options that most people use, or with all."""
         usage = f"{context.command_path} [OPTIONS] [{build.destination_name(self._program)}]"
         return cli_help.render(
-            self._page, usage, self._program, width=_help_width(), emphasise=self._emphasise, full=full
+            self._page, usage, self._program, width=output.columns(), emphasise=self._emphasise, full=full
         )
 
 
@@ -118,7 +125,7 @@ class _Group(_OwnHelp, click.Group):
             raise _unknown(error.command_name, [*self.commands, *ALIASES], ctx) from error
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's
-        formatter.write(cli_help.render_commands(width=_help_width(), emphasise=self._emphasise))
+        formatter.write(cli_help.render_commands(width=output.columns(), emphasise=self._emphasise))
 
 
 def _unknown(name: str, commands: Sequence[str], context: click.Context) -> click.UsageError:
@@ -230,13 +237,6 @@ def _show_version(_context: click.Context) -> int:
     return 0
 
 
-def _help_width() -> int:
-    import shutil  # noqa: PLC0415  # --help alone needs it, and it brings the compressors along
-
-    columns = shutil.get_terminal_size((cli_help.NARROWEST, 24)).columns
-    return min(max(columns, cli_help.NARROWEST), cli_help.WIDEST)
-
-
 def _emphasis(environment: Mapping[str, str]) -> Callable[[str], str]:
     """Bold, unless asked otherwise; click takes it out again where the output is no terminal."""
     if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
@@ -248,7 +248,7 @@ def _emphasis(environment: Mapping[str, str]) -> Callable[[str], str]:
 
 
 _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
-    "status": {"as_json": STATUS_JSON},
+    "status": {"as_json": STATUS_JSON, "check": STATUS_CHECK},
     "detect": {"as_json": STATUS_JSON},
     "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},
 }
@@ -267,7 +267,7 @@ def _job(name: str, program: Program, environment: Mapping[str, str]) -> _Job:
             environment,
             program,
             installing=name in {"run", "plan"},
-            looking_for_driver=name == "wait-driver",
+            looking_for_driver=name in {"wait-driver", "status"},
         )
         # late: --help and a mistyped flag need none of what these bring along
         from toolkit_installer import log  # noqa: PLC0415

@@ -56,10 +56,16 @@ class Look(msgspec.Struct, frozen=True):
 
     driver: Driver | None
     missing: tuple[str, ...] = ()
+    nothing_there: bool = False
+    """No root has as much as nvidia-smi: nobody has tried to install a driver, as far as that shows."""
 
 
 class _NotUsableError(Exception):
     """The driver is not usable in a root; the text says why."""
+
+
+class _NothingThereError(_NotUsableError):
+    """There is no driver in a root, usable or not."""
 
 
 def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
@@ -74,7 +80,7 @@ def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
     seen = find_driver(node, toolkit)
     found = seen.driver
     if found is None:
-        root = _installed_root(node, toolkit.folder)
+        root = installed_root(node, toolkit.folder)
         if root is None:
             raise DriverNotReadyError(
                 f"no driver is usable on this node: {'; '.join(seen.missing)}",
@@ -97,6 +103,7 @@ def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SEC
     nvidia-smi gets so many `seconds` in each. Raises Stopped.
     """
     missing: dict[str, str] = {}
+    nothing_there = True
     for place, marker in _places(node, toolkit):
         if place.root in missing:
             continue
@@ -104,7 +111,8 @@ def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SEC
             return Look(_usable(node, toolkit, place, marker, seconds))
         except _NotUsableError as reason:
             missing[place.root] = f"{place.root}: {reason}"
-    return Look(None, tuple(missing.values()))
+            nothing_there &= isinstance(reason, _NothingThereError)
+    return Look(None, tuple(missing.values()), nothing_there)
 
 
 def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
@@ -139,7 +147,7 @@ def _usable(node: Node, toolkit: ToolkitSettings, place: Driver, marker: str, se
     programs = Programs(Root(os.path.realpath(seen_at)))
     program = _program(programs)
     if program is None:
-        raise _NotUsableError(f"there is no {_PROGRAM}" if os.path.isdir(seen_at) else "there is no such folder")
+        raise _NothingThereError(f"there is no {_PROGRAM}" if os.path.isdir(seen_at) else "there is no such folder")
     if marker and not _present(node, marker):
         raise _NotUsableError(f"the driver container has not said that it is ready, in {marker}")
     try:
@@ -228,7 +236,7 @@ def _said_by_operator(node: Node) -> Driver | None:
     return Driver(*(paths.get(key, "") for key in keys)) if keys[0] in paths else None
 
 
-def _installed_root(node: Node, folder: str) -> str | None:
+def installed_root(node: Node, folder: str) -> str | None:
     """Return the driver root that the installed toolkit has, None where there is none."""
     from toolkit_installer.documents import toml_document  # noqa: PLC0415  # a driver that is usable asks for nothing
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from toolkit_installer import log
@@ -159,7 +161,7 @@ class Applier:
             raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
         previous = seen.receipt
         if previous is not None:
-            self._keep_record(previous, receipt)
+            self._keep_record(previous, receipt, {file.name for file in seen.plan.toolkit.write})
         else:
             self._remove_what_is_new(seen, receipt)
             toolkit_files.remove_folders(self.node, receipt, self.store)
@@ -180,11 +182,15 @@ class Applier:
             new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
             toolkit_files.remove_all(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
 
-    def _keep_record(self, previous: Receipt, receipt: Receipt) -> None:
-        """Make the record of before the change stand again; files of the toolkit that are new belong to it."""
+    def _keep_record(self, previous: Receipt, receipt: Receipt, written: Collection[str]) -> None:
+        """Make the record of before the change stand again; files of the toolkit that are new belong to it.
+
+        Of those that were to be `written`, which may or may not have been, it no longer says what they hold.
+        """
         names = dict.fromkeys([*previous.toolkit_files, *receipt.toolkit_files])
         folders = dict.fromkeys([*previous.folders, *receipt.folders])
-        kept = msgspec.structs.replace(previous, toolkit_files=tuple(names), folders=tuple(folders))
+        known = tuple(each for each in previous.contents if each.name not in written)
+        kept = msgspec.structs.replace(previous, toolkit_files=tuple(names), folders=tuple(folders), contents=known)
         try:
             self.store.save(kept, {})
         except NodeError as error:

@@ -14,11 +14,12 @@ from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
 from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import recover
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
-from toolkit_installer.settings import Settings
+from toolkit_installer.settings import EngineName, Settings
 from toolkit_installer.toolkit import payload, wrappers
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Converger:
         self._attention = attention
         self.driver_away = False
         """No driver is usable, as far as the last look went: files generated for the previous one are kept."""
+        self.processes: dict[EngineName, Process | None] = {}
+        """The engines' processes before anything was reloaded, as far as they are known."""
 
     def converge(self, receipt: Receipt | None) -> None:
         """Bring the node to where the settings want it; `receipt` is what was recorded before.
@@ -54,6 +57,7 @@ class Converger:
         """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
         seen = self._prepare()
         self.driver_away = seen.driver_away
+        self.processes = {work.name: work.inspection.process for work in seen.plan.engines}
         _say(seen)
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
             if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):

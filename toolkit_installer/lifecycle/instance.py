@@ -11,17 +11,18 @@ from toolkit_installer import log
 from toolkit_installer.driver import roots
 from toolkit_installer.errors import SIGNALLED, DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.standing import Standing
-from toolkit_installer.lifecycle import beforehand, gpu_watch, idle_process, ready_file, wait
+from toolkit_installer.lifecycle import beforehand, gpu_watch, idle_process, wait
 from toolkit_installer.lifecycle.converge import Converger
+from toolkit_installer.lifecycle.drift_report import DriftWatch
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
-from toolkit_installer.lifecycle.ready_file import Marker
-from toolkit_installer.lifecycle.wait import Remembered
-from toolkit_installer.node import signals
+from toolkit_installer.lifecycle.readiness import Readiness
+from toolkit_installer.lifecycle.waiting_state import Remembered
+from toolkit_installer.node import clock, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.receipt import drift, trust
-from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.receipt.schema import State
 from toolkit_installer.receipt.store import ReceiptStore, locked
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
 
@@ -40,21 +41,20 @@ class Instance:
         self.attention = Attention()
         self._unfinished: Stopped | None = None
         """A signal stopped the work before it was done."""
-        self._told = False
-        """A changed file was reported: once in each process is enough, as the report may be all that follows."""
+        self._drift = DriftWatch(settings, node, self.store)
         self._question: Question | None = None
         if settings.cluster is not None:
             from toolkit_installer.kubernetes.wanted import Question
 
             self._question = Question(settings.cluster)
-        self._marker = Marker(settings.ready_file, node.calls)
-        self._awaited: tuple[tuple[str, str], ...] = ()
-        """Paths, with identities, that change when an engine that does not serve the handlers yet is restarted."""
+        self._readiness = Readiness(settings, node)
         self._driver: tuple[tuple[str, str], ...] = ()
         """Paths that change with the driver, with their identities from before it was looked for."""
         self._gpus = GpuWatch(settings, node)
         self._converger = Converger(settings, node, self.store, pid_file, self.attention)
         self._tries = 0
+        self._looked_at, self._failure = 0.0, ""
+        """When the node was last brought to where it should be, and why that failed (`Remembered`)."""
         self._command: tuple[str, ...] = ()
         """What the program was started with at first; empty: this is the first time."""
 
@@ -62,7 +62,7 @@ class Instance:
         """Converge for the first time, then wait; return the exit code if it is not to wait."""
         if locked(self.store):
             self.store.take_request()  # it was meant for a run that is gone
-        self._marker.prepare()
+        self._readiness.marker.prepare()
         with self._stoppable():
             if self._question is not None:
                 receipt = trust.load(self.node, self.store)
@@ -74,15 +74,14 @@ class Instance:
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of `idle_process`."""
-        if self._question is not None:
-            self._question.recall(remembered.standing, remembered.answered)
-        self._driver, self._converger.driver_away = remembered.driver, remembered.driver_away
-        self._command = remembered.command
-        self._gpus.idle = remembered.without_gpu
+        self._recall(remembered)
+        if events == {idle_process.LATER}:
+            log.only_news(remembered.said)
         if self._gpus.idle:  # whatever it was woken for: it is known only once it was looked at again
             self.attention.again = True
         if idle_process.DRIFT in events:
             self._drifted()
+        self._readiness.engine_changed = idle_process.ENGINE in events
         if idle_process.DRIVER in events:
             self._look_for_driver("The driver's files changed: looking again")
         if idle_process.LATER in events:
@@ -102,6 +101,15 @@ class Instance:
             self._ask_again()
         return self._go_on()
 
+    def _recall(self, remembered: Remembered) -> None:
+        """Know again what the process before the idle one knew."""
+        if self._question is not None:
+            self._question.recall(remembered.standing, remembered.answered)
+        self._driver, self._converger.driver_away = remembered.driver, remembered.driver_away
+        self._command = remembered.command
+        self._looked_at, self._failure = remembered.looked_at, remembered.failure
+        self._gpus.idle = remembered.without_gpu
+
     def _ask_again(self, *, loudly: bool = False) -> None:
         """Ask whether the node is wanted, where that is open; what was held back is done once it is."""
         if self._question is None:
@@ -114,8 +122,11 @@ class Instance:
     def _go_on(self) -> int:
         """Do what the signals so far ask for, then wait for more."""
         while self.attention.stop is None:
+            again, self.attention.again = self.attention.again, False
             self.attention.take_pending()
-            if self.attention.again:
+            if self.attention.again:  # somebody asks right now, and is to be answered
+                log.only_news(())
+            if again or self.attention.again:
                 self.attention.again = False
                 self._converge_again()
             elif self.attention.stop is None and self._marked():
@@ -146,6 +157,9 @@ class Instance:
             with self._stoppable():
                 self.converge()
         except InstallerError as error:
+            from toolkit_installer.documents.secrets import mask
+
+            self._failure = mask(str(error))
             log.get().error("Could not converge; the node is as it was", reason=str(error))
 
     def _held(self) -> bool:
@@ -157,26 +171,20 @@ class Instance:
 
         A node that may not be changed yet is not ready.
         """
+        marker = self._readiness.marker
         if self._held():
-            self._marker.clear()
+            marker.clear()
             return True
-        if self.settings.ready_file is None:
+        if not self._readiness.due:
             return True
         if self._gpus.idle:
-            self._marker.write(gpu_watch.READY, "Nothing is to be done on this node: wrote the ready file")
+            marker.write(gpu_watch.READY, "Nothing is to be done on this node: wrote the ready file")
             return True
-        receipt = self._recorded()
         try:
-            seen = ready_file.ask_readiness(self.node, receipt, self.settings.reload_timeout)
+            self._readiness.mark(trust.load_if_usable(self.node, self.store))
         except Stopped as stopped:
             self._unfinished = stopped
             return False
-        self._awaited = seen.awaited
-        if seen.wrong or receipt is None or receipt.state is not State.INSTALLED:
-            log.get().warning("Not ready: the engines do not serve the handlers", why="; ".join(seen.wrong))
-            self._marker.clear()
-        else:
-            self._marker.write(ready_file.described(receipt))
         return True
 
     def converge(self) -> None:
@@ -187,31 +195,35 @@ class Instance:
             self._converger.driver_away = False
             return
         if receipt is None:
-            self._marker.clear()  # of a node that had no GPU
+            self._readiness.marker.clear()  # of a node that had no GPU
+        self._looked_at, self._failure = clock.now(), ""
         try:
             self._converger.converge(receipt)
         except DriverNotReadyError as error:
             if not self._gpus.waits_for_driver(receipt):
                 raise
-            self._converger.driver_away = True
+            self._converger.driver_away, self._failure = True, error.reason
             log.get().warning("There is a GPU and no driver yet: looking again", missing=error.reason)
 
-    def _drifted(self) -> None:
-        self._told = True
-        if self.settings.on_drift is OnDrift.REPAIR:
-            log.get().warning("A managed file was changed: looking again")
-            self.attention.again = True
-        else:
-            for path in drift.drifted(self.node, self._recorded()):
-                log.get().warning(
-                    "Somebody changed the file; `--on-drift repair` or SIGHUP would put the handlers back", file=path
-                )
+    def _drifted(self) -> bool:
+        """Look at the managed files; tell whether any was changed, or a signal came, which stays pending."""
+        try:
+            changed = self._drift.look(trust.load_if_usable(self.node, self.store))
+        except Stopped as stopped:
+            self._unfinished = stopped
+            return True
+        self.attention.again |= changed and self.settings.on_drift is OnDrift.REPAIR
+        return changed
 
     def _look_for_driver(self, why: str) -> None:
         """Converge again, unless that would repair files whose drift is only to be reported."""
         # whatever comes of it: this change is known
         self._driver = gpu_watch.identified(path for path, _ in self._driver)
-        drifted = [] if self.settings.on_drift is OnDrift.REPAIR else drift.drifted(self.node, self._recorded())
+        drifted = (
+            []
+            if self.settings.on_drift is OnDrift.REPAIR
+            else drift.drifted(self.node, trust.load_if_usable(self.node, self.store))
+        )
         if drifted:
             log.get().warning(
                 "The driver may be another one, but somebody changed a managed file: SIGHUP has both looked at",
@@ -221,26 +233,15 @@ class Instance:
             log.get().info(why)
             self.attention.again = True
 
-    def _recorded(self) -> Receipt | None:
-        """Return the receipt, None where it cannot be read: no reason to stop waiting."""
-        try:
-            return trust.load(self.node, self.store)
-        except InstallerError as error:
-            log.get().error("The receipt cannot be used", reason=str(error))
-            return None
-
     def _wait(self) -> None:
         """Become the idle process. Returns only if a file was changed since it was written, which is new."""
-        receipt = self._recorded()
-        look = self.settings.on_drift is not OnDrift.IGNORE
-        paths = receipt.file_paths() if receipt is not None and look else []
-        places = [self.node.root.outside(path) for path in paths]
-        watched = [(idle_process.DRIFT, place, idle_process.identity(place)) for place in places]
+        receipt = trust.load_if_usable(self.node, self.store)
+        watched = self._drift.watched(receipt)
         # looked at after its identity was taken: whatever is changed from here on, the idle process sees
-        if look and not self._told and drift.drifted(self.node, receipt):
-            self._drifted()
+        if watched and not self._drift.told and self._drifted():
             return
-        watched += [(idle_process.ENGINE, *each) for each in self._awaited]
+        engines = self._readiness.watched(receipt, self._converger.processes)
+        watched += [(idle_process.ENGINE, *each) for each in engines]
         watched += [(idle_process.DRIVER, *each) for each in self._driver]
         watched += [(idle_process.GPU, *each) for each in self._gpus.watched]
         log.get().info("Waiting for signal")
@@ -248,7 +249,9 @@ class Instance:
         tries = self._tries if unknown else 0
         away, idle = self._converger.driver_away, self._gpus.idle
         standing = self._question.standing if self._question is not None else Standing()
-        remembered = Remembered((), self._driver, away, tries, idle, self._command, standing)
+        remembered = Remembered(
+            (), self._driver, away, tries, idle, self._command, standing, self._looked_at, self._failure, log.said()
+        )
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 
     def _leave(self) -> int:
@@ -256,7 +259,7 @@ class Instance:
         asked = self.store.take_request() if self.store.exists() else None
         # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
         stays = asked is None and self._question is not None and self.store.exists() and not self._question.unwanted()
-        self._marker.clear_before_cleanup()
+        self._readiness.marker.clear_before_cleanup()
         receipt = trust.load(self.node, self.store)
         if asked is None and self.settings.cleanup is Cleanup.NEVER:
             log.get().info("Leaving the node configured, as --cleanup never says")

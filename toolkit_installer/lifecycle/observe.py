@@ -134,8 +134,9 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
 def _made(node: Node, folder: str, present: Mapping[str, Installed], receipt: Receipt | None) -> dict[str, bytes]:
     """Return the content of config.toml by its recipe, if it is what the recipe gave when it was written."""
     standing = present.get(wrappers.CONFIG_NAME)
-    known = receipt.config_toml if receipt is not None else None
-    if known is None or standing is None or standing.digest != known.sha256:
+    contents = receipt.contents if receipt is not None else ()
+    known = next((each for each in contents if each.name == wrappers.CONFIG_NAME), None)
+    if known is None or known.recipe is None or standing is None or standing.digest != known.sha256:
         return {}
     content = node.files.content(f"{folder}/{wrappers.CONFIG_NAME}")
     return {known.recipe: content} if content is not None and memory.digest(content) == known.sha256 else {}

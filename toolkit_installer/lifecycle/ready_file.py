@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import os
 
-import msgspec
-
 from toolkit_installer import log
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.common import answering
 from toolkit_installer.errors import ConfigurationError, InstallerError
-from toolkit_installer.lifecycle import idle_process
-from toolkit_installer.lifecycle.plan import mismatches
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.disk.writing import own_metadata
-from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
 
 _MODE = 0o644
@@ -62,34 +55,6 @@ class Marker:
     def _place(self) -> str:
         assert self.path is not None  # noqa: S101  # asked for only where there is one
         return self._files.in_folder(self.path)
-
-
-class Readiness(msgspec.Struct, frozen=True):
-    """Whether all engines serve the handlers: what is `wrong`, and what to watch until it is not.
-
-    `awaited` are paths in the installer's mount namespace with their identities: the sockets and the processes.
-    """
-
-    wrong: tuple[str, ...] = ()
-    awaited: tuple[tuple[str, str], ...] = ()
-
-
-def ask_readiness(node: Node, receipt: Receipt | None, seconds: float) -> Readiness:
-    """Ask the engines what they serve; one that is starting gets `seconds`. Raises Stopped on a pending signal."""
-    wrong: list[str] = []
-    awaited: list[tuple[str, str]] = []
-    for engine in receipt.engines if receipt is not None else ():
-        socket = node.root.outside(node.files.canonical(engine.socket))
-        identity = idle_process.identity(socket)  # taken before the engine is asked: a restart from here on is seen
-        live, heard = answering.heard(adapter_of(engine.name), node, engine.socket, seconds)
-        missing = [heard] if live is None else mismatches(live, dict(engine.handlers), engine.default)
-        if missing:
-            wrong += [f"{engine.name}: {each}" for each in missing]
-            awaited.append((socket, identity))
-            if live is not None and live.process is not None:
-                place = f"/proc/{live.process.pid}"
-                awaited.append((place, idle_process.identity(place)))
-    return Readiness(tuple(wrong), tuple(awaited))
 
 
 def described(receipt: Receipt) -> str:

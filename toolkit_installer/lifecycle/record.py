@@ -14,7 +14,7 @@ from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
-from toolkit_installer.receipt.schema import Copy, EngineRecord, FileRecord, Made, Receipt, State
+from toolkit_installer.receipt.schema import Content, Copy, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.toolkit import layout
@@ -102,12 +102,13 @@ def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Recei
         engines=tuple(_settled_engine(seen, engine) for engine in receipt.engines),
         specifications=tuple(record for record in kept if record is not None),
         copies=copies,
-        config_toml=next((_made(file) for file in seen.plan.toolkit.files if file.recipe), None),
+        contents=tuple(map(_content, seen.plan.toolkit.files)),
     )
 
 
-def _made(file: ToolkitFile) -> Made | None:
-    return Made(file.recipe, memory.digest(file.content)) if file.recipe and file.content is not None else None
+def _content(file: ToolkitFile) -> Content:
+    sha256 = memory.digest(file.content) if file.content is not None else None
+    return Content(file.name, file.mode, sha256, file.target, file.recipe)
 
 
 def _places(seen: Prepared) -> list[str]:

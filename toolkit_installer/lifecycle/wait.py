@@ -12,8 +12,8 @@ from typing import Any, TypeGuard
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.kubernetes.standing import Standing
-from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.lifecycle import idle_process, waiting_state
+from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.settings import Program
@@ -27,14 +27,6 @@ _LATEST_SOON_SECONDS = 120.0
 _DOUBLINGS = 10
 """More than it takes to get there; nobody counts on for months."""
 
-_VERSION = 5
-"""Of what is remembered. The packages before wrote none: what they remembered is told by its keys (`_remembered`).
-
-What the locks are has stayed the same since the first: `pid_fd`, `pid_path`, `pid_folders`, `lock_fd`, in the first
-field of the state. It must stay so, whatever else a state says: the package that reads it may be newer, or older."""
-_STATE = "toolkit-installer-state"
-_SEEN_AS = f"/memfd:{_STATE} (deleted)"
-"""As the kernel names the open state (memfd_create(2), NOTES)."""
 _LONGEST_NUMBER = 9
 """Digits of a descriptor, far more than it has."""
 _SHOWN = 100
@@ -56,27 +48,6 @@ def _entry() -> str | None:
 
 
 _ENTRY = _entry()
-
-
-class Remembered(msgspec.Struct, frozen=True):
-    """What the installer has to know again once it is woken."""
-
-    answered: tuple[str, ...] = ()
-    """What the Kubernetes API server has answered for: what the packages before version 5 went by."""
-    driver: tuple[tuple[str, str], ...] = ()
-    """Paths that change with the driver, with their identities (idle_process.identity) from before the last look."""
-    driver_away: bool = False
-    """Whether no driver was usable then."""
-    tries: int = 0
-    """How often in a row the installer was woken to find out what is not known yet."""
-    without_gpu: bool = False
-    """Whether the node shows no GPU, so that nothing is installed and nothing is to be."""
-    command: tuple[str, ...] = ()
-    """What the program was started with at first; empty: what it was started with now."""
-    standing: Standing = Standing()
-    """What is known of the DaemonSet, and of what this run may change and has installed."""
-    known: bool = True
-    """Whether all of the state was understood; if not, the installer inspects the node anew."""
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -110,7 +81,7 @@ def wait(
     """
     first = list(remembered.command) or [sys.executable, *sys.orig_argv[1:]]
     memory = {
-        "version": _VERSION,
+        "version": waiting_state.VERSION,
         "pid_fd": pid_file.fd,
         "pid_path": pid_file.path,
         "pid_folders": list(pid_file.created_folders),
@@ -131,7 +102,7 @@ def wait(
     for each in watched:
         fields += each
     fields += ["", interpreter.needed(command), *other]
-    fd = os.memfd_create(_STATE, 0)  # without MFD_CLOEXEC: the idle process reads it
+    fd = os.memfd_create(waiting_state.STATE, 0)  # without MFD_CLOEXEC: the idle process reads it
     os.write(fd, "\0".join(fields).encode("utf-8", "surrogateescape"))
     for kept in (pid_file.fd, lock_fd):
         if kept is not None:
@@ -160,7 +131,7 @@ def resumed() -> Resumed | None:
             value=text[:_SHOWN],
         )
         return None
-    memory = _memory(os.pread(fd, idle_process.LIMIT, 0))
+    memory = waiting_state.memory(os.pread(fd, idle_process.LIMIT, 0))
     os.close(fd)
     path = memory.get("pid_path")
     folders = memory.get("pid_folders")
@@ -170,7 +141,7 @@ def resumed() -> Resumed | None:
         path if _is_path(path) else "",
         tuple(filter(_is_path, folders)) if isinstance(folders, list) else (),
         _kept(memory.get("lock_fd"), stat.S_ISDIR),
-        _remembered(memory),
+        waiting_state.understood(memory),
     )
 
 
@@ -202,19 +173,7 @@ def _opened(number: str) -> int | None:
         seen = os.readlink(f"/proc/self/fd/{int(number)}")
     except OSError:
         return None
-    return int(number) if seen == _SEEN_AS else None
-
-
-def _memory(content: bytes) -> dict[str, Any]:
-    """Return the state's first field, {} where it is no JSON object."""
-    try:
-        memory = json.loads(content.split(b"\0")[0])
-    except (ValueError, RecursionError):
-        memory = None
-    if isinstance(memory, dict):
-        return memory
-    log.get().warning("What the idle process was to remember cannot be read: looking at everything again")
-    return {}
+    return int(number) if seen == waiting_state.SEEN_AS else None
 
 
 def _kept(fd: Any, is_kind: Callable[[int], bool]) -> int | None:
@@ -230,59 +189,5 @@ def _kept(fd: Any, is_kind: Callable[[int], bool]) -> int | None:
     return fd
 
 
-def _remembered(memory: dict[str, Any]) -> Remembered:
-    """Return what is understood of the remembered values.
-
-    The first packages remembered nothing, the next ones what the API server had answered, as `answered`.
-    """
-    said = memory.get("remembered", {"answered": memory.get("answered", [])})
-    version = memory.get("version", _VERSION)
-    if type(version) is not int or version > _VERSION or not isinstance(said, dict):
-        return Remembered(known=False)
-    answered, driver, command = said.get("answered"), said.get("driver"), said.get("command", [])
-    away, tries = said.get("driver_away"), said.get("tries")
-    standing = _standing(said.get("standing"))
-    pairs = driver if isinstance(driver, list) and all(_is_texts(each, 2) for each in driver) else None
-    return Remembered(
-        answered=tuple(answered) if _is_texts(answered) else (),
-        driver=tuple((path, identity) for path, identity in pairs or ()),
-        driver_away=away is True,
-        tries=tries if type(tries) is int and tries > 0 else 0,
-        without_gpu=said.get("without_gpu") is True,  # the packages before know nothing of it
-        command=tuple(command) if _is_texts(command) else (),
-        standing=standing or Standing(),
-        known=_is_texts(answered)
-        and pairs is not None
-        and type(away) is bool
-        and type(tries) is int
-        and standing is not None,
-    )
-
-
-def _standing(said: Any) -> Standing | None:
-    """Return the run's `Standing`, None where the state's is not understood.
-
-    The packages before version 5 say nothing of it. To them nothing was held back; who installed the toolkit is not
-    known, so it was somebody else; and the API server is asked once more.
-    """
-    if said is None:
-        return Standing()
-    if not isinstance(said, dict):
-        return None
-    flags = {name: said.get(name) for name in ("bare", "held", "wanted", "namespace")}
-    accepted = said.get("accepted")
-    if any(type(flag) is not bool for flag in flags.values()) or not _is_texts(accepted):
-        return None
-    return Standing(accepted=tuple(accepted), **{name: flag is True for name, flag in flags.items()})
-
-
 def _is_path(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and value.startswith("/") and "\0" not in value
-
-
-def _is_texts(value: Any, count: int | None = None) -> TypeGuard[list[str]]:
-    return (
-        isinstance(value, list)
-        and all(isinstance(text, str) and "\0" not in text for text in value)
-        and count in (None, len(value))
-    )

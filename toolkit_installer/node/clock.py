@@ -1,4 +1,4 @@
-"""Time that a crash, a new container and a changed wall clock do not move."""
+"""Time: that which a crash, a new container and a changed wall clock do not move; and the wall clock's, to be shown."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def boot_id() -> str:
 def boot_seconds() -> float:
     """Return the seconds since this boot, suspended time included (CLOCK_BOOTTIME)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def now() -> float:
+    """Return the seconds since 1970 by the node's clock, for people alone: somebody may set it."""
+    return time.time()

@@ -48,6 +48,26 @@ def opened(process: Process) -> list[str]:
         return []
 
 
+def content(pid: int, name: str, limit: int) -> bytes | None:
+    """Return the first `limit` bytes of what a process has open under the name `name`, None where it has no such file.
+
+    A process that is not to be believed has none.
+    """
+    try:
+        with trust.pinned(pid) as folder:
+            if trust.standing_of(folder, pid) is not trust.Standing.BELIEVED:
+                return None
+            for number in os.listdir(f"/proc/self/fd/{folder}/fd"):
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    if os.readlink(f"fd/{number}", dir_fd=folder) == name:
+                        fd = os.open(f"fd/{number}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+                        with open(fd, "rb") as stream:
+                            return stream.read(limit)
+    except OSError:
+        return None  # it is gone
+    return None
+
+
 def _links(folder: int) -> Iterator[str]:
     """Yield what the descriptors behind an open /proc/PID lead to, as proc_pid_fd(5) spells it. Raises OSError."""
     for number in os.listdir(f"/proc/self/fd/{folder}/fd"):

@@ -88,7 +88,7 @@ def reader_of(kind: Any) -> Callable[[Any], Any]:
         fields = {name: reader_of(hint) for name, hint in typing.get_type_hints(kind, include_extras=True).items()}
         return lambda value: kind(**{name: read(value[name]) for name, read in fields.items()})
     readers = [reader_of(each) for each in inner if each is not ...]
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):  # the latter, where one of the two is Annotated
         return lambda value: None if value is None else readers[0](value)
     if origin is tuple and inner[-1] is ...:
         return lambda value: tuple(map(readers[0], _list(value)))

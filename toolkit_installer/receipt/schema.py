@@ -23,6 +23,9 @@ FILE = "receipt.json"
 SPECIFICATION_ROLE = "cdi"
 """The role of a CDI specification among the recorded files."""
 
+_LEFT_OUT: Mapping[str, Any] = {"copies": [], "contents": []}
+"""What installers of the same schema leave out, because they know nothing of it."""
+
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -114,11 +117,19 @@ class Copy(msgspec.Struct, frozen=True):
     source_stamp: str
 
 
-class Made(msgspec.Struct, frozen=True):
-    """A content that took its time to be made: what of (`ToolkitFile.recipe`), and what it was."""
+class Content(msgspec.Struct, frozen=True):
+    """What a file of the toolkit was when it was put in place, to tell whether it still is."""
 
-    recipe: Sha256
-    sha256: Sha256
+    name: Relative
+    """Relative to the toolkit folder."""
+    mode: Annotated[int, mode]
+    """Permission bits; of no meaning for a symlink."""
+    sha256: Sha256 | None = None
+    """Of a generated file. A copy has none: its stamps, and the payload, say what it holds."""
+    link: str | None = None
+    """What a symlink says."""
+    recipe: Sha256 | None = None
+    """What a content that took its time was made of (`ToolkitFile.recipe`)."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -140,8 +151,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """CDI specifications, ours as a whole."""
     copies: tuple[Copy, ...] = ()
     """The files that need not be read to know that they are right. An installer that knows none leaves them out."""
-    config_toml: Made | None = None
-    """The toolkit's config.toml. An installer that remembers none leaves it out."""
+    contents: tuple[Content, ...] = ()
+    """The toolkit's files as they were put in place. An installer that knows none leaves them out."""
 
     def engine(self, name: EngineName) -> EngineRecord | None:
         """Return the record of an engine, None if it has none."""
@@ -189,7 +200,7 @@ def decode(content: bytes) -> Receipt:
             hint="use that installer, or a newer one; nothing was touched",
         )
     try:
-        receipt: Receipt = reader_of(Receipt)({"copies": [], "config_toml": None, **migrated(body, MIGRATIONS, SCHEMA)})
+        receipt: Receipt = reader_of(Receipt)({**_LEFT_OUT, **migrated(body, MIGRATIONS, SCHEMA)})
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(f"has a field that is missing or wrong: {error}") from error
     return receipt

@@ -13,9 +13,10 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.ownership import beneath
-from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.errors import ConfigurationError, InstallerError, located
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory, schema
@@ -46,6 +47,15 @@ def load(node: Node, store: ReceiptStore) -> Receipt | None:
             for wrong in _wrong(node, store.folder, found):
                 raise schema.damaged(wrong)
     return found
+
+
+def load_if_usable(node: Node, store: ReceiptStore) -> Receipt | None:
+    """Return the receipt, None also where it cannot be used, which is said: no reason for a waiting run to end."""
+    try:
+        return load(node, store)
+    except InstallerError as error:
+        log.get().error("The receipt cannot be used", reason=str(error))
+        return None
 
 
 def require_ours(node: Node, path: str) -> None:

@@ -52,7 +52,7 @@ def stampless(receipt: bytes) -> bytes:
     """Return a receipt without what stat(2) said of the files, which is never the same twice; as it is if not whole."""
     if not (body := _parsed(receipt)):
         return receipt
-    return json.dumps(body | {"copies": [], "config_toml": None}, indent=2).encode() + b"\n"
+    return json.dumps(body | {"copies": []}, indent=2).encode() + b"\n"
 
 
 def _parsed(content: bytes) -> dict[str, Any]:

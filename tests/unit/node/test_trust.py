@@ -234,7 +234,8 @@ MAY_NAME_PROC = frozenset(
     {
         "engines/detect/own_container.py",  # our own mounts
         "lifecycle/wait.py",  # our own descriptors
-        "lifecycle/ready_file.py",  # a process that was believed, watched for its end
+        "lifecycle/waiting_state.py",  # the kernel's name for a memory file
+        "lifecycle/readiness.py",  # a process that was believed, watched for its end
         "lifecycle/still_needed/containers.py",  # processes that `matching` yielded
         "engines/common/command_line.py",  # a process that was believed
         "engines/common/trial.py",  # the descriptors that a program is given

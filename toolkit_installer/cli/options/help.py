@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from toolkit_installer.cli.options.model import Group, Kind, Option
-from toolkit_installer.cli.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_JSON, UNLESS_INSTALLED
+from toolkit_installer.cli.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_CHECK, STATUS_JSON, UNLESS_INSTALLED
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.settings import Program
-
-NARROWEST = 80
-WIDEST = 120
 
 EXIT_CODES: Mapping[ExitCode, str] = types.MappingProxyType(
     {
@@ -74,7 +71,7 @@ _UNINSTALL_NAMES = _LOOKING | frozenset(
     {"runtime", "pid_file", "ready_file", "keep_toolkit", "remove_toolkit", "without_gpu", "reload_timeout"}
     | {"reload_budget", "allow_restart", "install_dir", "socket", "restart_mode"}
 )
-_STATUS_NAMES = _LOOKING | frozenset({"install_dir", "pid_file"})
+_STATUS_NAMES = _LOOKING | frozenset({"install_dir", "pid_file", "source_root"})
 _DETECT_NAMES = _LOOKING | frozenset({"runtime", "socket", "config", "reload_timeout"})
 
 
@@ -109,10 +106,10 @@ UNINSTALL = _short_page(
     examples=("toolkit-installer uninstall --node-root /host",),
 )
 STATUS = _short_page(
-    about="Say whether the toolkit is installed, for which engine and under which handlers, and whether somebody has "
-    "changed a managed file since.",
-    options=(STATUS_JSON, *_of(_STATUS_NAMES)),
-    examples=("toolkit-installer status --json",),
+    about="Say how the node stands: OK, DEGRADED or BROKEN, why, and what to do; then the driver, the toolkit's files, "
+    "each engine and its handlers, and whether somebody has changed a managed file since.",
+    options=(STATUS_JSON, STATUS_CHECK, *_of(_STATUS_NAMES)),
+    examples=("toolkit-installer status --node-root /host", "toolkit-installer status --check --json"),
 )
 DETECT = _short_page(
     about="Say what is seen on the node of which engine and distribution, which one run would configure, why, and in "

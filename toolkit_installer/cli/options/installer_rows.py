@@ -164,4 +164,8 @@ ROWS = (
 )
 
 STATUS_JSON = _job("json", Kind.FLAG, no_variable=True, help="Print one JSON object, for machines.")
-"""The one option that only `status` and `detect` have."""
+"""What `status`, `detect` and `plan` have."""
+STATUS_CHECK = _job(
+    "check", Kind.FLAG, no_variable=True, help="Exit with 0 for OK, 1 for DEGRADED, 2 for BROKEN: for monitoring."
+)
+"""The one option that only `status` has."""

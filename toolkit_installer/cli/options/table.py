@@ -9,6 +9,7 @@ OPTIONS: tuple[Option, ...] = (*installer_rows.ROWS, *toolkit_rows.ROWS, *engine
 
 BY_NAME = {option.name: option for option in OPTIONS}
 
+STATUS_CHECK = installer_rows.STATUS_CHECK
 STATUS_JSON = installer_rows.STATUS_JSON
 DRIVER_TIMEOUT = toolkit_rows.DRIVER_TIMEOUT
 UNLESS_INSTALLED = toolkit_rows.UNLESS_INSTALLED

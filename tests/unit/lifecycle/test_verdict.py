@@ -1,0 +1,182 @@
+"""The verdict of `status`: what makes a node DEGRADED or BROKEN, and how people and machines are told.
+
+`STATUS_FILES=write pytest …` writes the expected texts, and docs/status.schema.json, anew, to be read before use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from toolkit_installer.cli import show_status
+from toolkit_installer.lifecycle.files.intact import Damage
+from toolkit_installer.lifecycle.health import verdict
+from toolkit_installer.lifecycle.health.form import (
+    DriverHealth,
+    EngineHealth,
+    FileHealth,
+    Found,
+    Health,
+    LastLook,
+    LiveHealth,
+    Places,
+    ToolkitHealth,
+    Verdict,
+)
+
+ROOT = pathlib.Path(__file__).parents[3]
+DATA = ROOT / "tests" / "data" / "status"
+SCHEMA = ROOT / "docs" / "status.schema.json"
+DRIVER = "/run/nvidia/driver"
+TOOLKIT = "/usr/local/nvidia/toolkit"
+LIVE = LiveHealth(answers=True, served=True, version="2.1.4", pid=812, since="2026-11-23T06:12:01Z")
+ENGINE = EngineHealth(
+    "containerd",
+    "/run/containerd/containerd.sock",
+    {"nvidia": f"{TOOLKIT}/nvidia-container-runtime"},
+    "nvidia",
+    (FileHealth("/etc/containerd/config.toml", "as written"),),
+    LIVE,
+)
+WHOLE = Found(
+    version="1.2.3",
+    looked_in=Places("/host", "/usr/local/nvidia/.toolkit-installer/receipt.json", "/run/nvidia/toolkit.pid"),
+    installed=True,
+    state="installed",
+    changed="2026-11-22T23:59:59Z",
+    running_pid=3035,
+    killed_pid=None,
+    last_look=LastLook("2026-11-23T06:12:04Z", None),
+    gpus=("NVIDIA device 2330 at 0000:1b:00.0",),
+    has_gpu=True,
+    driver=DriverHealth(usable=True, root="/run/nvidia/driver", version="580.82.07", wrong=(), meant_for=DRIVER),
+    toolkit=ToolkitHealth(TOOLKIT, 19, (), (), "1.19.0"),
+    engines=(ENGINE,),
+    specifications=(FileHealth("/var/run/cdi/management.nvidia.com-gpu.yaml", "as written"),),
+)
+BARE = msgspec.structs.replace(
+    WHOLE,
+    installed=False,
+    state="absent",
+    changed=None,
+    running_pid=None,
+    last_look=None,
+    toolkit=None,
+    engines=(),
+    specifications=(),
+)
+
+
+def but(found: Found = WHOLE, **changes: Any) -> Found:
+    return msgspec.structs.replace(found, **changes)
+
+
+def toolkit(*damage: Damage, missing: tuple[str, ...] = ()) -> ToolkitHealth:
+    return ToolkitHealth(TOOLKIT, 19, missing, damage, None)
+
+
+def engine(live: LiveHealth = LIVE, state: str = "as written") -> tuple[EngineHealth, ...]:
+    files = (FileHealth("/etc/containerd/config.toml", state),)
+    return (msgspec.structs.replace(ENGINE, live=live, files=files),)
+
+
+SILENT = LiveHealth(answers=False, served=None, detail=("connection refused",))
+UNSERVED = LiveHealth(answers=True, served=False, detail=("it does not list the handler nvidia",), version="2.1.4")
+NO_DRIVER = DriverHealth(
+    usable=False,
+    root=None,
+    version=None,
+    meant_for="/run/nvidia/driver",
+    wrong=("/run/nvidia/driver: nvidia-smi ends with 9: Failed to initialize NVML: Driver/library version mismatch",),
+)
+CASES = {
+    "whole": (WHOLE, Verdict.OK, ""),
+    "stopped-on-purpose": (but(running_pid=None, last_look=None), Verdict.OK, ""),
+    "bare-without-gpu": (but(BARE, has_gpu=False, gpus=("none is seen",), driver=None), Verdict.OK, ""),
+    "bare-with-gpu": (BARE, Verdict.DEGRADED, "the node has a GPU, and nothing is installed"),
+    "bare-gpu-unknown": (but(BARE, has_gpu=None), Verdict.DEGRADED, "nothing is installed"),
+    "waiting-without-install": (but(BARE, running_pid=7), Verdict.DEGRADED, "an instance runs (PID 7)"),
+    "failed-again": (
+        but(last_look=LastLook("2026-11-23T06:12:04Z", "/etc/docker/daemon.json:3: not JSON")),
+        Verdict.DEGRADED,
+        "could not do its work at 2026-11-23T06:12:04Z: /etc/docker/daemon.json:3: not JSON",
+    ),
+    "killed-amid": (but(state="applying", installed=False, running_pid=None), Verdict.BROKEN, "was killed"),
+    "reverting-now": (but(state="reverting", installed=False), Verdict.DEGRADED, "reverted right now"),
+    "killed-waiting": (but(running_pid=None, killed_pid=77), Verdict.DEGRADED, "(PID 77) was killed"),
+    "file-missing": (but(toolkit=toolkit(missing=("nvidia-ctk",))), Verdict.BROKEN, "missing in"),
+    "wrapper-emptied": (
+        but(toolkit=toolkit(Damage("nvidia-container-runtime", "it is empty"))),
+        Verdict.BROKEN,
+        f"{TOOLKIT}/nvidia-container-runtime: it is empty",
+    ),
+    "copy-touched": (but(toolkit=toolkit(Damage("a.real", "touched", certain=False))), Verdict.DEGRADED, "touched"),
+    "engine-silent": (but(engines=engine(SILENT)), Verdict.BROKEN, "connection refused"),
+    "engine-serves-not": (but(engines=engine(UNSERVED)), Verdict.BROKEN, "it does not list the handler nvidia"),
+    "drift": (but(engines=engine(state="changed by somebody else")), Verdict.DEGRADED, "changed by somebody else"),
+    "specification-missing": (but(specifications=(FileHealth("/s.yaml", "missing"),)), Verdict.DEGRADED, "/s.yaml"),
+    "driver-broken": (but(driver=NO_DRIVER), Verdict.BROKEN, "nvidia-smi ends with 9"),
+    "driver-elsewhere": (
+        but(driver=DriverHealth(usable=True, root="/", version="1", wrong=(), meant_for="/run/nvidia/driver")),
+        Verdict.BROKEN,
+        "the usable driver is in /, and the toolkit takes it from /run/nvidia/driver",
+    ),
+    "driver-broken-gpu-unknown": (but(driver=NO_DRIVER, has_gpu=None), Verdict.DEGRADED, "nvidia-smi ends with 9"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_fault_has_its_verdict_and_says_what_to_do(name: str) -> None:
+    found, expected, says = CASES[name]
+    health = verdict.judged(found)
+    assert health.verdict is expected
+    assert says in " ".join(reason.what for reason in health.reasons)
+    assert all(reason.remedy for reason in health.reasons)
+    assert bool(health.reasons) is (expected is not Verdict.OK)
+
+
+def test_the_gravest_reason_comes_first_and_decides() -> None:
+    found = but(engines=engine(SILENT, "changed by somebody else"), running_pid=None, killed_pid=7)
+    health = verdict.judged(found)
+    assert [reason.verdict for reason in health.reasons] == [Verdict.BROKEN, Verdict.DEGRADED, Verdict.DEGRADED]
+    assert health.verdict is Verdict.BROKEN
+
+
+SHOWN = ("whole", "bare-with-gpu", "bare-without-gpu", "driver-broken", "engine-serves-not", "killed-waiting")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", SHOWN)
+def test_people_are_shown_what_was_read_and_found_good(name: str, width: int) -> None:
+    lines = show_status.lines(verdict.judged(CASES[name][0]), width)
+    assert all(len(line) <= width or " " not in line.strip() for line in lines)
+    text = "".join(f"{line}\n" for line in lines)
+    file = DATA / f"{name}-{width}.txt"
+    if os.environ.get("STATUS_FILES") == "write":
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+def test_in_a_pipe_each_fact_is_one_line() -> None:
+    health = verdict.judged(CASES["driver-broken"][0])
+    assert any(len(line) > 120 for line in show_status.lines(health, None))
+
+
+def test_the_schema_of_the_json_is_the_one_in_the_documentation() -> None:
+    text = json.dumps(msgspec.json.schema(Health), indent=2) + "\n"
+    if os.environ.get("STATUS_FILES") == "write":
+        SCHEMA.write_text(text)
+    assert SCHEMA.read_text() == text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_json_holds_all_that_is_known_and_reads_back(name: str) -> None:
+    health = verdict.judged(CASES[name][0])
+    text = show_status.json_text(health)
+    assert msgspec.json.decode(text, type=Health) == health
+    assert list(json.loads(text))[:3] == ["schema", "verdict", "reasons"]

@@ -1,0 +1,94 @@
+"""Telling what somebody changed of the files that a waiting instance looks after: once, and with what would undo it."""
+
+from __future__ import annotations
+
+from toolkit_installer import log
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.lifecycle.files import intact
+from toolkit_installer.lifecycle.files.intact import Damage
+from toolkit_installer.lifecycle.prepare import prepare
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import drift
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import OnDrift, Settings
+
+_REMEDY = "`--on-drift repair`, or a SIGHUP, puts it right"
+_LONGEST = 4000
+"""Characters of a difference in the log; `plan` shows all of it."""
+
+
+class DriftWatch:
+    """Looks after all that a run has put on the node: the engines' files, the specifications, the toolkit's files."""
+
+    def __init__(self, settings: Settings, node: Node, store: ReceiptStore) -> None:
+        self._settings = settings
+        self._node = node
+        self._store = store
+        self.told = False
+        """A change was told: once in each process is enough, as the report may be all that follows."""
+
+    def watched(self, receipt: Receipt | None) -> list[tuple[str, str, str]]:
+        """Return what the idle process is to look at: the event, paths as seen from here, their identities now."""
+        if receipt is None or self._settings.on_drift is OnDrift.IGNORE:
+            return []
+        paths = [*receipt.file_paths(), *(f"{receipt.toolkit_folder}/{name}" for name in receipt.toolkit_files)]
+        places = map(self._node.root.outside, paths)
+        return [(idle_process.DRIFT, place, idle_process.identity(place)) for place in places]
+
+    def look(self, receipt: Receipt | None) -> bool:
+        """Tell whether any of these files is not as it was written, and say so. Raises NodeError, Stopped."""
+        if not drift.drifted(self._node, receipt) and not damage(self._settings, self._node, receipt):
+            return False
+        self.told = True
+        if self._settings.on_drift is OnDrift.REPAIR:
+            log.get().warning("A managed file was changed: looking again")
+        else:
+            _report(self._settings, self._node, self._store, receipt)
+        return True
+
+
+def damage(settings: Settings, node: Node, receipt: Receipt | None) -> tuple[Damage, ...]:
+    """Return the toolkit's files that are not what they were. Raises NodeError."""
+    return intact.damaged(node, receipt, intact.payload_folder(node, settings)) if receipt is not None else ()
+
+
+def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None) -> None:
+    """Log what was changed: of an engine's file, what a run would change, or why it cannot be read any more."""
+    paths = drift.drifted(node, receipt)
+    differences, refusal = _differences(settings, node, store, receipt) if paths else ({}, None)
+    for path in paths:
+        wrong = refusal if refusal is not None and refusal.path == path else None
+        log.get().warning(
+            "Somebody changed the file; `--on-drift repair` or SIGHUP would put the handlers back",
+            file=path,
+            line=wrong.line if wrong is not None else None,
+            reason=wrong.reason if wrong is not None else None,
+            difference=differences.get(path),
+        )
+    for each in damage(settings, node, receipt):
+        folder = receipt.toolkit_folder if receipt is not None else ""
+        log.get().warning(
+            "A file of the toolkit is not what was put there",
+            file=f"{folder}/{each.name}",
+            what=each.what,
+            hint=_REMEDY,
+        )
+
+
+def _differences(
+    settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None
+) -> tuple[dict[str, str], InstallerError | None]:
+    """Return what a run would change now, as diffs by path in which secrets are masked; or why none can be planned."""
+    from toolkit_installer.documents import diff  # noqa: PLC0415  # what was not changed needs none
+
+    try:
+        seen = prepare(receipt, settings, node, store)
+    except InstallerError as error:
+        log.get().debug("What a run would change cannot be told", reason=str(error))
+        return {}, error
+    files = [wanted for engine in seen.plan.engines for wanted in engine.desired.files]
+    return {
+        wanted.path: diff.unified(wanted.path, wanted.file.content, wanted.target)[:_LONGEST] for wanted in files
+    }, None

@@ -1,0 +1,150 @@
+"""Looking at a node for `status`: what was installed, what became of it, and who serves it. Reads, and never writes."""
+
+from __future__ import annotations
+
+import posixpath
+import time
+
+from toolkit_installer import __version__
+from toolkit_installer.driver import gpus, roots
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.lifecycle import waiting_state
+from toolkit_installer.lifecycle.files import intact
+from toolkit_installer.lifecycle.health.form import (
+    DriverHealth,
+    EngineHealth,
+    FileHealth,
+    Found,
+    LastLook,
+    LiveHealth,
+    Places,
+    ToolkitHealth,
+)
+from toolkit_installer.lifecycle.health.verdict import ABSENT
+from toolkit_installer.lifecycle.plan import mismatches
+from toolkit_installer.node import locks
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import drift, schema
+from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import Settings
+from toolkit_installer.toolkit import payload, security
+
+_ASK_SECONDS = 5.0
+_DRIVER_SECONDS = 20.0
+
+
+def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None) -> Found:
+    """Return how the node stands; `receipt` is the one in `store`. Raises NodeError, ConfigurationError, Stopped."""
+    seen = gpus.find_gpus(node)
+    has_gpu = bool(seen.own) if seen.own or seen.known else None
+    running, killed = _instances(node, settings, receipt)
+    return Found(
+        version=__version__,
+        looked_in=Places(settings.node_root or "/", f"{store.folder}/{schema.FILE}", settings.pid_file),
+        installed=receipt is not None and receipt.state is State.INSTALLED,
+        state=receipt.state.value if receipt is not None else ABSENT,
+        changed=_changed(node, store) if receipt is not None else None,
+        running_pid=running,
+        killed_pid=killed,
+        last_look=_last_look(running),
+        gpus=seen.words,
+        has_gpu=has_gpu,
+        driver=_driver(node, settings, has_gpu=has_gpu),
+        toolkit=_toolkit(node, settings, receipt) if receipt is not None else None,
+        engines=tuple(_engine(node, engine) for engine in (receipt.engines if receipt is not None else ())),
+        specifications=tuple(_file(node, file) for file in (receipt.specifications if receipt is not None else ())),
+    )
+
+
+def _instances(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[int | None, int | None]:
+    """Return the PID of the running instance, under whichever of the program's names, and that of a killed one."""
+    paths = dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])])
+    running = next((pid for path in paths if (pid := locks.holder(node.files, path)) is not None), None)
+    left = next((pid for path in paths if (pid := locks.named(node.files, path)) is not None), None)
+    return running, None if running is not None else left
+
+
+def _last_look(pid: int | None) -> LastLook | None:
+    """Return what the running instance remembers of its last look, None where it is at work, or remembers none."""
+    remembered = waiting_state.of_instance(pid) if pid is not None else None
+    if remembered is None or not remembered.looked_at:
+        return None
+    return LastLook(time_text(remembered.looked_at), remembered.failure or None)
+
+
+def _changed(node: Node, store: ReceiptStore) -> str | None:
+    status = node.files.own_status(f"{store.folder}/{schema.FILE}")
+    return None if status is None else time_text(status.st_mtime)
+
+
+def time_text(seconds: float) -> str:
+    """Return seconds since 1970 as RFC 3339 writes them, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHealth | None:
+    """Return how the driver stands that `run` would find.
+
+    None where none is to be expected: the node has no GPU, or nobody can tell, and there is nothing of a driver.
+    """
+    if has_gpu is False:
+        return None
+    meant_for = roots.installed_root(node, settings.toolkit.folder)
+    seen = roots.find_driver(node, settings.toolkit, _DRIVER_SECONDS)
+    found = seen.driver
+    if found is not None:
+        return DriverHealth(usable=True, root=found.root, version=found.version, wrong=(), meant_for=meant_for)
+    if has_gpu is None and seen.nothing_there:
+        return None
+    return DriverHealth(usable=False, root=None, version=None, wrong=seen.missing, meant_for=meant_for)
+
+
+def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
+    damage = intact.damaged(node, receipt, intact.payload_folder(node, settings))
+    missing = tuple(each.name for each in damage if each.what == intact.MISSING)
+    damaged = tuple(each for each in damage if each.what != intact.MISSING)
+    return ToolkitHealth(
+        receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, _release(node, receipt, missing)
+    )
+
+
+def _release(node: Node, receipt: Receipt, missing: tuple[str, ...]) -> str | None:
+    """Return what the installed nvidia-ctk says of its version: it does nothing else, where a runtime would log."""
+    name = f"{payload.CTK}.real"
+    if name not in receipt.toolkit_files or name in missing:
+        return None
+    try:
+        done = node.programs.run([posixpath.join(receipt.toolkit_folder, name), "--version"], seconds=_ASK_SECONDS)
+    except InstallerError:
+        return None  # emptied, or made for another node: what is wrong with the file is told by `intact`
+    return security.release(done.output.decode(errors="replace"))
+
+
+def _engine(node: Node, engine: EngineRecord) -> EngineHealth:
+    files = tuple(_file(node, file) for file in engine.files)
+    live = _live(node, engine)
+    return EngineHealth(str(engine.name), engine.socket, dict(engine.handlers), engine.default, files, live)
+
+
+def _live(node: Node, engine: EngineRecord) -> LiveHealth:
+    try:
+        live = adapter_of(engine.name).ask(node, engine.socket, _ASK_SECONDS)
+    except EngineSilentError as error:
+        return LiveHealth(answers=False, served=None, detail=(str(error),))
+    wrong = tuple(mismatches(live, dict(engine.handlers), engine.default))
+    return LiveHealth(
+        answers=True,
+        served=not wrong,
+        detail=wrong,
+        version=live.version,
+        own=tuple(sorted(live.own)),
+        pid=live.process.pid if live.process is not None else None,
+        since=time_text(live.process.started) if live.process is not None else None,
+    )
+
+
+def _file(node: Node, file: FileRecord) -> FileHealth:
+    return FileHealth(file.path, drift.state_of(node, file))

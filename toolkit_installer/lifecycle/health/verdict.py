@@ -1,0 +1,105 @@
+"""What is found on a node, judged: OK, DEGRADED or BROKEN, why, and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from toolkit_installer.lifecycle.health.form import EngineHealth, Found, Health, Reason, Verdict
+
+AS_WRITTEN = "as written"
+ABSENT, INSTALLED = "absent", "installed"
+_REPAIR = "`toolkit-installer run`, or a HUP to the running instance, puts it right"
+_INSTALL = "`toolkit-installer plan` shows what `run` would do, `run` does it"
+_LOOK_AT_LOG = "look at the log of the running instance"
+SEVERITY = list(Verdict)
+"""The better first; a verdict's place here is the exit code of `status --check`."""
+
+
+def judged(found: Found) -> Health:
+    """Return the verdict on what was found, the gravest reasons first."""
+    reasons = sorted(_reasons(found), key=lambda reason: -SEVERITY.index(reason.verdict))
+    verdict = reasons[0].verdict if reasons else Verdict.OK
+    return Health(verdict=verdict, reasons=tuple(reasons), **msgspec.structs.asdict(found))
+
+
+def _reasons(found: Found) -> Iterator[Reason]:
+    """Yield what keeps a node from being OK."""
+    if found.last_look is not None and found.last_look.failure:
+        what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
+        yield Reason(Verdict.DEGRADED, what, _LOOK_AT_LOG)
+    if found.state == ABSENT:
+        yield from _not_installed(found)
+    elif found.state != INSTALLED:
+        yield _half_way(found)
+    else:
+        yield from _installed(found)
+
+
+def _not_installed(found: Found) -> Iterator[Reason]:
+    if found.has_gpu is False:
+        return
+    if found.running_pid is not None:
+        what = f"nothing is installed, although an instance runs (PID {found.running_pid})"
+        yield Reason(Verdict.DEGRADED, what, _LOOK_AT_LOG)
+    else:
+        gpu = "the node has a GPU, and nothing" if found.has_gpu else "nothing"
+        yield Reason(Verdict.DEGRADED, f"{gpu} is installed", _INSTALL)
+
+
+def _half_way(found: Found) -> Reason:
+    doing = "changed" if found.state == "applying" else "reverted"
+    if found.running_pid is not None:
+        return Reason(Verdict.DEGRADED, f"PID {found.running_pid} has the node {doing} right now", "ask again later")
+    what = f"a run was killed, or failed, while the node was {doing}"
+    return Reason(Verdict.BROKEN, what, "`toolkit-installer run` finishes the work, `uninstall` reverts it")
+
+
+def _installed(found: Found) -> Iterator[Reason]:
+    if found.killed_pid is not None and found.running_pid is None:
+        what = f"the instance that waited here (PID {found.killed_pid}) was killed, and the node stays configured"
+        yield Reason(Verdict.DEGRADED, what, "start it again, or `toolkit-installer uninstall` to revert the node")
+    if found.toolkit is not None:
+        if found.toolkit.missing:
+            missing = ", ".join(found.toolkit.missing)
+            yield Reason(Verdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _REPAIR)
+        for file in found.toolkit.damaged:
+            verdict = Verdict.BROKEN if file.certain else Verdict.DEGRADED
+            yield Reason(verdict, f"{found.toolkit.folder}/{file.name}: {file.what}", _REPAIR)
+    for engine in found.engines:
+        yield from _engine(engine)
+    for specification in found.specifications:
+        if specification.state != AS_WRITTEN:
+            yield Reason(Verdict.DEGRADED, f"{specification.path}: {specification.state}", _REPAIR)
+    yield from _driver(found)
+
+
+def _driver(found: Found) -> Iterator[Reason]:
+    driver = found.driver
+    if driver is None:
+        return
+    verdict = Verdict.BROKEN if found.has_gpu else Verdict.DEGRADED
+    if not driver.usable:
+        why = "; ".join(driver.wrong)
+        yield Reason(
+            verdict, f"no driver is usable: {why}", "install the driver, or look at the driver container's log"
+        )
+
+    elif driver.meant_for is not None and driver.meant_for != driver.root:
+        what = f"the usable driver is in {driver.root}, and the toolkit takes it from {driver.meant_for}"
+        yield Reason(verdict, what, "start `run` again, with --driver-root auto or the right one")
+
+
+def _engine(engine: EngineHealth) -> Iterator[Reason]:
+    detail = "; ".join(engine.live.detail)
+    if not engine.live.answers:
+        what = f"{engine.name} does not answer on {engine.socket}: {detail}"
+        yield Reason(Verdict.BROKEN, what, "look at the engine's own log, and start it")
+    elif not engine.live.served:
+        what = f"{engine.name} does not serve what its files say: {detail}"
+        yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
+    for file in engine.files:
+        if file.state != AS_WRITTEN:
+            repair = "`plan` shows the difference; --on-drift repair, a HUP or a new `run` put the handlers back"
+            yield Reason(Verdict.DEGRADED, f"{file.path}: {file.state}", repair)
