@@ -202,6 +202,8 @@ class Settings(msgspec.Struct, frozen=True):
     debug: bool = False
     log_format: LogFormat | None = None
     """None: console on a terminal, logfmt otherwise."""
+    require_live: bool = False
+    """Change nothing unless each engine answers now, and will serve the handlers once this run is done."""
     cleanup: Cleanup = Cleanup.ALWAYS
     cluster: ClusterSettings | None = None
     """Whom `--cleanup auto` asks; None where nothing is cleaned up for it to ask about."""

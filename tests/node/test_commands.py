@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.node import fake_gpus
+from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.faults import run
 from tests.support import payloads
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, PID_FILE, STORE, TOOLKIT, Entry, FakeNode
@@ -141,6 +144,99 @@ def test_plan_begins_with_what_is_written_and_what_becomes_of_the_engine(node: F
     assert first_line(node, "--set-as-default=false") == "Nothing to do: the node is as it should be."
     node.place(f"{TOOLKIT}/nvidia-ctk").unlink()
     assert first_line(node, "--set-as-default=false") == "1 file installed."
+
+
+def planned(node: FakeNode, *more: str) -> tuple[int, dict[str, Any]]:
+    shown = node.do("plan", "--json", *more)
+    text = "\n".join(line for line in shown.output.splitlines() if not line.startswith("time="))
+    return shown.process.returncode, json.loads(text)
+
+
+def test_plan_for_machines_says_what_would_be_done_and_no_secret(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, b'{\n  "registry-token": "hunter2"\n}\n')
+    code, plan = planned(node)
+    assert (code, plan["schema"], plan["stops"], plan["nothing_to_do"]) == (0, 1, None, False)
+    assert "nvidia-container-runtime.real" in plan["install"]
+    (engine,) = plan["engines"]
+    (file,) = engine["files"]
+    assert (engine["name"], file["path"]) == ("docker", DAEMON_JSON)
+    assert "nvidia-container-runtime" in file["diff"]
+    assert "hunter2" not in json.dumps(plan)
+    assert node.do("run", "--no-daemon").process.returncode == 0
+    assert planned(node)[1]["nothing_to_do"] is True
+
+
+def test_plan_for_machines_says_that_a_node_without_a_gpu_is_left_alone(node: FakeNode) -> None:
+    fake_gpus.show_sysfs(node)
+    assert "to be left alone" in planned(node, "--without-gpu", "idle")[1]["summary"]
+
+
+def test_plan_shows_the_configuration_of_the_toolkit(node: FakeNode) -> None:
+    shown = node.do("plan").output
+    assert f"+++ {TOOLKIT}/.config/nvidia-container-runtime/config.toml" in shown
+    assert '+root = "/run/nvidia/driver"' in shown
+    assert node.do("run", "--no-daemon").process.returncode == 0
+    again = node.do("plan", "--nvidia-container-runtime.log-level", "debug").output
+    assert '+log-level = "debug"' in again
+    assert '-log-level = "info"' in again
+
+
+def test_plan_names_the_instance_that_would_stop_a_run_and_exits_as_it_would(node: FakeNode) -> None:
+    waiting = node.waiting()
+    node.place(f"{TOOLKIT}/nvidia-ctk").unlink()
+    shown = node.do("plan")
+    assert shown.process.returncode == 4
+    assert f"`run` would stop before it does any of this: another instance is running with PID {waiting.pid}" in (
+        shown.output
+    )
+    assert "1 file installed." in shown.output
+    assert f"PID {waiting.pid}" in planned(node)[1]["stops"]
+    assert waiting.stop() == 0
+
+
+def test_plan_names_the_budget_that_would_stop_a_run_and_exits_as_it_would(node: FakeNode, tmp_path: Path) -> None:
+    with contextlib.closing(FakeDockerd(node)):
+        flags = ("--socket", SOCKET, "--reload-budget", "1/600")
+        assert run(node, tmp_path, "run", "--no-daemon", *flags).code == 0
+        node.write(DAEMON_JSON, b"{}")
+        shown = node.do("plan", *flags)
+        assert shown.process.returncode == 3
+        assert "`run` would stop before it does any of this: the engine was reloaded 1 times" in shown.output
+        assert f"+++ {DAEMON_JSON}" in shown.output
+
+
+@pytest.mark.parametrize("command", [("run", "--no-daemon"), ("plan",)], ids=["run", "plan"])
+def test_an_engine_that_has_to_be_live_and_is_not_stops_the_run_before_anything_is_changed(
+    node: FakeNode, command: tuple[str, ...]
+) -> None:
+    node.write(DAEMON_JSON, DOCKER)
+    before = node.snapshot()
+    done = node.do(*command, "--require-live")
+    assert done.process.returncode == 5
+    assert "docker does not answer on its socket: dockerd does not answer: there is no such socket" in done.output
+    assert "nothing was changed" in done.output
+    assert node.snapshot() == before
+
+
+def test_an_engine_that_has_to_be_live_has_to_take_the_change_over(node: FakeNode, tmp_path: Path) -> None:
+    node.write(DAEMON_JSON, DOCKER)
+    before = node.snapshot()
+    with contextlib.closing(FakeDockerd(node)):
+        live = ("--socket", SOCKET, "--require-live")
+        refused = run(node, tmp_path, "run", "--no-daemon", *live, "--restart-mode", "none")
+        assert refused.code == 5
+        assert "docker would not serve the handlers, as it is not reloaded" in refused.output
+        assert node.snapshot().keys() - before.keys() <= {SOCKET}
+        assert run(node, tmp_path, "run", "--no-daemon", *live).code == 0
+
+
+def test_an_engine_that_does_not_run_is_said_not_to_serve_yet_and_why(node: FakeNode) -> None:
+    done = node.do("run", "--no-daemon")
+    assert done.process.returncode == 0
+    assert (
+        'it serves the handlers after its next restart" engine=docker socket=/var/run/docker.sock serves=false '
+        'reason="dockerd does not answer: there is no such socket"'
+    ) in done.output
 
 
 def test_a_toolkit_file_that_somebody_changed_is_put_right_by_the_next_run_and_no_other_is_touched(

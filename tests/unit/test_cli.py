@@ -46,8 +46,8 @@ class Actions(types.ModuleType):
     def run(self, settings: Settings) -> int:
         return self._do("run", settings)
 
-    def plan(self, settings: Settings) -> int:
-        return self._do("plan", settings)
+    def plan(self, settings: Settings, *, as_json: bool) -> int:
+        return self._do("plan", settings, as_json=as_json)
 
     def uninstall(self, settings: Settings) -> int:
         return self._do("uninstall", settings)
@@ -105,7 +105,7 @@ def test_each_command_reaches_its_part_of_the_lifecycle_and_returns_its_exit_cod
     assert name == command
     assert settings.toolkit.install_dir == "/opt/nvidia"
     assert settings.node_root == "/host"
-    assert as_json is (False if command in ("status", "detect") else None)
+    assert as_json is (False if command in ("plan", "status", "detect") else None)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ import sys, types
 from toolkit_installer.cli import commands
 from toolkit_installer.settings import Program
 actions = types.ModuleType("toolkit_installer.cli.actions")
-actions.plan = actions.run = lambda settings: print("x" * 1_000_000) or 0
+actions.plan = actions.run = lambda settings, **_: print("x" * 1_000_000) or 0
 sys.modules["toolkit_installer.cli.actions"] = actions
 sys.exit(commands.main(Program.TOOLKIT_INSTALLER, sys.argv[1:], {"LOG_FORMAT": "json"}))
 """

@@ -136,7 +136,7 @@ def test_what_a_library_left_in_the_buffer_does_not_fail_once_more_at_the_end() 
         "from toolkit_installer.cli import commands\n"
         "from toolkit_installer.settings import Program\n"
         "actions = types.ModuleType('toolkit_installer.cli.actions')\n"
-        "actions.plan = lambda settings: print('x') or 0\n"
+        "actions.plan = lambda settings, **_: print('x') or 0\n"
         "sys.modules['toolkit_installer.cli.actions'] = actions\n"
         "sys.exit(commands.main(Program.TOOLKIT_INSTALLER, ['plan'], {}))\n"
     )

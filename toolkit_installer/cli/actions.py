@@ -5,12 +5,13 @@ Each imports what it alone needs where it needs it: that is most of what a start
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.errors import SIGNALLED, ExitCode, InstallerError
+from toolkit_installer.errors import SIGNALLED, AlreadyRunningError, ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -86,22 +87,37 @@ def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
     return PidFile(node.files, path, fd, ()) if fd is not None else _acquired(settings, node)
 
 
-def plan(settings: Settings) -> int:
-    """Show what `run` would do; write nothing. Raises InstallerError."""
-    from toolkit_installer.cli import show_plan
-    from toolkit_installer.lifecycle import plan as plan_of
-    from toolkit_installer.lifecycle.gpu_watch import GpuWatch
-    from toolkit_installer.lifecycle.prepare import prepare
-    from toolkit_installer.receipt import trust
-    from toolkit_installer.receipt.store import ReceiptStore
+def plan(settings: Settings, *, as_json: bool) -> int:
+    """Show what `run` would do; write nothing. Raises InstallerError, also that with which `run` would stop."""
+    from toolkit_installer.node import locks
 
     signals.unblock()
     node = _opened(settings)
     own_container.refuse(node, settings, own_container.asked_for(settings))
+    try:
+        locks.require_free(node.files, settings.pid_file)
+    except AlreadyRunningError as stops:
+        with contextlib.suppress(InstallerError):  # `run` would not come to what is wrong beside that
+            _show_plan(settings, node, stops, as_json=as_json)
+        raise
+    _show_plan(settings, node, None, as_json=as_json)
+    return ExitCode.DONE
+
+
+def _show_plan(settings: Settings, node: Node, stops: InstallerError | None, *, as_json: bool) -> None:
+    """Print the plan, and what stops it. Raises InstallerError, ConfigurationError for a budget that is used up."""
+    from toolkit_installer.cli import show_plan
+    from toolkit_installer.lifecycle import plan as plan_of
+    from toolkit_installer.lifecycle.gpu_watch import GpuWatch
+    from toolkit_installer.lifecycle.prepare import prepare
+    from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+    from toolkit_installer.receipt import trust
+    from toolkit_installer.receipt.store import ReceiptStore
+
     store = ReceiptStore(node.files, settings.toolkit.install_dir)
     if GpuWatch(settings, node).leaves_alone(trust.load(node, store)):
-        show_plan.show_gpus(node, "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle).")
-        return ExitCode.DONE
+        show_plan.show_idle(node, settings, stops, as_json=as_json)
+        return
     seen = prepare(store.load(), settings, node, store)
     if not plan_of.is_done(seen.receipt, seen.plan):
         from toolkit_installer.lifecycle.record import Recorder
@@ -109,8 +125,13 @@ def plan(settings: Settings) -> int:
         pid_file = node.files.in_folder(settings.pid_file)
         folders = node.files.missing_folders(os.path.dirname(pid_file))
         Recorder(node, settings, store, pid_file, tuple(folders)).require_recordable(seen)
-    show_plan.show_gpus(node, *show_plan.plan_lines(seen))
-    return ExitCode.DONE
+    try:
+        if any(engine.reload_why for engine in seen.plan.engines):
+            ReloadBudget(node.files, settings.pid_file, settings.reload_budget).require_reload()
+    except ConfigurationError as error:
+        show_plan.show(node, seen, stops or error, as_json=as_json)
+        raise
+    show_plan.show(node, seen, stops, as_json=as_json)
 
 
 def status(settings: Settings, *, as_json: bool, check: bool) -> int:

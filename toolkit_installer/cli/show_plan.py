@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from toolkit_installer import __version__
 from toolkit_installer.cli import output
 from toolkit_installer.cli.output import DiffLine
+from toolkit_installer.documents import diff
 from toolkit_installer.driver import gpus
-from toolkit_installer.engines.api import DesiredFile
+from toolkit_installer.driver.gpus import Gpus
+from toolkit_installer.errors import InstallerError
 from toolkit_installer.lifecycle.plan import EngineWork, moved, superseded
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import EngineRecord
-from toolkit_installer.settings import EngineName, ReloadMode
+from toolkit_installer.settings import EngineName, ReloadMode, Settings
+from toolkit_installer.toolkit import wrappers
 from toolkit_installer.toolkit.layout import ToolkitFile
 
 if TYPE_CHECKING:
@@ -20,35 +27,155 @@ if TYPE_CHECKING:
     from toolkit_installer.lifecycle.prepare import Prepared
 
 
-def show_gpus(node: Node, *words: str | DiffLine) -> None:
-    """Print these words, and which GPUs the node shows. Raises OutputError, NodeError."""
-    output.show([*words, f"GPUs of the node: {gpus.find_gpus(node)}"])
+class PlannedFile(msgspec.Struct, frozen=True):
+    """A file that would be changed, with the unified diff in which secrets are masked."""
+
+    path: str
+    diff: str
 
 
-def plan_lines(seen: Prepared) -> list[str | DiffLine]:
+class PlannedEngine(msgspec.Struct, frozen=True):
+    """What would become of an engine. `reload` is None where it is not asked to take anything over."""
+
+    name: str
+    notes: tuple[str, ...]
+    files: tuple[PlannedFile, ...]
+    reload: str | None
+    unit: str | None
+    why: str
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """The answer of `plan --json`: what `run` would do. Its form has a number, as that of `status --json`."""
+
+    schema: int
+    version: str
+    summary: str
+    stops: str | None
+    """What would stop `run`, None if nothing would."""
+    nothing_to_do: bool
+    gpus: tuple[str, ...]
+    toolkit_folder: str
+    install: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    engines: tuple[PlannedEngine, ...] = ()
+    given_back: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+    files: tuple[PlannedFile, ...] = ()
+    """The toolkit's config.toml, and CDI specifications."""
+
+
+_SCHEMA = 1
+_LEFT_ALONE = "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle)."
+_NOTHING = "Nothing to do: the node is as it should be."
+
+
+def show_idle(node: Node, settings: Settings, stops: InstallerError | None, *, as_json: bool) -> None:
+    """Print that a node without a GPU is left alone. Raises OutputError, NodeError."""
+    seen, why = gpus.find_gpus(node), str(stops) if stops is not None else None
+    planned = Planned(
+        _SCHEMA,
+        __version__,
+        _LEFT_ALONE,
+        why,
+        nothing_to_do=True,
+        gpus=seen.words,
+        toolkit_folder=settings.toolkit.folder,
+    )
+    _print(planned if as_json else None, [_LEFT_ALONE], seen, stops)
+
+
+def show(node: Node, seen: Prepared, stops: InstallerError | None, *, as_json: bool) -> None:
+    """Print what `run` would do, and what would stop it. Raises OutputError, NodeError."""
+    shown, why = gpus.find_gpus(node), str(stops) if stops is not None else None
+    planned = _planned(node, seen, why, shown) if as_json else None
+    _print(planned, [] if as_json else _lines(node, seen), shown, stops)
+
+
+def _print(planned: Planned | None, lines: Sequence[str | DiffLine], seen: Gpus, stops: InstallerError | None) -> None:
+    """Print the plan as JSON, or its lines where it is not to be that."""
+    if planned is not None:
+        output.show(json.dumps(msgspec.to_builtins(planned), indent=2).split("\n"))
+        return
+    stopped = [f"`run` would stop before it does any of this: {stops.reason}", ""] if stops is not None else []
+    output.show([*stopped, *lines, f"GPUs of the node: {seen}"])
+
+
+def _planned(node: Node, seen: Prepared, stops: str | None, shown: Gpus) -> Planned:
+    plan, others = seen.plan, _others(seen)
+    nothing = plan.empty and not others
+    files = [(each.path, each.file.content, each.target) for each in plan.specifications if each.changes]
+    return Planned(
+        schema=_SCHEMA,
+        version=__version__,
+        summary=_NOTHING if nothing else _summary(seen, others),
+        stops=stops,
+        nothing_to_do=nothing,
+        gpus=shown.words,
+        toolkit_folder=plan.toolkit.folder,
+        install=tuple(file.name for file in plan.toolkit.write),
+        remove=plan.toolkit.remove,
+        engines=tuple(map(_planned_engine, plan.engines)),
+        given_back=tuple(str(record.name) for record in others),
+        device_nodes=plan.device_nodes,
+        files=tuple(PlannedFile(path, diff.unified(path, *both)) for path, *both in [*_config(node, seen), *files]),
+    )
+
+
+def _planned_engine(work: EngineWork) -> PlannedEngine:
+    changed = [wanted for wanted in work.desired.files if wanted.changes]
+    return PlannedEngine(
+        name=str(work.name),
+        notes=work.desired.notes,
+        files=tuple(
+            PlannedFile(wanted.path, diff.unified(wanted.path, wanted.file.content, wanted.target))
+            for wanted in changed
+        ),
+        reload=work.reload.mode.value if work.reload_why else None,
+        unit=work.reload.unit,
+        why=work.reload_why,
+    )
+
+
+def _others(seen: Prepared) -> tuple[EngineRecord, ...]:
+    """Return the engines that are to have no handlers any more."""
+    return superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines)
+
+
+def _config(node: Node, seen: Prepared) -> list[tuple[str, bytes | None, bytes | None]]:
+    """Return path, content now and content to come of the toolkit's config.toml, if it is to be written."""
+    work = seen.plan.toolkit
+    written = [file for file in work.write if file.name == wrappers.CONFIG_NAME]
+    paths = [(f"{work.folder}/{file.name}", file.content) for file in written]
+    return [(path, node.files.content(path), content) for path, content in paths]
+
+
+def _lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
     """Return what `run` would do, with unified diffs in which secrets are masked."""
     work = seen.plan.toolkit
     recorded = seen.receipt.engines if seen.receipt is not None else ()
-    others = superseded(recorded, seen.plan.engines)
+    others = _others(seen)
     lines: list[str | DiffLine] = [
         f"CDI specification: {each.path}: {each.note}" for each in seen.plan.specifications if each.note
     ]
     if seen.plan.empty and not others:
-        return [*lines, "Nothing to do: the node is as it should be."]
+        return [*lines, _NOTHING]
     lines = [_summary(seen, others), "", *lines]
     if (record := moved(recorded, seen.plan.engines)) is not None:
         lines.append(f"Engine {record.name}: the handlers are taken back first, from {_paths(record)}")
     lines += [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]
     lines += [f"  {_described(file)}" for file in work.write]
     lines += [f"  remove {name}" for name in work.remove]
+    for path, now, to_come in _config(node, seen):
+        lines += ["", "The toolkit's configuration:", *_diff_lines(path, now, to_come)]
     for engine in seen.plan.engines:
         lines += ["", f"Engine {engine.name}:", *_engine_lines(engine)]
     lines += [f"Engine {record.name}: the handlers are taken back at last, from {_paths(record)}" for record in others]
     if seen.plan.device_nodes:
         lines += ["", f"Device nodes to create: {', '.join(seen.plan.device_nodes)}"]
-    for specification in seen.plan.specifications:
-        if specification.changes:
-            lines += ["", "CDI specification:", *_diff_lines(specification)]
+    for each in seen.plan.specifications:
+        if each.changes:
+            lines += ["", "CDI specification:", *_diff_lines(each.path, each.file.content, each.target)]
     return lines
 
 
@@ -102,10 +229,8 @@ def _described(file: ToolkitFile) -> str:
     return f"write  {file.name}"
 
 
-def _diff_lines(wanted: DesiredFile) -> list[DiffLine]:
-    from toolkit_installer.documents import diff  # noqa: PLC0415  # `status` needs none
-
-    text = diff.unified(wanted.path, wanted.file.content, wanted.target)
+def _diff_lines(path: str, now: bytes | None, to_come: bytes | None) -> list[DiffLine]:
+    text = diff.unified(path, now, to_come)
     return [DiffLine(line, diff.painted) for line in text.removesuffix("\n").split("\n")]
 
 
@@ -113,7 +238,7 @@ def _engine_lines(engine: EngineWork) -> list[str | DiffLine]:
     lines: list[str | DiffLine] = [f"  {note}" for note in engine.desired.notes]
     for wanted in engine.desired.files:
         if wanted.changes:
-            lines += _diff_lines(wanted)
+            lines += _diff_lines(wanted.path, wanted.file.content, wanted.target)
     if engine.reload_why:
         unit = f" of {engine.reload.unit}" if engine.reload.unit else ""
         lines.append(f"  Reload by {engine.reload.watched_by or engine.reload.mode}{unit}: {engine.reload_why}.")

@@ -248,6 +248,7 @@ def _emphasis(environment: Mapping[str, str]) -> Callable[[str], str]:
 
 
 _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
+    "plan": {"as_json": STATUS_JSON},
     "status": {"as_json": STATUS_JSON, "check": STATUS_CHECK},
     "detect": {"as_json": STATUS_JSON},
     "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},

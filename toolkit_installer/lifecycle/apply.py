@@ -144,7 +144,11 @@ class Applier:
                 self._reloaded.add(work.name)
         if work.changes and work.reload.mode is ReloadMode.NONE and not work.reload.by_itself:
             log.get().warning(
-                "The engine was not reloaded: it serves the handlers after its next restart", engine=work.name
+                "The engine was not reloaded: it serves the handlers after its next restart",
+                engine=work.name,
+                socket=work.inspection.socket,
+                serves=False,
+                reason=work.inspection.silence or None,
             )
 
     def _put_back(self, seen: Prepared, receipt: Receipt, error: InstallerError | Stopped) -> None:

@@ -9,7 +9,7 @@ import re
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineFile
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.errors import ConfigurationError, EngineRejectedError, located
 from toolkit_installer.lifecycle import plan
 from toolkit_installer.lifecycle.facts import Facts
 from toolkit_installer.lifecycle.plan import EngineWork, Plan
@@ -33,6 +33,8 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
 
     Nothing was changed then, and nothing is asked where nothing is to be changed.
     """
+    for work in made.engines if target.settings.require_live else ():
+        _require_live(work)
     for seen, work in zip(facts.engines, made.engines, strict=True):
         _refuse_deadly_signal(work)
         if work.changes and work.inspection.live is not None:
@@ -52,6 +54,25 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
         _refuse_obstacle(node, wanted.path, way_out)
     for specification in (each for each in made.specifications if each.changes):
         _refuse_obstacle(node, specification.path, "--cdi-output-dir chooses another folder")
+
+
+def _require_live(work: EngineWork) -> None:
+    """Raise EngineRejectedError unless the engine answers, and would serve the handlers at the end of the run."""
+    live, reload = work.inspection.live, work.reload
+    if live is None:
+        raise EngineRejectedError(
+            f"{work.name} does not answer on its socket: {work.inspection.silence}",
+            path=work.inspection.socket,
+            hint="nothing was changed; start it, or leave --require-live out: it serves the handlers once it starts",
+        )
+    takes_over = reload.mode is not ReloadMode.NONE or reload.by_itself
+    wrong = plan.mismatches(live, work.desired.served, work.desired.default)
+    if wrong and not takes_over:
+        raise EngineRejectedError(
+            f"{work.name} would not serve the handlers, as it is not reloaded: {'; '.join(wrong)}",
+            path=work.inspection.socket,
+            hint="nothing was changed; leave --restart-mode none out, or --require-live",
+        )
 
 
 def refuse_contradictions(node: Node, facts: Facts) -> None:

@@ -258,12 +258,23 @@ def _lock(fd: int, path: str) -> None:
         stranger = lock_holders.stranger(fd) if pid is None else None
         if stranger is not None:
             raise _StrangersLockError(f"{stranger} holds a lock on it", path=path) from error
-        pid = pid or written(fd)
-        raise AlreadyRunningError(
-            f"another instance is running with PID {pid}" if pid else "another instance is running",
-            path=path,
-            hint="stop it first, or run `toolkit-installer uninstall`, which asks it to clean up and leave",
-        ) from error
+        raise _another(pid or written(fd), path) from error
+
+
+def _another(pid: int | None, path: str) -> AlreadyRunningError:
+    """Return the error that names the instance which is in the way."""
+    return AlreadyRunningError(
+        f"another instance is running with PID {pid}" if pid else "another instance is running",
+        path=path,
+        hint="stop it first, or run `toolkit-installer uninstall`, which asks it to clean up and leave",
+    )
+
+
+def require_free(files: Files, path: str) -> None:
+    """Raise AlreadyRunningError naming the instance that holds the PID file, NodeError. Nothing is locked."""
+    pid = holder(files, path)
+    if pid is not None:
+        raise _another(pid, path)
 
 
 class _StrangersLockError(InstallerError):

@@ -86,6 +86,7 @@ OURS = {
     "--reload-timeout": ("RELOAD_TIMEOUT",),
     "--reload-budget": ("RELOAD_BUDGET",),
     "--allow-restart": ("ALLOW_RESTART",),
+    "--require-live": ("REQUIRE_LIVE",),
 }
 
 

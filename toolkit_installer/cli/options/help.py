@@ -95,9 +95,10 @@ RUN = Page(
 )
 PLAN = Page(
     about="Show what run would do with the same options and variables (a diff of each file with secrets masked, the "
-    "files it would copy, the reload) and write nothing.",
+    "files it would copy, the reload), and what would stop it; write nothing. Exits as run would.",
+    options=(STATUS_JSON, *OPTIONS),
     examples=("toolkit-installer plan --runtime containerd --node-root /host",),
-    common=_COMMON,
+    common=_COMMON - {"no_daemon", "on_drift"} | {STATUS_JSON.name},
 )
 UNINSTALL = _short_page(
     about="Take back what run changed: while it waits in another process, or after it was killed.",

@@ -128,6 +128,12 @@ ROWS = (
         "take the engine down with it. Cleanup is never refused.",
     ),
     _own(
+        "require_live",
+        Kind.FLAG,
+        help="Change nothing, and exit with 5, unless the engine answers now and will serve the handlers. Otherwise an "
+        "engine that does not run is configured all the same: it serves the handlers once it starts.",
+    ),
+    _own(
         "allow_restart",
         Kind.FLAG,
         help="With --restart-mode systemd: restart docker even if its running containers would die of it.",

@@ -11,6 +11,7 @@ from toolkit_installer.lifecycle.health.form import EngineHealth, Found, Health,
 AS_WRITTEN = "as written"
 ABSENT, INSTALLED = "absent", "installed"
 _REPAIR = "`toolkit-installer run`, or a HUP to the running instance, puts it right"
+_PUT_BACK = "`plan` shows the difference; --on-drift repair, a HUP or a new `run` puts the handlers back"
 _INSTALL = "`toolkit-installer plan` shows what `run` would do, `run` does it"
 _LOOK_AT_LOG = "look at the log of the running instance"
 SEVERITY = list(Verdict)
@@ -101,5 +102,4 @@ def _engine(engine: EngineHealth) -> Iterator[Reason]:
         yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
     for file in engine.files:
         if file.state != AS_WRITTEN:
-            repair = "`plan` shows the difference; --on-drift repair, a HUP or a new `run` put the handlers back"
-            yield Reason(Verdict.DEGRADED, f"{file.path}: {file.state}", repair)
+            yield Reason(Verdict.DEGRADED, f"{file.path}: {file.state}", _PUT_BACK)
