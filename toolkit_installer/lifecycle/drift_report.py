@@ -51,7 +51,7 @@ class DriftWatch:
 
 def damage(settings: Settings, node: Node, receipt: Receipt | None) -> tuple[Damage, ...]:
     """Return the toolkit's files that are not what they were. Raises NodeError."""
-    return intact.damaged(node, receipt, intact.payload_folder(node, settings)) if receipt is not None else ()
+    return intact.damaged(node, settings, receipt) if receipt is not None else ()
 
 
 def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None) -> None:

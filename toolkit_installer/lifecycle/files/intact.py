@@ -8,10 +8,11 @@ import stat
 
 import msgspec
 
-from toolkit_installer.errors import InstallerError, PayloadError
-from toolkit_installer.node.disk.readers import Tree
-from toolkit_installer.node.disk.reading import Identity
+from toolkit_installer.errors import ConfigurationError, InstallerError, PayloadError
+from toolkit_installer.node.disk.readers import OneLook, Tree
+from toolkit_installer.node.disk.reading import Identity, read_bounded
 from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import Content, Receipt
 from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import payload as payloads
@@ -30,36 +31,27 @@ MISSING = "missing"
 _TOUCHED = "touched since it was put in place, and the payload to compare it with is not seen from here"
 
 
-def damaged(node: Node, receipt: Receipt, payload: str | None) -> tuple[Damage, ...]:
+def damaged(node: Node, settings: Settings, receipt: Receipt) -> tuple[Damage, ...]:
     """Return the files of the toolkit that are missing, or not what they were; in the receipt's order.
 
-    `payload` is the folder that the copies were made from, None where it is not seen from here: a copy whose stamps
-    differ is compared with it. Of files that the receipt says nothing of, only those that are empty or missing are
-    told. Raises NodeError.
+    A copy whose stamps differ is compared with the payload, where that is seen from here. Of files that the receipt
+    says nothing of, only those that are empty or missing are told. Raises NodeError.
     """
-    look = _Look(node, receipt, payload)
+    look = _Look(node, settings, receipt)
     found = ((name, look.at(name)) for name in receipt.toolkit_files)
     return tuple(Damage(name, what, what != _TOUCHED) for name, what in found if what)
-
-
-def payload_folder(node: Node, settings: Settings) -> str | None:
-    """Return the folder that a run takes the payload from, None where there is none: on the node itself, as a rule."""
-    rpm = node.programs.find_program("rpm") is not None
-    try:
-        return payloads.source_root(settings.toolkit.source_root, settings.toolkit.package_type, rpm, os.path.isdir)
-    except PayloadError:
-        return None
 
 
 class _Look:
     """Looks at the files of one toolkit."""
 
-    def __init__(self, node: Node, receipt: Receipt, payload: str | None) -> None:
-        self._files = node.files
+    def __init__(self, node: Node, settings: Settings, receipt: Receipt) -> None:
+        self._node = node
+        self._settings = settings.toolkit
+        self._files = OneLook(node.files)  # all of them are in a few folders
         self._folder = receipt.toolkit_folder
         self._contents = {each.name: each for each in receipt.contents}
         self._copies = {each.name: each for each in receipt.copies}
-        self._payload = Tree(payload) if payload is not None else None
 
     def at(self, name: str) -> str:
         """Return in words what became of a file, nothing if it is what it was."""
@@ -82,13 +74,30 @@ class _Look:
         if mode != known.mode:
             return f"its mode is {mode:04o}, not {known.mode:04o}"
         if known.sha256 is not None:
-            return "" if self._files.digest(path) == known.sha256 else "its content was changed"
+            return "" if self._digest(path) == known.sha256 else "its content was changed"
         if copy is None or Identity.of(status).stamp == copy.stamp:
             return ""
-        if self._payload is None or not self._payload.is_file(copy.source):
+        payload = self._payload()
+        if payload is None or not payload.is_file(copy.source):
             return _TOUCHED
         try:
-            same = self._files.digest(path) == self._payload.digest(copy.source)
+            same = self._node.files.digest(path) == payload.digest(copy.source)
         except InstallerError as error:
             return f"it cannot be read: {error.reason}"
         return "" if same else "its content was changed"
+
+    def _digest(self, path: str) -> str | None:
+        """Return the SHA-256 of a small file, its folder taken as it was found; None for one that cannot be ours."""
+        try:
+            return memory.digest(read_bounded(self._files.root.outside(self._files.in_folder(path))))
+        except (OSError, ConfigurationError):
+            return None  # it went just now, or is larger than any of these is
+
+    def _payload(self) -> Tree | None:
+        """Return what a run takes the payload from, None where there is none: on the node itself, as a rule."""
+        rpm = self._node.programs.find_program("rpm") is not None
+        try:
+            root = payloads.source_root(self._settings.source_root, self._settings.package_type, rpm, os.path.isdir)
+        except PayloadError:
+            return None
+        return Tree(root)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import posixpath
+import re
 import time
 
 from toolkit_installer import __version__
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
-from toolkit_installer.errors import InstallerError
 from toolkit_installer.lifecycle import waiting_state
 from toolkit_installer.lifecycle.files import intact
 from toolkit_installer.lifecycle.health.form import (
@@ -30,10 +29,10 @@ from toolkit_installer.receipt import drift, schema
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Settings
-from toolkit_installer.toolkit import payload, security
 
 _ASK_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
+_LIBRARY = r"libnvidia-container\.so\.(\d+\.\d+\.\d+.*)"
 
 
 def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None) -> Found:
@@ -63,8 +62,9 @@ def _instances(node: Node, settings: Settings, receipt: Receipt | None) -> tuple
     """Return the PID of the running instance, under whichever of the program's names, and that of a killed one."""
     paths = dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])])
     running = next((pid for path in paths if (pid := locks.holder(node.files, path)) is not None), None)
-    left = next((pid for path in paths if (pid := locks.named(node.files, path)) is not None), None)
-    return running, None if running is not None else left
+    if running is not None:
+        return running, None
+    return None, next((pid for path in paths if (pid := locks.named(node.files, path)) is not None), None)
 
 
 def _last_look(pid: int | None) -> LastLook | None:
@@ -103,24 +103,16 @@ def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHe
 
 
 def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
-    damage = intact.damaged(node, receipt, intact.payload_folder(node, settings))
+    damage = intact.damaged(node, settings, receipt)
     missing = tuple(each.name for each in damage if each.what == intact.MISSING)
     damaged = tuple(each for each in damage if each.what != intact.MISSING)
-    return ToolkitHealth(
-        receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, _release(node, receipt, missing)
-    )
+    return ToolkitHealth(receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, _release(receipt))
 
 
-def _release(node: Node, receipt: Receipt, missing: tuple[str, ...]) -> str | None:
-    """Return what the installed nvidia-ctk says of its version: it does nothing else, where a runtime would log."""
-    name = f"{payload.CTK}.real"
-    if name not in receipt.toolkit_files or name in missing:
-        return None
-    try:
-        done = node.programs.run([posixpath.join(receipt.toolkit_folder, name), "--version"], seconds=_ASK_SECONDS)
-    except InstallerError:
-        return None  # emptied, or made for another node: what is wrong with the file is told by `intact`
-    return security.release(done.output.decode(errors="replace"))
+def _release(receipt: Receipt) -> str | None:
+    """Return the toolkit's release: NVIDIA gives its library the same, and the library's file is named after it."""
+    found = (re.fullmatch(_LIBRARY, name) for name in receipt.toolkit_files)
+    return next((match[1] for match in found if match), None)
 
 
 def _engine(node: Node, engine: EngineRecord) -> EngineHealth:
