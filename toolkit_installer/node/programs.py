@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import trust
@@ -38,13 +38,13 @@ class Programs:
 
     def find_program(self, name: str) -> str | None:
         """Return the node's path of the program `name`, or None."""
-        return next((path for folder in PATH.split(":") if self.runs(path := f"{folder}/{name}")), None)
+        return next((path for path in self._places(name) if self.runs(path)), None)
 
     def refusal(self, name: str) -> ConfigurationError | None:
         """Return why the first program `name` that is there is not run, None where there is none, or it is."""
-        for folder in PATH.split(":"):
+        for path in self._places(name):
             try:
-                with trust.program(self.root, f"{folder}/{name}"):
+                with trust.program(self.root, path):
                     return None
             except NodeError as error:
                 if error.number not in (errno.ENOENT, errno.ENOTDIR):
@@ -52,6 +52,15 @@ class Programs:
             except ConfigurationError as error:
                 return error
         return None
+
+    def _places(self, name: str) -> Iterator[str]:
+        """Yield where a program of that name may be: most folders have none, which is quicker seen than looked into."""
+        for path in (f"{folder}/{name}" for folder in PATH.split(":")):
+            try:
+                if os.path.lexists(self.root.outside(self.root.canonical(path))):
+                    yield path
+            except NodeError:
+                yield path  # who looks closer can say why
 
     def runs(self, path: str) -> bool:
         """Tell whether the node has a program at `path` that would be run."""
