@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toolkit_installer import log
+from toolkit_installer.engines.common import serving
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.lifecycle import idle_process
 from toolkit_installer.lifecycle.files import intact
@@ -57,7 +58,10 @@ def damage(settings: Settings, node: Node, receipt: Receipt | None) -> tuple[Dam
 def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None) -> None:
     """Log what was changed: of an engine's file, what a run would change, or why it cannot be read any more."""
     paths = drift.drifted(node, receipt)
-    differences, refusal = _differences(settings, node, store, receipt) if paths else ({}, None)
+    engines = receipt.engines if receipt is not None else ()
+    # planning asks the engines: one that somebody stopped stays so
+    ask = not any(serving.starts_when_asked(node, each.name, each.socket) for each in engines)
+    differences, refusal = _differences(settings, node, store, receipt) if paths and ask else ({}, None)
     for path in paths:
         wrong = refusal if refusal is not None and refusal.path == path else None
         log.get().warning(

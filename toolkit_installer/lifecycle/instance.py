@@ -81,7 +81,8 @@ class Instance:
             self.attention.again = True
         if idle_process.DRIFT in events:
             self._drifted()
-        self._readiness.engine_changed = idle_process.ENGINE in events
+        self._readiness.stopped = remembered.engine_stopped
+        self._readiness.engine_changed = remembered.engine_stopped or idle_process.ENGINE in events
         if idle_process.DRIVER in events:
             self._look_for_driver("The driver's files changed: looking again")
         if idle_process.LATER in events:
@@ -219,11 +220,8 @@ class Instance:
         """Converge again, unless that would repair files whose drift is only to be reported."""
         # whatever comes of it: this change is known
         self._driver = gpu_watch.identified(path for path, _ in self._driver)
-        drifted = (
-            []
-            if self.settings.on_drift is OnDrift.REPAIR
-            else drift.drifted(self.node, trust.load_if_usable(self.node, self.store))
-        )
+        receipt = trust.load_if_usable(self.node, self.store)
+        drifted = [] if self.settings.on_drift is OnDrift.REPAIR else drift.drifted(self.node, receipt)
         if drifted:
             log.get().warning(
                 "The driver may be another one, but somebody changed a managed file: SIGHUP has both looked at",
@@ -240,17 +238,18 @@ class Instance:
         # looked at after its identity was taken: whatever is changed from here on, the idle process sees
         if watched and not self._drift.told and self._drifted():
             return
-        engines = self._readiness.watched(receipt, self._converger.processes)
-        watched += [(idle_process.ENGINE, *each) for each in engines]
+        watched += self._readiness.watched(receipt, self._converger.processes)
         watched += [(idle_process.DRIVER, *each) for each in self._driver]
         watched += [(idle_process.GPU, *each) for each in self._gpus.watched]
         log.get().info("Waiting for signal")
         unknown = self._converger.driver_away or (self._question is not None and not self._question.standing.wanted)
+        unknown |= self._readiness.stopped
         tries = self._tries if unknown else 0
         away, idle = self._converger.driver_away, self._gpus.idle
         standing = self._question.standing if self._question is not None else Standing()
         remembered = Remembered(
-            (), self._driver, away, tries, idle, self._command, standing, self._looked_at, self._failure, log.said()
+            *((), self._driver, away, tries, idle, self._command, standing, self._readiness.stopped),
+            *(self._looked_at, self._failure, log.said()),
         )
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.common import answering
+from toolkit_installer.engines.common import answering, serving
 from toolkit_installer.lifecycle import drift_report, idle_process, ready_file
 from toolkit_installer.lifecycle.plan import mismatches
 from toolkit_installer.lifecycle.ready_file import Marker
@@ -18,8 +18,8 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.settings import EngineName, OnDrift, Settings
 
-Watched = tuple[tuple[str, str], ...]
-"""Paths in the installer's mount namespace, with their identities (idle_process.identity)."""
+Watched = tuple[tuple[str, str, str], ...]
+"""Events, paths in the installer's mount namespace, and their identities (idle_process.identity)."""
 
 
 class Readiness:
@@ -29,6 +29,8 @@ class Readiness:
         self.marker = Marker(settings.ready_file, node.calls)
         self.engine_changed = False
         """An engine was started or stopped while nobody looked."""
+        self.stopped = False
+        """An engine does not run, and would if it were asked: it is looked for again after a while."""
         self._settings = settings
         self._node = node
         self._asked: Watched | None = None
@@ -42,7 +44,7 @@ class Readiness:
     def mark(self, receipt: Receipt | None) -> None:
         """Ask the engines, and write or remove the ready file. Raises Stopped, NodeError."""
         seen = ask_engines(self._node, receipt, self._settings.reload_timeout)
-        self._asked = seen.watched
+        self._asked, self.stopped = seen.watched, seen.stopped
         damage = self._damage(receipt)
         if seen.wrong or receipt is None or receipt.state is not State.INSTALLED:
             log.get().warning("Not ready: the engines do not serve the handlers", why="; ".join(seen.wrong))
@@ -62,53 +64,57 @@ class Readiness:
         damage = drift_report.damage(self._settings, self._node, receipt)
         return [f"{each.name}: {each.what}" for each in damage if each.certain]
 
-    def watched(
-        self, receipt: Receipt | None, processes: Mapping[EngineName, Process | None]
-    ) -> Iterable[tuple[str, str]]:
+    def watched(self, receipt: Receipt | None, processes: Mapping[EngineName, Process | None]) -> Watched:
         """Return what changes with the engines: as they were asked, else as converging saw their `processes`."""
         if self._asked is not None or receipt is None:
             return self._asked or ()
         seen = [each for engine in receipt.engines for each in _process_of(processes.get(engine.name))]
-        alive = [(place, identity) for place, identity in seen if identity]  # the others were restarted by us
-        return [*alive, *(each for engine in receipt.engines for each in _socket_of(self._node, engine))]
+        alive = [each for each in seen if each[2]]  # the others were restarted by us
+        return (*alive, *(_socket_of(self._node, engine) for engine in receipt.engines))
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """Whether all engines serve the handlers: what is `wrong`, and what to watch, as it changes with an engine.
-
-    `watched` are paths in the installer's mount namespace with their identities: the sockets and the processes.
-    """
+    """What the engines said: what is `wrong`, what to watch, and whether one of them is not running at all."""
 
     wrong: tuple[str, ...] = ()
-    watched: tuple[tuple[str, str], ...] = ()
+    watched: Watched = ()
+    stopped: bool = False
 
 
 def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
-    """Ask the engines what they serve; one that is starting gets `seconds`. Raises Stopped on a pending signal."""
+    """Ask the engines what they serve; one that is starting gets `seconds`. Raises Stopped on a pending signal.
+
+    One that somebody stopped, and that systemd would start for it, is not asked.
+    """
     wrong: list[str] = []
-    watched: list[tuple[str, str]] = []
+    watched: list[tuple[str, str, str]] = []
+    stopped = False
     for engine in receipt.engines if receipt is not None else ():
         # taken before the engine is asked: a restart from here on is seen
-        watched += _socket_of(node, engine)
+        watched.append(_socket_of(node, engine))
+        if serving.starts_when_asked(node, engine.name, engine.socket):
+            wrong.append(f"{engine.name}: it is not running")
+            stopped = True
+            continue
         live, heard = answering.heard(adapter_of(engine.name), node, engine.socket, seconds)
         missing = [heard] if live is None else mismatches(live, dict(engine.handlers), engine.default)
         wrong += [f"{engine.name}: {each}" for each in missing]
         watched += _process_of(live.process if live is not None else None)
-    return Answers(tuple(wrong), tuple(watched))
+    return Answers(tuple(wrong), tuple(watched), stopped)
 
 
-def _socket_of(node: Node, engine: EngineRecord) -> list[tuple[str, str]]:
-    """Return an engine's socket as it is seen from here, with its identity. Raises NodeError."""
+def _socket_of(node: Node, engine: EngineRecord) -> tuple[str, str, str]:
+    """Return what changes with an engine's socket. Raises NodeError."""
     socket = node.root.outside(node.files.canonical(engine.socket))
-    return [(socket, idle_process.identity(socket))]
+    return idle_process.ENGINE, socket, idle_process.identity(socket)
 
 
-def _process_of(process: Process | None) -> list[tuple[str, str]]:
-    """Return the folder that the kernel shows of an engine's process, with its identity; nothing of none.
+def _process_of(process: Process | None) -> list[tuple[str, str, str]]:
+    """Return what changes when an engine's process ends: the folder that the kernel shows of it; nothing of none.
 
     The identity is empty, which nothing ever has, where the process is gone already.
     """
     if process is None:
         return []
     place = f"/proc/{process.pid}"
-    return [(place, idle_process.identity(place) if os.path.exists(place) else "")]
+    return [(idle_process.ENGINE, place, idle_process.identity(place) if os.path.exists(place) else "")]

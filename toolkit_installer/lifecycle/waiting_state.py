@@ -39,6 +39,8 @@ class Remembered(msgspec.Struct, frozen=True):
     """What the program was started with at first; empty: what it was started with now."""
     standing: Standing = Standing()
     """What is known of the DaemonSet, and of what this run may change and has installed."""
+    engine_stopped: bool = False
+    """Whether an engine was not running then."""
     looked_at: float = 0.0
     """When the node was last brought to where it should be, or that was tried: seconds since 1970, 0 for not yet."""
     failure: str = ""
@@ -89,6 +91,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
         without_gpu=said.get("without_gpu") is True,  # the packages before know nothing of it
         command=tuple(command) if _is_texts(command) else (),
         standing=standing or Standing(),
+        engine_stopped=said.get("engine_stopped") is True,
         looked_at=looked_at if type(looked_at) is float else 0.0,  # nor of these
         failure=failure if isinstance(failure, str) else "",
         said=tuple(lines) if _is_texts(lines) else (),

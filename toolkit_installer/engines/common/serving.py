@@ -36,6 +36,16 @@ def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
     return None
 
 
+def starts_when_asked(node: Node, engine: EngineName, socket: str) -> bool:
+    """Tell whether systemd holds the engine's socket while the engine does not run (systemd.socket(5)).
+
+    Any connection would start it: somebody may have stopped it on purpose. False where PID 1 is not the node's, or is
+    not to be looked at. Raises NodeError.
+    """
+    held = bound(1) or []
+    return node.files.canonical(socket) in held and process_of(node, engine, socket) is None
+
+
 def served(node: Node) -> Iterator[tuple[EngineName, str]]:
     """Yield the sockets that the node's running engines were told to serve; they may have others of their own."""
     for engine, process in _running(node):

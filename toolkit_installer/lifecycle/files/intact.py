@@ -35,11 +35,11 @@ def damaged(node: Node, settings: Settings, receipt: Receipt) -> tuple[Damage, .
     """Return the files of the toolkit that are missing, or not what they were; in the receipt's order.
 
     A copy whose stamps differ is compared with the payload, where that is seen from here. Of files that the receipt
-    says nothing of, only those that are empty or missing are told. Raises NodeError.
+    says nothing of, only those that are empty or missing are told. Raises Stopped.
     """
     look = _Look(node, settings, receipt)
-    found = ((name, look.at(name)) for name in receipt.toolkit_files)
-    return tuple(Damage(name, what, what != _TOUCHED) for name, what in found if what)
+    found = (look.damage(name) for name in receipt.toolkit_files)
+    return tuple(each for each in found if each is not None)
 
 
 class _Look:
@@ -53,7 +53,15 @@ class _Look:
         self._contents = {each.name: each for each in receipt.contents}
         self._copies = {each.name: each for each in receipt.copies}
 
-    def at(self, name: str) -> str:
+    def damage(self, name: str) -> Damage | None:
+        """Return what became of a file, None if it is what it was."""
+        try:
+            what = self._at(name)
+        except InstallerError as error:
+            return Damage(name, f"it cannot be looked at: {error.reason}", certain=False)
+        return Damage(name, what, what != _TOUCHED) if what else None
+
+    def _at(self, name: str) -> str:
         """Return in words what became of a file, nothing if it is what it was."""
         path = posixpath.join(self._folder, name)
         status = self._files.own_status(path)
@@ -80,10 +88,7 @@ class _Look:
         payload = self._payload()
         if payload is None or not payload.is_file(copy.source):
             return _TOUCHED
-        try:
-            same = self._node.files.digest(path) == payload.digest(copy.source)
-        except InstallerError as error:
-            return f"it cannot be read: {error.reason}"
+        same = self._node.files.digest(path) == payload.digest(copy.source)
         return "" if same else "its content was changed"
 
     def _digest(self, path: str) -> str | None:

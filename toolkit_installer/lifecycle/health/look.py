@@ -9,6 +9,7 @@ from toolkit_installer import __version__
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.engines.common import serving
 from toolkit_installer.lifecycle import waiting_state
 from toolkit_installer.lifecycle.files import intact
 from toolkit_installer.lifecycle.health.form import (
@@ -122,6 +123,9 @@ def _engine(node: Node, engine: EngineRecord) -> EngineHealth:
 
 
 def _live(node: Node, engine: EngineRecord) -> LiveHealth:
+    if serving.starts_when_asked(node, engine.name, engine.socket):
+        stopped = "it is not running, and systemd starts it as soon as anybody asks it"
+        return LiveHealth(answers=False, served=None, detail=(stopped,))
     try:
         live = adapter_of(engine.name).ask(node, engine.socket, _ASK_SECONDS)
     except EngineSilentError as error:
