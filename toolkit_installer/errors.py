@@ -20,6 +20,11 @@ class ExitCode(enum.IntEnum):
     PAYLOAD_INCOMPLETE = 7
     DRIVER_NOT_READY = 8
 
+    @property
+    def event(self) -> str:
+        """What the last line of a run that ends so has as its `event`."""
+        return self.name.lower().replace("_", "-")
+
 
 SIGNALLED = 128
 """What a shell adds to the number of the signal that ended a program (POSIX, "Exit Status for Commands")."""

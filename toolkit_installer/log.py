@@ -226,9 +226,13 @@ def _with_error_text(_logger: WrappedLogger, _method: str, event: EventDict) -> 
 
 
 def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Name the event `msg`, and put time, level and msg before what the caller gave."""
+    """Put time, level, words and name of the event before what the caller gave. What structlog calls `event` is words.
+
+    The caller gives the name as `key`, which docs/logs.md lists; it stays the same when the words are said better.
+    """
     first = {"time": event.pop("time"), "level": event.pop("level"), "msg": event.pop("event")}
-    return first | {key: value for key, value in event.items() if value is not None and key not in first}
+    first |= {"event": event.pop("key", None)}
+    return {key: value for key, value in {**first, **event, **first}.items() if value is not None}
 
 
 class _Renderer:
@@ -254,7 +258,7 @@ class _Renderer:
         pairs = [
             self._painted(_DIM, f"{_key(key)}=") + _value(value, quoted=False)
             for key, value in event.items()
-            if key not in {"time", "level", "msg"}
+            if key not in {"time", "level", "msg", "event"}
         ]
         return " ".join((str(event["time"]), *head, *pairs))
 

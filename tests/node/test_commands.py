@@ -85,7 +85,7 @@ def test_uninstall_can_leave_the_toolkit_and_a_later_run_takes_it_over(node: Fak
     run(node, tmp_path, "run", "--no-daemon")
     done = run(node, tmp_path, "uninstall", "--keep-toolkit")
     assert done.code == 0, done.output
-    assert "The node is as it was, but for the toolkit's files, which stay" in done.output
+    assert "Cleaned up, but for the toolkit's files, which stay" in done.output
     assert node.read(DAEMON_JSON) == DOCKER
     assert node.place(f"{TOOLKIT}/nvidia-container-runtime.real").is_file()
     assert not node.exists(STORE)
@@ -234,7 +234,8 @@ def test_an_engine_that_does_not_run_is_said_not_to_serve_yet_and_why(node: Fake
     done = node.do("run", "--no-daemon")
     assert done.process.returncode == 0
     assert (
-        'it serves the handlers after its next restart" engine=docker socket=/var/run/docker.sock serves=false '
+        'it serves the handlers after its next restart" event=not-reloaded engine=docker '
+        "socket=/var/run/docker.sock serves=false "
         'reason="dockerd does not answer: there is no such socket"'
     ) in done.output
 

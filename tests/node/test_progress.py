@@ -81,7 +81,8 @@ def test_a_line_comes_every_five_seconds_and_says_what_is_done_of_how_much_and_h
         clock.now += 1
         progress.add(10_000_000)
         told.append(lines_of(capsys))
-    line = 'level=info msg="Copying the toolkit" bytes_done={} bytes_total=600000000 bytes_per_second=10000000'
+    line = 'level=info msg="Copying the toolkit" event=copying bytes_done={} '
+    line += "bytes_total=600000000 bytes_per_second=10000000"
     expected = {4: [line.format(50_000_000)], 9: [line.format(100_000_000)]}
     assert told == [expected.get(number, []) for number in range(12)]
 
@@ -152,7 +153,7 @@ def test_an_install_that_takes_long_tells_how_far_it_is_until_all_is_copied(node
         done = run(node, tmp_path, "run", "--no-daemon")
     assert done.code == 0, done.output
     amounts = re.findall(
-        r'msg="Copying the toolkit" bytes_done=(\d+) bytes_total=(\d+) bytes_per_second=\d+', done.output
+        r'msg="Copying the toolkit" event=copying bytes_done=(\d+) bytes_total=(\d+) bytes_per_second=\d+', done.output
     )
     files = [path for path in node.payload.rglob("*") if path.is_file() and not path.is_symlink()]
     sizes = [path.stat().st_size for path in files if path.suffix != ".toml"]

@@ -51,7 +51,7 @@ def flags(ready: Path, *more: str) -> tuple[str, ...]:
 def test_it_is_there_from_the_engines_answer_to_the_signal(node: FakeNode, ready: Path) -> None:
     waiting = node.start(*flags(ready))
     waiting.wait_for("The engine serves its configuration")
-    waiting.wait_for("wrote the ready file")
+    waiting.wait_for("Wrote the ready file")
     waiting.wait_for(WAITING)
     assert ready.read_text() == "docker nvidia nvidia-cdi nvidia-legacy\n"
     assert ready.stat().st_mode & 0o777 == 0o644
@@ -105,7 +105,7 @@ def test_an_engine_that_starts_while_we_wait_is_noticed(node: FakeNode, ready: P
         engine = FakeDockerd(node)
         try:
             engine.put(SERVED)
-            waiting.wait_for("wrote the ready file")
+            waiting.wait_for("Wrote the ready file")
             waiting.wait_for(WAITING)
             assert ready.exists()
             assert "Somebody changed" not in waiting.output

@@ -46,7 +46,9 @@ def test_it_ends_when_the_driver_comes(node: FakeNode, root: str) -> None:
     assert node.snapshot() == before
     install(node.place(root))
     assert waiting.finish() == 0
-    assert f'msg="The driver is ready" root={root} dev_root={root} version={VERSION}' in waiting.output
+    assert (
+        f'msg="The driver is ready" event=driver-ready root={root} dev_root={root} version={VERSION}' in waiting.output
+    )
 
 
 @runs_drivers
@@ -151,7 +153,10 @@ def test_a_node_that_has_the_toolkit_is_not_waited_for_when_that_was_asked(node:
     done = start(node, "--unless-installed", "--timeout", "600")
     assert done.finish() == 0, done.output
     assert done.output.count("\n") == 1
-    assert f'msg="The toolkit is installed: the driver is not waited for" folder={TOOLKIT}' in done.output
+    assert (
+        f'msg="The toolkit is installed: the driver is not waited for" event=driver-not-awaited folder={TOOLKIT}'
+        in done.output
+    )
     assert node.stamps() == before
     other = start(node, "--timeout", "0.2")
     assert other.finish() == 8, "nobody asked for it"

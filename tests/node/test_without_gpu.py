@@ -184,7 +184,7 @@ def test_a_gpu_that_goes_before_its_driver_came_leaves_the_node_idle(node: FakeN
         assert not ready.exists()
         fake_gpus.unplug(node)
         run.wait_for(NONE)
-        run.wait_for("wrote the ready file")
+        run.wait_for("Wrote the ready file")
         run.wait_for(WAITING)
         assert run.stop() == 0, run.output
 

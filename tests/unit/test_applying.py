@@ -203,5 +203,5 @@ def test_without_an_old_record_what_is_new_goes_unless_somebody_needs_it(
     with pytest.raises(ConfigurationError):
         applier.apply(seen(receipt=None))
     assert gone == ([] if removed is None else [removed])
-    assert ("Left the toolkit in place" in logged.getvalue()) is named
+    assert ("The toolkit stays" in logged.getvalue()) is named
     assert played.done[-1] == "folders"

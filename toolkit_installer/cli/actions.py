@@ -36,7 +36,7 @@ def run(settings: Settings) -> int:
     node = _opened(settings)
     if woken is None:
         own_container.refuse(node, settings, own_container.asked_for(settings))
-        log.get().info("Starting", program=settings.program, node_root=settings.node_root)
+        log.get().info("Starting", key="starting", program=settings.program, node_root=settings.node_root)
         pid_file = _acquired(settings, node)
     else:
         pid_file = _still_held(settings, node, woken)
@@ -163,17 +163,29 @@ def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: 
 
     node = _opened(settings)
     if unless_installed and _is_installed(settings, node):
-        log.get().info("The toolkit is installed: the driver is not waited for", folder=settings.toolkit.folder)
+        log.get().info(
+            "The toolkit is installed: the driver is not waited for",
+            key="driver-not-awaited",
+            folder=settings.toolkit.folder,
+        )
         return ExitCode.DONE
     try:
         found = driver_wait.wait(node, settings, seconds)
     except Stopped as stopped:
-        log.get().info("Stopped before the driver was ready", signal=stopped.number.name)
+        log.get().info(
+            "Stopped before the driver was ready", key="stopped-waiting-for-driver", signal=stopped.number.name
+        )
         return SIGNALLED + stopped.number
     if found is None:
-        log.get().info("This node shows no NVIDIA GPU: no driver is waited for", gpu=str(gpus.find_gpus(node)))
+        log.get().info(
+            "This node shows no NVIDIA GPU: no driver is waited for",
+            key="no-gpu-no-driver",
+            gpu=str(gpus.find_gpus(node)),
+        )
     else:
-        log.get().info("The driver is ready", root=found.root, dev_root=found.dev_root, version=found.version)
+        log.get().info(
+            "The driver is ready", key="driver-ready", root=found.root, dev_root=found.dev_root, version=found.version
+        )
     return ExitCode.DONE
 
 
@@ -228,6 +240,10 @@ def uninstall(settings: Settings) -> int:
         finally:
             pid_file.release()
     except Stopped as stopped:
-        log.get().info("Stopped before the work was begun; the node is as it was", signal=stopped.number.name)
+        log.get().info(
+            "Stopped before the work was begun",
+            key="stopped-before-work",
+            signal=stopped.number.name,
+        )
         return SIGNALLED + stopped.number
     return ExitCode.DONE

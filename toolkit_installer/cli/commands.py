@@ -67,10 +67,11 @@ def _explain(error: Exception, arguments: Sequence[str], environment: Mapping[st
         command = error.ctx.command_path if error.ctx else Program.TOOLKIT_INSTALLER
         error = UsageError(error.format_message(), hint=f"{command} --help lists what is allowed")
     if isinstance(error, InstallerError):
-        log.get().error(error.reason, file=error.path, line=error.line, hint=error.hint)
-        return error.exit_code
+        code = error.exit_code
+        log.get().error(error.reason, key=code.event, code=int(code), file=error.path, line=error.line, hint=error.hint)
+        return code
     hint = "please report it" if debug else "please report it, with what --debug shows"
-    log.get().error(f"this is a bug: {type(error).__name__}: {mask(str(error))}", hint=hint)
+    log.get().error(f"this is a bug: {type(error).__name__}: {mask(str(error))}", key="bug", hint=hint)
     if debug:
         import traceback  # noqa: PLC0415  # of bugs, and of nothing else
 

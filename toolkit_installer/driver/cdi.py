@@ -84,7 +84,11 @@ class Generator:
         left = self.missing_nodes()
         if left:
             raise DriverNotReadyError(f"{CTK} did not create the driver's device nodes {', '.join(left)}", hint=_HINT)
-        log.get().info("Created the driver's control device nodes", folder=posixpath.join(self._dev_root, "dev"))
+        log.get().info(
+            "Created the driver's control device nodes",
+            key="device-nodes-created",
+            folder=posixpath.join(self._dev_root, "dev"),
+        )
 
     def specification(self, *, nodes_to_come: bool = False) -> bytes | None:
         """Return the specification as YAML, with the node's paths.

@@ -86,10 +86,14 @@ def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
                 f"no driver is usable on this node: {'; '.join(seen.missing)}",
                 hint="`toolkit-installer wait-driver` waits for one; --driver-root names a root that is used unseen",
             )
-        log.get().warning("No driver is usable now: the installed root stays", root=root, missing=seen.missing)
+        log.get().warning(
+            "No driver is usable now: the installed root stays", key="driver-gone", root=root, missing=seen.missing
+        )
         found = _described(node, toolkit, Driver(root), _seen_at(node, toolkit, Driver(root)))
     else:
-        log.get().info("Found the driver", root=found.root, dev_root=found.dev_root, version=found.version)
+        log.get().info(
+            "Found the driver", key="driver-found", root=found.root, dev_root=found.dev_root, version=found.version
+        )
     return found, seen.driver is None
 
 

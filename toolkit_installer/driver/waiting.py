@@ -49,7 +49,12 @@ def _wait(node: Node, settings: Settings, seconds: float | None, progress: Statu
             return None
         if seen.missing != said or now - said_at >= _SAY_SECONDS:
             progress.clear()
-            log.get().info("Waiting for the driver", elapsed=_duration(now - began), missing="; ".join(seen.missing))
+            log.get().info(
+                "Waiting for the driver",
+                key="waiting-for-driver",
+                elapsed=_duration(now - began),
+                missing="; ".join(seen.missing),
+            )
             said, said_at = seen.missing, now
         if seconds is not None and now - began >= seconds:
             raise DriverNotReadyError(

@@ -98,26 +98,31 @@ class Question:
     def _say(self, answers: Mapping[Asked, Answer], found: Finding) -> None:
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
         if found.verdict is Verdict.WANTED:
-            log.get().info("The DaemonSet wants this node: it is cleaned up once that changes", **about)
+            log.get().info("The DaemonSet wants this node: it is cleaned up once that changes", key="wanted", **about)
         elif self.standing.held:
             log.get().warning(
                 "Nothing is changed on this node: the API server does not say that the DaemonSet wants it, and is "
                 "asked again",
+                key="held",
                 hint=_HINT,
                 **about,
             )
         elif found.verdict is Verdict.UNWANTED:
-            log.get().warning("The node would be cleaned up, if this run were told to stop now", **about)
+            log.get().warning(
+                "The node would be cleaned up, if this run were told to stop now", key="unwanted-at-start", **about
+            )
         else:
             log.get().warning(
                 "The API server does not say whether the DaemonSet wants this node: it is asked again, and if this run "
                 f"is told to stop before it has said so, {_TAKEN_BACK if self.standing.bare else _STAYS}",
+                key="wanted-unknown",
                 hint=_HINT,
                 **about,
             )
         if Asked.NAMESPACE in answers and answers[Asked.NAMESPACE].status == http.HTTPStatus.FORBIDDEN:
             log.get().warning(
                 "The namespace cannot be looked at: when it is deleted as a whole, nodes may stay configured",
+                key="namespace-unreadable",
                 hint="the ServiceAccount needs get on this namespace",
             )
 
@@ -127,18 +132,21 @@ class Question:
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
         back = verdicts.must_revert(found.verdict, self.standing, deleted=deleted)
         if found.verdict is Verdict.WANTED:
-            log.get().info(f"The DaemonSet still wants this node: {_STAYS}", **about)
+            log.get().info(f"The DaemonSet still wants this node: {_STAYS}", key="still-wanted", **about)
         elif found.verdict is Verdict.UNWANTED:
-            log.get().info("The DaemonSet does not want this node any more", **about)
+            log.get().info("The DaemonSet does not want this node any more", key="unwanted", **about)
         elif deleted:
-            log.get().info("The pod's identity was deleted, and the DaemonSet with it", **about)
+            log.get().info("The pod's identity was deleted, and the DaemonSet with it", key="identity-deleted", **about)
         elif back:
             log.get().warning(
-                f"The API server never said to this run that the DaemonSet wants this node: {_TAKEN_BACK}", **about
+                f"The API server never said to this run that the DaemonSet wants this node: {_TAKEN_BACK}",
+                key="never-wanted",
+                **about,
             )
         else:
             log.get().warning(
                 f"The API server does not say whether the DaemonSet still wants this node: {_STAYS}",
+                key="still-wanted-unknown",
                 hint="toolkit-installer uninstall takes everything back",
                 **about,
             )

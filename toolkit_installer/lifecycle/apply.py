@@ -98,7 +98,7 @@ class Applier:
             raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # somebody removed it just now
         for work in again.plan.specifications:
             if work.note and work.path not in {known.path for known in seen.plan.specifications}:
-                log.get().warning("A CDI specification", file=work.path, what=work.note)
+                log.get().warning("A CDI specification", key="cdi-note", file=work.path, what=work.note)
         return again
 
     def _change(self, seen: Prepared, receipt: Receipt) -> tuple[Copy, ...]:
@@ -111,7 +111,7 @@ class Applier:
             # a killed run may have renamed what is in its place, and not on the disk: before a power cut
             toolkit_files.flush(self.node, work, receipt.folders)
         if work.write:
-            log.get().info("Installed the toolkit", folder=work.folder, files=len(work.write))
+            log.get().info("Installed the toolkit", key="toolkit-installed", folder=work.folder, files=len(work.write))
         for specification in seen.plan.specifications:
             self._safe_point()
             self.switcher.writer.write(None, specification.file, specification.target)
@@ -129,7 +129,7 @@ class Applier:
     def _switch_engine(self, work: EngineWork) -> None:
         reload = work.reload if work.reload_why else msgspec.structs.replace(work.reload, mode=ReloadMode.NONE)
         if work.reload_why:
-            log.get().info("The engine is to be reloaded", engine=work.name, why=work.reload_why)
+            log.get().info("The engine is to be reloaded", key="reload-needed", engine=work.name, why=work.reload_why)
             self.budget.spend()
 
         def wrong(live: Live) -> list[str]:
@@ -145,6 +145,7 @@ class Applier:
         if work.changes and work.reload.mode is ReloadMode.NONE and not work.reload.by_itself:
             log.get().warning(
                 "The engine was not reloaded: it serves the handlers after its next restart",
+                key="not-reloaded",
                 engine=work.name,
                 socket=work.inspection.socket,
                 serves=False,
@@ -157,7 +158,7 @@ class Applier:
         Raises EngineRejectedError or EngineDownError in place of an error that came from the engine.
         """
         if isinstance(error, InstallerError):
-            log.get().error("The change failed and is taken back", reason=str(error))
+            log.get().error("The change failed and is taken back", key="rollback", reason=str(error))
         failures = [failure for work in reversed(seen.plan.engines) if (failure := self._tried_back(work, error))]
         failures += [failure for made in seen.plan.specifications if (failure := self._tried_replacing(made))]
         if failures:
@@ -181,7 +182,12 @@ class Applier:
         folder = receipt.toolkit_folder
         named = named_in_files.naming(self.node, folder, known=named_in_files.known_files(receipt))
         for each in named:
-            log.get().warning("Left the toolkit in place: a file of an engine names it", file=each.file, line=each.line)
+            log.get().warning(
+                "The toolkit stays: a file of an engine names it",
+                key="toolkit-named",
+                file=each.file,
+                line=each.line,
+            )
         if not named and not holders.held(self.node, folder, receipt.engines):
             new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
             toolkit_files.remove_all(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
@@ -199,16 +205,29 @@ class Applier:
             self.store.save(kept, {})
         except NodeError as error:
             # the one on the node says that a change is under way: the next run finishes it
-            log.get().warning("The receipt could not be written back; the next run repairs it", reason=str(error))
+            log.get().warning(
+                "The receipt could not be written back; the next run repairs it",
+                key="receipt-not-written",
+                reason=str(error),
+            )
 
     def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
         """Restore a CDI specification's old version; return why that failed."""
         try:
             self.switcher.writer.write(None, work.file, work.file.content)
         except ChangedMeanwhileError:
-            log.get().warning("Somebody else wrote the CDI specification meanwhile: it stays", file=work.path)
+            log.get().warning(
+                "Somebody else wrote the CDI specification meanwhile: it stays",
+                key="cdi-changed-meanwhile",
+                file=work.path,
+            )
         except InstallerError as failure:
-            log.get().error("The CDI specification could not be given back", file=work.path, reason=str(failure))
+            log.get().error(
+                "The CDI specification could not be given back",
+                key="cdi-not-given-back",
+                file=work.path,
+                reason=str(failure),
+            )
             return failure
         return None
 
@@ -235,6 +254,11 @@ class Applier:
                     hint="look at its log and restart it; the installer's next run, or `uninstall`, finishes the rest",
                 )
                 failure.__cause__ = error
-            log.get().error("The engine's files could not all be given back", engine=work.name, reason=str(failure))
+            log.get().error(
+                "The engine's files could not all be given back",
+                key="rollback-incomplete",
+                engine=work.name,
+                reason=str(failure),
+            )
             return failure
         return None

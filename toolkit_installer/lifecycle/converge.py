@@ -61,7 +61,9 @@ class Converger:
         _say(seen)
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
             if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
-                log.get().info("Nothing to do: the node is as it should be", folder=seen.plan.toolkit.folder)
+                log.get().info(
+                    "Nothing to do: the node is as it should be", key="nothing-to-do", folder=seen.plan.toolkit.folder
+                )
             self._retire_others(seen)
             return
         recorded = seen.receipt.engines if seen.receipt is not None else ()
@@ -77,7 +79,7 @@ class Converger:
             self._reverter().refuse_stranding(seen.receipt, record)
         Applier(self._node, self._store, self._pid_file, self._attention, self._settings).apply(seen)
         self._retire_others(seen)
-        log.get().info("The node is configured", folder=seen.plan.toolkit.folder)
+        log.get().info("The node is configured", key="configured", folder=seen.plan.toolkit.folder)
 
     def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
         """Raise ConfigurationError for what is in the way; AlreadyRunningError if it is another instance's, at work."""
@@ -118,20 +120,24 @@ class Converger:
 def _say(seen: Prepared) -> None:
     """Log the plan's notes, dangers and warnings."""
     if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
-        log.get().warning("An earlier run was interrupted: finishing what it began", state=seen.receipt.state)
+        log.get().warning(
+            "An earlier run was interrupted: finishing what it began", key="interrupted-run", state=seen.receipt.state
+        )
     for warning in _security(seen):
-        log.get().warning(warning)
+        log.get().warning(warning, key="security")
     for specification in seen.plan.specifications:
         if specification.note:
-            log.get().warning("A CDI specification", file=specification.path, what=specification.note)
+            log.get().warning("A CDI specification", key="cdi-note", file=specification.path, what=specification.note)
     for engine in seen.plan.engines:
         for note in engine.desired.notes:
-            log.get().info(note, engine=engine.name)
+            log.get().info(note, key="engine-note", engine=engine.name)
         for danger in engine.desired.dangers if engine.reload_why else ():
-            log.get().warning(danger, engine=engine.name)
+            log.get().warning(danger, key="engine-danger", engine=engine.name)
         for wanted in engine.desired.files:
             for left in wanted.left:
-                log.get().warning("Somebody changed what was ours", file=wanted.path, engine=engine.name, what=left)
+                log.get().warning(
+                    "Somebody changed what was ours", key="edit-kept", file=wanted.path, engine=engine.name, what=left
+                )
 
 
 def _security(seen: Prepared) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class DriftWatch:
             return False
         self.told = True
         if self._settings.on_drift is OnDrift.REPAIR:
-            log.get().warning("A managed file was changed: looking again")
+            log.get().warning("A managed file was changed: looking again", key="drift-repair")
         else:
             _report(self._settings, self._node, self._store, receipt)
         return True
@@ -66,6 +66,7 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
         wrong = refusal if refusal is not None and refusal.path == path else None
         log.get().warning(
             "Somebody changed the file; `--on-drift repair` or SIGHUP would put the handlers back",
+            key="drift",
             file=path,
             line=wrong.line if wrong is not None else None,
             reason=wrong.reason if wrong is not None else None,
@@ -75,6 +76,7 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
         folder = receipt.toolkit_folder if receipt is not None else ""
         log.get().warning(
             "A file of the toolkit is not what was put there",
+            key="toolkit-damaged",
             file=f"{folder}/{each.name}",
             what=each.what,
             hint=_REMEDY,

@@ -39,10 +39,11 @@ class GpuWatch:
         watched = identified(gpus.signs(self._node))
         seen = gpus.find_usable_gpus(self._node, self._settings.toolkit)
         if self.idle and not seen.absent:
-            log.get().info("The node shows an NVIDIA GPU now", gpu=str(seen))
+            log.get().info("The node shows an NVIDIA GPU now", key="gpu-found", gpu=str(seen))
         elif seen.absent and not self.idle:
             log.get().info(
                 "This node shows no NVIDIA GPU: nothing is changed here until it does (--without-gpu idle)",
+                key="no-gpu",
                 gpu=str(seen),
             )
         self.idle = seen.absent

@@ -84,20 +84,20 @@ class Instance:
         self._readiness.stopped = remembered.engine_stopped
         self._readiness.engine_changed = remembered.engine_stopped or idle_process.ENGINE in events
         if idle_process.DRIVER in events:
-            self._look_for_driver("The driver's files changed: looking again")
+            self._look_for_driver("its files changed")
         if idle_process.LATER in events:
             self._tries = remembered.tries + 1
             self._ask_again()
             if self._converger.driver_away:
-                self._look_for_driver("No driver was usable so far: looking again")
+                self._look_for_driver("none was usable so far")
         for name in signal.Signals.__members__.keys() & events:
             if name == signal.SIGHUP.name:
-                log.get().info("Looking again", signal=name)
+                log.get().info("Looking again", key="looking-again", signal=name)
                 self.attention.again = True
             else:
                 self.attention.stop = signal.Signals[name]
         if not remembered.known and self.attention.stop is None:
-            log.get().info("Another version of this program fell asleep: looking again")
+            log.get().info("Another version of this program fell asleep: looking again", key="program-changed")
             self.attention.again = True
             self._ask_again()
         return self._go_on()
@@ -145,7 +145,7 @@ class Instance:
             yield
         except Stopped as stopped:
             self._unfinished = stopped
-            log.get().info("Stopped before the work was done", signal=stopped.number.name)
+            log.get().info("Stopped before the work was done", key="stopped", signal=stopped.number.name)
 
     def _converge_again(self) -> None:
         """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on."""
@@ -161,7 +161,7 @@ class Instance:
             from toolkit_installer.documents.secrets import mask
 
             self._failure = mask(str(error))
-            log.get().error("Could not converge; the node is as it was", reason=str(error))
+            log.get().error("Could not converge: the wait goes on", key="failed-to-converge", reason=str(error))
 
     def _held(self) -> bool:
         """Tell whether the API server has yet to allow any change of the node."""
@@ -179,7 +179,7 @@ class Instance:
         if not self._readiness.due:
             return True
         if self._gpus.idle:
-            marker.write(gpu_watch.READY, "Nothing is to be done on this node: wrote the ready file")
+            marker.write(gpu_watch.READY, "nothing is to be done on this node")
             return True
         try:
             self._readiness.mark(trust.load_if_usable(self.node, self.store))
@@ -204,7 +204,9 @@ class Instance:
             if not self._gpus.waits_for_driver(receipt):
                 raise
             self._converger.driver_away, self._failure = True, error.reason
-            log.get().warning("There is a GPU and no driver yet: looking again", missing=error.reason)
+            log.get().warning(
+                "There is a GPU and no driver yet: looking again", key="driver-missing", missing=error.reason
+            )
 
     def _drifted(self) -> bool:
         """Look at the managed files; tell whether any was changed, or a signal came, which stays pending."""
@@ -225,10 +227,11 @@ class Instance:
         if drifted:
             log.get().warning(
                 "The driver may be another one, but somebody changed a managed file: SIGHUP has both looked at",
+                key="driver-and-drift",
                 file=drifted[0],
             )
         else:
-            log.get().info(why)
+            log.get().info("Looking for the driver again", key="looking-for-driver", why=why)
             self.attention.again = True
 
     def _wait(self) -> None:
@@ -241,7 +244,7 @@ class Instance:
         watched += self._readiness.watched(receipt, self._converger.processes)
         watched += [(idle_process.DRIVER, *each) for each in self._driver]
         watched += [(idle_process.GPU, *each) for each in self._gpus.watched]
-        log.get().info("Waiting for signal")
+        log.get().info("Waiting for signal", key="waiting")
         unknown = self._converger.driver_away or (self._question is not None and not self._question.standing.wanted)
         unknown |= self._readiness.stopped
         tries = self._tries if unknown else 0
@@ -261,18 +264,20 @@ class Instance:
         self._readiness.marker.clear_before_cleanup()
         receipt = trust.load(self.node, self.store)
         if asked is None and self.settings.cleanup is Cleanup.NEVER:
-            log.get().info("Leaving the node configured, as --cleanup never says")
+            log.get().info("Leaving the node configured, as --cleanup never says", key="left-configured-never")
         elif asked is None and not self.settings.daemon:
-            log.get().info("Leaving: --no-daemon cleans nothing up")
+            log.get().info("Leaving: --no-daemon cleans nothing up", key="left-no-daemon")
         elif stays:
-            log.get().info("Leaving the node configured, as --cleanup auto says")
+            log.get().info("Leaving the node configured, as --cleanup auto says", key="left-configured-auto")
         elif receipt is None:
-            log.get().info("Nothing to clean up")
+            log.get().info("Nothing to clean up", key="nothing-to-clean-up")
         else:
             beforehand.everything()
             from toolkit_installer.lifecycle.revert import request, uninstall
 
-            log.get().info("Cleaning up", signal=self.attention.stop.name if self.attention.stop else None)
+            log.get().info(
+                "Cleaning up", key="cleaning-up", signal=self.attention.stop.name if self.attention.stop else None
+            )
             keep = self.settings.keep_toolkit if asked is None else asked == request.KEEP
             try:
                 remainder = uninstall.revert(
@@ -281,6 +286,7 @@ class Instance:
             except InstallerError:
                 log.get().error(
                     "Cleanup failed: the node is STILL configured, or half-way",
+                    key="cleanup-failed",
                     hint="the next error says why; once that is mended, run `toolkit-installer uninstall`",
                 )
                 raise

@@ -47,14 +47,16 @@ class Readiness:
         self._asked, self.stopped = seen.watched, seen.stopped
         damage = self._damage(receipt)
         if seen.wrong or receipt is None or receipt.state is not State.INSTALLED:
-            log.get().warning("Not ready: the engines do not serve the handlers", why="; ".join(seen.wrong))
+            log.get().warning(
+                "Not ready: the engines do not serve the handlers", key="not-ready-engine", why="; ".join(seen.wrong)
+            )
         if damage:
-            log.get().warning("Not ready: the toolkit is damaged", why="; ".join(damage))
+            log.get().warning("Not ready: the toolkit is damaged", key="not-ready-toolkit", why="; ".join(damage))
         if seen.wrong or damage or receipt is None or receipt.state is not State.INSTALLED:
             self.marker.clear()
             return
         if self.engine_changed:
-            log.get().info("An engine was started: it serves the handlers")
+            log.get().info("An engine was started: it serves the handlers", key="engine-started")
         self.marker.write(ready_file.described(receipt))
 
     def _damage(self, receipt: Receipt | None) -> list[str]:

@@ -44,13 +44,15 @@ class Marker:
         try:
             self.clear()
         except InstallerError as error:
-            log.get().error("The ready file cannot be removed", file=error.path, reason=error.reason)
+            log.get().error(
+                "The ready file cannot be removed", key="ready-file-stays", file=error.path, reason=error.reason
+            )
 
-    def write(self, text: str, why: str = "The engines serve the handlers: wrote the ready file") -> None:
+    def write(self, text: str, why: str = "the engines serve the handlers") -> None:
         """Write the file, unless it is there already, and say `why`. Raises NodeError, ConfigurationError."""
         if self.path is not None and self._files.own_status(self.path) is None:
             self._files.overwrite(self._place(), text.encode(), own_metadata(_MODE))
-            log.get().info(why, file=self.path)
+            log.get().info("Wrote the ready file", key="ready", file=self.path, why=why)
 
     def _place(self) -> str:
         assert self.path is not None  # noqa: S101  # asked for only where there is one

@@ -130,13 +130,16 @@ class Switcher:
                 raise
             log.get().warning(
                 "The engine cannot be reloaded: restart it, so that it forgets the handlers",
+                key="engine-not-reloadable",
                 engine=switch.engine.name,
                 reason=error.reason,
             )
         except NotServedError as error:
             if not switch.last_resort:
                 raise self._told(switch, error, began) from error
-            log.get().warning("The engine is reloaded once more", engine=switch.engine.name, reason=str(error))
+            log.get().warning(
+                "The engine is reloaded once more", key="reloading-again", engine=switch.engine.name, reason=str(error)
+            )
             try:
                 self._attempt(switch, interruptible=interruptible)
             except NotServedError as again:
@@ -145,7 +148,7 @@ class Switcher:
     def _attempt(self, switch: Switch, *, interruptible: bool) -> None:
         name = switch.engine.name
         mode = f"{switch.reload.watched_by} does it" if switch.reload.watched_by else switch.reload.mode
-        log.get().info("Reloading the engine", engine=name, mode=mode, unit=switch.reload.unit)
+        log.get().info("Reloading the engine", key="reloading", engine=name, mode=mode, unit=switch.reload.unit)
         heard = ""
         unit = switch.reload.unit
         if switch.reload.mode is ReloadMode.SIGNAL and switch.last_resort and self._signalled:
@@ -156,6 +159,7 @@ class Switcher:
                 log.get().warning(
                     "The engine ends only after this process, which it is asked to stop: systemd starts it again then, "
                     "with the files that are in place now",
+                    key="engine-ends-after-us",
                     engine=name,
                     unit=unit,
                 )
@@ -251,7 +255,12 @@ class Switcher:
         try:
             switch.engine.signal(self.node, live.process)
         except ProcessGoneError as error:
-            log.get().info("The engine was restarted meanwhile", engine=switch.engine.name, reason=error.reason)
+            log.get().info(
+                "The engine was restarted meanwhile",
+                key="engine-restarted-meanwhile",
+                engine=switch.engine.name,
+                reason=error.reason,
+            )
             return False
         self._signalled = True
         return True
@@ -267,10 +276,11 @@ class Switcher:
 
 
 def _tell(switch: Switch, live: Live, before: Process | None) -> None:
-    log.get().info("The engine serves its configuration", engine=switch.engine.name)
+    log.get().info("The engine serves its configuration", key="engine-serves", engine=switch.engine.name)
     if not switch.reload.restarts and before is not None and live.process is not None and live.process != before:
         log.get().warning(
             "The engine was signalled, and another process serves now: it ended and was started again",
+            key="engine-ended-at-signal",
             engine=switch.engine.name,
             pid=live.process.pid,
         )

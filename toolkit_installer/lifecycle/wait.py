@@ -127,6 +127,7 @@ def resumed() -> Resumed | None:
     if fd is None:
         log.get().warning(
             "The environment says that this is a run that was woken, and there is nothing of one: it starts anew",
+            key="resume-without-state",
             variable=idle_process.RESUME,
             value=text[:_SHOWN],
         )

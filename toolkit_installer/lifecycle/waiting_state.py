@@ -65,7 +65,9 @@ def memory(content: bytes) -> dict[str, Any]:
         memory = None
     if isinstance(memory, dict):
         return memory
-    log.get().warning("What the idle process was to remember cannot be read: looking at everything again")
+    log.get().warning(
+        "What the idle process was to remember cannot be read: looking at everything again", key="state-unreadable"
+    )
     return {}
 
 

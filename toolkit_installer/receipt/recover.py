@@ -97,6 +97,6 @@ def _recover(node: Node, file: FileRecord, quarantine_folder: str | None) -> Non
     """Leave one file alone in its folder; a version of somebody else's that must not stay there is quarantined."""
     recovered = node.files.recover(file.path, file.known, quarantine_folder)
     if recovered is Recovered.REMOVED:
-        log.get().info("Tidied up", file=file.path, what=recovered)
+        log.get().info("Tidied up", key="tidied-up", file=file.path, what=recovered)
     elif recovered is not Recovered.NOTHING:
-        log.get().warning("Saved an edit", file=file.path, what=recovered)
+        log.get().warning("Saved an edit", key="edit-saved", file=file.path, what=recovered)

@@ -54,7 +54,7 @@ def load_if_usable(node: Node, store: ReceiptStore) -> Receipt | None:
     try:
         return load(node, store)
     except InstallerError as error:
-        log.get().error("The receipt cannot be used", reason=str(error))
+        log.get().error("The receipt cannot be used", key="receipt-unusable", reason=str(error))
         return None
 
 

@@ -64,6 +64,7 @@ def wait(engine: Engine, node: Node, socket: str, seconds: float) -> Live:
             if not told:
                 log.get().info(
                     "Waiting for the engine, which runs and does not answer",
+                    key="waiting-for-engine",
                     engine=engine.name,
                     pid=starting.pid,
                     reason=error.reason,

@@ -61,6 +61,7 @@ def refuse_hidden(process: Process | None, target: EngineTarget) -> None:
         raise hidden(process, "which files it reads, and with which flags it was started,")
     log.get().warning(
         "The engine has wiped its command line: flags of its own that contradict its files cannot be seen",
+        key="command-line-wiped",
         engine=process.name,
         pid=process.pid,
     )

@@ -26,6 +26,7 @@ def decide(
         if asked is None and running is None:
             log.get().info(
                 "The engine does not answer: it reads its files when it starts",
+                key="engine-reads-at-start",
                 engine=engine,
                 socket=inspection.socket,
                 reason=inspection.silence,

@@ -120,6 +120,7 @@ class Containerd(Adapter[ContainerdInspection]):
         if (switch := containerd_inspection.disabled_in(inspection)) is not None:
             log.get().warning(
                 "The file disables the CRI plugin: Kubernetes cannot use this containerd, and it is not reloaded",
+                key="cri-disabled",
                 file=switch[0],
                 disabled=switch[1],
             )
@@ -152,7 +153,11 @@ class Containerd(Adapter[ContainerdInspection]):
         """
         layout = root_file.behind(process)
         if layout is not None and layout.reloads_itself:
-            log.get().info("Waiting for the distribution to restart its containerd", distribution=layout.name)
+            log.get().info(
+                "Waiting for the distribution to restart its containerd",
+                key="waiting-for-distribution",
+                distribution=layout.name,
+            )
             return
         serving.hang_up(node, self.name, process)
 

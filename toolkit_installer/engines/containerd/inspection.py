@@ -153,7 +153,9 @@ def _given(process: Process | None, target: EngineTarget) -> str | None:
     except command_line.HiddenError as error:
         if target.config is None:
             raise
-        log.get().warning("Going by the file that was named", file=target.config, why=error.reason)
+        log.get().warning(
+            "Going by the file that was named", key="named-file-used", file=target.config, why=error.reason
+        )
         return None
 
 

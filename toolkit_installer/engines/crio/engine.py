@@ -284,6 +284,7 @@ def _pods_needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[s
         log.get().warning(
             "CRI-O does not say through which handlers these pods were started: one that needs a handler that goes can "
             "neither be stopped nor deleted afterwards",
+            key="pods-may-be-stranded",
             pods=", ".join(map(_named, silent)),
             handlers=", ".join(sorted(handlers)),
         )

@@ -91,7 +91,9 @@ def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tup
 def _logged(target: EngineTarget) -> EngineTarget:
     row = target.distribution
     if row is not None and (target.recognised or row is not usual_row(target.name)):
-        log.get().info("Recognised the engine", engine=target.name, distribution=row.name, why=target.why)
+        log.get().info(
+            "Recognised the engine", key="engine-recognised", engine=target.name, distribution=row.name, why=target.why
+        )
     return target
 
 

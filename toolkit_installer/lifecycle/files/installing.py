@@ -50,7 +50,13 @@ class Progress:
             amount = f"{self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s"
             self.bar.show(f"Copying the toolkit [{cells:{_CELLS}}] {amount}")
         else:
-            log.get().info("Copying the toolkit", bytes_done=self._done, bytes_total=self._total, bytes_per_second=rate)
+            log.get().info(
+                "Copying the toolkit",
+                key="copying",
+                bytes_done=self._done,
+                bytes_total=self._total,
+                bytes_per_second=rate,
+            )
 
 
 def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[Copy]:

@@ -84,4 +84,4 @@ def _remove_folders(node: Node, receipt: Receipt, around: str, *, store_gone: bo
         if not inside and node.files.made_by_others(canonical):
             continue  # ours is gone, and somebody has made it anew since
         if not node.files.remove_folder(canonical):
-            log.get().info("Left the folder: it is not empty", file=folder)
+            log.get().info("Left the folder: it is not empty", key="folder-left", file=folder)

@@ -42,11 +42,11 @@ class Writer:
         if content is None:
             assert expected is not None  # noqa: S101  # it differs from content
             self._node.files.remove_expected(expected)
-            log.get().info("Removed the file", file=file.path)
+            log.get().info("Removed the file", key="file-removed", file=file.path)
             return
         metadata = own_metadata(_NEW_FILE_MODE) if file.found is None else file.found.metadata
         self._node.files.replace(file.path, content, metadata, expected)
-        log.get().info("Wrote the file", file=file.path)
+        log.get().info("Wrote the file", key="file-written", file=file.path)
 
     def _expected(self, engine: Engine | None, file: EngineFile) -> Found | None:
         """Return the file as it must still be: as it was read, or as one of our own attempts left it."""
@@ -78,5 +78,7 @@ def undisturbed(work: Callable[[], _Result]) -> _Result:
                     path=error.path,
                     hint="find out who writes it; then start again",
                 ) from error
-            log.get().warning("Somebody changed the file meanwhile: planning again", file=error.path)
+            log.get().warning(
+                "Somebody changed the file meanwhile: planning again", key="file-changed-meanwhile", file=error.path
+            )
             attempts += 1

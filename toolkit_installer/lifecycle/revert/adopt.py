@@ -57,6 +57,7 @@ def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError
         return [error]
     log.get().warning(
         "Left the engine alone: its files cannot be read, and they do not name the toolkit",
+        key="engine-left-alone",
         engine=adapter.name,
         file=path,
         line=error.line,

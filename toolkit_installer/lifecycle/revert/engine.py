@@ -55,7 +55,11 @@ class EngineReverter:
 
         `staying` are handlers that it has again soon. Return the receipt without it. Raises as `revert` does.
         """
-        log.get().info("Another engine or file is to be configured: taking the handlers back", engine=record.name)
+        log.get().info(
+            "Another engine or file is to be configured: taking the handlers back",
+            key="engine-retired",
+            engine=record.name,
+        )
         with signals.deferred():
             receipt = self.revert(receipt, record, staying, then=_RUN_AGAIN)
         engines = tuple(other for other in receipt.engines if other.name != record.name)
@@ -80,9 +84,11 @@ class EngineReverter:
         for file, wanted in zip(reversed(record.files), work.desired.files, strict=True):
             files.append(self._record(engine, file, wanted, reload))
             for note in wanted.left:
-                log.get().warning("Somebody changed what was ours", file=file.path, engine=record.name, what=note)
+                log.get().warning(
+                    "Somebody changed what was ours", key="edit-kept", file=file.path, engine=record.name, what=note
+                )
             for note in wanted.notes:
-                log.get().info(note, file=file.path, engine=record.name)
+                log.get().info(note, key="engine-note", file=file.path, engine=record.name)
             if wanted.base is not None:
                 originals[memory.digest(wanted.base)] = wanted.base
         record = msgspec.structs.replace(record, files=tuple(reversed(files)))
@@ -138,6 +144,7 @@ class EngineReverter:
                     ) from error
                 log.get().warning(
                     "The engine does not answer: its files are given back, and it reads them when it starts",
+                    key="engine-down-at-cleanup",
                     engine=record.name,
                     reason=str(error),
                 )
@@ -153,6 +160,7 @@ class EngineReverter:
         except ConfigurationError as error:
             log.get().warning(
                 "The engine cannot be reloaded: restart it, so that it forgets the handlers",
+                key="engine-not-reloadable",
                 engine=record.name,
                 reason=str(error),
             )
@@ -196,4 +204,4 @@ class EngineReverter:
                 f"{work.name} DOES NOT COME BACK, although its old configuration is in place: {error.reason}",
                 hint="look at its log and restart it; then run `toolkit-installer uninstall`",
             ) from error
-        log.get().info("Took the handlers back", engine=work.name)
+        log.get().info("Took the handlers back", key="handlers-removed", engine=work.name)

@@ -56,6 +56,7 @@ def revert_recorded(
         except InstallerError as failure:
             log.get().error(
                 "The handlers could not be taken back",
+                key="handlers-not-removed",
                 engine=record.name,
                 file=failure.path,
                 line=failure.line,
@@ -79,10 +80,10 @@ def revert_recorded(
     specified = () if keep_toolkit else named_in_files.in_specifications(node, folder)
     stays = bool(keep_toolkit or specified or holders.held(node, folder, receipt.engines))
     if stays:
-        log.get().info("Left the toolkit in place", folder=folder)
+        log.get().info("Left the toolkit in place", key="toolkit-left", folder=folder)
     else:
         toolkit_files.remove_all(node, receipt)
-        log.get().info("Removed the toolkit", folder=folder)
+        log.get().info("Removed the toolkit", key="toolkit-removed", folder=folder)
     # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
     toolkit_files.remove_folders(node, receipt, store)
     return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False)
@@ -115,6 +116,8 @@ def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt
     engines.store.save(receipt, originals)
     for work in works:
         if work.note:
-            log.get().warning("Somebody changed the CDI specification", file=work.path, what=work.note)
+            log.get().warning(
+                "Somebody changed the CDI specification", key="cdi-changed", file=work.path, what=work.note
+            )
         engines.switcher.writer.write(None, work.file, work.target)
     return receipt

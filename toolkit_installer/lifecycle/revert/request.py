@@ -71,7 +71,7 @@ def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: 
             if error.number != errno.ENOENT:
                 raise
             # the instance removed its folder just now: it cleans up already
-    log.get().info("Asking the running instance to clean up and leave", pid=pid)
+    log.get().info("Asking the running instance to clean up and leave", key="asking-instance-to-leave", pid=pid)
     try:
         processes.send(node.calls, process, signal.SIGTERM)
     except ConfigurationError:

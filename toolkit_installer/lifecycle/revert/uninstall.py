@@ -47,7 +47,7 @@ def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_fi
                 node.files.remove_folder(folder)
         if left.failures:
             raise gravest(left.failures)
-        log.get().info("Nothing is installed", folder=settings.toolkit.folder)
+        log.get().info("Nothing is installed", key="nothing-installed", folder=settings.toolkit.folder)
         return
     store.prepare()
     remainder = revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
@@ -77,12 +77,20 @@ def say_done(receipt: Receipt, remainder: Remainder) -> None:
     """Log what a finished cleanup left on the node. Raises StillNamedError where files of engines name the toolkit."""
     if remainder.named:
         raise named_in_files.refuse_removal(remainder.named, recorded=remainder.recorded)
-    files = "The node's files are as they were" if remainder.unseen else "The node is as it was"
-    toolkit = ", but for the toolkit's files, which stay" if remainder.toolkit_stays else ""
-    engines = "; that the engine comes back is with systemd" if remainder.unseen else ""
-    more = {"folder": receipt.toolkit_folder} if remainder.toolkit_stays else {}
-    more |= {"engine": ", ".join(remainder.unseen)} if remainder.unseen else {}
-    log.get().info(f"{files}{toolkit}{engines}", **more)
+    if remainder.unseen:
+        log.get().info(
+            "systemd starts the engine again once this process has ended",
+            key="engine-left-to-systemd",
+            engine=", ".join(remainder.unseen),
+        )
+    if remainder.toolkit_stays:
+        log.get().info(
+            "Cleaned up, but for the toolkit's files, which stay",
+            key="cleaned-up-but-toolkit",
+            folder=receipt.toolkit_folder,
+        )
+    else:
+        log.get().info("The node is as it was", key="cleaned-up")
 
 
 def _remove_pid_file(node: Node, path: str) -> None:
@@ -92,9 +100,13 @@ def _remove_pid_file(node: Node, path: str) -> None:
     try:
         PidFile.acquire(node.files, path).release()
     except ConfigurationError as error:
-        log.get().warning("Left the PID file that the receipt names", file=path, reason=error.reason)
+        log.get().warning(
+            "Left the PID file that the receipt names", key="pid-file-left", file=path, reason=error.reason
+        )
     except AlreadyRunningError as error:
-        log.get().warning("Another run has started meanwhile", file=path, reason=error.reason)
+        log.get().warning(
+            "Another run has started meanwhile", key="another-run-started", file=path, reason=error.reason
+        )
 
 
 def revert(  # what a cleanup depends on

@@ -97,7 +97,11 @@ def told(node: Node) -> Iterator[str]:
             try:
                 config = root_file.told_config(process)
             except ConfigurationError as error:
-                log.get().warning("What an engine reads cannot be looked at for the toolkit", reason=error.reason)
+                log.get().warning(
+                    "What an engine reads cannot be looked at for the toolkit",
+                    key="engine-files-unreadable",
+                    reason=error.reason,
+                )
                 continue
             yield from (config,) if config is not None else ()
 

@@ -36,7 +36,9 @@ def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
     live = [words for record in (*engines, *others) for words in _engine(node, folder, record)]
     found = [*live, *closed, *_unseen(node, folder), *holders(node, folder)]
     for holder in found:
-        log.get().warning("The toolkit is still needed; `uninstall` removes it later", folder=folder, why=holder)
+        log.get().warning(
+            "The toolkit is still needed; `uninstall` removes it later", key="toolkit-needed", folder=folder, why=holder
+        )
     return bool(found)
 
 

@@ -138,7 +138,12 @@ class _Search:
             self._seen.add(place)
             return reader.content(canonical)
         except ConfigurationError as error:
-            log.get().warning("A file that an engine may read cannot be looked at", file=path, reason=error.reason)
+            log.get().warning(
+                "A file that an engine may read cannot be looked at",
+                key="file-unreadable",
+                file=path,
+                reason=error.reason,
+            )
             # it is there, and larger than what is read here, or its disk does not give it: an engine may yet read it
             if not isinstance(error, NodeError) or error.number not in _OUT_OF_REACH:
                 self.found[Naming(path, 1, f"what nobody has read to its end ({error.reason})")] = None
@@ -163,6 +168,7 @@ class _Search:
             if process.hidden:
                 log.get().info(
                     "An engine has wiped its command line, which may name the toolkit: its files are looked at",
+                    key="command-line-wiped-at-cleanup",
                     engine=process.name,
                     pid=process.pid,
                 )

@@ -1,0 +1,126 @@
+"""Each line of the log has a name that stays, one wording, and a row in docs/logs.md: alerts are made of it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer import log
+from toolkit_installer.cli import commands
+from toolkit_installer.errors import ExitCode
+from toolkit_installer.settings import LogFormat, Program
+
+_PROJECT = Path(__file__).parents[2]
+_LEVELS = frozenset({"info", "warning", "error"})
+_ROW = re.compile(
+    r"^\| `(?P<event>[a-z-]+)` \| (?P<fence>``?)(?P<words>.+?)(?P=fence) \| (?P<meaning>.+) \|$", re.MULTILINE
+)
+_ANY = "…"
+_VARYING = frozenset({"engine-note", "engine-danger", "security"})
+"""Events whose words a module of the engine, or of the toolkit's configuration, gives."""
+
+
+def _words(node: ast.expr) -> str:
+    """Return a message's words as they stand in the code, with … for what varies."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else _ANY for part in node.values)
+    return _ANY
+
+
+def _calls() -> Iterator[tuple[str, ast.Call]]:
+    for path in sorted((_PROJECT / "toolkit_installer").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in _LEVELS
+                and ast.unparse(node.func.value) == "log.get()"
+            ):
+                yield f"{path.relative_to(_PROJECT)}:{node.lineno}", node
+
+
+CALLS = dict(_calls())
+
+
+def _key(call: ast.Call) -> ast.expr | None:
+    return next((each.value for each in call.keywords if each.arg == "key"), None)
+
+
+def _said() -> set[tuple[str, str]]:
+    """Return event and words of each line, but for those that end a failed run."""
+    return {
+        (str(key.value), _words(call.args[0]))
+        for call in CALLS.values()
+        if isinstance(key := _key(call), ast.Constant) and key.value != ExitCode.BUG.event
+    }
+
+
+@pytest.mark.parametrize("place", CALLS)
+def test_a_line_has_a_name(place: str) -> None:
+    key = _key(CALLS[place])
+    if ast.unparse(CALLS[place].args[0]) == "error.reason":  # of a run that fails: the exit code's
+        assert key is not None
+        assert ast.unparse(key) == "code.event"
+    else:
+        assert isinstance(key, ast.Constant), "a line without `key` cannot be alerted on"
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", str(key.value))
+
+
+def test_every_line_is_found_by_this_test() -> None:
+    sources = "".join(path.read_text() for path in (_PROJECT / "toolkit_installer").rglob("*.py"))
+    written = len(re.findall(r"\blog\.get\(\)\.(?:info|warning|error)\(", sources))
+    assert written == len(CALLS) > 100
+    assert not re.findall(r"\blog\.get\(\)\.(?!info|warning|error|debug)\w+", sources)
+
+
+def test_no_name_has_two_wordings_and_no_wording_two_names() -> None:
+    said = {(event, words) for event, words in _said() if event not in _VARYING}
+    assert len({event for event, _ in said}) == len(said)
+    assert len({words for _, words in said}) == len(said)
+
+
+def test_a_search_for_one_line_finds_no_other() -> None:
+    said = {words.rstrip(_ANY): event for event, words in _said() if event not in _VARYING}
+    inside = [(one, other) for one in said for other in said if one != other and one in other]
+    assert inside == []
+
+
+def test_the_page_lists_each_line_as_it_is_said() -> None:
+    text = (_PROJECT / "docs/logs.md").read_text()
+    rows = {(found["event"], found["words"]) for found in _ROW.finditer(text)}
+    assert rows == _said()
+    assert len(rows) == len(_ROW.findall(text)), "a row stands there twice"
+
+
+def test_the_page_lists_the_event_of_each_exit_code() -> None:
+    text = (_PROJECT / "docs/logs.md").read_text()
+    for code in ExitCode:
+        assert code is ExitCode.DONE or f"`{code.event}` ({int(code)})" in text
+
+
+def _line(log_format: LogFormat) -> str:
+    stream = io.StringIO()
+    log.configure(log_format, debug=False, stream=stream)
+    log.get().info("The node is configured", key="configured", folder="/f")
+    return stream.getvalue()
+
+
+def test_the_name_follows_the_words_for_machines() -> None:
+    assert ' level=info msg="The node is configured" event=configured folder=/f\n' in _line(LogFormat.LOGFMT)
+    assert '"msg": "The node is configured", "event": "configured", "folder": "/f"}' in _line(LogFormat.JSON)
+
+
+def test_people_are_spared_the_name() -> None:
+    assert _line(LogFormat.CONSOLE).endswith(" The node is configured folder=/f\n")
+
+
+def test_a_run_that_fails_is_named_by_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(Program.TOOLKIT_INSTALLER, ["run", "--no-such-option"], {}) == ExitCode.USAGE
+    assert " event=usage code=2 " in capsys.readouterr().err
