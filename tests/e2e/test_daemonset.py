@@ -288,7 +288,7 @@ def test_on_a_node_without_a_gpu_the_pod_is_ready_and_changes_nothing_until_one_
     assert not machine.exists(INSTALL_DIR)
 
     gpu_host.plug_in(machine.host)
-    pod.wait_for(RUN, "There is a GPU and no driver yet")
+    pod.wait_for(RUN, "No driver is usable yet")
     wait_for(lambda: not pod.probe(RUN, "readinessProbe"))
     gpu_host.install(machine.host, folder / "driver")
     pod.wait_until_probed(RUN, "readinessProbe")

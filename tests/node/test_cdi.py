@@ -199,6 +199,20 @@ def test_a_newer_driver_renews_it_while_the_run_waits_without_being_told(gpu: Fa
     assert not gpu.exists("/run/cdi")
 
 
+def test_a_node_without_a_driver_waits_for_one_where_that_is_asked_for(gpu: FakeNode) -> None:
+    shutil.rmtree(gpu.place(DRIVER))
+    with stopping(gpu, "never", "run", *ON, "--wait-for-driver", woken=True) as run:
+        run.wait_for("No driver is usable yet: nothing is changed before one is")
+        run.wait_for(WAITING)
+        assert not gpu.exists(TOOLKIT)
+        assert gpu.read(DAEMON_JSON) == DOCKER
+        fake_ctk.driver(gpu.place(DRIVER))
+        run.wait_for("The node is configured")
+        assert VERSION in specification(gpu)
+        assert run.stop() == 0, run.output
+    assert not gpu.exists("/run/cdi")
+
+
 def test_a_driver_whose_module_is_loaded_after_its_files_are_there_is_looked_for(gpu: FakeNode) -> None:
     with stopping(gpu, "never", "run", *ON, woken=True) as run:
         run.wait_for(WAITING)

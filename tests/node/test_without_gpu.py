@@ -159,7 +159,7 @@ def test_a_gpu_that_comes_is_seen_and_its_driver_is_waited_for(node: FakeNode, r
             if first == "the GPU":
                 fake_gpus.show(node)
                 run.wait_for("The node shows an NVIDIA GPU now")
-                run.wait_for("There is a GPU and no driver yet")
+                run.wait_for("No driver is usable yet")
                 run.wait_for(WAITING)
                 assert not ready.exists(), "pods of that node must not be told that it is done"
                 install(node.place(CONTAINER))
@@ -179,7 +179,7 @@ def test_a_gpu_that_goes_before_its_driver_came_leaves_the_node_idle(node: FakeN
     fake_gpus.show_sysfs(node)
     fake_gpus.show(node)
     with stopping(node, "never", "run", *IDLE, "--ready-file", str(ready), woken=True) as run:
-        run.wait_for("There is a GPU and no driver yet")
+        run.wait_for("No driver is usable yet")
         run.wait_for(WAITING)
         assert not ready.exists()
         fake_gpus.unplug(node)
@@ -196,7 +196,7 @@ def test_a_gpu_that_virtual_machines_give_back_is_seen(node: FakeNode, ready: Pa
         run.wait_for("kept for virtual machines")
         run.wait_for(WAITING)
         fake_gpus.bind(node, GPU, None)
-        run.wait_for("There is a GPU and no driver yet")
+        run.wait_for("No driver is usable yet")
         assert run.stop() == 0, run.output
 
 
@@ -242,5 +242,5 @@ def test_a_hup_has_an_idle_run_look_at_once(node: FakeNode) -> None:
     run.wait_for(WAITING)
     fake_gpus.show(node)
     run.process.send_signal(signal.SIGHUP)
-    run.wait_for("There is a GPU and no driver yet")
+    run.wait_for("No driver is usable yet")
     assert run.stop() == 0, run.output

@@ -32,7 +32,7 @@ _ERROR = r'(?m)level=error msg="((?:[^"\\]|\\.)*)"|^(panic: .*)$'
 _LONGEST_SAID = 400
 _HINT = (
     "the driver's libraries and device nodes must be seen from here: --driver-root-ctr-path and "
-    "--dev-root-ctr-path say where; without --cdi-enabled no specification is generated"
+    "--dev-root-ctr-path say where; --wait-for-driver waits; without --cdi-enabled no specification is generated"
 )
 
 

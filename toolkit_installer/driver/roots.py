@@ -84,7 +84,7 @@ def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
         if root is None:
             raise DriverNotReadyError(
                 f"no driver is usable on this node: {'; '.join(seen.missing)}",
-                hint="`toolkit-installer wait-driver` waits for one; --driver-root names a root that is used unseen",
+                hint="--wait-for-driver waits for one; --driver-root names a root that is used unseen",
             )
         log.get().warning(
             "No driver is usable now: the installed root stays", key="driver-gone", root=root, missing=seen.missing

@@ -51,12 +51,21 @@ class GpuWatch:
         return seen.absent
 
     def waits_for_driver(self, receipt: Receipt | None) -> bool:
-        """Tell whether a GPU without a driver is waited for, as nobody else does once the pod's run has started.
+        """Tell whether the run goes on without a driver that it needs, asleep, until there is one.
 
-        What is installed stays as it is without one, and needs no waiting.
+        With `--without-gpu idle` it does for a GPU that came later, as nobody else waits for its driver then. What is
+        installed stays as it is without a driver, and needs no waiting.
         """
+        if not self._settings.daemon:
+            return False
         bare = receipt is None or receipt.state is not State.INSTALLED
-        return self._asked_for and self._settings.daemon and bare
+        return self._settings.wait_for_driver or (self._asked_for and bare)
+
+    def wait_for_driver(self) -> None:
+        """Return once a driver is usable: for a run that does not fall asleep. Raises Stopped."""
+        from toolkit_installer.driver import waiting  # noqa: PLC0415  # few runs come here
+
+        waiting.wait(self._node, self._settings, None)
 
 
 def identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:

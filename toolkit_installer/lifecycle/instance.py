@@ -11,10 +11,11 @@ from toolkit_installer import log
 from toolkit_installer.driver import roots
 from toolkit_installer.errors import SIGNALLED, DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.standing import Standing
-from toolkit_installer.lifecycle import beforehand, gpu_watch, idle_process, wait
+from toolkit_installer.lifecycle import gpu_watch, idle_process, wait
 from toolkit_installer.lifecycle.converge import Converger
 from toolkit_installer.lifecycle.drift_report import DriftWatch
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
+from toolkit_installer.lifecycle.leaving import Leaving
 from toolkit_installer.lifecycle.readiness import Readiness
 from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node import clock, signals
@@ -24,7 +25,7 @@ from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.receipt import drift, trust
 from toolkit_installer.receipt.schema import State
 from toolkit_installer.receipt.store import ReceiptStore, locked
-from toolkit_installer.settings import Cleanup, OnDrift, Settings
+from toolkit_installer.settings import OnDrift, Settings
 
 if TYPE_CHECKING:
     from toolkit_installer.kubernetes.wanted import Question
@@ -135,7 +136,9 @@ class Instance:
                     return self._exit_code()
                 self._wait()
         with signals.deferred():
-            return self._leave()
+            leaving = Leaving(self.settings, self.node, self.store, self.pid_file, self.attention)
+            leaving.leave(self._question, self._readiness.marker)
+            return self._exit_code()
 
     @contextlib.contextmanager
     def _stoppable(self) -> Iterator[None]:
@@ -182,7 +185,8 @@ class Instance:
             marker.write(gpu_watch.READY, "nothing is to be done on this node")
             return True
         try:
-            self._readiness.mark(trust.load_if_usable(self.node, self.store))
+            receipt = trust.load_if_usable(self.node, self.store)
+            self._readiness.mark(receipt, driver_away=self._converger.driver_away)
         except Stopped as stopped:
             self._unfinished = stopped
             return False
@@ -201,11 +205,15 @@ class Instance:
         try:
             self._converger.converge(receipt)
         except DriverNotReadyError as error:
+            if self.settings.wait_for_driver and not self.settings.daemon:
+                self._gpus.wait_for_driver()
+                self._converger.converge(trust.load(self.node, self.store))
+                return
             if not self._gpus.waits_for_driver(receipt):
                 raise
             self._converger.driver_away, self._failure = True, error.reason
             log.get().warning(
-                "There is a GPU and no driver yet: looking again", key="driver-missing", missing=error.reason
+                "No driver is usable yet: nothing is changed before one is", key="driver-missing", missing=error.reason
             )
 
     def _drifted(self) -> bool:
@@ -255,46 +263,6 @@ class Instance:
             *(self._looked_at, self._failure, log.said()),
         )
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
-
-    def _leave(self) -> int:
-        """Clean up as the settings, or a request of `uninstall`, say; return the exit code."""
-        asked = self.store.take_request() if self.store.exists() else None
-        # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
-        stays = asked is None and self._question is not None and self.store.exists() and not self._question.unwanted()
-        self._readiness.marker.clear_before_cleanup()
-        receipt = trust.load(self.node, self.store)
-        if asked is None and self.settings.cleanup is Cleanup.NEVER:
-            log.get().info("Leaving the node configured, as --cleanup never says", key="left-configured-never")
-        elif asked is None and not self.settings.daemon:
-            log.get().info("Leaving: --no-daemon cleans nothing up", key="left-no-daemon")
-        elif stays:
-            log.get().info("Leaving the node configured, as --cleanup auto says", key="left-configured-auto")
-        elif receipt is None:
-            log.get().info("Nothing to clean up", key="nothing-to-clean-up")
-        else:
-            beforehand.everything()
-            from toolkit_installer.lifecycle.revert import request, uninstall
-
-            log.get().info(
-                "Cleaning up", key="cleaning-up", signal=self.attention.stop.name if self.attention.stop else None
-            )
-            keep = self.settings.keep_toolkit if asked is None else asked == request.KEEP
-            try:
-                remainder = uninstall.revert(
-                    self.settings, self.node, self.store, receipt, self.attention, keep_toolkit=keep
-                )
-            except InstallerError:
-                log.get().error(
-                    "Cleanup failed: the node is STILL configured, or half-way",
-                    key="cleanup-failed",
-                    hint="the next error says why; once that is mended, run `toolkit-installer uninstall`",
-                )
-                raise
-            self.pid_file.adopt_folders(receipt.pid_folders)
-            if asked is not None or self._question is not None:  # somebody wants the node reverted
-                uninstall.forgive_reloads(self.settings, self.node, receipt)
-            uninstall.say_done(receipt, remainder)
-        return self._exit_code()
 
     def _exit_code(self) -> int:
         """Return 0, or 128 plus the signal's number if `--no-daemon` was interrupted: its caller must not go on."""

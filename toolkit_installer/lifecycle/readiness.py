@@ -41,18 +41,21 @@ class Readiness:
         """Whether anybody wants to know: a ready file is kept, or an engine changed."""
         return self._settings.ready_file is not None or self.engine_changed
 
-    def mark(self, receipt: Receipt | None) -> None:
+    def mark(self, receipt: Receipt | None, *, driver_away: bool) -> None:
         """Ask the engines, and write or remove the ready file. Raises Stopped, NodeError."""
         seen = ask_engines(self._node, receipt, self._settings.reload_timeout)
         self._asked, self.stopped = seen.watched, seen.stopped
         damage = self._damage(receipt)
-        if seen.wrong or receipt is None or receipt.state is not State.INSTALLED:
+        installed = receipt is not None and receipt.state is State.INSTALLED
+        if seen.wrong or not (installed or driver_away):
             log.get().warning(
                 "Not ready: the engines do not serve the handlers", key="not-ready-engine", why="; ".join(seen.wrong)
             )
         if damage:
             log.get().warning("Not ready: the toolkit is damaged", key="not-ready-toolkit", why="; ".join(damage))
-        if seen.wrong or damage or receipt is None or receipt.state is not State.INSTALLED:
+        if driver_away:
+            log.get().warning("Not ready: no driver is usable", key="not-ready-driver")
+        if seen.wrong or damage or driver_away or receipt is None or not installed:
             self.marker.clear()
             return
         if self.engine_changed:

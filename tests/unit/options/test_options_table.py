@@ -87,6 +87,7 @@ OURS = {
     "--reload-budget": ("RELOAD_BUDGET",),
     "--allow-restart": ("ALLOW_RESTART",),
     "--require-live": ("REQUIRE_LIVE",),
+    "--wait-for-driver": ("WAIT_FOR_DRIVER",),
 }
 
 

@@ -134,6 +134,12 @@ ROWS = (
         "engine that does not run is configured all the same: it serves the handlers once it starts.",
     ),
     _own(
+        "wait_for_driver",
+        Kind.FLAG,
+        help="Where no driver is usable yet, change nothing and wait for one, instead of exiting with 8. It matters "
+        "with --driver-root auto and with --cdi-enabled, as nothing else needs a driver.",
+    ),
+    _own(
         "allow_restart",
         Kind.FLAG,
         help="With --restart-mode systemd: restart docker even if its running containers would die of it.",
