@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_./@^+-]+")
 _QUOTED: Final = frozenset({"time", "msg"})
+_NOT_FOR_PEOPLE: Final = frozenset({"time", "level", "msg", "event", "code"})
+"""What a line on a terminal has elsewhere, or not at all."""
 _LEVEL_COLORS: Final = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m"}
 _BAD: Final = "\x1b[31m"
 _DIM: Final = "\x1b[36m"
@@ -258,7 +260,7 @@ class _Renderer:
         pairs = [
             self._painted(_DIM, f"{_key(key)}=") + _value(value, quoted=False)
             for key, value in event.items()
-            if key not in {"time", "level", "msg", "event"}
+            if key not in _NOT_FOR_PEOPLE
         ]
         return " ".join((str(event["time"]), *head, *pairs))
 

@@ -63,6 +63,10 @@ class Actions(types.ModuleType):
         self.seconds, self.unless_installed = seconds, unless_installed
         return self._do("wait-driver", settings)
 
+    def report(self, settings: Settings, *, file: str, looking: Settings) -> int:
+        self.file, self.looking = file, looking
+        return self._do("report", settings)
+
     @property
     def asked(self) -> Settings:
         ((_, settings, _),) = self.calls
@@ -106,6 +110,22 @@ def test_each_command_reaches_its_part_of_the_lifecycle_and_returns_its_exit_cod
     assert settings.toolkit.install_dir == "/opt/nvidia"
     assert settings.node_root == "/host"
     assert as_json is (False if command in ("plan", "status", "detect") else None)
+
+
+def test_a_report_has_a_file_and_both_the_settings_of_run_and_those_of_status(actions: Actions) -> None:
+    assert start(OURS, "report", "/tmp/r", "--node-root", "/host") == 0  # noqa: S108  # nothing is written
+    assert actions.file == "/tmp/r"  # noqa: S108  # as above
+    assert (actions.asked.node_root, actions.looking.node_root) == ("/host", "/host")
+    assert (actions.asked.toolkit.driver_root, actions.looking.toolkit.driver_root) == ("/run/nvidia/driver", "auto")
+
+
+@pytest.mark.parametrize("arguments", [[], ["/a", "/b"]], ids=str)
+def test_a_report_needs_one_file(
+    actions: Actions, arguments: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start(OURS, "report", *arguments) == ExitCode.USAGE
+    assert actions.calls == []
+    assert "rgument" in str(error_of(capsys)["msg"])
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ CASES = [
     ("toolkit-installer-uninstall", Program.TOOLKIT_INSTALLER, ["uninstall", "--help"]),
     ("toolkit-installer-status", Program.TOOLKIT_INSTALLER, ["status", "--help"]),
     ("toolkit-installer-detect", Program.TOOLKIT_INSTALLER, ["detect", "--help"]),
+    ("toolkit-installer-report", Program.TOOLKIT_INSTALLER, ["report", "--help"]),
     ("toolkit-installer-wait-driver", Program.TOOLKIT_INSTALLER, ["wait-driver", "--help"]),
     ("toolkit-installer-run-all", Program.TOOLKIT_INSTALLER, ["run", "--help-all"]),
     ("toolkit-installer-uninstall-all", Program.TOOLKIT_INSTALLER, ["uninstall", "-help-all"]),

@@ -25,9 +25,9 @@ DOCUMENTS = [
     *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs").glob("*.md")),
 ]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
-OPTIONS_PAGE, LOGS, EXIT_CODES, TROUBLESHOOTING = (
+OPTIONS_PAGE, EXIT_CODES, TROUBLESHOOTING = (
     (PROJECT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("options", "logs", "exit-codes", "troubleshooting")
+    for name in ("options", "exit-codes", "troubleshooting")
 )
 EVERY_PAGE = "\n".join((PROJECT / document).read_text(encoding="utf-8") for document in DOCUMENTS)
 GAP = "…"
@@ -61,8 +61,8 @@ def rows(text: str) -> list[list[str]]:
 
 
 def quoted_messages() -> list[str]:
-    tables = (LOGS, section("Troubleshooting by message", TROUBLESHOOTING))
-    quoted = [span for table in tables for row in rows(table) for span in spans(row[0])]
+    table = section("Troubleshooting by message", TROUBLESHOOTING)
+    quoted = [span for row in rows(table) for span in spans(row[0])]
     quoted += re.findall(r"^\S+Z (?:info|warning|error) +(.*?)(?= \w+=|$)", "\n".join(blocks(README)), re.MULTILINE)
     return quoted
 

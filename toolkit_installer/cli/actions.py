@@ -214,6 +214,18 @@ def detect(settings: Settings, *, as_json: bool) -> int:
     return show_detect.show(_opened(settings), settings, as_json=as_json)
 
 
+def report(settings: Settings, *, file: str, looking: Settings) -> int:
+    """Write a support bundle to a file that is not there yet; `looking` are the settings of `status`.
+
+    Raises InstallerError.
+    """
+    from toolkit_installer.cli import report as bundle
+
+    signals.unblock()
+    bundle.make(_opened(settings), settings, looking, file)
+    return ExitCode.DONE
+
+
 def uninstall(settings: Settings) -> int:
     """Revert all that a running instance, or a killed one, installed; return the exit code. Raises InstallerError."""
     from toolkit_installer.lifecycle import beforehand

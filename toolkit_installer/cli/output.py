@@ -49,6 +49,11 @@ def show_own(text: str) -> None:
     _print(f"{text if sys.stdout.isatty() else click.unstyle(text)}\n")
 
 
+def plain(line: str | DiffLine) -> str:
+    """Return a line as `show` prints it without colours."""
+    return _shown(line, color=False)
+
+
 def explain(text: str) -> None:
     """Print lines on stderr; a stderr that cannot be written is no error."""
     shown = "".join(f"{visible.line(line, tabs=True)}\n" for line in text.split("\n"))

@@ -18,6 +18,14 @@ from toolkit_installer.settings import Settings
 
 def show(node: Node, settings: Settings, *, as_json: bool) -> int:
     """Print what was seen and decided; return 0, or the exit code of why nothing was decided. Raises OutputError."""
+    facts, error = look(node, settings)
+    output.show(json.dumps(facts, indent=2).split("\n") if as_json else _lines(facts))
+    # why nothing was decided is part of the answer, and is said once
+    return ExitCode.DONE if error is None else error.exit_code
+
+
+def look(node: Node, settings: Settings) -> tuple[dict[str, Any], ConfigurationError | None]:
+    """Return what was seen and decided as JSON values, and why nothing was decided."""
     seen = decide.gather_evidence(node, settings)
     decided: Sequence[EngineTarget] = ()
     error: ConfigurationError | None = None
@@ -39,9 +47,7 @@ def show(node: Node, settings: Settings, *, as_json: bool) -> int:
         ],
         "gpus": list(gpus.find_gpus(node).words),
     }
-    output.show(json.dumps(facts, indent=2).split("\n") if as_json else _lines(facts))
-    # why nothing was decided is part of the answer, and is said once
-    return ExitCode.DONE if error is None else error.exit_code
+    return facts, error
 
 
 def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:

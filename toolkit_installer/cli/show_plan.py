@@ -89,7 +89,7 @@ def show(node: Node, seen: Prepared, stops: InstallerError | None, *, as_json: b
     """Print what `run` would do, and what would stop it. Raises OutputError, NodeError."""
     shown, why = gpus.find_gpus(node), str(stops) if stops is not None else None
     planned = _planned(node, seen, why, shown) if as_json else None
-    _print(planned, [] if as_json else _lines(node, seen), shown, stops)
+    _print(planned, [] if as_json else lines(node, seen), shown, stops)
 
 
 def _print(planned: Planned | None, lines: Sequence[str | DiffLine], seen: Gpus, stops: InstallerError | None) -> None:
@@ -150,7 +150,7 @@ def _config(node: Node, seen: Prepared) -> list[tuple[str, bytes | None, bytes |
     return [(path, node.files.content(path), content) for path, content in paths]
 
 
-def _lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
+def lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
     """Return what `run` would do, with unified diffs in which secrets are masked."""
     work = seen.plan.toolkit
     recorded = seen.receipt.engines if seen.receipt is not None else ()

@@ -67,15 +67,21 @@ class _Command(_OwnHelp):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.params:  # six commands have eighty options each, and one of them is asked for
-            destination = build.destination_name(self._program)
             self.params = [
-                click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]"),
+                self._argument(),
                 # as texts: `build` knows what they mean
                 *map(_option, self._rows),
                 _shows((FULL_HELP_FLAG,), lambda context: output.show_own(self.help_text(context, full=True))),
                 _version_option(),
             ]
         return super().get_params(ctx)
+
+    def _argument(self) -> click.Argument:
+        """Return what the command takes beside options: the file to write, or where to install."""
+        if self._page.argument is not None:
+            return click.Argument([self._page.argument.lower()], metavar=self._page.argument)
+        destination = build.destination_name(self._program)
+        return click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, argv.canonical(args, argv.grammar_of(self._rows)))
@@ -85,7 +91,7 @@ class _Command(_OwnHelp):
 
     def help_text(self, context: click.Context, *, full: bool) -> str:
         """Return the help: with the options that most people use, or with all."""
-        usage = f"{context.command_path} [OPTIONS] [{build.destination_name(self._program)}]"
+        usage = f"{context.command_path} [OPTIONS] {self._argument().make_metavar(context)}"
         return cli_help.render(
             self._page, usage, self._program, width=output.columns(), emphasise=self._emphasise, full=full
         )
@@ -261,15 +267,17 @@ def _job(name: str, program: Program, environment: Mapping[str, str]) -> _Job:
 
     def job(values: _Values) -> int:
         options = _OWN_OPTIONS.get(name, {})
+        argument = cli_help.COMMANDS[name].argument or ""
         sources = Sources(values, environment, program)
-        own = {parameter: sources.answer(option).value for parameter, option in options.items()}
-        settings = build.build(
-            {key: texts for key, texts in values.items() if key not in {option.name for option in options.values()}},
-            environment,
-            program,
-            installing=name in {"run", "plan"},
-            looking_for_driver=name in {"wait-driver", "status"},
-        )
+        own: dict[str, object] = {parameter: sources.answer(option).value for parameter, option in options.items()}
+        beside = {argument.lower(), *(option.name for option in options.values())}
+        given = {key: texts for key, texts in values.items() if key not in beside}
+        installing = name in {"run", "plan"}
+        looks = name in {"wait-driver", "status"}
+        settings = build.build(given, environment, program, installing=installing, looking_for_driver=looks)
+        if argument:
+            looking = build.build(given, environment, program, installing=False, looking_for_driver=True)
+            own |= {argument.lower(): values[argument.lower()][0], "looking": looking}
         # late: --help and a mistyped flag need none of what these bring along
         from toolkit_installer import log  # noqa: PLC0415
 

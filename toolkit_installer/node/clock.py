@@ -23,3 +23,8 @@ def boot_seconds() -> float:
 def now() -> float:
     """Return the seconds since 1970 by the node's clock, for people alone: somebody may set it."""
     return time.time()
+
+
+def text(seconds: float) -> str:
+    """Return seconds since 1970 as RFC 3339 writes them, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -74,3 +74,15 @@ class Services:
             return f"({error})"
         lines = [line for line in shown.output.decode(errors="replace").splitlines() if line.strip()]
         return " | ".join(([line for line in lines if not re.search(_NO_TROUBLE, line)] or lines)[-_LOG_LINES:])
+
+    def log(self, unit: str, lines: int) -> str | None:
+        """Return the last lines of a unit's log, each with its time; None where there are none, or no journal."""
+        journalctl = self.programs.find_program("journalctl")
+        if journalctl is None:
+            return None
+        command = [journalctl, f"--unit={unit}", f"--lines={lines}", "--output=short-iso", "--no-pager", "--quiet"]
+        try:
+            shown = self.programs.run(command, seconds=10)
+        except ProgramError as error:
+            return f"({error})\n"
+        return shown.output.decode(errors="backslashreplace") or None

@@ -50,6 +50,8 @@ class Page(msgspec.Struct, frozen=True):
     examples: tuple[str, ...]
     options: tuple[Option, ...] = OPTIONS
     notes: tuple[str, ...] = (_PRECEDENCE, _SPELLING)
+    argument: str | None = None
+    """What it has to be given beside options, as the usage line names it; None: where to install, if at all."""
     common: frozenset[str] | None = None
     """The names of the options that `--help` shows, the others being for `--help-all`; None: it shows all."""
 
@@ -118,6 +120,17 @@ DETECT = _short_page(
     options=(STATUS_JSON, *_of(_DETECT_NAMES)),
     examples=("toolkit-installer detect --node-root /host", "toolkit-installer detect --json"),
 )
+REPORT = Page(
+    about="Pack into FILE, a new tar.gz, what somebody needs who is to find out what is wrong with a node: how it "
+    "stands, what run would change, the engine's files, answers and log, versions. Secrets are masked. FILE may be - "
+    "for the standard output. Changes nothing; takes the options of run, and needs none.",
+    argument="FILE",
+    examples=(
+        "toolkit-installer report /tmp/report.tar.gz",
+        "toolkit-installer report --node-root /host /host/tmp/report.tar.gz",
+    ),
+    common=_LOOKING | {"runtime"},
+)
 _FOR_THE_DRIVER: Mapping[str, str | None] = {
     **dict.fromkeys(("node_root", "host_root", "install_dir", "log_format", "debug")),
     "driver_root": "auto",
@@ -159,7 +172,15 @@ OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
 )
 
 COMMANDS: Mapping[str, Page] = types.MappingProxyType(
-    {"run": RUN, "plan": PLAN, "uninstall": UNINSTALL, "status": STATUS, "detect": DETECT, "wait-driver": WAIT_DRIVER}
+    {
+        "run": RUN,
+        "plan": PLAN,
+        "uninstall": UNINSTALL,
+        "status": STATUS,
+        "detect": DETECT,
+        "report": REPORT,
+        "wait-driver": WAIT_DRIVER,
+    }
 )
 
 ABOUT_THE_PROGRAM: Mapping[str, str] = types.MappingProxyType(

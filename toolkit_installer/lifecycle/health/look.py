@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 from toolkit_installer import __version__
 from toolkit_installer.driver import gpus, roots
@@ -24,7 +23,7 @@ from toolkit_installer.lifecycle.health.form import (
 )
 from toolkit_installer.lifecycle.health.verdict import ABSENT
 from toolkit_installer.lifecycle.plan import mismatches
-from toolkit_installer.node import locks
+from toolkit_installer.node import clock, locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift, schema
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
@@ -73,17 +72,12 @@ def _last_look(pid: int | None) -> LastLook | None:
     remembered = waiting_state.of_instance(pid) if pid is not None else None
     if remembered is None or not remembered.looked_at:
         return None
-    return LastLook(time_text(remembered.looked_at), remembered.failure or None)
+    return LastLook(clock.text(remembered.looked_at), remembered.failure or None)
 
 
 def _changed(node: Node, store: ReceiptStore) -> str | None:
     status = node.files.own_status(f"{store.folder}/{schema.FILE}")
-    return None if status is None else time_text(status.st_mtime)
-
-
-def time_text(seconds: float) -> str:
-    """Return seconds since 1970 as RFC 3339 writes them, in UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return None if status is None else clock.text(status.st_mtime)
 
 
 def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHealth | None:
@@ -138,7 +132,7 @@ def _live(node: Node, engine: EngineRecord) -> LiveHealth:
         version=live.version,
         own=tuple(sorted(live.own)),
         pid=live.process.pid if live.process is not None else None,
-        since=time_text(live.process.started) if live.process is not None else None,
+        since=clock.text(live.process.started) if live.process is not None else None,
     )
 
 

@@ -1,0 +1,209 @@
+"""What a report has of the node: configurations, the receipt, the toolkit, the engines' logs, the kernel. Reads only.
+
+Each part is for itself: what cannot be looked at is said, and leaves the others as they are. Nothing is masked here;
+`documents.bundle` does that with all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from toolkit_installer import __version__
+from toolkit_installer.documents import diff
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import Inspection, Live
+from toolkit_installer.engines.common import serving
+from toolkit_installer.engines.detect import decide
+from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.lifecycle import versions
+from toolkit_installer.node import clock, kernel
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import schema, trust
+from toolkit_installer.receipt.schema import FileRecord, Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import EngineName, Settings
+from toolkit_installer.toolkit import wrappers
+
+LOG_LINES = 300
+_OWN_UNIT = "toolkit-installer.service"
+_KUBELET_UNIT = "kubelet.service"
+_OF_OTHERS = frozenset({"ours", "prior", "xattrs"})
+"""Fields of the receipt that hold parts of engines' files, torn from the names that would tell what is secret."""
+
+ABOUT = """This is a report of toolkit-installer about one node, for whoever is to find out what is wrong with it.
+
+Passwords, tokens and keys are masked as ****, by the names and by the look of them. Look through the files all the same
+before you hand them on: they have the names of hosts, registries and files.
+
+status.json     how the node stands (docs/status.md)
+plan.txt        what `run`, with the options and variables that `report` was given, would change
+detect.json     which engine is found, and why
+about.json      versions, and the time
+missing.txt     which parts could not be made, and why; absent if there are all
+engines/        of each engine: what it answers, its files, and how they differ from before the installation
+toolkit/        the toolkit's configuration, and a list of its files
+receipt.txt     what the installer remembers; values from engines' files are left out
+journal/        the last lines of the services' logs
+kernel.txt      what the kernel says of itself
+"""
+
+
+class Gathering:
+    """The texts of a report, by file name; and which could not be made."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+
+    def add(self, name: str, make: Callable[[], str | None]) -> None:
+        """Make a text, None where there is nothing to say."""
+        try:
+            text = make()
+        except (InstallerError, OSError) as error:
+            self.missing[name] = str(error)
+            return
+        if text is not None:
+            self.texts[name] = text
+
+    def finished(self) -> dict[str, str]:
+        """Return all texts, and what is missing among them."""
+        missing = "".join(f"{name}: {why}\n" for name, why in self.missing.items())
+        return {"README.txt": ABOUT, **self.texts, **({"missing.txt": missing} if missing else {})}
+
+
+def would_be_started(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
+    """Return why nothing may be asked of the engines: to ask would start one that somebody stopped. None: all may."""
+    sockets = {(record.name, record.socket) for record in (receipt.engines if receipt is not None else ())}
+    asked = settings.asked_of(EngineName.DOCKER).socket
+    sockets.add((EngineName.DOCKER, asked or registry.usual_row(EngineName.DOCKER).socket))
+    stopped = sorted(socket for name, socket in sockets if serving.starts_when_asked(node, name, socket))
+    if not stopped:
+        return None
+    return f"the engine on {', '.join(stopped)} does not run, and systemd would start it for whoever asks it"
+
+
+def gather(node: Node, settings: Settings, store: ReceiptStore, gathering: Gathering) -> None:
+    """Put all parts into `gathering` that need nothing but the node."""
+    receipt: Receipt | None = None
+    try:
+        receipt = trust.load(node, store)
+    except InstallerError as error:
+        gathering.missing["receipt.txt"] = str(error)
+    gathering.add("about.json", lambda: _json(_about(node)))
+    gathering.add("kernel.txt", lambda: "".join(f"=== {name}\n{text}\n" for name, text in kernel.facts().items()))
+    gathering.add("receipt.txt", lambda: _json(_receipt(receipt)) if receipt is not None else None)
+    folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
+    gathering.add("toolkit/files.txt", lambda: _listing(node, folder))
+    gathering.add("toolkit/config.toml", partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
+    units = _engines(node, settings, store, receipt, gathering)
+    for unit in dict.fromkeys([*units, _KUBELET_UNIT, _OWN_UNIT]):
+        gathering.add(f"journal/{unit}.txt", partial(node.services.log, unit, LOG_LINES))
+
+
+def _engines(
+    node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None, gathering: Gathering
+) -> list[str]:
+    """Add what there is of each engine; return the units that they may run in."""
+    targets: tuple[EngineTarget, ...] = ()
+    stopped = would_be_started(node, settings, receipt)
+    try:
+        targets = decide.detect(node, settings) if stopped is None else ()
+    except ConfigurationError as error:
+        gathering.missing["engines"] = str(error)
+    if stopped is not None:
+        gathering.missing["engines"] = stopped
+    units = [unit for name in registry.names() for unit in registry.usual_row(name).units]
+    for target in targets:
+        units += target.distribution.units if target.distribution is not None else ()
+        try:
+            inspection = adapter_of(target.name).inspect(node, target)
+        except InstallerError as error:
+            gathering.missing[f"engines/{target.name}"] = str(error)
+            continue
+        units += [unit for unit in [inspection.process.unit if inspection.process is not None else None] if unit]
+        _inspected(f"engines/{target.name}", inspection, gathering)
+    for record in receipt.engines if receipt is not None else ():
+        for file in record.files:
+            place = f"engines/{record.name}"
+            gathering.add(f"{place}/files{file.path}", partial(_file, node, file.path))
+            gathering.add(f"{place}/since-before{file.path}.diff", partial(_change, node, store, file))
+    return units
+
+
+def _inspected(place: str, inspection: Inspection, gathering: Gathering) -> None:
+    """Add an engine's answer and its files, those that they import too."""
+    answer = _live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
+    gathering.add(f"{place}/answer.json", lambda: _json({"socket": inspection.socket, **answer}))
+    files = [(file.path, file.content) for file in inspection.files]
+    for path, content in [*files, *inspection.imported]:
+        gathering.add(f"{place}/files{path}", partial(_text, content))
+
+
+def _live(live: Live) -> dict[str, Any]:
+    process = live.process
+    return {
+        "version": live.version,
+        "handlers": {name: live.handlers[name] for name in sorted(live.handlers)},
+        "default": live.default,
+        "own": sorted(live.own),
+        "process": None if process is None else {"pid": process.pid, "name": process.name, "unit": process.unit},
+    }
+
+
+def _change(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
+    """Return how a file differs from what stood there before the installation."""
+    before = store.original(file.before) if file.before is not None else None
+    return diff.unified(file.path, before, node.files.content(file.path)) or None
+
+
+def _about(node: Node) -> dict[str, Any]:
+    release = node.files.content("/etc/os-release") or node.files.content("/usr/lib/os-release")
+    return {
+        "toolkit-installer": __version__,
+        "payload": versions.image_payload(),
+        "python": sys.version,
+        "made": clock.text(clock.now()),
+        "node root": node.root.folder,
+        "os-release": (_text(release) or "").splitlines(),
+    }
+
+
+def _receipt(receipt: Receipt) -> object:
+    return _without(json.loads(schema.encode(receipt)), _OF_OTHERS)
+
+
+def _without(value: Any, names: Iterable[str]) -> Any:
+    """Return a JSON value in which what has one of these names is only said to be there."""
+    if isinstance(value, dict):
+        return {key: "(left out)" if key in names and item else _without(item, names) for key, item in value.items()}
+    return [_without(item, names) for item in value] if isinstance(value, list) else value
+
+
+def _listing(node: Node, folder: str) -> str | None:
+    """Return one line for each file of the folder: mode, owner, size, time and name."""
+    lines = []
+    for name in sorted(node.files.list(folder)):
+        status = node.files.own_status(f"{folder}/{name}")
+        if status is not None:
+            mode, when = stat.filemode(status.st_mode), clock.text(status.st_mtime)
+            lines.append(f"{mode} {status.st_uid}:{status.st_gid} {status.st_size:>10} {when} {name}\n")
+    return "".join(lines) if lines else None
+
+
+def _file(node: Node, path: str) -> str | None:
+    return _text(node.files.content(path))
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="backslashreplace")
+
+
+def _json(value: object) -> str:
+    return f"{json.dumps(value, indent=2)}\n"
