@@ -68,6 +68,10 @@ mutants: .venv/installed .cache/mutants-venv/locked ## COUNT mutants of the prog
 test-all: .venv/installed ## the same tests whole: each sweep at every instant, error and edit
 	@$(call PYTEST,1) $(ARGS)
 
+.PHONY: test-versions
+test-versions: .venv/installed ## the unit tests on Python 3.11 to 3.14, as far as they can be had, and with the lowest versions allowed
+	@$(SETUP)/test-versions $(ARGS)
+
 .PHONY: e2e
 e2e: .venv/installed ## the tests against real engines: root, Go, and the packages that .ci/run names
 	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python 'beside alone cluster' $(ARGS)
@@ -111,6 +115,15 @@ wheels: .venv/installed ## what the image is built of, in .cache/wheels: make im
 images/sbom.cdx.json: locks/runtime.txt toolkit_installer/__init__.py .venv/installed
 	@$(BIN)/python images/sbom.py locks/runtime.txt >$@
 
+.PHONY: version
+version: .venv/installed ## VERSION wherever the version stands: the program, the manifests, the documents, the bill of materials
+	@$(BIN)/python -m tests.support.release set $(VERSION)
+	@$(MAKE) --no-print-directory images/sbom.cdx.json
+
+.PHONY: release-check
+release-check: .venv/installed ## whether this commit can be published: one version everywhere, tagged, dated, the wheel whole
+	@$(BIN)/python -m tests.support.release check
+
 .PHONY: lock
 lock: .venv/locked ## the locks anew, with the newest versions that pyproject.toml allows
 	@grep -q '^ *"uv\b' pyproject.toml || { echo 'make lock: uv is not in the dev group, and every target needs it' >&2; exit 1; }
@@ -118,6 +131,7 @@ lock: .venv/locked ## the locks anew, with the newest versions that pyproject.to
 	@$(LOCK) --upgrade --group image --output-file locks/build.txt
 	@$(LOCK) --upgrade pyproject.toml --group dev --output-file locks/dev.txt
 	@$(LOCK) --upgrade --group mutants --output-file locks/mutants.txt
+	@$(LOCK) --resolution lowest-direct pyproject.toml --output-file locks/lowest.txt
 	@$(MAKE) --no-print-directory images/sbom.cdx.json
 	@rm -f .venv/locked
 

@@ -32,6 +32,9 @@ def main(wheels: Path, payload: Path, out: Path) -> None:
     pip.install(HOME, "--requirement", str(project / "locks/runtime.txt"), "--require-hashes")
     _run(tools / "bin/hatchling", "build", "--target", "wheel", "--directory", "/tmp/dist", cwd=project)  # noqa: S108  # see above
     pip.install(HOME, *map(str, Path("/tmp/dist").glob("*.whl")))  # noqa: S108  # see above
+    if revision := os.environ.get("REVISION"):
+        (package,) = HOME.glob("lib/python*/site-packages/toolkit_installer")
+        (package / "revision").write_text(f"{revision}\n")
     for source in (project / "LICENSE", project / "NOTICE", images / "sbom.cdx.json"):
         shutil.copyfile(source, HOME / source.name)
     _trim()

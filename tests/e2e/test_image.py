@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
@@ -73,9 +74,11 @@ def inside(root: Path) -> Callable[..., str]:
     return run
 
 
-def test_the_version_names_this_release_and_the_payloads(inside: Callable[..., str]) -> None:
+def test_the_version_names_this_release_its_commit_and_the_payloads(
+    inside: Callable[..., str], built_image: BuiltImage
+) -> None:
     expected = (
-        f"toolkit-installer {toolkit_installer.__version__}\n"
+        f"toolkit-installer {toolkit_installer.__version__} (revision {labels(built_image)['revision']})\n"
         "payload: NVIDIA container toolkit 1.19.0 in /artifacts/deb\n"
     )
     assert [inside(name, "--version") for name in NAMES] == [expected] * 3
@@ -95,14 +98,18 @@ def test_without_a_command_it_is_the_old_name_and_no_shell_is_between(built_imag
     assert "NVIDIA_VISIBLE_DEVICES=void" in config["Env"]
 
 
-def test_its_labels_say_what_it_is(built_image: BuiltImage) -> None:
+def labels(built_image: BuiltImage) -> dict[str, str]:
     config = configuration(built_image)["config"]
     assert isinstance(config, dict)
-    labels = {name.rpartition(".")[2]: value for name, value in config["Labels"].items()}
-    assert labels["title"] == "toolkit-installer"
-    assert labels["version"] == toolkit_installer.__version__
-    assert labels["licenses"] == "Apache-2.0"
-    assert labels["revision"]
+    return {name.rpartition(".")[2]: value for name, value in config["Labels"].items()}
+
+
+def test_its_labels_say_what_it_is(built_image: BuiltImage) -> None:
+    said = labels(built_image)
+    assert said["title"] == "toolkit-installer"
+    assert said["version"] == toolkit_installer.__version__
+    assert said["licenses"] == "Apache-2.0"
+    assert re.fullmatch("[0-9a-f]{7,}", said["revision"])
 
 
 def test_nothing_of_the_callers_python_reaches_the_program(

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 import toolkit_installer
 from toolkit_installer.cli import commands
 from toolkit_installer.errors import ConfigurationError, EngineDownError, ExitCode
+from toolkit_installer.lifecycle import versions
 from toolkit_installer.settings import EngineName, Program, Settings
 
 OURS = Program.TOOLKIT_INSTALLER
@@ -228,6 +230,24 @@ def test_the_version(program: Program, flag: str, capsys: pytest.CaptureFixture[
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"toolkit-installer {toolkit_installer.__version__}"
     assert second.startswith("payload: ")
+
+
+@pytest.mark.parametrize(
+    "content, shown",
+    [
+        (b"0123456789abcdef0123456789abcdef01234567\n", " (revision 0123456789abcdef0123456789abcdef01234567)"),
+        (b"", ""),
+        (b"\x1b[31mred\n", ""),
+        (None, ""),
+    ],
+)
+def test_an_image_says_of_which_commit_it_is(
+    content: bytes | None, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content is not None:
+        (tmp_path / "revision").write_bytes(content)
+    monkeypatch.setattr(versions, "_REVISION_FILE", str(tmp_path / "revision"))
+    assert versions.own() == toolkit_installer.__version__ + shown
 
 
 def test_the_command_version_says_what_the_flag_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit_installer import __version__
 from toolkit_installer.cli import output
 from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
@@ -239,7 +238,7 @@ def _version_option() -> click.Option:
 def _show_version(_context: click.Context) -> int:
     from toolkit_installer.lifecycle import versions  # noqa: PLC0415  # what every other start can do without
 
-    output.show([f"{Program.TOOLKIT_INSTALLER} {__version__}", versions.image_payload()])
+    output.show([f"{Program.TOOLKIT_INSTALLER} {versions.own()}", versions.image_payload()])
     return 0
 
 

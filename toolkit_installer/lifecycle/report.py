@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from toolkit_installer import __version__
 from toolkit_installer.documents import diff
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
@@ -166,7 +165,7 @@ def _change(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
 def _about(node: Node) -> dict[str, Any]:
     release = node.files.content("/etc/os-release") or node.files.content("/usr/lib/os-release")
     return {
-        "toolkit-installer": __version__,
+        "toolkit-installer": versions.own(),
         "payload": versions.image_payload(),
         "python": sys.version,
         "made": clock.text(clock.now()),

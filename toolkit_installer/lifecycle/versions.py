@@ -1,15 +1,30 @@
-"""Which release of NVIDIA's toolkit a payload is: one of its programs is asked."""
+"""Which release this program is, of which commit; and which release of NVIDIA's toolkit a payload is."""
 
 from __future__ import annotations
 
 import os
+import re
 
+from toolkit_installer import __version__
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.node.disk.readers import Tree
+from toolkit_installer.node.disk.reading import read_bounded
 from toolkit_installer.node.programs import ProgramError, run
 from toolkit_installer.toolkit import payload, security
 
 _SECONDS = 5.0
+_REVISION_FILE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "revision")
+"""Is written by whoever builds the image; a checkout has none, and knows by itself which commit it is."""
+_LONGEST = 200
+
+
+def own() -> str:
+    """Return this program's version, with the commit that it was built of where that is known."""
+    try:
+        revision = read_bounded(_REVISION_FILE, _LONGEST).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return __version__
+    return f"{__version__} (revision {revision})" if re.fullmatch("[0-9a-f]{7,64}", revision) else __version__
 
 
 def said_by(root: str, runtime: str) -> str | None:

@@ -1,0 +1,116 @@
+"""What is published has one version everywhere, a day, a tag and a whole package; what has not is said before."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import release
+
+PROJECT = Path(__file__).parents[2]
+
+
+def git(project: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *who, *arguments], cwd=project, check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of all that names a version, fit to be published."""
+    made = tmp_path / "project"
+    for path in [*release.naming(PROJECT), *(PROJECT / name for name in (release.SOURCE, "pyproject.toml"))]:
+        place = made / path.relative_to(PROJECT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
+    (made / "images").mkdir(exist_ok=True)
+    shutil.copyfile(PROJECT / "images/sbom.cdx.json", made / "images/sbom.cdx.json")
+    (made / "CHANGELOG.md").write_text(
+        f"# Changelog\n\n## [{release.version(made)}] - 2026-01-31\n\n## [0.0.1] - Unreleased\n"
+    )
+    with (made / "pyproject.toml").open("a") as stream:
+        stream.write('\n[project.urls]\nSource = "https://example.com/x"\nChangelog = "https://example.com/c"\n')
+    git(made, "init", "--quiet")
+    git(made, "add", "--all")
+    git(made, "commit", "--quiet", "--message", "x")
+    git(made, "tag", f"v{release.version(made)}")
+    return made
+
+
+WITHOUT_WHEEL = {name: check for name, check in release.CHECKS.items() if check is not release.package_is_whole}
+
+
+def failing(project: Path) -> dict[str, str]:
+    found = {}
+    for name, check in WITHOUT_WHEEL.items():
+        try:
+            check(project)
+        except release._NotFitError as error:
+            found[name] = str(error)
+    return found
+
+
+def test_this_tree_names_one_version() -> None:
+    release.same_everywhere(PROJECT)
+
+
+def test_the_wheel_of_this_tree_is_whole() -> None:
+    release.package_is_whole(PROJECT)
+
+
+def test_what_is_fit_is_found_fit(project: Path) -> None:
+    assert failing(project) == {}
+
+
+def test_each_thing_that_is_wrong_is_said_by_the_check_for_it(project: Path) -> None:
+    wrong = {
+        "one version everywhere": ("daemonset/base/daemonset.yaml", "toolkit-installer:", "toolkit-installer:9.9.9 #"),
+        "the changelog is dated": ("CHANGELOG.md", "2026-01-31", "Unreleased"),
+        "the package says where it is from": ("pyproject.toml", 'Source = "', 'Other = "'),
+    }
+    for name, (path, old, new) in wrong.items():
+        place = project / path
+        text = place.read_text()
+        place.write_text(text.replace(old, new, 1))
+        said = failing(project)
+        assert set(said) == {name, "the commit is tagged"}, said
+        assert Path(path).name in said[name]
+        place.write_text(text)
+    assert failing(project) == {}
+
+
+@pytest.mark.parametrize("tag", ["v9.9.9", None], ids=str)
+def test_a_commit_without_its_tag_is_told_which(project: Path, tag: str | None) -> None:
+    git(project, "tag", "--delete", f"v{release.version(project)}")
+    if tag is not None:
+        git(project, "tag", tag)
+    said = failing(project)["the commit is tagged"]
+    assert f"is not tagged v{release.version(project)}" in said
+    assert tag is None or tag in said
+
+
+def test_setting_a_version_sets_it_everywhere_and_nothing_else(project: Path) -> None:
+    before = release.version(project)
+    others = {path: path.read_text() for path in release.naming(project)}
+    assert release.main(project, "set", "7.8.9rc1") == 0
+    assert release.version(project) == "7.8.9rc1"
+    said = failing(project)
+    assert said["one version everywhere"].startswith("images/sbom.cdx.json names another version: make ")
+    for path, text in others.items():
+        assert path.read_text().replace("7.8.9rc1", before) == text
+    assert not any(re.search(rf"toolkit-installer:{re.escape(before)}", path.read_text()) for path in others)
+
+
+@pytest.mark.parametrize("word", ["", "1.2", "v1.2.3", "1.2.3; rm", "latest"])
+def test_what_is_no_version_is_refused_and_changes_nothing(
+    project: Path, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = release.version(project)
+    assert release.main(project, "set", *([word] if word else [])) == 2
+    assert "is no version" in capsys.readouterr().err
+    assert release.version(project) == before
+    assert failing(project) == {}
