@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO, cast
 from toolkit_installer import late
 from toolkit_installer.documents import visible
 from toolkit_installer.node import streams
+from toolkit_installer.node.status_line import StatusLine
 from toolkit_installer.settings import LogFormat
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ _BOLD: Final = "\x1b[1m"
 _RESET: Final = "\x1b[0m"
 
 
-_DEBUG: Final = 10
-_INFO: Final = 20
-_WARNING: Final = 30
+_DEBUG, _INFO, _WARNING = 10, 20, 30
 """The levels of the standard library's logging, which may not be imported yet."""
 _DIGEST: Final = 16
 """Digits of a line's digest: two lines of a few hundred that have the same are not to be feared."""
@@ -46,10 +45,11 @@ _LISTENER: Final = "toolkit-installer"
 
 
 class _Later:
-    """Holds what `configure` said until structlog is there."""
+    """Holds what `configure` said until structlog is there, and whether somebody reads along."""
 
     set_up: Callable[[], None] | None = None
     listen: Callable[[], None] | None = None
+    for_people: bool = False
 
 
 class _Told:
@@ -90,12 +90,18 @@ def configure(
     variables = os.environ if environment is None else environment
     color = is_terminal and not variables.get("NO_COLOR") and variables.get("TERM") != "dumb"
     renderer = _Renderer(log_format, color=color)
+    _Later.for_people = log_format is LogFormat.CONSOLE and not debug  # whose lines would come in between
     _Later.set_up = lambda: _configure_structlog(renderer, stream, debug=debug)
     _Later.listen = lambda: _listen_to_libraries(debug=debug)
     if debug or "structlog" in sys.modules:
         set_up()
     elif "logging" in sys.modules:
         listen()
+
+
+def is_for_people() -> bool:
+    """Tell whether somebody reads the log as it comes: what takes its time may then be shown in a line of its own."""
+    return _Later.for_people
 
 
 def only_news(known: Iterable[str]) -> None:
@@ -161,6 +167,7 @@ class _Writer:
         self._stream = stream
 
     def msg(self, message: str) -> None:
+        StatusLine.make_room()
         try:
             streams.write(self._stream, f"{message}\n")
         except (OSError, ValueError):

@@ -251,7 +251,7 @@ def test_a_driver_container_that_comes_and_goes_after_the_pod_is_seen_by_it(site
     # in its place comes the node's own
     machine.host.run("umount", driver_roots.CONTAINER)
     driver_roots.install(machine.host.path("/"), devices=False)
-    pod.wait_for(RUN, "The driver's files changed")
+    pod.wait_for(RUN, "its files changed")
     pod.wait_for(RUN, "root=/ ")
     wait_for(lambda: root() == "/")
     wait_for(lambda: pod.log(RUN).endswith(f'{WAITING}"\n'))

@@ -21,7 +21,9 @@ from tests.node.faults import Fault, Plan, _child, run
 from tests.support.fake_node import FakeNode
 from toolkit_installer import log
 from toolkit_installer.lifecycle.files.installing import Progress
-from toolkit_installer.settings import LogFormat, Program, Settings
+from toolkit_installer.lifecycle.patience import Patience
+from toolkit_installer.node import running
+from toolkit_installer.settings import LogFormat
 
 TOTAL = 600_000_000
 CLEARED = "\r\x1b[K"
@@ -63,10 +65,6 @@ def terminal() -> Iterator[Callable[[], str]]:
         os.close(ours)
 
 
-def settings(log_format: LogFormat | None = None, *, debug: bool = False) -> Settings:
-    return Settings(program=Program.TOOLKIT_INSTALLER, log_format=log_format, debug=debug)
-
-
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
 
@@ -75,7 +73,7 @@ def test_a_line_comes_every_five_seconds_and_says_what_is_done_of_how_much_and_h
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log.configure(LogFormat.LOGFMT, debug=False, stream=sys.stderr)
-    progress = Progress(TOTAL, settings(), clock)
+    progress = Progress(TOTAL, clock)
     told = []
     for _ in range(12):
         clock.now += 1
@@ -90,7 +88,7 @@ def test_a_line_comes_every_five_seconds_and_says_what_is_done_of_how_much_and_h
 def test_time_without_a_byte_counts_too(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     """A flush can take longer than the copy."""
     log.configure(LogFormat.LOGFMT, debug=False, stream=sys.stderr)
-    progress = Progress(TOTAL, settings(), clock)
+    progress = Progress(TOTAL, clock)
     clock.now += 1
     progress.add(40_000_000)
     clock.now += 19
@@ -104,7 +102,8 @@ def test_a_terminal_sees_a_bar_that_is_drawn_ten_times_a_second_and_goes(
     clock: Clock, log_format: LogFormat | None
 ) -> None:
     with terminal() as seen, mock.patch.dict(os.environ, {"TERM": "xterm", "COLUMNS": "100"}):
-        progress = Progress(TOTAL, settings(log_format), clock)
+        log.configure(log_format, debug=False, stream=sys.stderr)
+        progress = Progress(TOTAL, clock)
         clock.now += 0.0625
         progress.add(1_000_000)
         assert seen() == ""
@@ -119,19 +118,21 @@ def test_a_terminal_sees_a_bar_that_is_drawn_ten_times_a_second_and_goes(
 
 
 @pytest.mark.parametrize(
-    "asked, term",
+    "log_format, debug, term",
     [
-        (settings(LogFormat.LOGFMT), "xterm"),
-        (settings(LogFormat.JSON), "xterm"),
-        (settings(debug=True), "xterm"),
-        (settings(), "dumb"),
+        (LogFormat.LOGFMT, False, "xterm"),
+        (LogFormat.JSON, False, "xterm"),
+        (None, True, "xterm"),
+        (None, False, "dumb"),
     ],
     ids=["logfmt", "json", "debug", "dumb"],
 )
-def test_a_terminal_that_is_to_have_lines_or_cannot_draw_gets_lines(clock: Clock, asked: Settings, term: str) -> None:
+def test_a_terminal_that_is_to_have_lines_or_cannot_draw_gets_lines(
+    clock: Clock, log_format: LogFormat | None, *, debug: bool, term: str
+) -> None:
     with terminal() as seen, mock.patch.dict(os.environ, {"TERM": term}):
-        log.configure(LogFormat.LOGFMT, debug=asked.debug, stream=sys.stderr)
-        progress = Progress(TOTAL, asked, clock)
+        log.configure(log_format, debug=debug, stream=sys.stderr)
+        progress = Progress(TOTAL, clock)
         clock.now += 1
         progress.add(1)
         assert seen() == ""
@@ -140,6 +141,51 @@ def test_a_terminal_that_is_to_have_lines_or_cannot_draw_gets_lines(clock: Clock
         progress.bar.clear()
         assert CLEARED not in seen()
         assert seen().count("Copying the toolkit") == 1
+
+
+# --- waiting for an engine ---
+
+
+def test_an_engine_that_is_waited_for_is_shown_with_the_time_and_makes_room_for_lines(clock: Clock) -> None:
+    with terminal() as seen, mock.patch.dict(os.environ, {"TERM": "xterm", "COLUMNS": "100"}):
+        log.configure(None, debug=False, stream=sys.stderr)
+        patience = Patience("docker", clock)
+        clock.now += 0.25
+        patience.tick()
+        assert seen() == "", "most engines are quicker"
+        clock.now += 0.5
+        patience.tick()
+        assert seen() == f"{CLEARED}| Waiting for docker to serve its configuration, 0 s"
+        clock.now += 2.5
+        patience.tick()
+        patience.tick()
+        shown = f"{CLEARED}/ Waiting for docker to serve its configuration, 3 s"
+        assert seen().endswith(shown)
+        log.get().info("A line", key="a-line")
+        patience.line.clear()
+        assert re.fullmatch(r".*, 3 s\r\x1b\[K[^\r]*A line.*\r?\n", seen(), re.DOTALL)
+
+
+def test_elsewhere_a_line_comes_every_five_seconds(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure(LogFormat.LOGFMT, debug=False, stream=sys.stderr)
+    patience = Patience("docker", clock)
+    told = []
+    for _ in range(11):
+        clock.now += 1
+        patience.tick()
+        told += lines_of(capsys)
+    line = 'level=info msg="Waiting for the engine to serve its configuration" event=waiting-for-handlers '
+    assert told == [f"{line}engine=docker seconds=5", f"{line}engine=docker seconds=10"]
+
+
+def test_the_time_goes_on_while_a_program_of_the_node_runs() -> None:
+    ticks: list[None] = []
+    with running.telling(lambda: ticks.append(None)):
+        running.run(["/bin/sleep", "0.7"], seconds=10)
+    assert ticks
+    number = len(ticks)
+    running.run(["/bin/sleep", "0.5"], seconds=10)
+    assert len(ticks) == number
 
 
 @contextlib.contextmanager

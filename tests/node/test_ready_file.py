@@ -82,7 +82,7 @@ def test_one_that_is_to_be_restarted_by_hand_is_not_ready_before_that(
     node: FakeNode, dockerd: FakeDockerd, ready: Path
 ) -> None:
     waiting = node.waiting(*flags(ready, "--restart-mode", "none"))
-    assert f'{NOT_READY}" why="docker: it does not list the handler nvidia' in waiting.output
+    assert f'{NOT_READY}" event=not-ready-engine why="docker: it does not list the handler nvidia' in waiting.output
     assert not ready.exists()
     dockerd.put(SERVED)
     waiting.process.send_signal(signal.SIGHUP)

@@ -97,8 +97,28 @@ def test_a_driver_that_goes_takes_readiness_with_it_and_brings_it_back(node: Fak
         run.wait_for(NOT_READY)
         run.wait_for(WAITING)
         assert not ready.exists()
+        assert ready.with_name("ready.started").exists(), "a pod's startup probe would have it started anew"
         install(node.place(HOST))
         run.wait_for("Wrote the ready file")
         run.wait_for(WAITING)
         assert ready.exists()
         assert run.stop() == 0, run.output
+    assert not list(ready.parent.glob("ready*"))
+
+
+@runs_drivers
+def test_a_run_that_starts_without_its_driver_has_started_and_is_not_ready(node: FakeNode, ready: Path) -> None:
+    """As after a reboot: the driver's container may take longer than a startup probe has patience."""
+    program = install(node.place(HOST))
+    flags = (*AUTO, "--ready-file", str(ready), "--socket", SOCKET)
+    with contextlib.closing(FakeDockerd(node)):
+        assert node.do("run", "--no-daemon", *flags).process.returncode == 0
+        program.unlink()
+        with stopping(node, "never", "run", *flags, woken=True) as run:
+            run.wait_for(NOT_READY)
+            run.wait_for(WAITING)
+            assert ready.with_name("ready.started").exists()
+            assert not ready.exists()
+            install(node.place(HOST))
+            run.wait_for("Wrote the ready file")
+            assert run.stop() == 0, run.output

@@ -26,6 +26,7 @@ from toolkit_installer.cli.options.table import OPTIONS, UNLESS_INSTALLED
 from toolkit_installer.engines.target import handlers
 from toolkit_installer.kubernetes import wanted
 from toolkit_installer.kubernetes.scheduling import refusal
+from toolkit_installer.lifecycle.ready_file import STARTED
 from toolkit_installer.settings import AUTO, Cleanup, WithoutGpu
 from toolkit_installer.toolkit.payload import RUNTIMES
 
@@ -147,8 +148,8 @@ def test_the_probes_look_for_the_ready_file_in_the_pods_own_memory_and_start_no_
     assert ready is not None
     assert Path(ready).parent == Path(container["volumeMounts"][1]["mountPath"])
     assert container["volumeMounts"][1]["name"] == "ready"
-    for probe in ("startupProbe", "readinessProbe"):
-        assert container[probe]["exec"]["command"] == ["/bin/sh", "-c", f"test -e {ready}"]
+    for probe, file in (("startupProbe", f"{ready}{STARTED}"), ("readinessProbe", ready)):
+        assert container[probe]["exec"]["command"] == ["/bin/sh", "-c", f"test -e {file}"]
     assert "livenessProbe" not in container
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] >= 2 * settings(name).reload_timeout + 60

@@ -55,6 +55,8 @@ class Readiness:
             log.get().warning("Not ready: the toolkit is damaged", key="not-ready-toolkit", why="; ".join(damage))
         if driver_away:
             log.get().warning("Not ready: no driver is usable", key="not-ready-driver")
+            if receipt is not None and installed and not (seen.wrong or damage):
+                self.marker.start(ready_file.described(receipt))
         if seen.wrong or damage or driver_away or receipt is None or not installed:
             self.marker.clear()
             return

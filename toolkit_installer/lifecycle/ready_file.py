@@ -1,4 +1,8 @@
-"""The ready marker: a file of the installer's own that is there while the engines serve the handlers."""
+"""The ready marker: a file of the installer's own that is there while the engines serve the handlers.
+
+Beside it lies another one, from when the engines have served them for the first time until the run leaves. A pod's
+startup probe looks at that: a driver that is away makes a node not ready, and is no reason to start the pod anew.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.receipt.schema import Receipt
 
+STARTED = ".started"
+"""What the name of the other file ends with."""
 _MODE = 0o644
 
 
@@ -31,18 +37,19 @@ class Marker:
             raise ConfigurationError(
                 "the folder of the ready file does not exist", path=folder, hint="mount it, or choose another one"
             )
-        self._files.sweep(self._place())
-        self.clear()
+        for end in ("", STARTED):
+            self._files.sweep(self._place(end))
+            self._remove(end)
 
     def clear(self) -> None:
         """Remove the file, if it is there. Raises NodeError, ConfigurationError."""
-        if self.path is not None and self._files.own_status(self.path) is not None:
-            self._files.remove(self._place())
+        self._remove()
 
     def clear_before_cleanup(self) -> None:
-        """Remove the file; a failure is said, and no reason to leave the node as it is."""
+        """Remove both files; a failure is said, and no reason to leave the node as it is."""
         try:
-            self.clear()
+            self._remove()
+            self._remove(STARTED)
         except InstallerError as error:
             log.get().error(
                 "The ready file cannot be removed", key="ready-file-stays", file=error.path, reason=error.reason
@@ -50,13 +57,28 @@ class Marker:
 
     def write(self, text: str, why: str = "the engines serve the handlers") -> None:
         """Write the file, unless it is there already, and say `why`. Raises NodeError, ConfigurationError."""
-        if self.path is not None and self._files.own_status(self.path) is None:
-            self._files.overwrite(self._place(), text.encode(), own_metadata(_MODE))
+        self.start(text)
+        if self._write(text):
             log.get().info("Wrote the ready file", key="ready", file=self.path, why=why)
 
-    def _place(self) -> str:
+    def start(self, text: str) -> None:
+        """Write the file beside it that says that the run has done its work. Raises NodeError, ConfigurationError."""
+        self._write(text, STARTED)
+
+    def _write(self, text: str, end: str = "") -> bool:
+        """Write one of the files, unless it is there already; tell whether it was not."""
+        if self.path is None or self._files.own_status(self.path + end) is not None:
+            return False
+        self._files.overwrite(self._place(end), text.encode(), own_metadata(_MODE))
+        return True
+
+    def _remove(self, end: str = "") -> None:
+        if self.path is not None and self._files.own_status(self.path + end) is not None:
+            self._files.remove(self._place(end))
+
+    def _place(self, end: str = "") -> str:
         assert self.path is not None  # noqa: S101  # asked for only where there is one
-        return self._files.in_folder(self.path)
+        return self._files.in_folder(self.path + end)
 
 
 def described(receipt: Receipt) -> str:

@@ -18,6 +18,7 @@ from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle.files.writer import Writer
+from toolkit_installer.lifecycle.patience import patience
 from toolkit_installer.lifecycle.verify import Steadiness
 from toolkit_installer.node import processes, signals
 from toolkit_installer.node.node import Node
@@ -79,6 +80,8 @@ class Switcher:
         """How often an engine was asked to reload."""
         self.unseen: list[str] = []
         """The engines whose restart was left to systemd."""
+        self._tick: Callable[[], None] = lambda: None
+        """Tells that an engine is waited for."""
         self._signalled = False
         """Whether an engine was signalled: one that is down since may have died of it."""
 
@@ -149,6 +152,13 @@ class Switcher:
         name = switch.engine.name
         mode = f"{switch.reload.watched_by} does it" if switch.reload.watched_by else switch.reload.mode
         log.get().info("Reloading the engine", key="reloading", engine=name, mode=mode, unit=switch.reload.unit)
+        with patience(name) as telling:
+            self._tick = telling.tick
+            self._wait_for(switch, interruptible=interruptible)
+
+    def _wait_for(self, switch: Switch, *, interruptible: bool) -> None:
+        """Have the engine reload, and wait until it serves. Raises NotServedError, Stopped."""
+        name = switch.engine.name
         heard = ""
         unit = switch.reload.unit
         if switch.reload.mode is ReloadMode.SIGNAL and switch.last_resort and self._signalled:
@@ -211,6 +221,7 @@ class Switcher:
         seconds = steady.pause()
         if seconds is None:
             raise NotServedError(f"{last} (waited {self.seconds:g} s)", answers=answers)
+        self._tick()
         self.attention.take_pending(seconds)
 
     def _fallen(self, switch: Switch) -> str | None:
@@ -228,6 +239,7 @@ class Switcher:
         while process is not None and processes.inspect_process(process.pid) == process:
             if time.monotonic() > deadline:
                 return False
+            self._tick()
             self.attention.take_pending(_POLL_SECONDS)
         return True
 

@@ -65,6 +65,22 @@ def reap() -> None:
             pass
 
 
+class _Meanwhile:
+    """What is done now and then while a program runs."""
+
+    tick: Callable[[], None] | None = None
+
+
+@contextlib.contextmanager
+def telling(tick: Callable[[], None]) -> Iterator[None]:
+    """Call `tick` now and then while a program runs, so that people see that something goes on."""
+    before, _Meanwhile.tick = _Meanwhile.tick, tick
+    try:
+        yield
+    finally:
+        _Meanwhile.tick = before
+
+
 def run(command: Sequence[str], *, seconds: float, folder: str = "/", given: bytes = b"") -> Completed:
     """Run a program of the installer's own: of its image or its payload. Raises ProgramError, Stopped."""
     return completed(Start(tuple(command), None, command[0], folder, ()), given, seconds)
@@ -172,6 +188,8 @@ class _Watch:
             if now >= min(deadline, look):
                 look = now + _LOOK_SECONDS
                 signals.heed()
+                if _Meanwhile.tick is not None:
+                    _Meanwhile.tick()
                 if now >= deadline:
                     raise self._timeout()
 

@@ -16,7 +16,6 @@ from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.status_line import StatusLine
 from toolkit_installer.receipt.schema import Copy
-from toolkit_installer.settings import LogFormat, Settings
 
 _LINE_SECONDS = 5.0
 _BAR_SECONDS = 0.1
@@ -29,9 +28,8 @@ class Progress:
     Of what is done sooner, nothing is told. `now` returns seconds, and never goes back.
     """
 
-    def __init__(self, total: int, settings: Settings, now: Callable[[], float] = time.monotonic) -> None:
-        # lines of --debug would come in between
-        self.bar = StatusLine(on=settings.log_format in (None, LogFormat.CONSOLE) and not settings.debug)
+    def __init__(self, total: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.bar = StatusLine(on=log.is_for_people())
         self._total = total
         self._now = now
         self._done = 0
@@ -72,7 +70,7 @@ def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[
     work, tree = seen.plan.toolkit, Tree(seen.target.payload.root)
     each = seen.receipt is not None or bool(work.present)
     sources = [tree.status(file.source) for file in work.write if file.source is not None]
-    progress = Progress(sum(status.st_size for status in sources if status is not None), seen.target.settings)
+    progress = Progress(sum(status.st_size for status in sources if status is not None))
     copies, made = Copies(node, work.folder, tree), []
     paths = ((node.files.in_folder(posixpath.join(work.folder, file.name)), file) for file in work.write)
     try:
