@@ -33,8 +33,6 @@ _BAD: Final = "\x1b[31m"
 _DIM: Final = "\x1b[36m"
 _BOLD: Final = "\x1b[1m"
 _RESET: Final = "\x1b[0m"
-
-
 _DEBUG, _INFO, _WARNING = 10, 20, 30
 """The levels of the standard library's logging, which may not be imported yet."""
 _DIGEST: Final = 16
@@ -136,7 +134,10 @@ def listen() -> None:
 
 
 def _configure_structlog(renderer: _Renderer, stream: TextIO, *, debug: bool) -> None:
-    # structlog names asyncio at once, and uses it in coroutines alone, of which this program has none
+    import logging  # noqa: PLC0415  # see the module's own words
+
+    # structlog names asyncio at once and uses it in coroutines alone; from 3.12 on logging asks it for one's name
+    setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # 3.11 has no such name
     with late.unused("asyncio"):
         import structlog  # noqa: PLC0415  # see the module's own words
 

@@ -30,6 +30,9 @@ def explained(text: str, error: json.JSONDecodeError) -> DocumentError:
     place, found = error.pos, text[error.pos : error.pos + 1]
     if error.msg.startswith(("Invalid", "Unterminated")):
         return _broken_string(text, place, found, escape="escape" in error.msg)
+    if error.msg.startswith("Illegal trailing comma"):  # from 3.13 on it tells the comma's place
+        rest = text[place + 1 :].lstrip(_SPACE)
+        place, found = len(text) - len(rest), rest[:1]
     before = text[:place].rstrip(_SPACE)
     if before.endswith(",") and found and found in "]}":
         return error_at(text, len(before) - 1, f'a comma before "{found}"', hint="remove the comma")

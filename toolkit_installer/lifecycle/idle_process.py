@@ -34,6 +34,8 @@ LATER = "LATER"
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 SIGNALS = (*STOPPING, signal.SIGHUP)
 LIMIT = 1 << 24
+_SHORTEST = 1e-6
+"""Seconds. Of none a timer makes an endless wait."""
 _UNUSABLE = 3
 """ExitCode.BAD_CONFIGURATION, which is not imported here."""
 
@@ -62,17 +64,34 @@ def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]
     while True:
         remaining = None if later is None else max(0.0, later - (time.monotonic() - began))
         pauses = [pause for pause in (look, remaining) if pause is not None]
-        if not pauses:
-            return signal.Signals(signal.sigwaitinfo(SIGNALS).si_signo).name
-        info = signal.sigtimedwait(SIGNALS, min(pauses))
-        # of a signal 0 Python tells where the process was stopped and went on only after the time was over
-        if info is not None and info.si_signo in SIGNALS:
-            return signal.Signals(info.si_signo).name
+        number = signal_within(min(pauses) if pauses else None)
+        if number:
+            return signal.Signals(number).name
         changed = {event for event, path, known in watched if identity(path) != known}
         if changed:
             return ",".join(sorted(changed))
         if later is not None and time.monotonic() - began >= later:
             return LATER
+
+
+def signal_within(seconds: float | None) -> int:
+    """Wait for a signal, for so many seconds at most (None: as long as it takes); return its number, 0 for none.
+
+    Not by sigtimedwait: where the process is stopped meanwhile and goes on when the time is over, Python tells of any
+    signal at all, of what happens to be in its memory. The time's end is a signal as well, and this process has no
+    other thread that could get it.
+    """
+    if seconds is None:
+        return signal.sigwaitinfo(SIGNALS).si_signo
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, _SHORTEST))
+    number = signal.sigwaitinfo((*SIGNALS, signal.SIGALRM)).si_signo
+    # both outlive the exec of another program, which knows nothing of them
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if signal.SIGALRM in signal.sigpending():
+        signal.sigwaitinfo([signal.SIGALRM])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    return 0 if number == signal.SIGALRM else number
 
 
 class Told:

@@ -8,7 +8,6 @@ import re
 from toolkit_installer import __version__
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.node.disk.readers import Tree
-from toolkit_installer.node.disk.reading import read_bounded
 from toolkit_installer.node.programs import ProgramError, run
 from toolkit_installer.toolkit import payload, security
 
@@ -21,7 +20,8 @@ _LONGEST = 200
 def own() -> str:
     """Return this program's version, with the commit that it was built of where that is known."""
     try:
-        revision = read_bounded(_REVISION_FILE, _LONGEST).decode(errors="replace").strip()
+        with open(_REVISION_FILE, encoding="ascii", errors="replace") as file:
+            revision = file.read(_LONGEST).strip()
     except FileNotFoundError:
         return __version__
     return f"{__version__} (revision {revision})" if re.fullmatch("[0-9a-f]{7,64}", revision) else __version__

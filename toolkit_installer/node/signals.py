@@ -12,6 +12,8 @@ from typing import Final
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 HANDLED: Final = (*STOPPING, signal.SIGHUP)
+_LOOK_SECONDS: Final = 0.05
+"""How soon a signal is seen."""
 
 
 class Stopped(BaseException):  # like KeyboardInterrupt: no failure, and nothing on the way may catch it
@@ -121,10 +123,19 @@ def unblock_all() -> None:
 
 
 def take(seconds: float = 0.0) -> signal.Signals | None:
-    """Wait up to `seconds` for a handled signal; return it, or None. The signal is used up."""
-    info = signal.sigtimedwait(HANDLED, seconds)
-    # Python tells of a signal 0 where the process was stopped and went on only after the time was over
-    return None if info is None or info.si_signo not in HANDLED else signal.Signals(info.si_signo)
+    """Wait up to `seconds` for a handled signal; return it, or None. The signal is used up.
+
+    It is looked for again and again: where the process is stopped meanwhile and goes on when the time is over, Python's
+    sigtimedwait tells of any signal at all, of what happens to be in its memory, TERM too. A timer's signal would have
+    to be held back by every thread, and libraries have threads of their own.
+    """
+    deadline = time.monotonic() + seconds
+    while not signal.sigpending().intersection(HANDLED):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        time.sleep(min(_LOOK_SECONDS, left))
+    return signal.Signals(signal.sigwaitinfo(HANDLED).si_signo)
 
 
 class Attention:

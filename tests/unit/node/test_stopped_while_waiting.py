@@ -1,7 +1,7 @@
 """Stopped while it waits, as by a debugger or `docker pause`, and let go on only when the time is over: no signal came.
 
 The kernel ends the wait then (signal(7), "Interruption of system calls and library functions by stop signals"), and
-Python's sigtimedwait answers as if signal 0 had come.
+Python's sigtimedwait answers as if a signal had come: whichever number lies in its memory, 0 on most, 1 on 3.12.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from toolkit_installer.lifecycle import idle_process
 from toolkit_installer.node import signals
@@ -49,3 +50,31 @@ def test_the_idle_process_waits_on_where_nothing_changed() -> None:
     unchanged = [(idle_process.DRIFT, "/absent", idle_process.identity("/absent"))]
     waited = stopped_beyond_the_wait(lambda: idle_process.wait(SECONDS, None, unchanged) == "SIGTERM", signal.SIGTERM)
     assert waited == 0
+
+
+def test_nothing_is_left_of_the_wait_for_the_program_that_is_executed_next() -> None:
+    def left() -> bool:
+        idle_process.signal_within(0.01)
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        pending = signal.sigpending()
+        return (
+            signal.SIGALRM not in held
+            and signal.SIGALRM not in pending
+            and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        )
+
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            signals.block()
+            code = 0 if left() else 1
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_nobody_asks_python_for_a_signal_within_a_time() -> None:
+    package = Path(signals.__file__).parents[1]
+    asking = [path.name for path in package.rglob("*.py") if "signal.sigtimedwait(" in path.read_text()]
+    assert asking == []
