@@ -142,6 +142,17 @@ def test_a_changed_file_is_told_with_what_would_undo_it_and_no_secret(node: Fake
         run.wait_for(WAITING)
         assert '+    \\"nvidia\\"' in run.output or '\\"nvidia\\": {' in run.output
         assert SECRET not in run.output
+        ((file,),) = (engine["files"] for engine in status(node)["engines"])
+        assert (file["path"], file["state"]) == (DAEMON_JSON, "as it was before")
+        assert '+    "nvidia": {' in file["difference"]
+        assert SECRET not in file["difference"]
+        shown = node.do("status").output
+        assert '\n         +    "nvidia": {\n' in shown
+        run.process.send_signal(signal.SIGHUP)
+        run.wait_for("The node is configured")
+        run.wait_for(WAITING)
+        ((file,),) = (engine["files"] for engine in status(node)["engines"])
+        assert (file["state"], file["difference"]) == ("as written", None)
         run.stop()
 
 

@@ -25,7 +25,15 @@ from toolkit_installer.node.node import Node
 
 DRIVER = (("/dev/nvidiactl", "absent 2"), ("/a\nb", "1 2 3"))
 STANDING = Standing(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",))
-REMEMBERED = Remembered(("DaemonSet", "Node"), DRIVER, driver_away=True, tries=2, without_gpu=True, standing=STANDING)
+REMEMBERED = Remembered(
+    ("DaemonSet", "Node"),
+    DRIVER,
+    driver_away=True,
+    tries=2,
+    without_gpu=True,
+    standing=STANDING,
+    differences=(("/etc/docker/daemon.json", "--- a\n+++ b\n"),),
+)
 HELD = Remembered(standing=Standing(bare=True, held=True))
 
 

@@ -33,8 +33,14 @@ def lines(health: Health, width: int | None) -> list[str]:
     return [line for label, text in _facts(health) for line in _wrapped(label, text, width)]
 
 
+_AS_IT_IS = "\0"
+"""The label of a line that is not wrapped: one of a diff."""
+
+
 def _wrapped(label: str, text: str, width: int | None) -> list[str]:
     """Return a fact's lines: the label before the first, and as much room before the others."""
+    if label == _AS_IT_IS:
+        return [f"{'':{_LABEL}}{text}"]
     head = f"{label:{_LABEL}}"
     if width is None:
         return [f"{head}{text}".rstrip()]
@@ -66,7 +72,7 @@ def _facts(health: Health) -> Iterator[tuple[str, str]]:
     for engine in health.engines:
         yield from _engine(engine)
     for specification in health.specifications:
-        yield "CDI:", _file(specification)
+        yield from _file("CDI:", specification)
     places = health.looked_in
     yield "Looked:", f"in {places.node_root} for {places.receipt} and {places.pid_file}"
 
@@ -110,8 +116,10 @@ def _engine(engine: EngineHealth) -> Iterator[tuple[str, str]]:
         also = ", which the distribution registers too" if name in live.own else ""
         yield "Handler:", f"{name}{default} -> {path}{also}"
     for file in engine.files:
-        yield "File:", _file(file)
+        yield from _file("File:", file)
 
 
-def _file(file: FileHealth) -> str:
-    return f"{file.path}: {file.state}"
+def _file(label: str, file: FileHealth) -> Iterator[tuple[str, str]]:
+    yield label, f"{file.path}: {file.state}"
+    for line in (file.difference or "").splitlines():
+        yield _AS_IT_IS, line.expandtabs(4)

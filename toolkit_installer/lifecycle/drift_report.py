@@ -29,6 +29,8 @@ class DriftWatch:
         self._store = store
         self.told = False
         """A change was told: once in each process is enough, as the report may be all that follows."""
+        self.differences: dict[str, str] = {}
+        """What a run would change in the files that somebody changed, as far as that can be told, by path."""
 
     def watched(self, receipt: Receipt | None) -> list[tuple[str, str, str]]:
         """Return what the idle process is to look at: the event, paths as seen from here, their identities now."""
@@ -46,7 +48,7 @@ class DriftWatch:
         if self._settings.on_drift is OnDrift.REPAIR:
             log.get().warning("A managed file was changed: looking again", key="drift-repair")
         else:
-            _report(self._settings, self._node, self._store, receipt)
+            self.differences = _report(self._settings, self._node, self._store, receipt)
         return True
 
 
@@ -55,8 +57,11 @@ def damage(settings: Settings, node: Node, receipt: Receipt | None) -> tuple[Dam
     return intact.damaged(node, settings, receipt) if receipt is not None else ()
 
 
-def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None) -> None:
-    """Log what was changed: of an engine's file, what a run would change, or why it cannot be read any more."""
+def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None) -> dict[str, str]:
+    """Log what was changed: of an engine's file, what a run would change, or why it cannot be read any more.
+
+    Return what a run would change, by path.
+    """
     paths = drift.drifted(node, receipt)
     engines = receipt.engines if receipt is not None else ()
     # planning asks the engines: one that somebody stopped stays so
@@ -81,6 +86,7 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
             what=each.what,
             hint=_REMEDY,
         )
+    return {path: differences[path] for path in paths if differences.get(path)}
 
 
 def _differences(

@@ -260,7 +260,7 @@ class Instance:
         standing = self._question.standing if self._question is not None else Standing()
         remembered = Remembered(
             *((), self._driver, away, tries, idle, self._command, standing, self._readiness.stopped),
-            *(self._looked_at, self._failure, log.said()),
+            *(self._looked_at, self._failure, log.said(), tuple(self._drift.differences.items())),
         )
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 

@@ -47,6 +47,8 @@ class Remembered(msgspec.Struct, frozen=True):
     """Why that failed; empty: it did not."""
     said: tuple[str, ...] = ()
     """What the log said then (`log.said`): looking again after a while says only what is new."""
+    differences: tuple[tuple[str, str], ...] = ()
+    """Files that somebody changed, and what a run would change in each then: a diff in which secrets are masked."""
     known: bool = True
     """Whether all of the state was understood; if not, the installer inspects the node anew."""
 
@@ -84,10 +86,10 @@ def understood(memory: dict[str, Any]) -> Remembered:
     away, tries = said.get("driver_away"), said.get("tries")
     standing = _standing(said.get("standing"))
     looked_at, failure, lines = said.get("looked_at"), said.get("failure"), said.get("said")
-    pairs = driver if isinstance(driver, list) and all(_is_texts(each, 2) for each in driver) else None
+    pairs, differences = _pairs(driver), _pairs(said.get("differences"))
     return Remembered(
         answered=tuple(answered) if _is_texts(answered) else (),
-        driver=tuple((path, identity) for path, identity in pairs or ()),
+        driver=pairs or (),
         driver_away=away is True,
         tries=tries if type(tries) is int and tries > 0 else 0,
         without_gpu=said.get("without_gpu") is True,  # the packages before know nothing of it
@@ -97,6 +99,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
         looked_at=looked_at if type(looked_at) is float else 0.0,  # nor of these
         failure=failure if isinstance(failure, str) else "",
         said=tuple(lines) if _is_texts(lines) else (),
+        differences=differences or (),
         known=_is_texts(answered)
         and pairs is not None
         and type(away) is bool
@@ -120,6 +123,13 @@ def _standing(said: Any) -> Standing | None:
     if any(type(flag) is not bool for flag in flags.values()) or not _is_texts(accepted):
         return None
     return Standing(accepted=tuple(accepted), **{name: flag is True for name, flag in flags.items()})
+
+
+def _pairs(value: Any) -> tuple[tuple[str, str], ...] | None:
+    """Return pairs of texts, None for what is something else."""
+    if not isinstance(value, list) or not all(_is_texts(each, 2) for each in value):
+        return None
+    return tuple((one, other) for one, other in value)
 
 
 def _is_texts(value: Any, count: int | None = None) -> TypeGuard[list[str]]:

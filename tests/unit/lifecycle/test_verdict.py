@@ -80,9 +80,24 @@ def toolkit(*damage: Damage, missing: tuple[str, ...] = ()) -> ToolkitHealth:
     return ToolkitHealth(TOOLKIT, 19, missing, damage, None)
 
 
-def engine(live: LiveHealth = LIVE, state: str = "as written") -> tuple[EngineHealth, ...]:
-    files = (FileHealth("/etc/containerd/config.toml", state),)
+def engine(
+    live: LiveHealth = LIVE, state: str = "as written", files: tuple[FileHealth, ...] = ()
+) -> tuple[EngineHealth, ...]:
+    files = files or (FileHealth("/etc/containerd/config.toml", state),)
     return (msgspec.structs.replace(ENGINE, live=live, files=files),)
+
+
+DIFFERENCE = """\
+--- /etc/containerd/config.toml
++++ /etc/containerd/config.toml
+@@ -9,4 +9,7 @@
+ [plugins."io.containerd.grpc.v1.cri".registry.configs."registry.example".auth]
+ \tpassword = "****"
++# Added by toolkit-installer, which removes it when it stops.
++[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
++runtime_type = "io.containerd.runc.v2"
+"""
+CHANGED = (FileHealth("/etc/containerd/config.toml", "changed by somebody else", DIFFERENCE),)
 
 
 SILENT = LiveHealth(answers=False, served=None, detail=("connection refused",))
@@ -119,6 +134,7 @@ CASES = {
     "engine-silent": (but(engines=engine(SILENT)), Verdict.BROKEN, "connection refused"),
     "engine-serves-not": (but(engines=engine(UNSERVED)), Verdict.BROKEN, "it does not list the handler nvidia"),
     "drift": (but(engines=engine(state="changed by somebody else")), Verdict.DEGRADED, "changed by somebody else"),
+    "drift-told": (but(engines=engine(files=CHANGED)), Verdict.DEGRADED, "changed by somebody else"),
     "specification-missing": (but(specifications=(FileHealth("/s.yaml", "missing"),)), Verdict.DEGRADED, "/s.yaml"),
     "driver-broken": (but(driver=NO_DRIVER), Verdict.BROKEN, "nvidia-smi ends with 9"),
     "driver-elsewhere": (
@@ -147,14 +163,23 @@ def test_the_gravest_reason_comes_first_and_decides() -> None:
     assert health.verdict is Verdict.BROKEN
 
 
-SHOWN = ("whole", "bare-with-gpu", "bare-without-gpu", "driver-broken", "engine-serves-not", "killed-waiting")
+SHOWN = (
+    "whole",
+    "bare-with-gpu",
+    "bare-without-gpu",
+    "driver-broken",
+    "engine-serves-not",
+    "killed-waiting",
+    "drift-told",
+)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", SHOWN)
 def test_people_are_shown_what_was_read_and_found_good(name: str, width: int) -> None:
     lines = show_status.lines(verdict.judged(CASES[name][0]), width)
-    assert all(len(line) <= width or " " not in line.strip() for line in lines)
+    difference = {line.expandtabs(4) for line in DIFFERENCE.splitlines()}
+    assert all(len(line) <= width or " " not in line.strip() or line[9:] in difference for line in lines)
     text = "".join(f"{line}\n" for line in lines)
     file = DATA / f"{name}-{width}.txt"
     if os.environ.get("STATUS_FILES") == "write":

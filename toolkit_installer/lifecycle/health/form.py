@@ -75,6 +75,11 @@ class FileHealth(msgspec.Struct, frozen=True):
 
     path: str
     state: str
+    difference: str | None = None
+    """What a run would change in it, as the waiting instance saw it: a unified diff in which secrets are masked.
+
+    None where nothing was changed, or nobody waits who could tell.
+    """
 
 
 class LiveHealth(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from toolkit_installer import __version__
 from toolkit_installer.driver import gpus, roots
@@ -21,8 +22,9 @@ from toolkit_installer.lifecycle.health.form import (
     Places,
     ToolkitHealth,
 )
-from toolkit_installer.lifecycle.health.verdict import ABSENT
+from toolkit_installer.lifecycle.health.verdict import ABSENT, AS_WRITTEN
 from toolkit_installer.lifecycle.plan import mismatches
+from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node import clock, locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift, schema
@@ -40,6 +42,8 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
     seen = gpus.find_gpus(node)
     has_gpu = bool(seen.own) if seen.own or seen.known else None
     running, killed = _instances(node, settings, receipt)
+    remembered = waiting_state.of_instance(running) if running is not None else None
+    told = dict(remembered.differences) if remembered is not None else {}
     return Found(
         version=__version__,
         looked_in=Places(settings.node_root or "/", f"{store.folder}/{schema.FILE}", settings.pid_file),
@@ -48,13 +52,15 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         changed=_changed(node, store) if receipt is not None else None,
         running_pid=running,
         killed_pid=killed,
-        last_look=_last_look(running),
+        last_look=_last_look(remembered),
         gpus=seen.words,
         has_gpu=has_gpu,
         driver=_driver(node, settings, has_gpu=has_gpu),
         toolkit=_toolkit(node, settings, receipt) if receipt is not None else None,
-        engines=tuple(_engine(node, engine) for engine in (receipt.engines if receipt is not None else ())),
-        specifications=tuple(_file(node, file) for file in (receipt.specifications if receipt is not None else ())),
+        engines=tuple(_engine(node, engine, told) for engine in (receipt.engines if receipt is not None else ())),
+        specifications=tuple(
+            _file(node, file, told) for file in (receipt.specifications if receipt is not None else ())
+        ),
     )
 
 
@@ -67,9 +73,8 @@ def _instances(node: Node, settings: Settings, receipt: Receipt | None) -> tuple
     return None, next((pid for path in paths if (pid := locks.named(node.files, path)) is not None), None)
 
 
-def _last_look(pid: int | None) -> LastLook | None:
+def _last_look(remembered: Remembered | None) -> LastLook | None:
     """Return what the running instance remembers of its last look, None where it is at work, or remembers none."""
-    remembered = waiting_state.of_instance(pid) if pid is not None else None
     if remembered is None or not remembered.looked_at:
         return None
     return LastLook(clock.text(remembered.looked_at), remembered.failure or None)
@@ -110,8 +115,8 @@ def _release(receipt: Receipt) -> str | None:
     return next((match[1] for match in found if match), None)
 
 
-def _engine(node: Node, engine: EngineRecord) -> EngineHealth:
-    files = tuple(_file(node, file) for file in engine.files)
+def _engine(node: Node, engine: EngineRecord, told: Mapping[str, str]) -> EngineHealth:
+    files = tuple(_file(node, file, told) for file in engine.files)
     live = _live(node, engine)
     return EngineHealth(str(engine.name), engine.socket, dict(engine.handlers), engine.default, files, live)
 
@@ -136,5 +141,7 @@ def _live(node: Node, engine: EngineRecord) -> LiveHealth:
     )
 
 
-def _file(node: Node, file: FileRecord) -> FileHealth:
-    return FileHealth(file.path, drift.state_of(node, file))
+def _file(node: Node, file: FileRecord, told: Mapping[str, str]) -> FileHealth:
+    """Return how a file stands; `told` is what the waiting instance saw, which may be a look behind."""
+    state = drift.state_of(node, file)
+    return FileHealth(file.path, state, told.get(file.path) if state != AS_WRITTEN else None)
