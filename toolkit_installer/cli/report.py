@@ -56,7 +56,7 @@ def _detect(node: Node, settings: Settings, store: ReceiptStore) -> str:
 
 def _plan(node: Node, settings: Settings, store: ReceiptStore) -> str:
     _refuse_starting(node, settings, store)
-    seen = prepare(store.load(), settings, node, store)
+    seen = prepare(trust.load(node, store), settings, node, store)
     return "".join(f"{output.plain(line)}\n" for line in show_plan.lines(node, seen))
 
 
