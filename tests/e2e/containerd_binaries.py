@@ -35,7 +35,7 @@ class Binary:
 
 def at(path: Path) -> Binary:
     """Return the containerd at `path`."""
-    command = [path, "--version"]
+    command = [str(path), "--version"]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SECONDS).stdout
     match = re.search(r"\bv?(\d+\.\d+)\.\d+", told)
     assert match is not None, told

@@ -73,8 +73,8 @@ def deep(binary: Binary) -> bool:
     return not binary.release.startswith(("1.", "2.0"))
 
 
-IMPORTS = {
-    # files beside the root: (the root's imports, the files, the last that counts); None: refused by those that check
+IMPORTS: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]], str]] = {
+    # files beside the root: (the root's imports, the files, the last that counts)
     "relative": (("a.toml",), {"a.toml": ()}, "a"),
     "in the list's order": (("b.toml", "a.toml", "b.toml"), {"a.toml": (), "b.toml": ()}, "a"),
     "level by level": (("a.toml", "b.toml"), {"a.toml": ("n.toml",), "b.toml": (), "n.toml": ()}, "n"),

@@ -38,7 +38,7 @@ def binary(go_tool: Callable[[Tool], Path]) -> Path:
 def meant(binary: Path, config: Path, drop_ins: Path) -> tuple[str, dict[str, str]] | None:
     """Return the default runtime and each runtime's executable as CRI-O prints them; None if it refuses the files."""
     flags = ["--config", str(config)] if config.exists() else []
-    command = [binary, *flags, "--config-dir", drop_ins, "config"]
+    command = [str(binary), *flags, "--config-dir", str(drop_ins), "config"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
         return None

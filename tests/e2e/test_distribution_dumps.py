@@ -116,4 +116,5 @@ def test_what_microk8s_fills_in_has_all_that_it_had_and_our_handlers(
         (tmp_path / "containerd.toml").write_text(text)
         dumps.append(dumped(release(Suite.TRIXIE).root / "usr/bin/containerd", tmp_path / "containerd.toml"))
         assert node.do("run", "--no-daemon", engine="auto").process.returncode == 0
-    compared(*dumps, "nvidia")
+    before, after = dumps
+    compared(before, after, "nvidia")

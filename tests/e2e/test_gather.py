@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import shutil
 import subprocess
@@ -38,7 +39,7 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started(source: Path, into: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, PROJECT / "images/gather.py", source, into]
+    command = [sys.executable, str(PROJECT / "images/gather.py"), str(source), str(into)]
     environment = {"PYTHONPATH": str(PROJECT)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
@@ -65,7 +66,7 @@ def deb(package: str, tree: Path, folder: Path, compression: str = "xz") -> None
         f"Package: {package}\nVersion: 1.19.0-1\nArchitecture: amd64\n"
         "Maintainer: nobody <nobody@example.test>\nDescription: made\n"
     )
-    command = ["dpkg-deb", f"-Z{compression}", "--root-owner-group", "--build", tree, folder]
+    command = ["dpkg-deb", f"-Z{compression}", "--root-owner-group", "--build", str(tree), str(folder)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
@@ -97,7 +98,7 @@ def packed(payload: Path, folder: Path, packager: Packager) -> Path:
 
 @pytest.mark.parametrize("compression", ["gzip", "xz", "zstd"])
 def test_debian_packages_give_what_the_tree_gives(payload: Path, tmp_path: Path, compression: str) -> None:
-    folder = packed(payload, tmp_path / "packages", lambda *what: deb(*what, compression=compression))
+    folder = packed(payload, tmp_path / "packages", functools.partial(deb, compression=compression))
     assert gathered(folder, tmp_path / "a") == gathered(payload, tmp_path / "b")
 
 
@@ -105,7 +106,7 @@ def test_debian_packages_give_what_the_tree_gives(payload: Path, tmp_path: Path,
 def test_rpm_packages_give_what_the_tree_gives_under_their_own_name(
     payload: Path, tmp_path: Path, compression: str
 ) -> None:
-    folder = packed(payload, tmp_path / "packages", lambda *what: rpm(*what, compression=compression))
+    folder = packed(payload, tmp_path / "packages", functools.partial(rpm, compression=compression))
     assert gathered(folder, tmp_path / "a") == {"rpm": gathered(payload, tmp_path / "b")["deb"]}
 
 

@@ -162,7 +162,7 @@ def test_newer_engines_serve_what_their_files_say(
         containerd.config.write_text('disabled_plugins = ["io.containerd.internal.v1.opt"]\n' + text)
         containerd.start()
         assert Path(f"/proc/{containerd.pid}/exe").readlink().is_relative_to(fetched.root)
-        ctr = [fetched.root / "usr/bin/ctr", "--address", containerd.socket, "version"]
+        ctr = [str(fetched.root / "usr/bin/ctr"), "--address", str(containerd.socket), "version"]
         shown = subprocess.run(ctr, capture_output=True, text=True, check=True).stdout
         assert number(served(shown)) >= containerd_version
         assert containerd.default_handler() == "runc"

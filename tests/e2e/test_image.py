@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def layers(archive: tarfile.TarFile) -> list[str]:
     return [str(name) for name in described(archive)["Layers"]]
 
 
-def described(archive: tarfile.TarFile) -> dict[str, object]:
+def described(archive: tarfile.TarFile) -> dict[str, Any]:
     stream = archive.extractfile("manifest.json")
     assert stream is not None
     (image,) = json.load(stream)

@@ -45,7 +45,7 @@ class Run:
         command = [
             # where the tests run in the background a shell has made them ignore it, and so would this one
             *("env", "--default-signal=INT", sys.executable, "-m", "pytest"),
-            *("-p", "no:cacheprovider", f"--basetemp={self.folder}", "-k", ROW, matrix),
+            *("-p", "no:cacheprovider", f"--basetemp={self.folder}", "-k", ROW, str(matrix)),
         ]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

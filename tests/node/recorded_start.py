@@ -46,11 +46,11 @@ def _asleep(file: str) -> None:
         _tell(file)
         asleep(path, words)
 
-    os.execv = execv
+    os.execv = execv  # type: ignore[assignment]  # it takes no more than what the program gives it
     called = interpreter.calling
 
-    def calling(*words: str) -> list[str]:
-        usual = called(*words)
+    def calling(function: str, name: str, *arguments: str) -> list[str]:
+        usual = called(function, name, *arguments)
         place = usual.index(interpreter.__file__)
         return [*usual[:place], os.path.abspath(__file__), file, "--woken", *usual[place + 1 :]]  # as above
 

@@ -256,9 +256,14 @@ def test_status_tells_which_files_are_there_and_reads_no_copy(node: FakeNode) ->
     assert receipt is not None
     copies = {f"{TOOLKIT}/{each.name}" for each in receipt.copies}
     assert copies
-    read = []
+    read: list[str] = []
     whole = Reader.digest
-    with mock.patch.object(Reader, "digest", lambda self, path: read.append(path) or whole(self, path)):
+
+    def digest(reader: Reader, path: str) -> str | None:
+        read.append(path)
+        return whole(reader, path)
+
+    with mock.patch.object(Reader, "digest", digest):
         found = look.look(seen, Settings(node_root=str(node.root)), store, receipt)
     assert found.toolkit is not None
     assert found.toolkit.missing == (PROGRAM,)

@@ -28,7 +28,7 @@ def padded(payload: Path) -> int:
 
 def bytes_read(node: FakeNode, *more: str) -> int:
     """Install, and return how many bytes the program read, had copied or hashed (proc_pid_io(5): rchar)."""
-    command = [SCRIPTS / "toolkit-installer", *node.arguments("run", "--no-daemon"), *more]
+    command = [str(SCRIPTS / "toolkit-installer"), *node.arguments("run", "--no-daemon"), *more]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         counts = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())

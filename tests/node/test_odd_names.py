@@ -30,7 +30,8 @@ def said(node: FakeNode, command: str, *more: str, engine: str = "docker", log_f
     done = warm_start.run(
         [str(SCRIPTS / "toolkit-installer"), *arguments], capture_output=True, check=False, timeout=60
     )
-    output, log = done.stdout.decode(), done.stderr.decode()
+    output: str = done.stdout.decode()
+    log: str = done.stderr.decode()
     assert done.returncode in (0, 3), log
     assert "Traceback" not in log
     for text in (output, log):

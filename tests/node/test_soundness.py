@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
 Damage = Callable[[Tree, str], Tree]
 
 
-def changed(tree: Tree, path: str, **fields: object) -> Tree:
+def changed(tree: Tree, path: str, **fields: Any) -> Tree:
     return {**tree, path: dataclasses.replace(tree[path], **fields)}
 
 

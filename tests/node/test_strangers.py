@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="processes of another 
 
 
 @pytest.fixture
-def bare(node: FakeNode) -> Iterator[FakeNode]:
+def bare(node: FakeNode) -> FakeNode:
     """A node that others can look into, as every real one."""
     for folder in (node.root, *node.root.parents):
         if os.stat(folder).st_uid == 0 and folder.is_relative_to("/tmp"):  # noqa: S108  # pytest's own

@@ -52,7 +52,7 @@ def described(name: str) -> str:
 
 def drawn() -> str:
     """Return the picture as SVG. It is readable on a light page and on a dark one."""
-    parts = []
+    parts: list[str] = []
     top = _MARGIN
     for row in layers():
         width = (_WIDTH - 2 * _MARGIN - (len(row) - 1) * _GAP) / len(row)

@@ -148,7 +148,7 @@ class _Made:
 class K3s(_Made):
     """A k3s whose own configuration is that of the case that was put on the node."""
 
-    unit = "k3s.service"
+    unit: str | None = "k3s.service"
     release = "v2.1.5-k3s1"
     agent = AGENT
     arguments = ("-c", f"{AGENT}/config.toml", "-a", "/run/k3s/containerd/containerd.sock")

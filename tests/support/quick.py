@@ -75,6 +75,7 @@ def limit(item: pytest.Item) -> None:
     if _is_rule(item):
         # where hypothesis itself keeps them; a test that has none is held to those of its profile
         asked = getattr(function, _SETTINGS, None) or settings.default
+        assert asked is not None
         setattr(function, _SETTINGS, settings(asked, max_examples=min(asked.max_examples, EXAMPLES)))
 
 

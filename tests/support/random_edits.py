@@ -69,7 +69,7 @@ def docker_entry(path: str) -> Table:
 def docker_documents(draw: st.DrawFn) -> bytes:
     document: Table = draw(st.dictionaries(st.sampled_from(["log-driver", "debug", "data-root", "x"]), SCALARS))
     names = draw(st.lists(st.sampled_from([*THEIRS, *NAMES]), unique=True, max_size=4))
-    if names or draw(st.booleans()):
+    if bool(names) or draw(st.booleans()):
         document["runtimes"] = {name: docker_entry(f"/usr/bin/{name}") for name in names}
     if draw(st.booleans()):
         document["default-runtime"] = draw(st.sampled_from(["runc", *names]))

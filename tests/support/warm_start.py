@@ -40,7 +40,7 @@ _OF_THE_START = ("PYTHON", "LC_", "LD_", "MALLOC_", "GLIBC_", "COVERAGE_", "COV_
 _VARIABLES_OF_THE_START = frozenset({"LANG", "LANGUAGE", "TZ"})
 _MEASURED = ("COVERAGE_", "COV_CORE_")
 _SUBREAPER = 36
-_GIVEN = inspect.signature(subprocess.Popen._execute_child)
+_GIVEN = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]  # CPython's own, as below
 _KNOWN = """
     self args executable preexec_fn close_fds pass_fds cwd env startupinfo creationflags shell p2cread p2cwrite c2pread
     c2pwrite errread errwrite restore_signals gid gids uid umask start_new_session process_group
@@ -124,9 +124,9 @@ class Popen(subprocess.Popen[Any]):
                 self.pid = pid
                 self._child_created = True
                 numbers = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-                self._close_pipe_fds(*(asked[name] for name in numbers))
+                self._close_pipe_fds(*(asked[name] for name in numbers))  # type: ignore[attr-defined]  # as above
                 return
-        super()._execute_child(*given)
+        super()._execute_child(*given)  # type: ignore[misc]  # as above
 
 
 def run(
@@ -168,6 +168,7 @@ def _started(asked: dict[str, Any]) -> int | None:
         return None
     script = words[1] if words[0] == os.fsencode(sys.executable) else words[0]
     named_by_script = os.fspath(asked["args"][0]) != sys.executable
+    passed = sorted(map(int, asked["pass_fds"]))
     fields = {
         "words": words,
         "script": script,
@@ -177,13 +178,13 @@ def _started(asked: dict[str, Any]) -> int | None:
         "umask": asked["umask"] if asked["umask"] >= 0 else _umask(),
         "mask": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
         "start_new_session": bool(asked["start_new_session"]),
-        "pass_fds": sorted(map(int, asked["pass_fds"])),
+        "pass_fds": passed,
     }
     streams = [number if (number := asked[name]) != -1 else place for place, name in enumerate(_STREAMS)]
     request = marshal.dumps(fields)
     if len(request) > LONGEST or (zygote := _zygote_for(os.fsdecode(script), environment)) is None:
         return None
-    return zygote.start(request, [*streams, *fields["pass_fds"]])
+    return zygote.start(request, [*streams, *passed])
 
 
 _STREAMS = ("p2cread", "c2pwrite", "errwrite")
@@ -211,8 +212,8 @@ def _words(asked: dict[str, Any]) -> list[bytes] | None:
 def _inherited() -> dict[bytes, bytes]:
     """Return this process's variables as a child gets them: libraries in C set some that `os.environ` does not have."""
     variables = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
-    found = {}
-    for variable in itertools.takewhile(lambda each: each is not None, variables):
+    found: dict[bytes, bytes] = {}
+    for variable in itertools.takewhile(lambda each: each is not None, map(variables.__getitem__, itertools.count())):
         name, _, value = variable.partition(b"=")
         found[name] = value
     return found

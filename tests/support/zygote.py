@@ -218,10 +218,10 @@ def _open_streams() -> None:
         former = getattr(sys, name)
         through = former.write_through  # PYTHONUNBUFFERED
         mode = "wb" if number else "rb"
-        buffer = open(number, mode, buffering=0 if through else -1, closefd=False)  # noqa: SIM115  # it stays open
+        buffer: Any = open(number, mode, buffering=0 if through else -1, closefd=False)  # noqa: SIM115  # it stays open
         raw = buffer if through else buffer.raw
         raw.name = f"<{name}>"
-        stream = io.TextIOWrapper(
+        stream: Any = io.TextIOWrapper(
             buffer,
             encoding=former.encoding,
             errors=former.errors,
@@ -272,7 +272,7 @@ def _shown(error: BaseException) -> None:
 
 def _ended() -> int:
     """Do what comes at an interpreter's end; return the exit code where that fails."""
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]  # what CPython itself calls there
     atexit._run_exitfuncs()
     status = 0
     for stream in (sys.stdout, sys.stderr):

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, InstallerError
-from toolkit_installer.lifecycle import apply
+from toolkit_installer.lifecycle import record
 from toolkit_installer.lifecycle.apply import Applier
+from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.reload import NotServedError
+from toolkit_installer.lifecycle.still_needed import holders, named_in_files
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.receipt.schema import Copy, Receipt, State
@@ -81,9 +83,9 @@ def applier(played: Played, monkeypatch: pytest.MonkeyPatch) -> Applier:
         return SETTLED
 
     monkeypatch.setattr(made, "_change", change)
-    monkeypatch.setattr(apply.record, "settled", settled)
+    monkeypatch.setattr(record, "settled", settled)
     monkeypatch.setattr(
-        apply.toolkit_files, "remove", lambda _node, folder, name: played.done.append(f"removed {folder}/{name}")
+        toolkit_files, "remove", lambda _node, folder, name: played.done.append(f"removed {folder}/{name}")
     )
     return made
 
@@ -168,9 +170,11 @@ def test_an_old_record_that_cannot_be_written_back_is_told_and_hides_no_reason(
     assert "the next run repairs it" in logged.getvalue()
 
 
-@pytest.mark.parametrize("unseen, words", [(False, "is back, and it answers"), (True, "is restarted by systemd once")])
+@pytest.mark.parametrize(
+    "unseen, words", [([], "is back, and it answers"), (["docker"], "is restarted by systemd once")]
+)
 def test_an_engine_that_did_not_serve_the_change_is_told_as_one_that_rejected_it(
-    applier: Applier, monkeypatch: pytest.MonkeyPatch, words: str, *, unseen: bool
+    applier: Applier, monkeypatch: pytest.MonkeyPatch, unseen: list[str], words: str
 ) -> None:
     applier.switcher.unseen = unseen
     error = NotServedError("nvidia is missing", answers=True)
@@ -193,12 +197,12 @@ def test_without_an_old_record_what_is_new_goes_unless_somebody_needs_it(
 ) -> None:
     played.there = None
     gone: list[tuple[str, ...]] = []
-    monkeypatch.setattr(apply.toolkit_files, "remove_all", lambda _node, receipt: gone.append(receipt.toolkit_files))
-    monkeypatch.setattr(apply.toolkit_files, "remove_folders", lambda *_: played.done.append("folders"))
-    monkeypatch.setattr(apply.named_in_files, "known_files", lambda _receipt: ())
+    monkeypatch.setattr(toolkit_files, "remove_all", lambda _node, receipt: gone.append(receipt.toolkit_files))
+    monkeypatch.setattr(toolkit_files, "remove_folders", lambda *_: played.done.append("folders"))
+    monkeypatch.setattr(named_in_files, "known_files", lambda _receipt: ())
     found = [SimpleNamespace(file=Path("/etc/x"), line=7)] if named else []
-    monkeypatch.setattr(apply.named_in_files, "naming", lambda *_, **_known: found)
-    monkeypatch.setattr(apply.holders, "held", lambda *_: held)
+    monkeypatch.setattr(named_in_files, "naming", lambda *_, **_known: found)
+    monkeypatch.setattr(holders, "held", lambda *_: held)
     fail(applier, monkeypatch, ConfigurationError("no"))
     with pytest.raises(ConfigurationError):
         applier.apply(seen(receipt=None))

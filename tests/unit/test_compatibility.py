@@ -79,7 +79,7 @@ def test_the_table_is_shown_and_the_page_written_although_a_test_failed(tmp_path
         """)
     )
     written = tmp_path / "page.md"
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", source, "--compatibility", written]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", str(source), "--compatibility", str(written)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1, done.stdout
     assert "every engine" in done.stdout

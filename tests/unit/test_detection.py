@@ -8,7 +8,8 @@ import pytest
 from toolkit_installer.engines.detect import decide, kubelet
 from toolkit_installer.engines.detect.decide import choose
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
-from toolkit_installer.engines.detect.table import BY_NAME, TABLE, engine_of_socket, plain, with_marks, with_socket
+from toolkit_installer.engines.detect.table import BY_NAME, TABLE, engine_of_socket, with_marks, with_socket
+from toolkit_installer.engines.registry import plain
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process

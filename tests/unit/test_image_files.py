@@ -29,7 +29,7 @@ def bill() -> dict[str, object]:
 def test_the_bill_of_materials_is_made_of_the_lock_as_it_is_now() -> None:
     if importlib.metadata.version("click") != pins("runtime.txt")["click"]:
         pytest.skip("the licences are read from what is installed, and these are other versions (make test-versions)")
-    command = [sys.executable, PROJECT / "images/sbom.py", PROJECT / "locks/runtime.txt"]
+    command = [sys.executable, str(PROJECT / "images/sbom.py"), str(PROJECT / "locks/runtime.txt")]
     made = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=PROJECT)
     assert made.stdout == SBOM.read_text(), "make images/sbom.cdx.json"
 

@@ -104,7 +104,7 @@ def test_a_claim_that_no_installer_makes_is_refused_and_says_which_it_is(
     root: Path, change: dict[str, object], words: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        load(root, msgspec.structs.replace(HONEST, **change))  # type: ignore[arg-type]
+        load(root, msgspec.structs.replace(HONEST, **change))
     assert words in str(refused.value)
     assert refused.value.path == RECEIPT
 

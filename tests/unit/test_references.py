@@ -20,6 +20,7 @@ import pytest
 from tests.support import wiping
 from tests.unit.started import wait_until_it_shows
 from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.common import serving
 from toolkit_installer.lifecycle.still_needed import containers, holders
 from toolkit_installer.node import processes
 from toolkit_installer.node.disk.reading import Reader
@@ -276,7 +277,7 @@ def test_an_engine_with_a_wiped_command_line_and_an_odd_socket_is_asked_on_each_
     node: Node, monkeypatch: pytest.MonkeyPatch, sockets: list[str], answers: str, runs: str, held: str | None
 ) -> None:
     me = processes.inspect_process(os.getpid())
-    monkeypatch.setattr(holders.serving, "unnamed", lambda _: iter([(EngineName.CONTAINERD, me, sockets)]))
+    monkeypatch.setattr(serving, "unnamed", lambda _: iter([(EngineName.CONTAINERD, me, sockets)]))
     monkeypatch.setattr(holders, "adapter_of", lambda _: Adapter(answers, runs))
     found = holders._unseen(node, TOOLKIT)
     assert len(found) == (held is not None)

@@ -254,14 +254,16 @@ def test_an_engine_that_would_die_of_the_signal_has_its_old_file_back_all_the_sa
     assert "restart it, so that it forgets the handlers" in logged.getvalue()
 
 
-def test_an_edit_between_our_own_and_the_signal_is_what_the_engine_would_die_of(node: Node, player: Player) -> None:
+def test_an_edit_between_our_own_and_the_signal_is_what_the_engine_would_die_of(
+    node: Node, player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
     player.dies_of, player.answers_after = b"somebody's", 3
 
-    def edits(_seconds: float = 0.0) -> None:
+    def edit(_seconds: float = 0.0) -> None:  # somebody edits while we wait for an answer
         Path(node.root.outside(PATH)).write_bytes(b"somebody's")
 
     attention = Attention()
-    attention.take_pending = edits  # type: ignore[method-assign]  # somebody edits while we wait for an answer
+    monkeypatch.setattr(attention, "take_pending", edit)
     with pytest.raises(NotServedError, match="it would die of"):
         switcher(node, attention).make(switch(player, SIGNAL), interruptible=False)
     assert player.heard == []

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.kubernetes.verdicts import Standing
+from toolkit_installer.kubernetes.standing import Standing
 from toolkit_installer.lifecycle import idle_process, wait
 from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node.locks import PidFile

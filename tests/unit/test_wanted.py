@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from tests.support.api_server import real, status, token
 from toolkit_installer.kubernetes import tokens, verdicts, wanted
 from toolkit_installer.kubernetes.client import Answer
+from toolkit_installer.kubernetes.standing import Standing
 from toolkit_installer.kubernetes.tokens import Bearer
-from toolkit_installer.kubernetes.verdicts import Asked, Standing, Verdict, judge
+from toolkit_installer.kubernetes.verdicts import Asked, Verdict, judge
 from toolkit_installer.kubernetes.wanted import Question
 from toolkit_installer.settings import ClusterSettings
 
@@ -195,7 +196,7 @@ SEEN, TIMES, REVIEW, LASTS, IS = (
     "401 lasts for 11 seconds",
     "is a deletion",
 )
-BEARERS = {
+BEARERS: dict[str, list[Bearer | None]] = {
     "good": [MINE, Bearer("me", NOW - 10, NOW + 100), Bearer("me", NOW + 30, None)],
     "not good, or not readable": [Bearer("me", ends=NOW), Bearer("me", NOW + 1000), Bearer("me", ends=math.nan), None],
 }
@@ -216,10 +217,10 @@ def test_a_401_is_a_deletion_where_the_document_says_so(seen: str, times: str, r
     case = {SEEN: seen, TIMES: times, REVIEW: review, LASTS: lasts}
     row = next(row for row in table(SEEN) if all(row[head] in (value, "any") for head, value in case.items()))
     for bearer, answer in itertools.product(BEARERS[times], REVIEWS[review]):
-        script = Script(
-            lambda at, who=bearer: error(401, "Unauthorized", who) if lasts == "yes" or at < 10 else FORBIDDEN,
-            lambda _, who=bearer, said=answer: Answer(said.status, said.body, said.words, who),
-        )
+        refused = error(401, "Unauthorized", bearer)
+        reviewed = Answer(answer.status, answer.body, answer.words, bearer)
+        until = ALWAYS if lasts == "yes" else 10
+        script = Script(then((until, refused), (ALWAYS, FORBIDDEN)), then((ALWAYS, reviewed)))
         known = ("another", "me") if seen == "yes" else ("another",)
         assert script.unwanted(Standing(wanted=True, accepted=known)) is (row[IS] == "yes"), (bearer, answer)
 

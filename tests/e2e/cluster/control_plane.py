@@ -234,9 +234,9 @@ class ControlPlane:
         self, *arguments: str | Path, given: str = "", check: bool = True, within: float = _SECONDS
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the cluster's admin. Raises ControlPlaneError where it fails and that was not expected."""
-        command = [*self.hardware.enter, self._programs / "kubectl", f"--kubeconfig={self.folder}/admin.kubeconfig"]
+        kubectl = [str(self._programs / "kubectl"), f"--kubeconfig={self.folder}/admin.kubeconfig"]
         done = subprocess.run(
-            [*command, *arguments],
+            [*self.hardware.enter, *kubectl, *arguments],
             input=given,
             capture_output=True,
             text=True,

@@ -179,7 +179,7 @@ class RealCluster:
 
         def available() -> bool:
             status = self._daemon_set()["status"]
-            return status.get("numberAvailable") == status["desiredNumberScheduled"] == len(self.nodes)
+            return bool(status.get("numberAvailable") == status["desiredNumberScheduled"] == len(self.nodes))
 
         wait_until(available, "every pod counts as available")
 

@@ -118,8 +118,9 @@ class _Dockerd:
     def serve(self) -> None:
         Path("/proc/self/comm").write_text("dockerd", encoding="ascii")
         signal.signal(signal.SIGHUP, self._reload)
+        heard: list[socket.socket | Connection] = [self.listening, self.orders]
         while True:
-            ready, _, _ = select.select([self.listening, self.orders], [], [])
+            ready, _, _ = select.select(heard, [], [])
             if self.orders in ready:
                 self._obey()
             elif self.listening in ready:

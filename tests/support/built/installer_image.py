@@ -158,7 +158,7 @@ def _base(store: Path) -> None:
     ]
     with tempfile.TemporaryDirectory(prefix="base.", dir=CACHE) as work:
         root = Path(work) / "root"
-        command = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", suite, root, *mirrors[:1]]
+        command = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", suite, str(root), *mirrors[:1]]
         commands.output(command, ImageBuildError, seconds=_SECONDS)
         for name in _LEFT_OUT:
             shutil.rmtree(root / name)

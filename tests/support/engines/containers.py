@@ -118,7 +118,8 @@ class DockerContainers(Containers):
             status, output = self.client.containers.get(name).exec_run(["/bin/busybox", *command], stderr=False)
         if status:
             raise ContainerError(f"exec in {name}: {output!r}")
-        return str(output.decode())
+        assert isinstance(output, bytes)  # it is no stream, as none was asked for
+        return output.decode()
 
     def stop(self, name: str) -> int:
         """Stop it."""

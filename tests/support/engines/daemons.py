@@ -33,6 +33,8 @@ class Engine(abc.ABC):
 
     programs: tuple[str, ...]
     """What has to be installed, by name."""
+    config: Path
+    """The file that it reads."""
     answers_within = 60.0
     """Seconds that a start may take."""
 
@@ -247,7 +249,7 @@ class _DockersContainerd(ContainerdEngine):
 class DockerEngine(Engine):
     """dockerd, with a containerd of its own. `config` is the caller's to write before the start."""
 
-    programs = ("dockerd", *ContainerdEngine.programs)
+    programs: tuple[str, ...] = ("dockerd", *ContainerdEngine.programs)
 
     def __init__(self, folder: Path, release: Release | None = None) -> None:
         super().__init__(folder, "docker", release)

@@ -26,7 +26,7 @@ def live(*arguments: str) -> Live:
     return Live("1.37.0", {}, None, msgspec.structs.replace(me, name="crio", arguments=("crio", *arguments)))
 
 
-def found(running: Live | None = None, node: Node | None = None, **settings: str) -> Places:
+def found(running: Live | None = None, node: Node | None = None, /, **settings: str) -> Places:
     target = EngineTarget(EngineName.CRIO, EngineSettings(**settings))  # type: ignore[arg-type]
     return crio_places.locate(node or Node("/", whole=False), target, running)
 

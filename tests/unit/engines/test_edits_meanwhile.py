@@ -160,5 +160,5 @@ def test_containerd_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
 
 
 def difference(wanted: bytes, left: bytes | None) -> str:
-    lines = ((text or b"").decode().splitlines(keepends=True) for text in (wanted, left))
-    return "".join(difflib.unified_diff(*lines, "wanted", "left"))
+    expected, found = ((text or b"").decode().splitlines(keepends=True) for text in (wanted, left))
+    return "".join(difflib.unified_diff(expected, found, "wanted", "left"))

@@ -29,7 +29,12 @@ def test_it_is_one_whose_socket_pid_1_holds_and_that_has_no_process(
     monkeypatch: pytest.MonkeyPatch, held: list[str] | None, *, runs: bool, expected: bool
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(serving, "bound", lambda pid: asked.append(pid) or held)
+
+    def bound(pid: int) -> list[str] | None:
+        asked.append(pid)
+        return held
+
+    monkeypatch.setattr(serving, "bound", bound)
     monkeypatch.setattr(serving, "process_of", lambda *_: object() if runs else None)
     assert serving.starts_when_asked(NODE, EngineName.DOCKER, SOCKET) is expected
     assert asked == [1]

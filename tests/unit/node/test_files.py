@@ -102,7 +102,7 @@ def test_where_a_file_without_a_name_cannot_get_one_it_is_made_with_one(
     assert place(files).read_bytes() == NEW
     source = tmp_path / "source"
     source.write_bytes(NEW)
-    files.copy(str(source), "/etc/copy", own_metadata(0o755), bool)
+    files.copy(str(source), "/etc/copy", own_metadata(0o755), lambda _: None)
     assert place(files, "/etc/copy").read_bytes() == NEW
     assert names(files) == ["copy", "daemon.json"]
     assert calls.noted.count("create") == 2

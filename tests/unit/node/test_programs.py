@@ -125,6 +125,12 @@ def at(root: Path, path: str, text: str = "#!/bin/sh\necho ran\n") -> Path:
     return place
 
 
+def give_to_a_group(place: Path) -> None:
+    """Let some group write there."""
+    place.chmod(0o775)
+    os.chown(place, 0, 4321)
+
+
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
@@ -136,10 +142,10 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
         lambda root: os.chown(root / "opt/tool", 65534, 0),
         lambda root: os.chown(root / "opt", 65534, 0),
         lambda root: (root / "opt/tool/prog").chmod(0o757),
-        lambda root: (root / "opt/tool/prog").chmod(0o775) or os.chown(root / "opt/tool/prog", 0, 4321),
+        lambda root: give_to_a_group(root / "opt/tool/prog"),
         lambda root: (root / "opt/tool").chmod(0o777),
         lambda root: (root / "opt").chmod(0o777),
-        lambda root: (root / "opt/tool").chmod(0o775) or os.chown(root / "opt/tool", 0, 4321),
+        lambda root: give_to_a_group(root / "opt/tool"),
         lambda root: root.chmod(0o777),
         lambda root: root.parent.chmod(0o777),
         lambda root: os.chown(root, 65534, 0),

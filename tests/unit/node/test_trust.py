@@ -138,10 +138,10 @@ def test_a_process_that_ends_while_it_is_looked_at_is_not_believed(monkeypatch: 
     child = subprocess.Popen(["/bin/sleep", "60"])
     real = processes._unit
 
-    def end_meanwhile(pid: int) -> str | None:
+    def end_meanwhile(cgroups: str) -> str | None:
         child.kill()
         child.wait()
-        return real(pid)
+        return real(cgroups)
 
     monkeypatch.setattr(processes, "_unit", end_meanwhile)
     assert processes.inspect_process(child.pid) is None

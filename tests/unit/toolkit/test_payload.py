@@ -11,13 +11,11 @@ import pytest
 from tests.support import payloads
 from tests.support.payloads import Generation, Package, Tree
 from toolkit_installer.errors import ExitCode, PayloadError
-from toolkit_installer.toolkit.payload import HOOK, HOOK_2021, Library, Payload, find_payload, source_root
+from toolkit_installer.toolkit.payload import HOOK, HOOK_2021, Library, Payload, SourceTree, find_payload, source_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from toolkit_installer.toolkit.source import SourceTree
 
 
 def found(root: Path, machine: str | None = None) -> Payload:
