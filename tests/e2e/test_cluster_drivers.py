@@ -14,7 +14,7 @@ from tests.e2e.hosts.machine import INSTALL_DIR
 from tests.support import driver_roots
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("deleted")]
-SERVED = "The engines serve the handlers"
+SERVED = "the engines serve the handlers"
 GONE = "No driver is usable now: the installed root stays"
 UNANSWERED = "does not say whether the DaemonSet wants this node"
 
