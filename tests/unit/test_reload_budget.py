@@ -1,12 +1,28 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.lifecycle.reload_budget import Reloads, recent, refusal, refusal_of_any, remembered
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle.reload_budget import (
+    ReloadBudget,
+    Reloads,
+    recent,
+    refusal,
+    refusal_of_any,
+    remembered,
+)
+from toolkit_installer.node import streams
+from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.disk.files import Files
+from toolkit_installer.node.disk.root import Root
 
 BUDGET = (3, 600.0)
 
@@ -91,3 +107,67 @@ def test_however_often_reloads_are_forgiven_no_window_holds_more_than_four_times
         assert len(known.counting) <= count
     for start in done:
         assert sum(start <= time < start + seconds for time in done) <= 4 * count
+
+
+# --- a person at a terminal ---
+
+
+def possible(budget: ReloadBudget, most: int = 20) -> int:
+    """Return how many reloads the budget allows, up to `most`."""
+    for number in range(most):
+        try:
+            budget.require_reload()
+        except ConfigurationError:
+            return number
+        budget.spend()
+    return most
+
+
+@pytest.mark.parametrize("person, allowed", [(False, 3), (True, 12)])
+def test_what_a_person_does_at_a_terminal_is_no_crash_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, person: bool, allowed: int
+) -> None:
+    monkeypatch.setattr(streams, "is_a_persons", lambda: person)
+    budget = ReloadBudget(Files(Root(str(tmp_path)), SystemCalls()), "/toolkit.pid", BUDGET)
+    assert possible(budget) == allowed
+
+
+def test_a_person_does_not_use_up_what_a_pod_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = ReloadBudget(Files(Root(str(tmp_path)), SystemCalls()), "/toolkit.pid", BUDGET)
+    monkeypatch.setattr(streams, "is_a_persons", lambda: True)
+    for _ in range(5):
+        budget.spend()
+    monkeypatch.setattr(streams, "is_a_persons", lambda: False)
+    assert possible(budget) == 3
+
+
+def in_a_terminal(work: Callable[[], bool], *, below_a_shell: bool) -> bool:
+    """Return what `work` says in a process of a new terminal, which leads its session or is a shell's child."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        code = 99
+        try:
+            if below_a_shell and (child := os.fork()):
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            else:
+                code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(terminal)
+    assert code in (0, 1)
+    return code == 0
+
+
+def test_a_person_is_told_from_a_container_with_a_terminal() -> None:
+    assert in_a_terminal(streams.is_a_persons, below_a_shell=True)
+    assert not in_a_terminal(streams.is_a_persons, below_a_shell=False)
+
+
+def test_without_a_terminal_nobody_is_taken_for_a_person() -> None:
+    def redirected() -> bool:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 0)
+        return streams.is_a_persons()
+
+    assert not in_a_terminal(redirected, below_a_shell=True)

@@ -8,6 +8,8 @@ gone), was no part of such a loop: its reloads count no more, so that whoever tr
 are remembered all the same, as a label that comes and goes makes a loop of such installs, too: of them there may be
 four times as many. A cleanup for any other reason, such as a TERM, forgives nothing: it may be the reload that caused
 it.
+
+A run that a person starts in a shell is no part of a loop either: its reloads are remembered with these.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import clock
+from toolkit_installer.node import clock, streams
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.writing import own_metadata
 
@@ -32,7 +34,7 @@ _WITH_FORGIVEN = 4
 
 
 class Reloads(msgspec.Struct, frozen=True):
-    """Seconds since the boot at which reloads for installing were made: those that count, and the forgiven ones."""
+    """Seconds since the boot at which reloads for installing were made: those that count, and the others."""
 
     counting: tuple[float, ...] = ()
     forgiven: tuple[float, ...] = ()
@@ -99,8 +101,11 @@ class ReloadBudget:
 
     def spend(self) -> None:
         """Record a reload that is about to be made. Raises NodeError."""
-        reloads = self._reloads()
-        self._write(msgspec.structs.replace(reloads, counting=(*reloads.counting, clock.boot_seconds())))
+        reloads, now = self._reloads(), clock.boot_seconds()
+        if streams.is_a_persons():
+            self._write(Reloads(reloads.counting, (*reloads.forgiven, now)))
+        else:
+            self._write(Reloads((*reloads.counting, now), reloads.forgiven))
 
     def forgive(self) -> None:
         """Stop counting the reloads of a change that was served, and has been reverted on purpose. Raises NodeError."""

@@ -26,3 +26,11 @@ def write(stream: TextIO, text: str, *, patient: bool = False) -> None:
             if not patient:
                 raise
             select.select([], [descriptor], [])
+
+
+def is_a_persons() -> bool:
+    """Tell whether a person has started this program in a shell: the shell leads the session of their terminal.
+
+    In a container with a terminal (`docker run -t`) whatever starts it again and again has it lead a session itself.
+    """
+    return os.isatty(0) and os.isatty(2) and os.getsid(0) != os.getpid()
