@@ -211,7 +211,7 @@ def test_without_a_driver_nothing_is_changed_and_the_exit_code_says_it(
     done = run(node, tmp_path, command, "--driver-root", "auto")
     assert done.code == 8
     assert all(reason in done.output for reason in NOTHING)
-    assert "wait-driver" in done.output
+    assert "--wait-for-driver" in done.output
     assert node.snapshot() == before
 
 
