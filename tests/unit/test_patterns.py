@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import toolkit_installer
+from toolkit_installer import patterns
 
 _PACKAGE = Path(toolkit_installer.__file__).parent
 _POSSESSIVE_GROUP = re.compile(r"(?<!\\)\)(?:[*+?]|\{[0-9,]+\})\+|\(\?>")
@@ -25,3 +29,54 @@ def test_the_rule_knows_such_a_group() -> None:
         assert _POSSESSIVE_GROUP.search(pattern), pattern
     for pattern in (r"[^a]*+", r"\)*+", "(?:[^a]++)*"):
         assert not _POSSESSIVE_GROUP.search(pattern), pattern
+
+
+COMPILE_ALL = """
+import importlib, sys
+from toolkit_installer import patterns
+found = []
+class Noted(patterns.Lazy):
+    def __init__(self, text, flags):
+        super().__init__(text, flags)
+        found.append(self)
+patterns.Lazy = Noted
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+for pattern in found:
+    pattern.compiled()
+print(len(found))
+"""
+
+
+def test_every_pattern_that_is_compiled_when_it_is_used_first_can_be() -> None:
+    files = [path.relative_to(_PACKAGE.parent).with_suffix("") for path in _PACKAGE.rglob("*.py")]
+    modules = [".".join(file.parts).removesuffix(".__init__") for file in files]
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE_ALL, *sorted(modules)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
+
+
+def test_no_module_compiles_a_pattern_when_it_is_imported() -> None:
+    """A start would pay for each, and most commands use few. What a function compiles is made for what it is given."""
+    compiled = {
+        f"{path.relative_to(_PACKAGE)}:{node.lineno}"
+        for path in _PACKAGE.rglob("*.py")
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body
+        if not isinstance(statement, (ast.FunctionDef, ast.ClassDef))
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile"
+    }
+    assert not compiled
+
+
+def test_a_pattern_that_is_compiled_when_it_is_used_first_does_what_the_pattern_does() -> None:
+    pattern, plain = patterns.lazy("a(b+)", re.IGNORECASE), re.compile("a(b+)", re.IGNORECASE)
+    for text in ("xABBy", "", "ab"):
+        assert bool(pattern.match(text)) == bool(plain.match(text))
+        assert pattern.sub("-", text) == plain.sub("-", text)
+        assert pattern.findall(text) == plain.findall(text)
+    assert pattern.pattern == plain.pattern
+    with pytest.raises(AttributeError):
+        pattern.nothing_of_that_name  # type: ignore[attr-defined]  # noqa: B018

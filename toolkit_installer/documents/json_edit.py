@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import decimal
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from toolkit_installer import patterns
 from toolkit_installer.documents.changes import Path, same
 from toolkit_installer.documents.json_scan import Document, Member, Object, Raw, Value, scan_value
 
-_LINE_END = re.compile(r"\r\n|\n|\r")
+_LINE_END = patterns.lazy(r"\r\n|\n|\r")
 
 
 class Style(msgspec.Struct, frozen=True):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 
+from toolkit_installer import patterns
 from toolkit_installer.documents.changes import DocumentError, line_at
 
-_NO_NUMBER = re.compile(r"[+-]?(?:NaN|Infinity)")
-_NESTING = re.compile(r'"(?:[^"\\]++|\\.)*("|\Z)|[\[\]{}]', re.DOTALL)
-_CUT_OFF = re.compile(r"\\u[0-9a-fA-F]{4}\Z")
+_NO_NUMBER = patterns.lazy(r"[+-]?(?:NaN|Infinity)")
+_NESTING = patterns.lazy(r'"(?:[^"\\]++|\\.)*("|\Z)|[\[\]{}]', re.DOTALL)
+_CUT_OFF = patterns.lazy(r"\\u[0-9a-fA-F]{4}\Z")
 """A whole escape at the text's end, which the parser takes for a broken one."""
 _SPACE = " \t\r\n"
 _END = "the end of the document"

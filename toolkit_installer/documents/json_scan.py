@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from toolkit_installer import patterns
 from toolkit_installer.documents.json_errors import error_at
 
 MAX_DEPTH: Final = 100
@@ -26,11 +27,11 @@ MAX_EXPONENT: Final = 15
 NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 """What Python takes for numbers, and JSON does not."""
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
-_COMMA = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
-_SCALAR = re.compile(r'"(?:[^"\\]++|\\.)*"|[^ \t\r\n,\]}]+')
-_ABSURD_EXPONENT = re.compile(rf"[eE][+-]?[0-9]{{{MAX_EXPONENT + 1}}}")
+_SPACE = patterns.lazy(r"[ \t\r\n]*")
+_COLON = patterns.lazy(r"[ \t\r\n]*:[ \t\r\n]*")
+_COMMA = patterns.lazy(r"[ \t\r\n]*,?[ \t\r\n]*")
+_SCALAR = patterns.lazy(r'"(?:[^"\\]++|\\.)*"|[^ \t\r\n,\]}]+')
+_ABSURD_EXPONENT = patterns.lazy(rf"[eE][+-]?[0-9]{{{MAX_EXPONENT + 1}}}")
 
 
 class Raw(msgspec.Struct, eq=False):

@@ -7,17 +7,18 @@ with it the row, the column and the file, which are no secrets and are what a pe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Final
 
-_HEAD: Final = re.compile(r'time="[^"\n]*" level=[a-z]+ msg=')
-_PAIR: Final = re.compile(r'([A-Za-z0-9_.-]+)=("(?:[^"\\\n]|\\.)*"|[^\s"=]*)(?:[ ]|$)')
+from toolkit_installer import patterns
+
+_HEAD: Final = patterns.lazy(r'time="[^"\n]*" level=[a-z]+ msg=')
+_PAIR: Final = patterns.lazy(r'([A-Za-z0-9_.-]+)=("(?:[^"\\\n]|\\.)*"|[^\s"=]*)(?:[ ]|$)')
 _PLACES: Final = {
-    "row": re.compile(r"[0-9]{1,7}"),
-    "line": re.compile(r"[0-9]{1,7}"),
-    "column": re.compile(r"[0-9]{1,7}"),
-    "file": re.compile(r"/[A-Za-z0-9_./-]{1,250}\.(?:toml|tmpl|json|conf)"),
+    "row": patterns.lazy(r"[0-9]{1,7}"),
+    "line": patterns.lazy(r"[0-9]{1,7}"),
+    "column": patterns.lazy(r"[0-9]{1,7}"),
+    "file": patterns.lazy(r"/[A-Za-z0-9_./-]{1,250}\.(?:toml|tmpl|json|conf)"),
 }
 
 

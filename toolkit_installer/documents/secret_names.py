@@ -10,6 +10,8 @@ import functools
 import re
 from typing import Final
 
+from toolkit_installer import patterns
+
 
 class Kind(enum.IntEnum):
     """What a name says of its value: of a greater kind, less is shown."""
@@ -26,7 +28,7 @@ class Kind(enum.IntEnum):
     """The value is masked."""
 
 
-_ANYWHERE = re.compile(
+_ANYWHERE = patterns.lazy(
     "auth|passw|passphrase|pwd|token|secret|credential|signature|"
     "apikey|accesskey|privatekey|sharedaccess|keydata|keypem|header|bearer|cookie|sessionid"
 )
@@ -38,7 +40,7 @@ _WORDS: Final = frozenset(
 _ENDS: Final = ("key", "keys", "sig", "sigs", "psk", "psks", "pass")
 """Ends of words: of `key` and of `licensekey`, but not of `keyring`."""
 _OTHER_WORDS: Final = frozenset({"bypass", "compass", "donkey", "hockey", "monkey", "monkeys", "turkey", "whiskey"})
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_WORD = patterns.lazy(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _PROXY_WORDS: Final = ("proxy", "proxies")
 
 _NOT_SECRET: Final = frozenset(
@@ -61,7 +63,7 @@ _KNOWN: Final = frozenset(
     | {"container", "containerid", "id", "podsandboxid", "sandbox", "sandboxid", "uid", "uuid"}  # IDs in engines' logs
 )
 
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
+_ESCAPE = patterns.lazy(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
 _LAST_CODE_POINT: Final = 0x10FFFF
 
 

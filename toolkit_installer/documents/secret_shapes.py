@@ -10,6 +10,8 @@ import itertools
 import re
 from typing import Final
 
+from toolkit_installer import patterns
+
 MASK: Final = "****"
 
 _SHORTEST: Final = 16
@@ -36,21 +38,21 @@ _COMMON_PAIRS: Final = frozenset(
 )
 """The 300 most frequent pairs of letters in the words of manuals and source code: nine tenths of all pairs there."""
 
-_RUN = re.compile(r"[A-Za-z0-9+/_~.-]{12,}={0,2}")
-_PARTS = re.compile(r"[A-Za-z0-9]+")
-_HEX = re.compile(r"(?=[0-9a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{16,}")
+_RUN = patterns.lazy(r"[A-Za-z0-9+/_~.-]{12,}={0,2}")
+_PARTS = patterns.lazy(r"[A-Za-z0-9]+")
+_HEX = patterns.lazy(r"(?=[0-9a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{16,}")
 _UUID_TEXT: Final = "(?i:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-z]))"
-_UUID = re.compile(rf"(?<![0-9A-Za-z]){_UUID_TEXT}")
-_DEVICE = re.compile(rf"(?:GPU|MIG(?:-GPU)?)-{_UUID_TEXT}")
+_UUID = patterns.lazy(rf"(?<![0-9A-Za-z]){_UUID_TEXT}")
+_DEVICE = patterns.lazy(rf"(?:GPU|MIG(?:-GPU)?)-{_UUID_TEXT}")
 """NVIDIA's names of GPUs and of their parts."""
-_DIGEST = re.compile(r"sha(256|384|512):\Z")
-_PATH = re.compile(r"/[a-z][a-z0-9_.+-]{0,24}(?:/|\Z)")
+_DIGEST = patterns.lazy(r"sha(256|384|512):\Z")
+_PATH = patterns.lazy(r"/[a-z][a-z0-9_.+-]{0,24}(?:/|\Z)")
 """How an absolute path of Linux begins. Base64 that begins with a slash differs from it soon."""
-_REVISION = re.compile(r"-(?:g[0-9a-f]{7,40}|[0-9.]*[0-9]{14}-[0-9a-f]{12})(?![0-9A-Za-z])")
+_REVISION = patterns.lazy(r"-(?:g[0-9a-f]{7,40}|[0-9.]*[0-9]{14}-[0-9a-f]{12})(?![0-9A-Za-z])")
 """The end of a version by `git describe`, and of Go's pseudo-versions."""
-_IN_REPOSITORY = re.compile(r"/(?:blob|commit|tree|compare|sha256)/(?:[0-9a-f]{40}|[0-9a-f]{64})(?![0-9A-Za-z])")
+_IN_REPOSITORY = patterns.lazy(r"/(?:blob|commit|tree|compare|sha256)/(?:[0-9a-f]{40}|[0-9a-f]{64})(?![0-9A-Za-z])")
 """A commit in an address, a digest in a path."""
-_PUBLIC = re.compile(r"-----BEGIN (CERTIFICATE|PUBLIC KEY|X509 CRL)-----[A-Za-z0-9+/=\\\s]*-----END \1-----")
+_PUBLIC = patterns.lazy(r"-----BEGIN (CERTIFICATE|PUBLIC KEY|X509 CRL)-----[A-Za-z0-9+/=\\\s]*-----END \1-----")
 
 
 def without_tokens(text: str) -> str:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import re
 
+from toolkit_installer import patterns
 from toolkit_installer.documents.secret_names import Kind, kind_of, plain
 from toolkit_installer.documents.secret_shapes import MASK, is_path, without_tokens
 
-_PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z0-9 ]{0,40}-----")
-_PEM_END = re.compile(r"-----END ")
+_PEM_BEGIN = patterns.lazy(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z0-9 ]{0,40}-----")
+_PEM_END = patterns.lazy(r"-----END ")
 _URL_START = r"(?::|\\u003[aA])(?:\\?/|\\u002[fF]){2}"
-_URL = re.compile(_URL_START + r"""[^\s"'<>]*""")
-_URL_IN_STRING = re.compile(_URL_START + r"[^\s<>]*")
-_HOOK = re.compile(r"(?:[^/@]*@)?hooks\.[^/]*/|[^/]*/(?:[^/]*/){0,3}(?:incoming)?webhooks?\\?/", re.IGNORECASE)
+_URL = patterns.lazy(_URL_START + r"""[^\s"'<>]*""")
+_URL_IN_STRING = patterns.lazy(_URL_START + r"[^\s<>]*")
+_HOOK = patterns.lazy(r"(?:[^/@]*@)?hooks\.[^/]*/|[^/]*/(?:[^/]*/){0,3}(?:incoming)?webhooks?\\?/", re.IGNORECASE)
 """The begin of an address to which everybody who knows it can post (Slack, Discord, Teams): the rest is the secret."""
-_SLASHES = re.compile(r"(:(?:\\?/){2})")
-_WORD = re.compile(r"""[^\s"'<>\[\]{},=]+""")
+_SLASHES = patterns.lazy(r"(:(?:\\?/){2})")
+_WORD = patterns.lazy(r"""[^\s"'<>\[\]{},=]+""")
 """For documents, whose brackets and commas must stay visible."""
-_WORD_IN_STRING = re.compile(r"\S+")
-_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=")
-_DIGEST = re.compile(r"@sha(?:256|384|512):(?![0-9]{1,5}(?:\Z|[^0-9a-zA-Z]))[0-9a-fA-F]+[^@]*\Z")
-_SCHEME = re.compile(r"\b(bearer|basic)([ \t]+)([A-Za-z0-9._~+/=-]{4,})", re.IGNORECASE)
-_SETTING = re.compile(r"(?<![A-Za-z0-9_.-])([A-Za-z0-9_.-]++)[ \t]*+(?:[=:]|%3[dD])[ \t]*+")
-_WHOLE_SETTING = re.compile(r"\s*+([A-Za-z0-9_.-]++)[ \t]*+=")
-_QUOTED_OR_WORD = re.compile(r"""\\?["'][^\n]*|\S*""")
-_REST_OF_LINE = re.compile(r"[^\n]*")
-_FLAG = re.compile(r"""(?<![^\s"'])(--?[A-Za-z0-9_.-]++)([ \t]++)(\\?["'][^\n]*|[^\s-]\S*)""")
-_LINE = re.compile(r"[^\r\n]+")
+_WORD_IN_STRING = patterns.lazy(r"\S+")
+_ASSIGNED = patterns.lazy(r"[A-Za-z_][A-Za-z0-9_.-]*=")
+_DIGEST = patterns.lazy(r"@sha(?:256|384|512):(?![0-9]{1,5}(?:\Z|[^0-9a-zA-Z]))[0-9a-fA-F]+[^@]*\Z")
+_SCHEME = patterns.lazy(r"\b(bearer|basic)([ \t]+)([A-Za-z0-9._~+/=-]{4,})", re.IGNORECASE)
+_SETTING = patterns.lazy(r"(?<![A-Za-z0-9_.-])([A-Za-z0-9_.-]++)[ \t]*+(?:[=:]|%3[dD])[ \t]*+")
+_WHOLE_SETTING = patterns.lazy(r"\s*+([A-Za-z0-9_.-]++)[ \t]*+=")
+_QUOTED_OR_WORD = patterns.lazy(r"""\\?["'][^\n]*|\S*""")
+_REST_OF_LINE = patterns.lazy(r"[^\n]*")
+_FLAG = patterns.lazy(r"""(?<![^\s"'])(--?[A-Za-z0-9_.-]++)([ \t]++)(\\?["'][^\n]*|[^\s-]\S*)""")
+_LINE = patterns.lazy(r"[^\r\n]+")
 
 
 def blank(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from toolkit_installer import patterns
 from toolkit_installer.documents import log_places
 from toolkit_installer.documents.secret_names import Kind, is_secret_name, kind_of
 from toolkit_installer.documents.secret_shapes import MASK
@@ -25,10 +26,10 @@ __all__ = ["MASK", "is_secret_name", "mask"]
 # Not possessive where a group repeats: Python before 3.11.5, Debian 12's among them, matches such groups wrongly.
 # The parts of each exclude one another, so that a long string is tried once all the same.
 _KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*"|'[^'\n]*+')"""
-_HEADER = re.compile(
+_HEADER = patterns.lazy(
     rf"[ \t]*+\[\[?[ \t]*+({_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*)[ \t]*+\]\]?[ \t\r]*+(?=#|$)", re.MULTILINE
 )
-_TOKEN = re.compile(
+_TOKEN = patterns.lazy(
     r"""
       (?P<line>\n)
     | (?P<space>[ \t\r\f\v]+)
@@ -40,11 +41,11 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_TOKEN_OF_LINE = re.compile(_TOKEN.pattern.replace("(?P<block>", "(?P<block>(?!)"), _TOKEN.flags)
+_TOKEN_OF_LINE = patterns.lazy(_TOKEN.pattern.replace("(?P<block>", "(?P<block>(?!)"), _TOKEN.flags)
 """The same without strings in three quotes, which a comment does not have."""
 
-_OPENING = re.compile(r"""[ \t]*+["'\[{]""")
-_LINE = re.compile(r"[^\r\n]+")
+_OPENING = patterns.lazy(r"""[ \t]*+["'\[{]""")
+_LINE = patterns.lazy(r"[^\r\n]+")
 
 
 def mask(text: str) -> str:

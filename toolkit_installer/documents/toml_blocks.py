@@ -12,13 +12,14 @@ from typing import Final
 
 import msgspec
 
+from toolkit_installer import patterns
 from toolkit_installer.documents.changes import Path, Table
 from toolkit_installer.documents.toml_inline import Splice
 from toolkit_installer.documents.toml_scan import Kind, Statement, scan
 from toolkit_installer.documents.toml_tree import Node, spelled
 from toolkit_installer.documents.toml_values import write, write_key
 
-INITIAL_COMMENT: Final = re.compile(r"(?:#[^\n]*\n)+(?=[ \t]*\r?\n)")
+INITIAL_COMMENT: Final = patterns.lazy(r"(?:#[^\n]*\n)+(?=[ \t]*\r?\n)")
 """A comment about the whole document: an empty line follows it."""
 
 _INDENT: Final = "  "

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any, Final
 
+from toolkit_installer import patterns
 from toolkit_installer.documents import toml_blocks, toml_edit, toml_tree
 from toolkit_installer.documents.changes import (
     ABSENT,
@@ -30,15 +31,15 @@ from toolkit_installer.documents.toml_inline import spliced
 MAXIMUM_DEPTH: Final = 100
 """Tables and arrays within each other. Real configurations have ten; Python's stack ends at some hundreds."""
 
-_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_TEMPLATE: Final = re.compile(r"^[^#\n]*?\{\{", re.MULTILINE)
-_NESTING: Final = re.compile(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
-_DOTTED: Final = re.compile(
+_PLACE: Final = patterns.lazy(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_TEMPLATE: Final = patterns.lazy(r"^[^#\n]*?\{\{", re.MULTILINE)
+_NESTING: Final = patterns.lazy(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
+_DOTTED: Final = patterns.lazy(
     rf"^[ \t]*\[{{0,2}}[ \t]*(?:[A-Za-z0-9_-]++[ \t]*\.[ \t]*){{{MAXIMUM_DEPTH}}}", re.MULTILINE
 )
 """A key of so many parts. tomllib takes seconds for a hundred thousand, so it is not asked."""
-_LONG_NUMBER: Final = re.compile(r"[0-9_]{4000}")
-_BARE_CARRIAGE_RETURN: Final = re.compile(r"\r(?!\n)")
+_LONG_NUMBER: Final = patterns.lazy(r"[0-9_]{4000}")
+_BARE_CARRIAGE_RETURN: Final = patterns.lazy(r"\r(?!\n)")
 _HINT: Final = "correct the file, or restore it"
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from toolkit_installer import patterns
 from toolkit_installer.documents.changes import Path, Table, same
 from toolkit_installer.documents.toml_scan import Item, items
 from toolkit_installer.documents.toml_values import write, write_key
 
-_BLANKS: Final = re.compile(r"[ \t]*")
-_REST_WITHOUT_VALUES: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
+_BLANKS: Final = patterns.lazy(r"[ \t]*")
+_REST_WITHOUT_VALUES: Final = patterns.lazy(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 
 
 class Splice(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from toolkit_installer import patterns
 from toolkit_installer.documents.changes import Path
 
 # Possessive quantifiers, and parts that exclude one another: a long string never makes the matcher try again. None is
@@ -25,16 +26,16 @@ _STRING = rf"""{_ML_BASIC}|{_ML_LITERAL}|"(?:[^"\\]++|\\.)*"|'[^']*+'"""
 _KEY_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]++|\\.)*"|'[^'\n]*+')"""
 _KEY = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
 
-_STRING_TOKEN: Final = re.compile(_STRING, re.DOTALL)
-_PLAIN_VALUE: Final = re.compile(r"\d{4}-\d\d-\d\d [^\s#,\]}]+|[^\s#,\]}]+")
-_TOKEN: Final = re.compile(rf"{_STRING}|\#[^\r\n]*|[\[\]{{}},]|[^\"'#\[\]{{}},]+", re.DOTALL)
-_PART: Final = re.compile(_KEY_PART)
-_BLANK: Final = re.compile(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n)*(?:[ \t]*+#[^\n]*+)?")
-_INDENT: Final = re.compile(r"[ \t]*")
-_HEADER: Final = re.compile(rf"(\[\[?)[ \t]*({_KEY})[ \t]*\]\]?")
-_ASSIGNMENT: Final = re.compile(rf"({_KEY})[ \t]*=[ \t]*")
-_SPACE_AND_COMMENTS: Final = re.compile(r"(?:\s|#[^\n]*)*")
-_REST_OF_LINE: Final = re.compile(r"[^\n]*\n?")
+_STRING_TOKEN: Final = patterns.lazy(_STRING, re.DOTALL)
+_PLAIN_VALUE: Final = patterns.lazy(r"\d{4}-\d\d-\d\d [^\s#,\]}]+|[^\s#,\]}]+")
+_TOKEN: Final = patterns.lazy(rf"{_STRING}|\#[^\r\n]*|[\[\]{{}},]|[^\"'#\[\]{{}},]+", re.DOTALL)
+_PART: Final = patterns.lazy(_KEY_PART)
+_BLANK: Final = patterns.lazy(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n)*(?:[ \t]*+#[^\n]*+)?")
+_INDENT: Final = patterns.lazy(r"[ \t]*")
+_HEADER: Final = patterns.lazy(rf"(\[\[?)[ \t]*({_KEY})[ \t]*\]\]?")
+_ASSIGNMENT: Final = patterns.lazy(rf"({_KEY})[ \t]*=[ \t]*")
+_SPACE_AND_COMMENTS: Final = patterns.lazy(r"(?:\s|#[^\n]*)*")
+_REST_OF_LINE: Final = patterns.lazy(r"[^\n]*\n?")
 
 
 class Kind(enum.StrEnum):

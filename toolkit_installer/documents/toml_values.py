@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from typing import Any, Final
 
-_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
-_LITERAL_KEY: Final = re.compile(r"[^'\x00-\x1f\x7f]+")
-_ESCAPED: Final = re.compile(r'["\\\x00-\x1f\x7f]')
+from toolkit_installer import patterns
+
+_BARE_KEY: Final = patterns.lazy(r"[A-Za-z0-9_-]+")
+_LITERAL_KEY: Final = patterns.lazy(r"[^'\x00-\x1f\x7f]+")
+_ESCAPED: Final = patterns.lazy(r'["\\\x00-\x1f\x7f]')
 _SHORT_ESCAPES: Final = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 

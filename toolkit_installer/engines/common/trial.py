@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Sequence
 
+from toolkit_installer import patterns
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, Table, lookup, same
 from toolkit_installer.engines.containerd.sources import said
@@ -20,9 +20,9 @@ from toolkit_installer.node.programs import ProgramError, Programs
 _SECONDS = 20.0
 _INPUT = "/dev/stdin"
 _PLACES = (
-    re.compile(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
-    re.compile(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
-    re.compile(r"\bline ([0-9]{1,7})\b"),  # CRI-O
+    patterns.lazy(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
+    patterns.lazy(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
+    patterns.lazy(r"\bline ([0-9]{1,7})\b"),  # CRI-O
 )
 """How the engines' binaries say on which line of what they read something is wrong."""
 _LONGEST_SHOWN = 200

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from toolkit_installer import patterns
 from toolkit_installer.documents import toml_document
 from toolkit_installer.errors import located
 from toolkit_installer.node.disk.reading import Reader
@@ -131,7 +132,7 @@ def matching(files: Reader, pattern: str) -> list[str]:
     return [place for place in places if files.own_status(place) is not None]
 
 
-_PART = re.compile(r"(?P<any>\*)|(?P<one>\?)|\[(?P<set>\^?(?:\\.|[^\]\\])+)\]|\\(?P<escaped>.)|(?P<plain>[^*?\[\\])")
+_PART = patterns.lazy(r"(?P<any>\*)|(?P<one>\?)|\[(?P<set>\^?(?:\\.|[^\]\\])+)\]|\\(?P<escaped>.)|(?P<plain>[^*?\[\\])")
 
 
 def matcher(part: str) -> re.Pattern[str]:

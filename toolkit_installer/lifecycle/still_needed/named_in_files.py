@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import posixpath
-import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from toolkit_installer import log
+from toolkit_installer import log, patterns
 from toolkit_installer.documents import mentions, toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
@@ -42,7 +41,7 @@ _LONGEST_PATH = 4096
 _PATH = PATH.split(":")
 _OUT_OF_REACH = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """The errno values of files that no engine reads either, or no engine of this user; 0: a symlink is not followed."""
-_WILDCARD = re.compile(r"[*?\[\\]")
+_WILDCARD = patterns.lazy(r"[*?\[\\]")
 _SHIM = "containerd-shim-"
 _PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
 """What engines may name without a folder, and find in their PATH."""
