@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -10,12 +11,17 @@ from typing import Final
 from toolkit_installer import late
 from toolkit_installer.node import signals
 
-_LATE: Final = (
-    *("ctypes", "psutil", "shlex", "socket", "subprocess", "tomllib"),  # named by modules of this program
-    *("inspect", "textwrap"),  # click looks at functions' texts with them, and has none to look at here
+_LATE: Final = ("ctypes", "psutil", "socket", "subprocess", "tomllib")
+"""What modules of this program name and most commands do not use."""
+_UNUSED: Final = (
+    *("inspect", "textwrap"),  # click looks at functions' texts with them, and has none to look at here; the help
+    "shlex",  # arguments that are given in one text
     *("msgspec.inspect", "msgspec.json", "msgspec.msgpack", "msgspec.toml", "msgspec.yaml"),  # its structs are used
 )
-"""What most commands name and do not use. Together they take an eighth of a start."""
+"""The same of what no change of the node uses. Together they take an eighth of a start."""
+
+_OBJECTS: Final = 50_000
+"""How many objects may come before garbage is looked for among them: what is imported stays, and is half of these."""
 
 
 def _open_standard_streams() -> None:
@@ -35,9 +41,13 @@ def _start(name: str) -> int:
     _open_standard_streams()
     # before any import that could start a thread: a thread without the mask would take the signals away
     signals.block()
+    gc.set_threshold(_OBJECTS)
     late.put_off(*_LATE)
-    with late.without("typing_extensions"):  # msgspec takes the standard library's own then, which came later
+    late.put_off(*_UNUSED, by_a_change=False)
+    # msgspec takes the standard library's own typing then, which came later; both know types that we have no values of
+    with late.without("typing_extensions"), late.unused(decimal="Decimal", uuid="UUID SafeUUID"):
         importlib.import_module("msgspec")
+        importlib.import_module("click")
     from toolkit_installer.cli import commands  # noqa: PLC0415  # see above
     from toolkit_installer.settings import Program  # noqa: PLC0415  # see above
 

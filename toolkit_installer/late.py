@@ -12,7 +12,7 @@ import contextlib
 import importlib
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,28 +26,62 @@ class StandIn(types.ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-def put_off(*names: str) -> None:
-    """Have these modules stood in for, unless they are there already."""
+_PUT_OFF: Final[dict[str, None]] = {}
+"""Modules that `load_all` imports, in their order."""
+
+
+def put_off(*names: str, by_a_change: bool = True) -> None:
+    """Have these modules stood in for, unless they are there already.
+
+    Where a change of the node uses nothing of them, `load_all` leaves them as they are.
+    """
     for name in names:
         sys.modules.setdefault(name, StandIn(name))
+    if by_a_change:
+        _PUT_OFF.update(dict.fromkeys(names))
 
 
 def load_all() -> None:
-    """Import every module that is still stood in for."""
-    for module in [each for each in sys.modules.values() if isinstance(each, StandIn)]:
+    """Import every module that is still stood in for, and that a change of the node may use."""
+    for module in [each for name in _PUT_OFF if isinstance(each := sys.modules.get(name), StandIn)]:
         _make_room(module)
         importlib.import_module(module.__name__)
 
 
+class _Named(type):
+    """The kind of `Placeholder`: what is named of it is one as well, but for what Python itself asks for."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+
+class Placeholder(metaclass=_Named):
+    """Stands for a class of a module that is not there, for whoever only names it, or has one made and unused."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Take what the class takes."""
+
+
 @contextlib.contextmanager
-def unused(name: str) -> Iterator[None]:
-    """Have a module stood in for while another is imported that names it; later imports get the real one."""
-    stand_in = StandIn(name)
-    sys.modules.setdefault(name, stand_in)
+def unused(**modules: str) -> Iterator[None]:
+    """Have modules stood in for while another is imported that names them; later imports get the real ones.
+
+    Each has a placeholder for each of the words that are given for it, which may be none. `__` in a module's name
+    stands for a dot. What else of it is used has it imported at once.
+    """
+    stand_ins = [(StandIn(name.replace("__", ".")), words.split()) for name, words in modules.items()]
+    for stand_in, words in stand_ins:
+        vars(stand_in).update(dict.fromkeys(words, Placeholder))
+        sys.modules.setdefault(stand_in.__name__, stand_in)
     try:
         yield
     finally:
-        _make_room(stand_in)
+        for stand_in, words in stand_ins:
+            _make_room(stand_in)
+            for word in words:
+                delattr(stand_in, word)
 
 
 @contextlib.contextmanager

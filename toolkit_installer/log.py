@@ -13,7 +13,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO, cast
 
-from toolkit_installer import late
+from toolkit_installer import late, patterns
 from toolkit_installer.documents import visible
 from toolkit_installer.node import streams
 from toolkit_installer.node.status_line import StatusLine
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
-_BARE: Final = re.compile(r"[A-Za-z0-9_./@^+-]+")
+_BARE: Final = patterns.lazy(r"[A-Za-z0-9_./@^+-]+")
 _QUOTED: Final = frozenset({"time", "msg"})
 _NOT_FOR_PEOPLE: Final = frozenset({"time", "level", "msg", "event", "code"})
 """What a line on a terminal has elsewhere, or not at all."""
@@ -38,6 +38,16 @@ _DEBUG, _INFO, _WARNING = 10, 20, 30
 _DIGEST: Final = 16
 """Digits of a line's digest: two lines of a few hundred that have the same are not to be feared."""
 _MOST_SAID: Final = 200
+_UNUSED_BY_STRUCTLOG: Final = {
+    "asyncio": "",
+    "uuid": "",
+    "pickle": "PicklingError",  # for coroutines, threads and copies of loggers
+    "structlog__dev": "ConsoleRenderer _has_colors set_exc_info",
+    "structlog__stdlib": "",
+    "structlog__testing": "",
+    "structlog__tracebacks": "ExceptionDictTransformer",
+}
+"""What structlog imports at once for its defaults, in place of which `configure` gives it what it needs."""
 _LISTENER: Final = "toolkit-installer"
 """The name of our handler among those of the standard library's logging."""
 
@@ -136,9 +146,8 @@ def listen() -> None:
 def _configure_structlog(renderer: _Renderer, stream: TextIO, *, debug: bool) -> None:
     import logging  # noqa: PLC0415  # see the module's own words
 
-    # structlog names asyncio at once and uses it in coroutines alone; from 3.12 on logging asks it for one's name
-    setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # 3.11 has no such name
-    with late.unused("asyncio"):
+    setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # from 3.12 on it would ask asyncio for a name
+    with late.unused(**_UNUSED_BY_STRUCTLOG):
         import structlog  # noqa: PLC0415  # see the module's own words
 
     structlog.configure(

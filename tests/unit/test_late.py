@@ -88,5 +88,8 @@ def test_a_module_that_is_kept_away_is_missing_for_that_long_unless_it_was_there
 
 def test_what_the_program_puts_off_can_be_imported() -> None:
     """A release of click or msgspec without one of these modules would have a first install fail."""
-    names = "from toolkit_installer import __main__, late\nlate.put_off(*__main__._LATE)\nlate.load_all()\n"
+    names = (
+        "from toolkit_installer import __main__, late\nlate.put_off(*__main__._LATE, *__main__._UNUSED)\n"
+        "late.load_all()\n"
+    )
     assert python(names) == ""
