@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import toolkit_installer
+from toolkit_installer.lifecycle import beforehand
 
 PACKAGE = pathlib.Path(toolkit_installer.__file__).parent
 NOT_AMID_A_CHANGE = {
@@ -43,7 +44,8 @@ def imported_by_functions(tree: ast.AST) -> Iterator[str]:
 
 def test_what_any_function_imports_is_there_before_the_node_is_changed() -> None:
     trees = [ast.parse(file.read_text()) for file in PACKAGE.rglob("*.py")]
-    late = {name for tree in trees for name in imported_by_functions(tree)} - NOT_AMID_A_CHANGE
+    late = {name for tree in trees for name in imported_by_functions(tree)}
+    late -= NOT_AMID_A_CHANGE | beforehand.OF_OTHER_COMMANDS
     assert {"docker.constants", "structlog", "toolkit_installer.lifecycle.apply"} <= late
     done = subprocess.run([sys.executable, "-c", LIST_MODULES], capture_output=True, text=True, check=True)
     assert late - set(done.stdout.split()) == set()
@@ -54,8 +56,39 @@ def test_all_of_the_program_is_there_before_the_node_is_changed_but_what_starts_
     modules = {".".join(file.parts).removesuffix(".__init__") for file in files}
     done = subprocess.run([sys.executable, "-c", LIST_MODULES], capture_output=True, text=True, check=True)
     there = set(done.stdout.split())
-    assert modules - there == OF_CHILDREN
+    assert modules - there == OF_CHILDREN | beforehand.OF_OTHER_COMMANDS
     assert "grpc" not in there
+
+
+def all_imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+
+
+def test_what_is_left_out_no_other_module_imports_at_any_time() -> None:
+    """`cli.actions` has a function for each command, and of these only its own imports what makes it."""
+    apart = {f"toolkit_installer.engines.{name}" for name in beforehand.APART}
+    for file in PACKAGE.rglob("*.py"):
+        name = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        imported = set(all_imported(ast.parse(file.read_text())))
+        if name not in beforehand.OF_OTHER_COMMANDS | {"toolkit_installer.cli.actions"}:
+            assert not imported & beforehand.OF_OTHER_COMMANDS, name
+        for package in apart:
+            inside = f"{name}.".startswith(f"{package}.")
+            assert inside or not any(f"{each}.".startswith(f"{package}.") for each in imported), name
+
+
+def test_of_the_commands_that_change_the_node_none_imports_what_is_left_out() -> None:
+    functions = {
+        node.name: set(all_imported(node))
+        for node in ast.parse((PACKAGE / "cli/actions.py").read_text()).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert not (functions["run"] | functions["uninstall"]) & beforehand.OF_OTHER_COMMANDS
+    assert any(imported & beforehand.OF_OTHER_COMMANDS for imported in functions.values())
 
 
 def test_what_dockerd_alone_is_asked_with_is_left_out_where_dockerd_is_not_asked() -> None:
@@ -64,6 +97,11 @@ def test_what_dockerd_alone_is_asked_with_is_left_out_where_dockerd_is_not_asked
         return set(done.stdout.split())
 
     whole, of_docker, of_containerd = map(there, (LIST_MODULES, OF_DOCKER, OF_CONTAINERD))
-    assert of_docker == whole
-    assert not {"docker", "requests"} & of_containerd
-    assert {name for name in whole if name.startswith("toolkit_installer")} <= of_containerd
+    left_out = {name for name in whole - of_docker if name.startswith("toolkit_installer.")}
+    assert left_out
+    assert all(f"{name}.".startswith("toolkit_installer.engines.crio.") for name in left_out)
+    assert {"docker", "requests"} <= of_docker
+    assert not {"docker", "requests", "http.client"} & of_containerd
+    left_out = {name for name in whole - of_containerd if name.startswith("toolkit_installer.")}
+    engines = ("toolkit_installer.engines.crio.", "toolkit_installer.engines.docker.")
+    assert all(f"{name}.".startswith(engines) for name in left_out)

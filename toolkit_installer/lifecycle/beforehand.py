@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Iterable
 
 import toolkit_installer
 from toolkit_installer import late, log
@@ -30,18 +31,41 @@ _OF_CHILDREN = frozenset(
 )
 """Programs of their own: they bring gRPC along, whose threads are not for the process that starts programs."""
 
+OF_OTHER_COMMANDS = frozenset(
+    {
+        *(
+            f"toolkit_installer.cli.{name}"
+            for name in ("new_file", "report", "show_detect", "show_plan", "show_status")
+        ),
+        *("toolkit_installer.lifecycle.report", "toolkit_installer.documents.bundle", "toolkit_installer.node.kernel"),
+    }
+)
+"""What commands that change nothing are made of: no other module imports any of these."""
+
+APART = (EngineName.DOCKER, EngineName.CRIO)
+"""The engines of whose packages nothing is imported but for their own sake; containerd's files others look at too."""
+
 
 @functools.cache
 def everything(engines: frozenset[EngineName] | None = None) -> None:
-    """Import all of this program, and what its functions import late. Changes nothing.
+    """Import all of this program that a change may need, and what its functions import late. Changes nothing.
 
-    `engines` are those that may have to be asked, None where that is not known: docker's own package takes a third of
-    a first install, and no other engine needs it.
+    `engines` are those that may have to be asked, None where that is not known: what docker is asked with takes a third
+    of a first install, and no other engine needs it.
     """
     log.set_up()
     found = pkgutil.walk_packages(toolkit_installer.__path__, f"{toolkit_installer.__name__}.")
-    own = [module.name for module in found if module.name not in _OF_CHILDREN]
+    others = [name for name in APART if engines is not None and name not in engines]
+    own = [module.name for module in found if not _is_left_out(module.name, others)]
     asked_with = [name for row in registry.ENGINES if engines is None or row.name in engines for name in row.asked_with]
     for name in (*own, *_OTHERS, *asked_with):
         importlib.import_module(name)
     late.load_all()
+
+
+def _is_left_out(module: str, others: Iterable[EngineName]) -> bool:
+    return (
+        module in _OF_CHILDREN
+        or module in OF_OTHER_COMMANDS
+        or any(f"{module}.".startswith(f"toolkit_installer.engines.{name}.") for name in others)
+    )
