@@ -87,6 +87,7 @@ def test_the_counts_of_a_trace_leave_out_what_failed_and_what_depends_on_the_mac
         "files opened": 1,
         "flushes": 1,
         "MB read": 1.5,
+        "system calls": 6,
     }
 
 
