@@ -42,11 +42,12 @@ check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no
 	$(BIN)/python -m tests.support.manifests
 
 # call PYTEST,N: with N workers more than there are processors; those of a short run wait now and then
-PYTEST = $(BIN)/pytest --dist loadgroup \
+# Each reads the tests as another has compiled them, whatever the environment says of that.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist loadgroup \
 	--tx "$$(($$(nproc) + $(1)))*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python"
 
 .PHONY: test
-test: .venv/installed ## the tests that need no engine and no root, in three minutes; of each sweep a part
+test: .venv/installed ## the tests that need no engine and no root, in two to three minutes; of each sweep a part
 	@$(call PYTEST,2) --quick $(ARGS)
 
 .PHONY: test-changed

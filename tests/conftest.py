@@ -32,6 +32,12 @@ def _real_start(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def few(request: pytest.FixtureRequest) -> quick.Few:
+    """Return what chooses among a test's many attempts: all, or a few with --quick."""
+    return quick.few if request.config.getoption("quick") else quick.all_of
+
+
+@pytest.fixture
 def count_instants(request: pytest.FixtureRequest) -> Callable[[int, Sequence[str]], None]:
     """Return what a test calls with how many instants it tried, and those of them that left a node broken."""
     # not by record_property, which warns where a file for CI is written (--junitxml) as well

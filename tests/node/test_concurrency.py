@@ -11,6 +11,7 @@ import pytest
 from tests.node.faults import run
 from tests.node.instants import Raced, Stopping, begin, first_to_end, race, stopping
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, PID_FILE, STORE, TOOLKIT, WAITING, FakeNode
+from tests.support.quick import Few
 
 pytestmark = pytest.mark.real_start
 
@@ -57,10 +58,10 @@ def settled(raced: list[Raced]) -> tuple[Raced, Raced]:
     ],
 )
 def test_of_two_instances_started_at_once_one_works_and_the_other_exits_4(
-    node: FakeNode, tmp_path: Path, pid_files: tuple[str, str], *, installed: bool
+    node: FakeNode, tmp_path: Path, pid_files: tuple[str, str], few: Few, *, installed: bool
 ) -> None:
     before = lasting(node)
-    for _ in range(ROUNDS):
+    for _ in few(range(ROUNDS)):
         if installed:
             assert run(node, tmp_path, "run", "--no-daemon").code == 0
         stamps = node.stamps()

@@ -32,6 +32,7 @@ from tests.support.api_server import (
     token,
 )
 from tests.support.fake_node import DAEMON_JSON, STORE, TOOLKIT, WAITING, FakeNode, Run
+from tests.support.quick import Few
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 ROUNDS = int(os.environ.get("ROUNDS", "6"))
@@ -232,8 +233,8 @@ def instants(count: int, seed: str) -> list[int]:
 
 
 @pytest.mark.parametrize("deletion", DELETIONS)
-def test_deleted_at_any_call_of_a_first_run_the_node_is_as_it_was(course: Course, deletion: str) -> None:
-    for at in instants(course.calls(), deletion):
+def test_deleted_at_any_call_of_a_first_run_the_node_is_as_it_was(course: Course, deletion: str, few: Few) -> None:
+    for at in few(instants(course.calls(), deletion), 3):
         outcome = course.until(at, DELETIONS[deletion])
         assert outcome.code == 0, outcome.output
         assert is_untouched(course.node, course.dockerd), f"call {at}\n{outcome.output}"
@@ -241,11 +242,11 @@ def test_deleted_at_any_call_of_a_first_run_the_node_is_as_it_was(course: Course
 
 @pytest.mark.parametrize("disturbance", DISTURBANCES)
 def test_disturbed_at_any_call_of_a_first_run_a_wanted_node_is_configured_or_not_begun(
-    course: Course, disturbance: str
+    course: Course, disturbance: str, few: Few
 ) -> None:
     """The run was told that the node is wanted before it changed anything: what it began it leaves configured."""
     configured = 0
-    for at in instants(course.calls(), disturbance):
+    for at in few(instants(course.calls(), disturbance), 3):
         outcome = course.until(at, DISTURBANCES[disturbance])
         assert outcome.code == 0, outcome.output
         if "The DaemonSet wants this node" in outcome.output and "The node is configured" in outcome.output:
@@ -258,11 +259,13 @@ def test_disturbed_at_any_call_of_a_first_run_a_wanted_node_is_configured_or_not
 
 
 @pytest.mark.parametrize("disturbance", DISTURBANCES)
-def test_disturbed_at_any_call_of_an_update_a_wanted_node_stays_configured(course: Course, disturbance: str) -> None:
+def test_disturbed_at_any_call_of_an_update_a_wanted_node_stays_configured(
+    course: Course, disturbance: str, few: Few
+) -> None:
     count = course.calls()
     done = run(course.node, course.folder, "run", "--no-daemon", *FLAGS)
     assert done.code == 0, done.output
-    for at in instants(count // 4, disturbance):
+    for at in few(instants(count // 4, disturbance), 3):
         outcome = course.until(at, DISTURBANCES[disturbance])
         assert outcome.code == 0, outcome.output
         assert is_configured(course.node, course.dockerd), f"call {at}\n{outcome.output}"

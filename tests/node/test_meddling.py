@@ -17,6 +17,7 @@ from tests.node.faults import Outcome, run
 from tests.node.instants import Deed, numbers_of
 from tests.node.sweeps import warm
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
+from tests.support.quick import Few
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,11 +211,13 @@ def check_gone(bench: Bench, node: FakeNode, before: dict[str, object], deed: Ac
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_what_somebody_writes_at_any_instant_of_an_install_stays_and_gets_the_handlers(bench: Bench, deed: Act) -> None:
+def test_what_somebody_writes_at_any_instant_of_an_install_stays_and_gets_the_handlers(
+    bench: Bench, deed: Act, few: Few
+) -> None:
     setting = bench.setting
     whole = bench.run(bench.node(), "run")
     written = numbers_of(whole, f".{os.path.basename(setting.path)}.toolkit-installer.swap")[-1]
-    for at in bench.instants(whole, deed):
+    for at in few(bench.instants(whole, deed), 8):
         node = bench.node()
         before = rest(node, setting)
         done = bench.run(node, "run", at, deed)
@@ -230,12 +233,14 @@ def test_what_somebody_writes_at_any_instant_of_an_install_stays_and_gets_the_ha
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_what_somebody_writes_at_any_instant_of_a_cleanup_stays_and_loses_the_handlers(bench: Bench, deed: Act) -> None:
+def test_what_somebody_writes_at_any_instant_of_a_cleanup_stays_and_loses_the_handlers(
+    bench: Bench, deed: Act, few: Few
+) -> None:
     setting = bench.setting
     node = bench.node()
     bench.run(node, "run")
     whole = bench.run(node, "uninstall")
-    for at in bench.instants(whole, deed):
+    for at in few(bench.instants(whole, deed), 8):
         node = bench.node()
         before = rest(node, setting)
         bench.run(node, "run")
@@ -247,7 +252,7 @@ def test_what_somebody_writes_at_any_instant_of_a_cleanup_stays_and_loses_the_ha
 @pytest.mark.parametrize("command", ["run", "uninstall"])
 @pytest.mark.parametrize("deed", BLOCKING)
 def test_what_is_no_file_any_more_is_refused_by_name_and_all_is_well_once_it_is_one(
-    bench: Bench, deed: Act, command: str
+    bench: Bench, deed: Act, command: str, few: Few
 ) -> None:
     setting = bench.setting
     node = bench.node()
@@ -255,7 +260,7 @@ def test_what_is_no_file_any_more_is_refused_by_name_and_all_is_well_once_it_is_
     if command == "uninstall":
         whole = bench.run(node, "uninstall")
     written = numbers_of(whole, f".{os.path.basename(setting.path)}.toolkit-installer.swap")[-1]
-    for at in bench.instants(whole, deed):
+    for at in few(bench.instants(whole, deed), 8):
         node = bench.node()
         before = node.snapshot()
         if command == "uninstall":

@@ -10,19 +10,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Protocol, TypeVar
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
+_FEW = "few"
 _SETTINGS = "_hypothesis_internal_use_settings"
 EXAMPLES = 25
 """How many examples hypothesis tries of a rule; all are as many as the rule asks for, 100 where it asks for none."""
+ATTEMPTS = 5
+"""How often a test tries what it else tries at many instants, unless it says how often."""
+T = TypeVar("T")
 
 SWEEPS: Mapping[str, Sequence[str]] = {
     "tests/node/test_every_instant.py": ("crio-down-first install", "crio-down", "crio-down-amid the toolkit-run"),
     "tests/node/test_every_instant_named.py": ("uninstall-containerd", "error-uninstall-containerd"),
     "tests/node/test_every_error.py": ("EIO-uninstall-containerd", "full-uninstall-containerd"),
-    "tests/node/test_order.py": ("docker-*", "docker", "containerd-first install", "crio-down-first install"),
+    "tests/node/test_order.py": ("docker-[!d]*", "docker", "containerd-first install", "crio-down-first install"),
     "tests/node/test_meddling.py": ("containerd-amends", "containerd-makes_a_folder-run", "docker", "containerd"),
     "tests/node/test_kills.py": ("docker", "containerd-True"),
     "tests/node/test_random_drift.py": ("cleanup",),
@@ -32,18 +37,20 @@ SWEEPS: Mapping[str, Sequence[str]] = {
 Every test of a sweep has at least one. Those that have no IDs are tried.
 """
 
-WHOLE = frozenset({"tests/node/test_commands.py", "tests/node/test_install_and_cleanup.py"})
-"""Files of tests/node of which every test is tried."""
-
-STEP = 6
+STEP = 8
 """Of all others the first test is tried, and every so many after it."""
+_SECOND = ("commands", "install_and_cleanup")
+_TWELFTH = (
+    *("bad_input", "cdi", "concurrency", "crio_kills", "crio_pods", "deleted_while_starting", "distributions"),
+    *("never_worse", "receipt_trouble", "standard_streams", "still_named", "waking", "warm_start", "without_gpu"),
+)
+_SIXTEENTH = ("cleanup_auto", "corpus", "crio_live", "drift", "hanging", "hostile_node")
 STEPS: Mapping[str, int] = {
-    **{f"tests/node/test_{name}.py": 8 for name in ("cdi", "concurrency", "crio_live", "deleted_while_starting")},
-    **{f"tests/node/test_{name}.py": 8 for name in ("distributions", "hanging", "standard_streams", "still_named")},
-    **{f"tests/node/test_{name}.py": 8 for name in ("crio_kills", "crio_pods", "waking", "warm_start", "without_gpu")},
-    **{f"tests/node/test_{name}.py": 16 for name in ("cleanup_auto", "corpus", "drift", "hostile_node")},
+    **{f"tests/node/test_{name}.py": 2 for name in _SECOND},
+    **{f"tests/node/test_{name}.py": 12 for name in _TWELFTH},
+    **{f"tests/node/test_{name}.py": 16 for name in _SIXTEENTH},
 }
-"""But of these, where one test takes long, or there are many of a kind."""
+"""But of these, where what most people see is tried, one test takes long, or there are many of a kind."""
 _SAMPLED = "tests/node/"
 
 
@@ -56,7 +63,7 @@ def exhaustive(items: Sequence[pytest.Item]) -> list[pytest.Item]:
         if file in SWEEPS:
             quick = _is_named(item)
         else:
-            quick = not file.startswith(_SAMPLED) or file in WHOLE or numbers[file] % STEPS.get(file, STEP) == 0
+            quick = not file.startswith(_SAMPLED) or numbers[file] % STEPS.get(file, STEP) == 0
             numbers[file] += 1
         if not quick:
             left_out.append(item)
@@ -66,7 +73,27 @@ def exhaustive(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 def whole(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the tests of which `make test` tries all there is: no cell and no example is left for later."""
     left_out = {item.nodeid for item in exhaustive(items)}
-    return [item for item in items if item.nodeid not in left_out and not _is_rule(item)]
+    return [item for item in items if item.nodeid not in left_out and not _is_rule(item) and not _tries_few(item)]
+
+
+class Few(Protocol):
+    """What tests take as the fixture `few` that try something again and again: `make test` does so less often."""
+
+    def __call__(self, attempts: Sequence[T], /, most: int = ATTEMPTS) -> Sequence[T]:
+        """Return the attempts, or `most` of them, at even distances, with the first and the last."""
+
+
+def few(attempts: Sequence[T], /, most: int = ATTEMPTS) -> Sequence[T]:
+    """Return `most` of these attempts."""
+    last = len(attempts) - 1
+    if last < most:
+        return attempts
+    return [attempts[round(number * last / (most - 1))] for number in range(most)]
+
+
+def all_of(attempts: Sequence[T], /, most: int = ATTEMPTS) -> Sequence[T]:  # noqa: ARG001  # as `few` has it
+    """Return all of them."""
+    return attempts
 
 
 def limit(item: pytest.Item) -> None:
@@ -82,7 +109,7 @@ def limit(item: pytest.Item) -> None:
 def wrong_with(items: Sequence[pytest.Item]) -> list[str]:
     """Return in words what is wrong with the tables above, in the light of all tests."""
     files = {_file(item) for item in items}
-    wrong = [f"there is no {file}" for file in (*SWEEPS, *WHOLE, *STEPS) if file not in files]
+    wrong = [f"there is no {file}" for file in (*SWEEPS, *STEPS) if file not in files]
     for file, patterns in SWEEPS.items():
         within = [item for item in items if _file(item) == file]
         ids = [cell for item in within if (cell := _cell(item)) is not None]
@@ -96,6 +123,11 @@ def _is_rule(item: pytest.Item) -> bool:
     """Tell whether hypothesis tries examples of a test."""
     function = getattr(item, "obj", None)
     return function is not None and is_hypothesis_test(function)
+
+
+def _tries_few(item: pytest.Item) -> bool:
+    """Tell whether a test takes the fixture, and is to be run once more with all attempts."""
+    return _FEW in getattr(item, "fixturenames", ())
 
 
 def _is_named(item: pytest.Item) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 from collections.abc import Iterator
@@ -46,7 +47,10 @@ def _calls() -> Iterator[tuple[str, ast.Call]]:
                 yield f"{path.relative_to(_PROJECT)}:{node.lineno}", node
 
 
-CALLS = dict(_calls())
+@functools.cache
+def calls() -> dict[str, ast.Call]:
+    """Return each call that logs a line, by where it stands."""
+    return dict(_calls())
 
 
 def _key(call: ast.Call) -> ast.expr | None:
@@ -57,26 +61,26 @@ def _said() -> set[tuple[str, str]]:
     """Return event and words of each line, but for those that end a failed run."""
     return {
         (str(key.value), _words(call.args[0]))
-        for call in CALLS.values()
+        for call in calls().values()
         if isinstance(key := _key(call), ast.Constant) and key.value != ExitCode.BUG.event
     }
 
 
-@pytest.mark.parametrize("place", CALLS)
-def test_a_line_has_a_name(place: str) -> None:
-    key = _key(CALLS[place])
-    if ast.unparse(CALLS[place].args[0]) == "error.reason":  # of a run that fails: the exit code's
-        assert key is not None
-        assert ast.unparse(key) == "code.event"
-    else:
-        assert isinstance(key, ast.Constant), "a line without `key` cannot be alerted on"
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", str(key.value))
+def test_each_line_has_a_name() -> None:
+    for place, call in calls().items():
+        key = _key(call)
+        if ast.unparse(call.args[0]) == "error.reason":  # of a run that fails: the exit code's
+            assert key is not None, place
+            assert ast.unparse(key) == "code.event", place
+        else:
+            assert isinstance(key, ast.Constant), f"{place}: a line without `key` cannot be alerted on"
+            assert re.fullmatch(r"[a-z]+(-[a-z]+)*", str(key.value)), place
 
 
 def test_every_line_is_found_by_this_test() -> None:
     sources = "".join(path.read_text() for path in (_PROJECT / "toolkit_installer").rglob("*.py"))
     written = len(re.findall(r"\blog\.get\(\)\.(?:info|warning|error)\(", sources))
-    assert written == len(CALLS) > 100
+    assert written == len(calls()) > 100
     assert not re.findall(r"\blog\.get\(\)\.(?!info|warning|error|debug)\w+", sources)
 
 

@@ -25,7 +25,6 @@ def item(nodeid: str, obj: Any = None) -> Any:
 @pytest.fixture(autouse=True)
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "SWEEPS", {SWEEP: ("docker-*",)})
-    monkeypatch.setattr(quick, "WHOLE", frozenset({"tests/node/test_whole.py"}))
     monkeypatch.setattr(quick, "STEPS", {"tests/node/test_long.py": 3})
     monkeypatch.setattr(quick, "STEP", 2)
 
@@ -41,7 +40,7 @@ def test_of_a_sweep_the_named_cells_are_tried_and_what_has_no_cells() -> None:
     assert tried(*names) == [names[0], names[2]]
 
 
-@pytest.mark.parametrize("file, every", [("node/test_long.py", 3), ("node/test_any.py", 2), ("node/test_whole.py", 1)])
+@pytest.mark.parametrize("file, every", [("node/test_long.py", 3), ("node/test_any.py", 2)])
 def test_of_other_files_every_so_many_tests_are_tried_from_the_first_on(file: str, every: int) -> None:
     names = [f"tests/{file}::test_number_{number}" for number in range(7)]
     # between those of another file, as xdist sorts them
@@ -66,6 +65,21 @@ def test_what_is_left_for_later_and_what_is_tried_whole_are_all_there_is() -> No
     assert not [each for each in later if each in tried_whole]
 
 
+@pytest.mark.parametrize(
+    "count, expected", [(0, []), (5, [0, 1, 2, 3, 4]), (9, [0, 2, 4, 6, 8]), (100, [0, 25, 50, 74, 99])]
+)
+def test_of_many_attempts_some_are_tried_from_the_first_to_the_last(count: int, expected: list[int]) -> None:
+    assert list(quick.few(range(count))) == expected
+    assert list(quick.all_of(range(count))) == list(range(count))
+
+
+def test_what_tries_few_is_tried_once_more_with_all() -> None:
+    trying, other = item("tests/unit/test_it.py::test_trying"), item("tests/unit/test_it.py::test_other")
+    trying.fixturenames, other.fixturenames = ["few", "tmp_path"], ["tmp_path"]
+    assert quick.exhaustive([trying, other]) == []
+    assert quick.whole([trying, other]) == [other]
+
+
 def test_of_the_unit_tests_all_are_tried() -> None:
     names = [f"tests/unit/test_it.py::test_it[{number}]" for number in range(5)]
     assert tried(*names) == names
@@ -74,11 +88,10 @@ def test_of_the_unit_tests_all_are_tried() -> None:
 def test_a_table_that_does_not_fit_the_tests_is_found() -> None:
     fitting = [
         item(f"{SWEEP}::test_it[docker-run]"),
-        item("tests/node/test_whole.py::test_it"),
         item("tests/node/test_long.py::test_it"),
     ]
     assert quick.wrong_with(fitting) == []
-    assert quick.wrong_with(fitting[:2]) == ["there is no tests/node/test_long.py"]
+    assert quick.wrong_with(fitting[:1]) == ["there is no tests/node/test_long.py"]
     other = item(f"{SWEEP}::test_it[crio-run]")
     assert quick.wrong_with([other, *fitting[1:]]) == [
         f"{SWEEP} has no 'docker-*'",
