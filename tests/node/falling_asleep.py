@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.fake_node import PID_FILE, STORE
-from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.lifecycle import idling
 from toolkit_installer.node import locks, signals
 from toolkit_installer.node.node import Node
 
@@ -28,7 +28,7 @@ def main() -> None:
         content = content.replace(name, str(fd))
     state = os.memfd_create("toolkit-installer-state", 0)
     os.write(state, content.replace("\n", "\0").encode())
-    os.environ[idle_process.RESUME] = f"{state}:{events}"
+    os.environ[idling.RESUME] = f"{state}:{events}"
     os.execv(program[0], program)  # noqa: S606  # no shell
 
 

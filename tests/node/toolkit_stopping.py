@@ -14,7 +14,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.lifecycle import idling
 from toolkit_installer.node import signals
 
 LOOK_SECONDS = 0.1
@@ -39,7 +39,7 @@ class Clock:
 
 def main() -> int:
     phase, call, *arguments = sys.argv[1:]
-    woken = idle_process.RESUME in os.environ
+    woken = idling.RESUME in os.environ
     signals.block()
     from tests.node.faults import faulty  # noqa: PLC0415  # nothing may start a thread before the signals are blocked
     from tests.node.instants import Halt  # noqa: PLC0415  # see above

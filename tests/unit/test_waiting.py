@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.kubernetes.standing import Standing
-from toolkit_installer.lifecycle import idle_process, wait
+from toolkit_installer.lifecycle import idling, wait
 from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -63,7 +64,7 @@ class Fields:
         with pytest.raises(Replaced) as caught:
             wait.wait(self.pid_file, None, watched, remembered, later=later)
         self.fd = int(caught.value.args[-1])
-        return os.pread(self.fd, idle_process.LIMIT, 0).decode().split("\0")  # what reads it in earnest closes it
+        return os.pread(self.fd, idling.LIMIT, 0).decode().split("\0")  # what reads it in earnest closes it
 
 
 def waited(seconds: float, later: float | None, watched: list[tuple[str, str, str]]) -> str:
@@ -72,7 +73,7 @@ def waited(seconds: float, later: float | None, watched: list[tuple[str, str, st
     pid = os.fork()
     if pid == 0:
         try:
-            os.write(theirs, idle_process.wait(seconds, later, watched).encode())
+            os.write(theirs, idling.wait(seconds, later, watched).encode())
         finally:
             os._exit(0)
     os.close(theirs)
@@ -84,13 +85,13 @@ def waited(seconds: float, later: float | None, watched: list[tuple[str, str, st
 
 def test_what_is_remembered_is_known_again(fields: Fields, monkeypatch: pytest.MonkeyPatch) -> None:
     fields.of(REMEMBERED, later=True)
-    monkeypatch.setenv(idle_process.RESUME, f"{fields.fd}:DRIFT,DRIVER")
+    monkeypatch.setenv(idling.RESUME, f"{fields.fd}:DRIFT,DRIVER")
     woken = wait.resumed()
     assert woken is not None
     command = (sys.executable, *sys.orig_argv[1:])
     assert woken.remembered == msgspec.structs.replace(REMEMBERED, command=command)
     assert (woken.pid_fd, woken.pid_path) == (fields.pid_file.fd, fields.pid_file.path)
-    assert woken.events == {idle_process.DRIFT, idle_process.DRIVER}
+    assert woken.events == {idling.DRIFT, idling.DRIVER}
     assert wait.resumed() is None
 
 
@@ -109,21 +110,21 @@ def test_a_node_that_may_not_be_configured_yet_is_asked_for_sooner(fields: Field
 
 
 def test_where_all_is_known_nobody_is_woken_without_an_event(fields: Fields) -> None:
-    told = fields.of(REMEMBERED, later=False, watched=((idle_process.DRIFT, "/etc/a", "1"),))
+    told = fields.of(REMEMBERED, later=False, watched=((idling.DRIFT, "/etc/a", "1"),))
     assert told[2] == ""
-    assert idle_process.Told(told).watched == [(idle_process.DRIFT, "/etc/a", "1")]
-    assert idle_process.Told(told).later is None
+    assert idling.Told(told).watched == [(idling.DRIFT, "/etc/a", "1")]
+    assert idling.Told(told).later is None
 
 
 def test_all_that_changed_is_told(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    same = idle_process.identity(str(file))
+    same = idling.identity(str(file))
     watched = [
-        (idle_process.ENGINE, str(file), same),
-        (idle_process.DRIVER, str(file), "another"),
-        (idle_process.DRIFT, "/absent", "there"),
-        (idle_process.DRIFT, str(file), "another"),
+        (idling.ENGINE, str(file), same),
+        (idling.DRIVER, str(file), "another"),
+        (idling.DRIFT, "/absent", "there"),
+        (idling.DRIFT, str(file), "another"),
     ]
     assert waited(0.01, None, watched) == "DRIFT,DRIVER"
 
@@ -131,8 +132,8 @@ def test_all_that_changed_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [0.01, 1000.0])
 @pytest.mark.parametrize("files", [0, 1])
 def test_it_is_woken_in_time_whether_it_looks_at_files_or_not(seconds: float, files: int) -> None:
-    unchanged = [(idle_process.DRIFT, "/absent", idle_process.identity("/absent"))] * files
-    assert waited(seconds, 0.05, unchanged) == idle_process.LATER
+    unchanged = [(idling.DRIFT, "/absent", idling.identity("/absent"))] * files
+    assert waited(seconds, 0.05, unchanged) == idling.LATER
 
 
 # --- what other packages wrote, and what nobody wrote ---
@@ -165,23 +166,19 @@ def words() -> list[str]:
 SAID = {"answered": ["Node"], "driver": [list(MOVED)], "driver_away": True, "tries": 3}
 STOOD = {"bare": True, "held": False, "wanted": True, "namespace": False, "accepted": list(STANDING.accepted)}
 STATES = {
-    "first": Written(
-        written({}, "30.0", *words(), *DRIFTED), Remembered(known=False), [(idle_process.DRIFT, *DRIFTED)]
-    ),
+    "first": Written(written({}, "30.0", *words(), *DRIFTED), Remembered(known=False), [(idling.DRIFT, *DRIFTED)]),
     "first, which looked at nothing": Written(
         written({}, "", *words(), *DRIFTED), Remembered(known=False), [], seconds=0.0
     ),
     "with the answers": Written(
         written({"answered": ["DaemonSet", "Node"]}, "30.0", *words(), *DRIFTED),
         Remembered(("DaemonSet", "Node"), known=False),
-        [(idle_process.DRIFT, *DRIFTED)],
+        [(idling.DRIFT, *DRIFTED)],
     ),
     "with the driver": Written(
-        written(
-            {"remembered": SAID}, "30.0", "240.0", *words(), idle_process.DRIFT, *DRIFTED, idle_process.DRIVER, *MOVED
-        ),
+        written({"remembered": SAID}, "30.0", "240.0", *words(), idling.DRIFT, *DRIFTED, idling.DRIVER, *MOVED),
         Remembered(("Node",), (MOVED,), driver_away=True, tries=3),
-        [(idle_process.DRIFT, *DRIFTED), (idle_process.DRIVER, *MOVED)],
+        [(idling.DRIFT, *DRIFTED), (idling.DRIVER, *MOVED)],
         later=240.0,
     ),
     "of version 4": Written(
@@ -190,18 +187,16 @@ STATES = {
             "30.0",
             "",
             *words(),
-            idle_process.DRIFT,
+            idling.DRIFT,
             *DRIFTED,
         ),
         Remembered(("Node",), (MOVED,), driver_away=True, tries=3, command=tuple(COMMAND)),
-        [(idle_process.DRIFT, *DRIFTED)],
+        [(idling.DRIFT, *DRIFTED)],
     ),
     "of version 5": Written(
-        written(
-            {"version": 5, "remembered": SAID | {"standing": STOOD}}, "30.0", "", *words(), idle_process.DRIFT, *DRIFTED
-        ),
+        written({"version": 5, "remembered": SAID | {"standing": STOOD}}, "30.0", "", *words(), idling.DRIFT, *DRIFTED),
         Remembered(("Node",), (MOVED,), driver_away=True, tries=3, standing=STANDING),
-        [(idle_process.DRIFT, *DRIFTED)],
+        [(idling.DRIFT, *DRIFTED)],
     ),
     "of version 5, damaged": Written(
         written({"version": 5, "remembered": SAID | {"standing": STOOD | {"held": "no"}}}, "30.0", "", *words()),
@@ -224,7 +219,7 @@ def woken_by(content: bytes, events: str = "SIGTERM") -> Iterator[None]:
     try:
         os.write(fd, content)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setenv(idle_process.RESUME, f"{fd}:{events}")
+            patched.setenv(idling.RESUME, f"{fd}:{events}")
             yield
     finally:
         with contextlib.suppress(OSError):  # what reads it closes it
@@ -260,7 +255,7 @@ def test_the_state_of_any_package_hands_its_locks_over_and_what_of_the_rest_is_u
 
 @every_state
 def test_the_idle_process_understands_what_any_package_told_it(state: Written) -> None:
-    told = idle_process.Told(state.fields)
+    told = idling.Told(state.fields)
     assert told.watched == state.watched
     assert (told.seconds, told.later) == (state.seconds, state.later)
     assert told.commands == [("", COMMAND)]
@@ -312,10 +307,10 @@ def test_locks_that_a_state_does_not_tell_of_are_found_by_what_they_lock(tmp_pat
 def test_a_variable_that_names_no_state_is_a_fresh_start(
     value: str, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
-    monkeypatch.setenv(idle_process.RESUME, value)
+    monkeypatch.setenv(idling.RESUME, value)
     assert wait.resumed() is None
     assert "it starts anew" in logged.getvalue()
-    assert idle_process.RESUME not in os.environ
+    assert idling.RESUME not in os.environ
 
 
 def test_a_variable_that_names_somebody_elses_descriptor_is_a_fresh_start(
@@ -325,7 +320,7 @@ def test_a_variable_that_names_somebody_elses_descriptor_is_a_fresh_start(
     os.write(fd, STATES["first"].fields[0].encode())
     other = os.memfd_create("another-state", 0)
     for each in (fd, other):
-        monkeypatch.setenv(idle_process.RESUME, f"{each}:SIGTERM")
+        monkeypatch.setenv(idling.RESUME, f"{each}:SIGTERM")
         assert wait.resumed() is None
         os.fstat(each)  # it is still open, as it is not ours
         os.close(each)
@@ -340,17 +335,17 @@ def test_the_next_command_is_taken_where_the_first_cannot_be(tmp_path: Path, mon
 
     script = tmp_path / "script"
     first, second = ["/bin/python3", "-I", str(script), "run"], ["/bin/python3", "-m", "toolkit_installer"]
-    assert str(script) in idle_process.become([(str(script), first), (str(script), second)])
+    assert str(script) in idling.become([(str(script), first), (str(script), second)])
     monkeypatch.setattr(os, "execv", execute)
     for expected in (second, first):
         with pytest.raises(Replaced) as caught:
-            idle_process.become([(str(script), first), ("", second)])
+            idling.become([(str(script), first), ("", second)])
         assert list(caught.value.args) == expected
         script.touch()
 
 
 def test_a_program_of_somebody_elses_is_started_as_it_was(fields: Fields) -> None:
-    told = idle_process.Told(fields.of(REMEMBERED, later=False))  # here it is pytest's
+    told = idling.Told(fields.of(REMEMBERED, later=False))  # here it is pytest's
     ((_, command),) = told.commands
     assert command == [sys.executable, *sys.orig_argv[1:]]
 
@@ -358,15 +353,30 @@ def test_a_program_of_somebody_elses_is_started_as_it_was(fields: Fields) -> Non
 def test_a_folder_that_ends_in_a_slash_is_watched_for_the_names_in_it(tmp_path: Path) -> None:
     """The folders of a sysfs have no time of change of their own."""
     place = f"{tmp_path}/"
-    seen = [idle_process.identity(place)]
+    seen = [idling.identity(place)]
     for name in ("b", "a"):
         (tmp_path / name).touch()
-        seen.append(idle_process.identity(place))
+        seen.append(idling.identity(place))
     os.utime(tmp_path, (1, 1))
-    assert idle_process.identity(place) == seen[-1]
+    assert idling.identity(place) == seen[-1]
     (tmp_path / "b").unlink()
     (tmp_path / "a").unlink()
     tmp_path.rmdir()
-    seen.append(idle_process.identity(place))
+    seen.append(idling.identity(place))
     assert len(set(seen)) == len(seen)
-    assert waited(0.0, None, [(idle_process.GPU, place, seen[0])]) == idle_process.GPU
+    assert waited(0.0, None, [(idling.GPU, place, seen[0])]) == idling.GPU
+
+
+def test_the_idle_process_imports_nothing_but_what_any_start_of_the_interpreter_does() -> None:
+    """It runs for months on each node: whatever it imports more is memory that nobody has."""
+    text = (
+        "import os, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "before = set(sys.modules)\n"
+        "import idling\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    folder = os.path.dirname(idling.__file__)
+    command = [sys.executable, "-I", "-S", "-c", text, folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["idling"]

@@ -99,7 +99,7 @@ def find_usable_gpus(node: Node, toolkit: ToolkitSettings) -> Gpus:
 def signs(node: Node) -> tuple[str, ...]:
     """Return paths, in the installer's mount namespace, some of which change when a GPU comes.
 
-    Those that end in a slash are folders, which change when an entry comes or goes (idle_process.identity).
+    Those that end in a slash are folders, which change when an entry comes or goes (idling.identity).
     """
     folders = (_PCI, *(posixpath.join(_PCI_DRIVERS, name) for name in _FOR_MACHINES))
     devices = [posixpath.join("/dev", name) for name in _DEVICES]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolkit_installer import log
 from toolkit_installer.engines.common import serving
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.lifecycle import idling
 from toolkit_installer.lifecycle.files import intact
 from toolkit_installer.lifecycle.files.intact import Damage
 from toolkit_installer.lifecycle.prepare import prepare
@@ -38,7 +38,7 @@ class DriftWatch:
             return []
         paths = [*receipt.file_paths(), *(f"{receipt.toolkit_folder}/{name}" for name in receipt.toolkit_files)]
         places = map(self._node.root.outside, paths)
-        return [(idle_process.DRIFT, place, idle_process.identity(place)) for place in places]
+        return [(idling.DRIFT, place, idling.identity(place)) for place in places]
 
     def look(self, receipt: Receipt | None) -> bool:
         """Tell whether any of these files is not as it was written, and say so. Raises NodeError, Stopped."""

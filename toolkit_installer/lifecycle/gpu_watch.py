@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from toolkit_installer import log
 from toolkit_installer.driver import gpus
-from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.lifecycle import idling
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.settings import Settings, WithoutGpu
@@ -25,7 +25,7 @@ class GpuWatch:
         self.idle = False
         """The node is left alone, and the log says so."""
         self.watched: tuple[tuple[str, str], ...] = ()
-        """Paths that change when a GPU comes, with their identities (idle_process.identity) from before the look."""
+        """Paths that change when a GPU comes, with their identities (idling.identity) from before the look."""
 
     def leaves_alone(self, receipt: Receipt | None) -> bool:
         """Tell whether the run is to change nothing. What is installed already is looked after, with or without a GPU.
@@ -70,4 +70,4 @@ class GpuWatch:
 
 def identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return the paths, each with its identity as the idle process will compare it."""
-    return tuple((path, idle_process.identity(path)) for path in paths)
+    return tuple((path, idling.identity(path)) for path in paths)

@@ -11,7 +11,7 @@ from toolkit_installer import log
 from toolkit_installer.driver import roots
 from toolkit_installer.errors import SIGNALLED, DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.standing import Standing
-from toolkit_installer.lifecycle import gpu_watch, idle_process, wait
+from toolkit_installer.lifecycle import gpu_watch, idling, wait
 from toolkit_installer.lifecycle.converge import Converger
 from toolkit_installer.lifecycle.drift_report import DriftWatch
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
@@ -74,19 +74,19 @@ class Instance:
         return self._go_on()
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
-        """Go on after the idle process was woken by `events`, a signal's name among them or those of `idle_process`."""
+        """Go on after the idle process was woken by `events`, a signal's name among them or those of `idling`."""
         self._recall(remembered)
-        if events == {idle_process.LATER}:
+        if events == {idling.LATER}:
             log.only_news(remembered.said)
         if self._gpus.idle:  # whatever it was woken for: it is known only once it was looked at again
             self.attention.again = True
-        if idle_process.DRIFT in events:
+        if idling.DRIFT in events:
             self._drifted()
         self._readiness.stopped = remembered.engine_stopped
-        self._readiness.engine_changed = remembered.engine_stopped or idle_process.ENGINE in events
-        if idle_process.DRIVER in events:
+        self._readiness.engine_changed = remembered.engine_stopped or idling.ENGINE in events
+        if idling.DRIVER in events:
             self._look_for_driver("its files changed")
-        if idle_process.LATER in events:
+        if idling.LATER in events:
             self._tries = remembered.tries + 1
             self._ask_again()
             if self._converger.driver_away:
@@ -250,8 +250,8 @@ class Instance:
         if watched and not self._drift.told and self._drifted():
             return
         watched += self._readiness.watched(receipt, self._converger.processes)
-        watched += [(idle_process.DRIVER, *each) for each in self._driver]
-        watched += [(idle_process.GPU, *each) for each in self._gpus.watched]
+        watched += [(idling.DRIVER, *each) for each in self._driver]
+        watched += [(idling.GPU, *each) for each in self._gpus.watched]
         log.get().info("Waiting for signal", key="waiting")
         unknown = self._converger.driver_away or (self._question is not None and not self._question.standing.wanted)
         unknown |= self._readiness.stopped

@@ -10,7 +10,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.common import answering, serving
-from toolkit_installer.lifecycle import drift_report, idle_process, ready_file
+from toolkit_installer.lifecycle import drift_report, idling, ready_file
 from toolkit_installer.lifecycle.plan import mismatches
 from toolkit_installer.lifecycle.ready_file import Marker
 from toolkit_installer.node.node import Node
@@ -19,7 +19,7 @@ from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.settings import EngineName, OnDrift, Settings
 
 Watched = tuple[tuple[str, str, str], ...]
-"""Events, paths in the installer's mount namespace, and their identities (idle_process.identity)."""
+"""Events, paths in the installer's mount namespace, and their identities (idling.identity)."""
 
 
 class Readiness:
@@ -113,7 +113,7 @@ def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
 def _socket_of(node: Node, engine: EngineRecord) -> tuple[str, str, str]:
     """Return what changes with an engine's socket. Raises NodeError."""
     socket = node.root.outside(node.files.canonical(engine.socket))
-    return idle_process.ENGINE, socket, idle_process.identity(socket)
+    return idling.ENGINE, socket, idling.identity(socket)
 
 
 def _process_of(process: Process | None) -> list[tuple[str, str, str]]:
@@ -124,4 +124,4 @@ def _process_of(process: Process | None) -> list[tuple[str, str, str]]:
     if process is None:
         return []
     place = f"/proc/{process.pid}"
-    return [(idle_process.ENGINE, place, idle_process.identity(place) if os.path.exists(place) else "")]
+    return [(idling.ENGINE, place, idling.identity(place) if os.path.exists(place) else "")]

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.lifecycle import idle_process, waiting_state
+from toolkit_installer.lifecycle import idling, waiting_state
 from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.locks import PidFile
@@ -31,7 +31,7 @@ _LONGEST_NUMBER = 9
 """Digits of a descriptor, far more than it has."""
 _SHOWN = 100
 
-_WAITER = os.path.realpath(idle_process.__file__)
+_WAITER = os.path.join(os.path.dirname(os.path.realpath(idling.__file__)), "idle_process.py")
 _MAIN = os.path.join(os.path.dirname(os.path.dirname(_WAITER)), "__main__.py")
 """Both are looked at when the program starts, as `interpreter` does."""
 
@@ -51,7 +51,7 @@ _ENTRY = _entry()
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """What the installer was woken for (a signal's name, or events of `idle_process`), and the locks that it held.
+    """What the installer was woken for (a signal's name, or events of `idling`), and the locks that it held.
 
     `pid_fd` and `lock_fd` are None where the state does not say, or says what cannot be; `held` finds them all the
     same.
@@ -75,7 +75,7 @@ def wait(
 ) -> None:
     """Replace this program by the idle one, same PID, locks kept, signals still blocked. Does not return.
 
-    `watched` are events, paths in the installer's mount namespace, and the paths' identities as `idle_process` has
+    `watched` are events, paths in the installer's mount namespace, and the paths' identities as `idling` has
     them: they are compared every 30 s. With `later` the installer is woken in any case, first after 30 s, then after
     longer and longer pauses of up to 10 min; a run that may not change the node yet after 2 s, and 2 min at most.
     """
@@ -119,7 +119,7 @@ def resumed() -> Resumed | None:
     The state may be another package's, or damaged: the events are returned all the same, and of the rest what is
     understood.
     """
-    text = os.environ.pop(idle_process.RESUME, "")
+    text = os.environ.pop(idling.RESUME, "")
     if not text:
         return None
     number, _, events = text.partition(":")
@@ -128,11 +128,11 @@ def resumed() -> Resumed | None:
         log.get().warning(
             "The environment says that this is a run that was woken, and there is nothing of one: it starts anew",
             key="resume-without-state",
-            variable=idle_process.RESUME,
+            variable=idling.RESUME,
             value=text[:_SHOWN],
         )
         return None
-    memory = waiting_state.memory(os.pread(fd, idle_process.LIMIT, 0))
+    memory = waiting_state.memory(os.pread(fd, idling.LIMIT, 0))
     os.close(fd)
     path = memory.get("pid_path")
     folders = memory.get("pid_folders")

@@ -9,7 +9,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.kubernetes.standing import Standing
-from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.lifecycle import idling
 from toolkit_installer.node import descriptors
 
 VERSION = 5
@@ -28,7 +28,7 @@ class Remembered(msgspec.Struct, frozen=True):
     answered: tuple[str, ...] = ()
     """What the Kubernetes API server has answered for: what the packages before version 5 went by."""
     driver: tuple[tuple[str, str], ...] = ()
-    """Paths that change with the driver, with their identities (idle_process.identity) from before the last look."""
+    """Paths that change with the driver, with their identities (idling.identity) from before the last look."""
     driver_away: bool = False
     """Whether no driver was usable then."""
     tries: int = 0
@@ -55,7 +55,7 @@ class Remembered(msgspec.Struct, frozen=True):
 
 def of_instance(pid: int) -> Remembered | None:
     """Return what the instance remembers that waits as the process `pid`; None where it is at work, or gone."""
-    content = descriptors.content(pid, SEEN_AS, idle_process.LIMIT)
+    content = descriptors.content(pid, SEEN_AS, idling.LIMIT)
     return understood(memory(content)) if content is not None else None
 
 

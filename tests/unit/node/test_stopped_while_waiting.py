@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit_installer.lifecycle import idle_process
+from toolkit_installer.lifecycle import idling
 from toolkit_installer.node import signals
 
 SECONDS = 0.3
@@ -42,19 +42,19 @@ def test_the_installer_goes_on() -> None:
 
 
 def test_the_idle_process_looks_at_its_files() -> None:
-    changed = [(idle_process.DRIFT, "/absent", "there")]
-    assert stopped_beyond_the_wait(lambda: idle_process.wait(SECONDS, None, changed) == idle_process.DRIFT) == 0
+    changed = [(idling.DRIFT, "/absent", "there")]
+    assert stopped_beyond_the_wait(lambda: idling.wait(SECONDS, None, changed) == idling.DRIFT) == 0
 
 
 def test_the_idle_process_waits_on_where_nothing_changed() -> None:
-    unchanged = [(idle_process.DRIFT, "/absent", idle_process.identity("/absent"))]
-    waited = stopped_beyond_the_wait(lambda: idle_process.wait(SECONDS, None, unchanged) == "SIGTERM", signal.SIGTERM)
+    unchanged = [(idling.DRIFT, "/absent", idling.identity("/absent"))]
+    waited = stopped_beyond_the_wait(lambda: idling.wait(SECONDS, None, unchanged) == "SIGTERM", signal.SIGTERM)
     assert waited == 0
 
 
 def test_nothing_is_left_of_the_wait_for_the_program_that_is_executed_next() -> None:
     def left() -> bool:
-        idle_process.signal_within(0.01)
+        idling.signal_within(0.01)
         held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
         pending = signal.sigpending()
         return (
