@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from tests.e2e import tracing
 from tests.node.faults import NO_CHANGE_OF_THE_DISK, run
+from tests.support import payloads
+from tests.support.engines.daemons import PATH
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, PID_FILE, SCRIPTS, FakeNode
 from toolkit_installer.errors import ExitCode
 
@@ -208,5 +211,55 @@ def test_without_runtime_config_a_node_without_any_engine_gets_the_toolkit_and_g
     assert node.exists("/usr/local/nvidia/toolkit/nvidia-container-runtime")
     assert not node.exists("/etc")
     assert run_of.stop() == 0, run_of.output
+    assert node.snapshot() == before
+    node.close()
+
+
+# --- a file system whose files can share their blocks ---
+
+XFS_BYTES = 400_000_000
+BLOCKS = os.urandom(3_000_000)
+
+
+@pytest.fixture
+def sharing(folder: Path, locks: Locks) -> Path:
+    """Return the folder of an xfs, which shares blocks unless it is told otherwise."""
+    if missing := [name for name in ("mkfs.xfs", "filefrag") if shutil.which(name, path=PATH) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages xfsprogs, e2fsprogs)")
+    disk, place = folder / "disk", folder / "xfs"
+    with disk.open("wb") as file:
+        file.truncate(XFS_BYTES)
+    subprocess.run(["mkfs.xfs", "-q", disk], check=True, env={"PATH": PATH})
+    place.mkdir()
+    locks.mount(place, "-o", "loop", str(disk))
+    return place
+
+
+def shared(path: Path) -> bool:
+    """Tell whether a file has blocks that are another's as well (FIEMAP_EXTENT_SHARED)."""
+    done = subprocess.run(["filefrag", "-v", path], check=True, capture_output=True, text=True, env={"PATH": PATH})
+    return "shared" in done.stdout
+
+
+def test_where_files_can_share_their_blocks_the_toolkit_takes_no_room_and_is_still_its_own(sharing: Path) -> None:
+    source = payloads.build(sharing / "payload")
+    large = source / "usr/bin/nvidia-container-runtime"
+    large.write_bytes(large.read_bytes() + BLOCKS)
+    content = large.read_bytes()
+    for place in ("etc/docker", "run", "usr/local"):
+        (sharing / "node" / place).mkdir(parents=True)
+    node = FakeNode(sharing / "node", source)
+    node.write(DAEMON_JSON, b"{}\n")
+    before = node.snapshot()
+    assert run(node, sharing, "run", "--no-daemon").code == 0
+    os.sync()  # a block has its place once it is written
+    copy = node.place("/usr/local/nvidia/toolkit/nvidia-container-runtime.real")
+    assert copy.read_bytes() == content
+    assert shared(copy)
+    assert copy.stat().st_ino != large.stat().st_ino
+    with large.open("r+b") as file:  # by whoever takes the payload's file for its own
+        file.write(b"another")
+    assert copy.read_bytes() == content
+    assert run(node, sharing, "uninstall").code == 0
     assert node.snapshot() == before
     node.close()
