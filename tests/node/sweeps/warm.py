@@ -7,6 +7,7 @@ descriptors, pending signals) is done between two commands; what a SIGKILL does 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import multiprocessing
 import netrc  # requests would, too
@@ -54,6 +55,13 @@ def quick() -> Iterator[None]:
         mock.patch.object(versions, "run", return_value=version),
     ):
         yield
+
+
+@functools.cache  # asking how much is frozen counts it
+def _freeze() -> None:
+    """Have what is there now looked at no more, in no child: looking would copy its pages."""
+    gc.collect()
+    gc.freeze()
 
 
 class Warm:
@@ -113,9 +121,7 @@ class Warm:
         return os.pread(self._said.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def _start(self) -> None:
-        if not gc.get_freeze_count():
-            gc.collect()
-            gc.freeze()  # what is there now is looked at no more, in no child: looking would copy its pages
+        _freeze()
         self._connection, other = multiprocessing.Pipe()
         self._pid = os.fork()
         if self._pid == 0:
