@@ -68,19 +68,20 @@ class Placeholder(metaclass=_Named):
 def unused(**modules: str) -> Iterator[None]:
     """Have modules stood in for while another is imported that names them; later imports get the real ones.
 
-    Each has a placeholder for each of the words that are given for it, which may be none. `__` in a module's name
-    stands for a dot. What else of it is used has it imported at once.
+    Each has a placeholder for each of the words that are given for it, which may be none; those that have one are no
+    packages. `__` in a module's name stands for a dot. What else of it is used has it imported at once.
     """
     stand_ins = [(StandIn(name.replace("__", ".")), words.split()) for name, words in modules.items()]
     for stand_in, words in stand_ins:
-        vars(stand_in).update(dict.fromkeys(words, Placeholder))
+        # `from` asks for a package's __path__ first, and would have the module imported by that
+        vars(stand_in).update(dict.fromkeys(words, Placeholder) | ({"__path__": []} if words else {}))
         sys.modules.setdefault(stand_in.__name__, stand_in)
     try:
         yield
     finally:
         for stand_in, words in stand_ins:
             _make_room(stand_in)
-            for word in words:
+            for word in (*words, *(["__path__"] if words else [])):
                 delattr(stand_in, word)
 
 

@@ -86,6 +86,29 @@ def test_a_module_that_is_kept_away_is_missing_for_that_long_unless_it_was_there
     assert python(text) == ""
 
 
+def test_what_is_only_named_has_placeholders_meanwhile_and_is_the_real_one_afterwards() -> None:
+    assert (
+        python(
+            "import sys\nfrom toolkit_installer import late\n"
+            "with late.unused(decimal='Decimal', email__errors='MessageError'):\n"
+            "    from decimal import Decimal\n    from email.errors import MessageError\n    import decimal as first\n"
+            "    assert Decimal is MessageError is late.Placeholder\n"
+            "    assert late.Placeholder.one.two is late.Placeholder and isinstance(Decimal(1, a=2), Decimal)\n"
+            "    assert not hasattr(Decimal, '__fspath__')\n"
+            "    assert '_decimal' not in sys.modules\n"
+            "import decimal\nassert decimal.Decimal('1.5') * 2 == 3\n"
+            "assert first.Decimal is decimal.Decimal\n"
+            "import email.errors\nassert issubclass(email.errors.MessageError, Exception)\n"
+        )
+        == ""
+    )
+
+
+def test_after_a_line_nothing_of_structlog_is_there_that_only_names_things() -> None:
+    names = "'pickle', 'structlog.dev', 'structlog.tracebacks', 'structlog.stdlib'"
+    python(f"{LOGGED}\nassert not {{{names}}} & set(sys.modules), set(sys.modules)")
+
+
 def test_what_the_program_puts_off_can_be_imported() -> None:
     """A release of click or msgspec without one of these modules would have a first install fail."""
     names = (
