@@ -14,9 +14,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import grpc
+from toolkit_installer import late
 
-from toolkit_installer.engines.common.cri import runtime_pb2
+late.put_off(
+    *("asyncio", "grpc.aio", "inspect", "ssl"),  # gRPC's own coroutines, and secure channels
+    *("google.protobuf.internal.python_message", "google.protobuf.text_format"),  # messages as Python, and as text
+)  # a third of what one question costs
+
+import grpc  # noqa: E402  # see above
+
+from toolkit_installer.engines.common.cri import runtime_pb2  # noqa: E402  # see above
 
 _SERVICE = "/runtime.v1.RuntimeService"
 _LEAST_SECONDS = 0.1
