@@ -28,6 +28,7 @@ def main(home: Path, out: Path) -> None:
     """Compile; `out` is a folder that stands for `/`."""
     for name in _program():
         importlib.import_module(name)
+    _import_what_is_put_off()
     for name, module in sorted(sys.modules.items()):
         source, cached = getattr(module, "__file__", None), getattr(module, "__cached__", None)
         if not source or not cached or home in Path(source).parents or Path(source).suffix != ".py":
@@ -41,6 +42,15 @@ def main(home: Path, out: Path) -> None:
         shutil.rmtree(stale)
     if not compileall.compile_dir(packages, quiet=1, invalidation_mode=_MODE):
         raise SystemExit(f"{packages} was not compiled")
+
+
+def _import_what_is_put_off() -> None:
+    """Import what the program has stood in for until it is used (late.py), and what that imports."""
+    known = 0
+    while known != len(sys.modules):
+        known = len(sys.modules)
+        for module in list(sys.modules.values()):
+            getattr(module, "__file__", None)  # a use
 
 
 def _program() -> list[str]:
