@@ -111,6 +111,7 @@ def test_its_labels_say_what_it_is(built_image: BuiltImage) -> None:
     assert said["version"] == toolkit_installer.__version__
     assert said["licenses"] == "Apache-2.0"
     assert re.fullmatch("[0-9a-f]{7,}", said["revision"])
+    assert said["source"] == installer_image.PROJECT_URL
 
 
 def test_nothing_of_the_callers_python_reaches_the_program(

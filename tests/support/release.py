@@ -6,14 +6,16 @@ python -m tests.support.release check          whether this commit can be publis
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from images import project_urls
 
 SOURCE = "toolkit_installer/__init__.py"
 _CHANGES = "CHANGELOG.md"
@@ -96,10 +98,14 @@ def changes_are_dated(project: Path) -> None:
 
 
 def project_is_addressed(project: Path) -> None:
-    """Raise _NotFitError unless the package says where it is from."""
-    urls = tomllib.loads((project / "pyproject.toml").read_text())["project"].get("urls", {})
-    if not {"Source", "Changelog"} <= set(urls):
-        raise _NotFitError("pyproject.toml has no [project.urls] with Source and Changelog: say where it is published")
+    """Raise _NotFitError unless the package is told where it is from: the builds of a release are told the same."""
+    address = os.environ.get(project_urls.VARIABLE, "")
+    if not address:
+        raise _NotFitError(f"{project_urls.VARIABLE} is not set: export the address at which it is published")
+    try:
+        project_urls.urls(address, version(project))
+    except ValueError as error:
+        raise _NotFitError(str(error)) from error
 
 
 def commit_is_tagged(project: Path) -> None:

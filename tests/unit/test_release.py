@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
+import zipfile
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 from tests.support import release
 
 PROJECT = Path(__file__).parents[2]
+ADDRESS = "https://git.example/team/toolkit-installer"
 
 
 def git(project: Path, *arguments: str) -> None:
@@ -20,7 +25,7 @@ def git(project: Path, *arguments: str) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of all that names a version, fit to be published."""
     made = tmp_path / "project"
     for path in [*release.naming(PROJECT), *(PROJECT / name for name in (release.SOURCE, "pyproject.toml"))]:
@@ -32,8 +37,7 @@ def project(tmp_path: Path) -> Path:
     (made / "CHANGELOG.md").write_text(
         f"# Changelog\n\n## [{release.version(made)}] - 2026-01-31\n\n## [0.0.1] - Unreleased\n"
     )
-    with (made / "pyproject.toml").open("a") as stream:
-        stream.write('\n[project.urls]\nSource = "https://example.com/x"\nChangelog = "https://example.com/c"\n')
+    monkeypatch.setenv("PROJECT_URL", ADDRESS)
     git(made, "init", "--quiet")
     git(made, "add", "--all")
     git(made, "commit", "--quiet", "--message", "x")
@@ -70,7 +74,6 @@ def test_each_thing_that_is_wrong_is_said_by_the_check_for_it(project: Path) -> 
     wrong = {
         "one version everywhere": ("daemonset/base/daemonset.yaml", "toolkit-installer:", "toolkit-installer:9.9.9 #"),
         "the changelog is dated": ("CHANGELOG.md", "2026-01-31", "Unreleased"),
-        "the package says where it is from": ("pyproject.toml", 'Source = "', 'Other = "'),
     }
     for name, (path, old, new) in wrong.items():
         place = project / path
@@ -81,6 +84,46 @@ def test_each_thing_that_is_wrong_is_said_by_the_check_for_it(project: Path) -> 
         assert Path(path).name in said[name]
         place.write_text(text)
     assert failing(project) == {}
+
+
+@pytest.mark.parametrize(
+    "address", ["", "git.example/team/x", "http://git.example/team/x", "https://git.example", "https://a b/c"]
+)
+def test_a_package_without_a_usable_address_is_not_published(
+    project: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("PROJECT_URL", address)
+    said = failing(project)
+    assert set(said) == {"the package says where it is from"}
+    assert "PROJECT_URL" in said["the package says where it is from"]
+
+
+def metadata(folder: Path) -> Message:
+    """Return what a wheel of this tree says of itself."""
+    hatchling = Path(sys.executable).with_name("hatchling")
+    subprocess.run([hatchling, "build", "--target", "wheel", "--directory", folder], cwd=PROJECT, check=True)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        return message_from_bytes(wheel.read(name))
+
+
+def test_the_wheel_names_the_addresses_that_its_build_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROJECT_URL", f"{ADDRESS}/")
+    found = dict(str(each).split(", ") for each in metadata(tmp_path).get_all("Project-URL", ()))
+    tag = f"v{release.version(PROJECT)}"
+    assert found == {
+        "Homepage": ADDRESS,
+        "Source": ADDRESS,
+        "Issues": f"{ADDRESS}/issues",
+        "Changelog": f"{ADDRESS}/blob/{tag}/CHANGELOG.md",
+    }
+
+
+def test_a_build_that_was_given_no_address_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PROJECT_URL", raising=False)
+    assert metadata(tmp_path).get_all("Project-URL") is None
 
 
 @pytest.mark.parametrize("tag", ["v9.9.9", None], ids=str)

@@ -22,6 +22,7 @@ from tests.support.built import commands, go_tools, real_payload
 
 PROJECT = Path(__file__).parents[3]
 CACHE = PROJECT / ".cache" / "image"
+PROJECT_URL = "https://git.example/team/toolkit-installer"
 WHEELS = PROJECT / ".cache" / "wheels"
 BASE = "localhost/base:1"
 NAME = "docker.io/library/toolkit-installer"
@@ -99,6 +100,7 @@ def make(store: Path, reference: str, given: Path | None = None, **more: str) ->
         # the same image for the same files, whatever was committed meanwhile
         "REVISION": _digest(),
         "SOURCE_DATE_EPOCH": "1700000000",
+        "PROJECT_URL": PROJECT_URL,
     }
     commands.output([PROJECT / "images/build"], ImageBuildError, seconds=_SECONDS, environment=variables | more)
 
