@@ -65,6 +65,7 @@ class _Told:
 
     said: ClassVar[dict[str, None]] = {}
     known: frozenset[str] = frozenset()
+    hears: Callable[[Mapping[str, Any]], None] | None = None
 
 
 class _Lines:
@@ -123,6 +124,11 @@ def only_news(known: Iterable[str]) -> None:
 def said() -> tuple[str, ...]:
     """Return a short digest of each line that was said, or left out because it was known; times do not count."""
     return tuple(_Told.said)
+
+
+def overhear(listener: Callable[[Mapping[str, Any]], None]) -> None:
+    """Have `listener` called with each line that is written from now on: the values of its keys, secrets masked."""
+    _Told.hears = listener
 
 
 def set_up() -> None:
@@ -251,7 +257,10 @@ def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
     """
     first = {"time": event.pop("time"), "level": event.pop("level"), "msg": event.pop("event")}
     first |= {"event": event.pop("key", None)}
-    return {key: value for key, value in {**first, **event, **first}.items() if value is not None}
+    line = {key: value for key, value in {**first, **event, **first}.items() if value is not None}
+    if _Told.hears is not None:
+        _Told.hears(line)
+    return line
 
 
 class _Renderer:

@@ -185,6 +185,42 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
 
 
+class Taint(msgspec.Struct, frozen=True):
+    """A taint of a node. Two are the same taint if key and effect are (core/v1, Taint.MatchTaint)."""
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
+
+
+CONDITION = "nvidia.com/ContainerToolkitReady"
+"""The type of the node's condition, unless another one is asked for."""
+
+
+class ReportSettings(msgspec.Struct, frozen=True):
+    """What the cluster is told of the node, and where."""
+
+    node: str
+    host: str
+    """An address or a name, an IPv6 address without brackets."""
+    port: int = 443
+    service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+    """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
+    daemon_set: str | None = None
+    """Whose pod this is; None where nobody said."""
+    condition: str | None = None
+    """The type of the condition that is kept on the node."""
+    taint: Taint | None = None
+    """The taint that is taken away once the node is ready."""
+    retaint: bool = False
+    """Put the taint back whenever the node is not ready."""
+    labels: bool = False
+    events: bool = False
+
+
 class Settings(msgspec.Struct, frozen=True):
     """Everything that was asked for, checked as far as it can be without looking at the node."""
 
@@ -209,6 +245,8 @@ class Settings(msgspec.Struct, frozen=True):
     cleanup: Cleanup = Cleanup.ALWAYS
     cluster: ClusterSettings | None = None
     """Whom `--cleanup auto` asks; None where nothing is cleaned up for it to ask about."""
+    reports: ReportSettings | None = None
+    """What the cluster is told; None where it is told nothing."""
     ready_file: str | None = None
     """Is there while the engines serve the handlers; the installer's own path."""
     keep_toolkit: bool = False

@@ -57,6 +57,28 @@ def status(code: int, reason: str, message: str) -> dict[str, Any]:
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A change that somebody asked for."""
+
+    method: str
+    path: str
+    query: str
+    kind: str
+    body: dict[str, Any]
+
+
+def _merge(found: dict[str, Any], patch: dict[str, Any]) -> None:
+    """Change an object as RFC 7386 says."""
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, dict):
+            _merge(found.setdefault(key, {}), value)
+        else:
+            found[key] = value
+
+
 @dataclasses.dataclass
 class Cluster:
     """What the API server knows: objects by path, who may get which of them, whose token is good."""
@@ -75,6 +97,13 @@ class Cluster:
     """What happens to it right before it answers its n-th request, counted from 0."""
     before_each: Callable[[Cluster], object] = bool
     """What happens right before each answer."""
+
+    written: list[Written] = dataclasses.field(default_factory=list)
+    refused: list[int] = dataclasses.field(default_factory=list)
+    """HTTP statuses that the next changes get, in this order."""
+    applied: set[str] = dataclasses.field(default_factory=set)
+    """The conditions that are the program's, by server-side apply; below: the labels."""
+    labelled: set[str] = dataclasses.field(default_factory=set)
 
     def answer(self, path: str, token: str) -> tuple[int, str]:
         """Return the HTTP status and the body for a GET, or for a POST of the one kind that it knows."""
@@ -98,6 +127,49 @@ class Cluster:
         else:
             body = {"code": 200, **self.objects[path]}
         return body["code"], json.dumps(body)
+
+    def write(self, change: Written, token: str) -> tuple[int, str]:
+        """Return the HTTP status and the body for a change, which is made as far as the program makes any."""
+        self.before_each(self)
+        if self.silent is not None:
+            self.silent.wait()
+        if self.refused:
+            code = self.refused.pop(0)
+            return code, json.dumps(status(code, "Refused", "refused for a test"))
+        if self.sick is not None:
+            return self.sick
+        if token not in self.tokens or change.path in self.forbidden:
+            code = 403 if token in self.tokens else 401
+            return code, json.dumps(status(code, "Forbidden", f'cannot {change.method.lower()} "{change.path}"'))
+        self.written.append(change)
+        return self._made(change)
+
+    def _made(self, change: Written) -> tuple[int, str]:
+        if change.method == "POST":
+            self.objects[f"{change.path}/{change.body['metadata']['name']}"] = change.body
+            return 201, json.dumps(change.body)
+        path = change.path.removesuffix("/status")
+        if path not in self.objects:
+            return 404, json.dumps(status(404, "NotFound", "not found"))
+        found = self.objects[path]
+        if change.kind == "application/merge-patch+json":
+            wanted = change.body.get("metadata", {}).pop("resourceVersion", None)
+            if wanted not in (None, found["metadata"].get("resourceVersion")):
+                return 409, json.dumps(status(409, "Conflict", "the object has been modified"))
+            _merge(found, change.body)
+            found["metadata"]["resourceVersion"] = str(int(found["metadata"].get("resourceVersion") or 0) + 1)
+        elif change.path.endswith("/status"):
+            ours = change.body["status"].get("conditions", [])
+            kept = [each for each in found["status"]["conditions"] if each["type"] not in self.applied]
+            found["status"]["conditions"] = [*kept, *ours]
+            self.applied = {each["type"] for each in ours}
+        else:
+            labels = found["metadata"].setdefault("labels", {})
+            for key in self.labelled:
+                labels.pop(key, None)
+            self.labelled = set(change.body["metadata"].get("labels", {}))
+            labels |= change.body["metadata"].get("labels", {})
+        return 200, json.dumps(found)
 
     def delete(self, path: str) -> None:
         """Mark an object as being deleted, as long as something holds it back."""
@@ -157,13 +229,32 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: Server
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        assert body == {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        self.do_GET()
+        if self.path == REVIEW_PATH:
+            assert self._sent() == {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+            self.do_GET()
+        else:
+            self._write()
+
+    def do_PATCH(self) -> None:
+        self._write()
 
     def do_GET(self) -> None:
-        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        code, body = self.server.cluster.answer(self.path, token)
+        self._answer(*self.server.cluster.answer(self.path, self._token()))
+
+    def _write(self) -> None:
+        path, _, query = self.path.partition("?")
+        kind = self.headers["Content-Type"]
+        state = self.server.cluster
+        self._answer(*state.write(Written(self.command, path, query, kind, self._sent()), self._token()))
+
+    def _sent(self) -> dict[str, Any]:
+        sent: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        return sent
+
+    def _token(self) -> str:
+        return self.headers.get("Authorization", "").removeprefix("Bearer ")
+
+    def _answer(self, code: int, body: str) -> None:
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body.encode()) + self.server.cluster.promised))

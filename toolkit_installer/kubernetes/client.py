@@ -1,6 +1,6 @@
 """Asks the Kubernetes API server for single objects, with the service account of the pod that this runs in.
 
-And for whom it takes this pod (SelfSubjectReview), which changes nothing either.
+And for whom it takes this pod (SelfSubjectReview), which changes nothing either. What it is told goes by `send`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ _LIMIT = 16 * 1024 * 1024
 """Bytes of an answer. etcd takes no object of more than 1.5 MiB."""
 _CHUNK = 64 * 1024
 _CONNECT_SECONDS = 3.0
+
+JSON = "application/json"
+MERGE = "application/merge-patch+json"
+"""RFC 7386."""
+APPLY = "application/apply-patch+yaml"
+"""Server-side apply. JSON is YAML."""
 
 REVIEW_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 """Where the API server says for whom it takes who asks; since Kubernetes 1.28 (KEP-3325).
@@ -76,10 +82,18 @@ class ApiServer:
 
     def review(self, seconds: float) -> Answer:
         """Return for whom the API server takes this pod, within `seconds`. Raises Stopped, and nothing else."""
-        return self.get(REVIEW_PATH, seconds, posted=_REVIEW)
+        return self.send("POST", REVIEW_PATH, _REVIEW, seconds)
 
-    def get(self, path: str, seconds: float, posted: Mapping[str, Any] | None = None) -> Answer:
-        """Return what the API server says of the object at `path`, or to what is posted there. Raises Stopped alone.
+    def get(self, path: str, seconds: float) -> Answer:
+        """Return what the API server says of the object at `path`. Raises Stopped alone."""
+        return self._ask("GET", path, seconds)
+
+    def send(self, method: str, path: str, body: Mapping[str, Any], seconds: float, kind: str = JSON) -> Answer:
+        """Return what the API server says to `body`, whose content type is `kind`. Raises Stopped alone."""
+        return self._ask(method, path, seconds, json.dumps(body).encode(), kind)
+
+    def _ask(self, method: str, path: str, seconds: float, content: bytes | None = None, kind: str = "") -> Answer:
+        """Return the answer to one request.
 
         Proxies, certificates and passwords that the environment or a netrc file names are not for this: a pod reaches
         its API server directly, and knows it by the cluster's own certificate authority.
@@ -94,10 +108,14 @@ class ApiServer:
             with requests.Session() as session, interruptible(), limited(seconds):
                 session.trust_env = False
                 response = session.request(
-                    "GET" if posted is None else "POST",
+                    method,
                     f"https://{self._host}:{self._port}{path}",
-                    headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
-                    json=posted,
+                    headers={
+                        "Authorization": f"Bearer {token}",
+                        "Accept": JSON,
+                        **({"Content-Type": kind} if content is not None else {}),
+                    },
+                    data=content,
                     verify=os.path.join(self._account, "ca.crt"),
                     timeout=(min(seconds, _CONNECT_SECONDS), seconds),
                     allow_redirects=False,

@@ -19,6 +19,10 @@ _ADDED_TOLERATIONS: Sequence[Object] = (
 """Those of effect NoExecute that the controller gives to all of its pods."""
 
 
+_EVICTS = "NoExecute"
+"""The effect of a taint that ends pods which do not tolerate it."""
+
+
 class UnclearError(ValueError):
     """An object that is not as this knows them: nothing may be concluded from it."""
 
@@ -39,9 +43,19 @@ def refusal(daemon_set: Object, node: Object) -> str | None:
         return "its node affinity does not select the node"
     tolerations = [*_objects(pod, "tolerations"), *_ADDED_TOLERATIONS]
     for taint in _objects(_object(node, "spec"), "taints"):
-        if taint.get("effect") == "NoExecute" and not any(_tolerates(each, taint) for each in tolerations):
+        if taint.get("effect") == _EVICTS and not any(_tolerates(each, taint) for each in tolerations):
             return f"the node has the taint {_text(taint, 'key')}:NoExecute, which it does not tolerate"
     return None
+
+
+def tolerates(daemon_set: Object, taint: Object) -> bool:
+    """Tell whether the DaemonSet's pods may be started on a node with this taint, and stay there for good.
+
+    Raises UnclearError.
+    """
+    pod = _object(_object(_object(daemon_set, "spec"), "template"), "spec")
+    for_good = (each for each in _objects(pod, "tolerations") if each.get("tolerationSeconds") is None)
+    return any(_tolerates(each, taint) for each in for_good)
 
 
 def _selected(required: Any, name: str, labels: Object) -> bool:
@@ -91,8 +105,8 @@ _OPERATORS: Mapping[str, Callable[[Any, list[Any]], bool]] = {
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
-    """Tell whether a toleration, for however long, covers a taint of effect NoExecute."""
-    if toleration.get("effect") not in (None, "", "NoExecute"):
+    """Tell whether a toleration, for however long, covers a taint."""
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     key, operator = toleration.get("key") or "", toleration.get("operator") or "Equal"
     if key and key != taint.get("key"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from toolkit_installer import log
 from toolkit_installer.driver import roots
 from toolkit_installer.errors import SIGNALLED, DriverNotReadyError, ExitCode, InstallerError
+from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.kubernetes.standing import Standing
 from toolkit_installer.lifecycle import gpu_watch, idling, wait
 from toolkit_installer.lifecycle.converge import Converger
@@ -29,6 +30,7 @@ from toolkit_installer.settings import OnDrift, Settings
 
 if TYPE_CHECKING:
     from toolkit_installer.kubernetes.wanted import Question
+    from toolkit_installer.lifecycle.node_report import NodeReport
 
 
 class Instance:
@@ -48,6 +50,11 @@ class Instance:
             from toolkit_installer.kubernetes.wanted import Question
 
             self._question = Question(settings.cluster)
+        self._report: NodeReport | None = None
+        if settings.reports is not None:
+            from toolkit_installer.lifecycle.node_report import NodeReport
+
+            self._report = NodeReport(settings.reports, node)
         self._readiness = Readiness(settings, node)
         self._driver: tuple[tuple[str, str], ...] = ()
         """Paths that change with the driver, with their identities from before it was looked for."""
@@ -70,8 +77,17 @@ class Instance:
                 # what a cleanup that was cut short left over is not installed any more
                 self._question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
             if not self._held():
-                self.converge()
+                self._converge_or_tell()
         return self._go_on()
+
+    def _converge_or_tell(self) -> None:
+        """Converge, and tell the cluster why that failed. Raises InstallerError, Stopped."""
+        try:
+            self.converge()
+        except InstallerError as error:
+            if self._report is not None:
+                self._report.failed(error, trust.load_if_usable(self.node, self.store))
+            raise
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of `idling`."""
@@ -111,6 +127,8 @@ class Instance:
         self._command = remembered.command
         self._looked_at, self._failure = remembered.looked_at, remembered.failure
         self._gpus.idle = remembered.without_gpu
+        if self._report is not None:
+            self._report.recall(remembered.report)
 
     def _ask_again(self, *, loudly: bool = False) -> None:
         """Ask whether the node is wanted, where that is open; what was held back is done once it is."""
@@ -137,7 +155,7 @@ class Instance:
                 self._wait()
         with signals.deferred():
             leaving = Leaving(self.settings, self.node, self.store, self.pid_file, self.attention)
-            leaving.leave(self._question, self._readiness.marker)
+            leaving.leave(self._question, self._readiness.marker, self._report)
             return self._exit_code()
 
     @contextlib.contextmanager
@@ -159,7 +177,7 @@ class Instance:
             self.attention.again = False  # it is done right now
         try:
             with self._stoppable():
-                self.converge()
+                self._converge_or_tell()
         except InstallerError as error:
             from toolkit_installer.documents.secrets import mask
 
@@ -181,12 +199,15 @@ class Instance:
             return True
         if not self._readiness.due:
             return True
-        if self._gpus.idle:
-            marker.write(gpu_watch.READY, "nothing is to be done on this node")
-            return True
         try:
             receipt = trust.load_if_usable(self.node, self.store)
-            self._readiness.mark(receipt, driver_away=self._converger.driver_away)
+            if self._gpus.idle:
+                marker.write(gpu_watch.READY, "nothing is to be done on this node")
+                self._readiness.state = NodeState(Reason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed")
+            else:
+                self._readiness.mark(receipt, driver_away=self._converger.driver_away)
+            if self._report is not None:
+                self._report.tell(self._readiness.state, receipt)
         except Stopped as stopped:
             self._unfinished = stopped
             return False
@@ -201,6 +222,8 @@ class Instance:
             return
         if receipt is None:
             self._readiness.marker.clear()  # of a node that had no GPU
+        if self._report is not None:
+            self._report.begin(receipt)
         self._looked_at, self._failure = clock.now(), ""
         try:
             self._converger.converge(receipt)
@@ -254,13 +277,14 @@ class Instance:
         watched += [(idling.GPU, *each) for each in self._gpus.watched]
         log.get().info("Waiting for signal", key="waiting")
         unknown = self._converger.driver_away or (self._question is not None and not self._question.standing.wanted)
-        unknown |= self._readiness.stopped
+        unknown |= self._readiness.stopped or (self._report is not None and self._report.owes)
         tries = self._tries if unknown else 0
         away, idle = self._converger.driver_away, self._gpus.idle
         standing = self._question.standing if self._question is not None else Standing()
         remembered = Remembered(
             *((), self._driver, away, tries, idle, self._command, standing, self._readiness.stopped),
             *(self._looked_at, self._failure, log.said(), tuple(self._drift.differences.items())),
+            *((self._report.remembered(),) if self._report is not None else ()),
         )
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.common import answering, serving
+from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.lifecycle import drift_report, idling, ready_file
 from toolkit_installer.lifecycle.plan import mismatches
 from toolkit_installer.lifecycle.ready_file import Marker
@@ -31,6 +32,8 @@ class Readiness:
         """An engine was started or stopped while nobody looked."""
         self.stopped = False
         """An engine does not run, and would if it were asked: it is looked for again after a while."""
+        self.state = NodeState(Reason.INSTALLING)
+        """How the node stood when it was last looked at."""
         self._settings = settings
         self._node = node
         self._asked: Watched | None = None
@@ -38,11 +41,11 @@ class Readiness:
 
     @property
     def due(self) -> bool:
-        """Whether anybody wants to know: a ready file is kept, or an engine changed."""
-        return self._settings.ready_file is not None or self.engine_changed
+        """Whether anybody wants to know: a ready file is kept, the cluster is told, or an engine changed."""
+        return self._settings.ready_file is not None or self._settings.reports is not None or self.engine_changed
 
     def mark(self, receipt: Receipt | None, *, driver_away: bool) -> None:
-        """Ask the engines, and write or remove the ready file. Raises Stopped, NodeError."""
+        """Ask the engines, note the `state`, and write or remove the ready file. Raises Stopped, NodeError."""
         seen = ask_engines(self._node, receipt, self._settings.reload_timeout)
         self._asked, self.stopped = seen.watched, seen.stopped
         damage = self._damage(receipt)
@@ -57,7 +60,8 @@ class Readiness:
             log.get().warning("Not ready: no driver is usable", key="not-ready-driver")
             if receipt is not None and installed and not (seen.wrong or damage):
                 self.marker.start(ready_file.described(receipt))
-        if seen.wrong or damage or driver_away or receipt is None or not installed:
+        self.state = _state(receipt, seen, damage, driver_away=driver_away)
+        if receipt is None or not self.state.ready:
             self.marker.clear()
             return
         if self.engine_changed:
@@ -80,12 +84,29 @@ class Readiness:
         return (*alive, *(_socket_of(self._node, engine) for engine in receipt.engines))
 
 
+def _state(receipt: Receipt | None, seen: Answers, damage: Sequence[str], *, driver_away: bool) -> NodeState:
+    """Return how the node stands; of several things that are wrong, the one that the others come from. Pure."""
+    if driver_away:
+        return NodeState(Reason.DRIVER_NOT_READY, "No driver is usable: `kubectl logs` of the pod says what is missing")
+    if receipt is None or receipt.state is not State.INSTALLED:
+        return NodeState(Reason.INSTALLING, "The toolkit is not installed yet")
+    if seen.wrong:
+        reason = Reason.ENGINE_DOWN if seen.silent else Reason.DRIFT
+        return NodeState(reason, "; ".join(seen.wrong))
+    if damage:
+        words = f"{'; '.join(damage)} (`--on-drift repair` or SIGHUP puts the toolkit's files back)"
+        return NodeState(Reason.DRIFT, words)
+    return NodeState(Reason.SERVING, "; ".join(ready_file.described(receipt).splitlines()))
+
+
 class Answers(msgspec.Struct, frozen=True):
     """What the engines said: what is `wrong`, what to watch, and whether one of them is not running at all."""
 
     wrong: tuple[str, ...] = ()
     watched: Watched = ()
     stopped: bool = False
+    silent: bool = False
+    """Whether one of them does not answer."""
 
 
 def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
@@ -95,19 +116,20 @@ def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
     """
     wrong: list[str] = []
     watched: list[tuple[str, str, str]] = []
-    stopped = False
+    stopped = silent = False
     for engine in receipt.engines if receipt is not None else ():
         # taken before the engine is asked: a restart from here on is seen
         watched.append(_socket_of(node, engine))
         if serving.starts_when_asked(node, engine.name, engine.socket):
             wrong.append(f"{engine.name}: it is not running")
-            stopped = True
+            stopped = silent = True
             continue
         live, heard = answering.heard(adapter_of(engine.name), node, engine.socket, seconds)
+        silent |= live is None
         missing = [heard] if live is None else mismatches(live, dict(engine.handlers), engine.default)
         wrong += [f"{engine.name}: {each}" for each in missing]
         watched += _process_of(live.process if live is not None else None)
-    return Answers(tuple(wrong), tuple(watched), stopped)
+    return Answers(tuple(wrong), tuple(watched), stopped, silent)
 
 
 def _socket_of(node: Node, engine: EngineRecord) -> tuple[str, str, str]:

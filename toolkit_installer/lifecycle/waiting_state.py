@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 import msgspec
@@ -49,6 +50,8 @@ class Remembered(msgspec.Struct, frozen=True):
     """What the log said then (`log.said`): looking again after a while says only what is new."""
     differences: tuple[tuple[str, str], ...] = ()
     """Files that somebody changed, and what a run would change in each then: a diff in which secrets are masked."""
+    report: Mapping[str, Any] = {}
+    """What the cluster was told of the node, and what is still to be (`kubernetes.told`)."""
     known: bool = True
     """Whether all of the state was understood; if not, the installer inspects the node anew."""
 
@@ -86,6 +89,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
     away, tries = said.get("driver_away"), said.get("tries")
     standing = _standing(said.get("standing"))
     looked_at, failure, lines = said.get("looked_at"), said.get("failure"), said.get("said")
+    report = said.get("report")
     pairs, differences = _pairs(driver), _pairs(said.get("differences"))
     return Remembered(
         answered=tuple(answered) if _is_texts(answered) else (),
@@ -100,6 +104,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
         failure=failure if isinstance(failure, str) else "",
         said=tuple(lines) if _is_texts(lines) else (),
         differences=differences or (),
+        report=report if isinstance(report, dict) else {},
         known=_is_texts(answered)
         and pairs is not None
         and type(away) is bool

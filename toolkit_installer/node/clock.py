@@ -7,12 +7,26 @@ import time
 from toolkit_installer.node.disk.root import attempt
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_INIT = "/proc/1/stat"
+_STARTED = 22 - 3
+"""Where a process's start is among the fields that follow its name."""
 
 
 def boot_id() -> str:
     """Return the id of this boot (random(4)). Raises NodeError."""
     with attempt("read it", _BOOT_ID), open(_BOOT_ID, encoding="ascii") as stream:
         return stream.read().strip()
+
+
+def boot() -> str:
+    """Return what changes whenever the node starts anew. Raises NodeError.
+
+    Where nodes are containers on one kernel, its boot's id stays the same: the start of the node's first process does
+    not. It is seen in the node's process namespace, and counted from the boot (proc_pid_stat(5), field 22).
+    """
+    with attempt("read it", _INIT), open(_INIT, "rb") as stream:
+        fields = stream.read().rpartition(b")")[2].split()  # the process's name, before that, may hold anything
+    return f"{boot_id()}/{fields[_STARTED].decode()}"
 
 
 def boot_seconds() -> float:

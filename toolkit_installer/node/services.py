@@ -38,6 +38,16 @@ class Services:
         text = shown.output.decode(errors="replace").strip()
         return text.removeprefix(f"{name}=") if shown.status == 0 and text else None
 
+    def is_stopping(self) -> bool:
+        """Tell whether the node is going down, by systemd's own word (systemctl(1), is-system-running)."""
+        systemctl = self.programs.find_program("systemctl")
+        if systemctl is None:
+            return False
+        try:
+            return self.programs.run([systemctl, "is-system-running"], seconds=10).output.strip() == b"stopping"
+        except ProgramError:
+            return False  # systemd cannot be reached: it has not said so
+
     def restart(self, unit: str, *, seconds: float, wait: bool = True) -> None:
         """Restart the unit and wait for it, whatever its start limit says of earlier attempts.
 

@@ -7,6 +7,7 @@ import copy
 import enum
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -15,6 +16,8 @@ import msgspec
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.receipt.fields import Absolute, Number, Relative, Sha256, mode, reader_of
 from toolkit_installer.settings import EngineName, ReloadMode
+
+_LIBRARY = r"libnvidia-container\.so\.(\d+\.\d+\.\d+.*)"
 
 SCHEMA = 3
 FOLDER = ".toolkit-installer"
@@ -161,6 +164,12 @@ class Receipt(msgspec.Struct, frozen=True):
     def files(self) -> list[FileRecord]:
         """Return the managed files: the engines', and the specifications."""
         return [*(file for engine in self.engines for file in engine.files), *self.specifications]
+
+    @property
+    def release(self) -> str | None:
+        """The installed toolkit's release: NVIDIA gives its library the same, and the file is named after it."""
+        found = (re.fullmatch(_LIBRARY, name) for name in self.toolkit_files)
+        return next((match[1] for match in found if match), None)
 
     def originals(self) -> frozenset[str]:
         """Return the SHA-256 of the copies that are kept beside the receipt."""

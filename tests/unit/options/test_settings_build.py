@@ -27,7 +27,9 @@ from toolkit_installer.settings import (
     OnDrift,
     Program,
     ReloadMode,
+    ReportSettings,
     Settings,
+    Taint,
     ToolkitSettings,
 )
 
@@ -629,6 +631,94 @@ def test_who_waits_for_the_driver_looks_for_what_is_not_given(values: dict[str, 
 @pytest.mark.parametrize("text", ["driver", "AUTO", "", "auto/", "/a\nb"])
 def test_a_driver_root_is_a_path_or_auto(text: str) -> None:
     assert "auto" in str(refusal({"driver_root": (text,)}, {}).hint)
+
+
+# --- what the cluster is told ---
+
+TOLD = {"NODE_NAME": "n", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+
+
+def test_what_is_told_reaches_the_settings() -> None:
+    asked = {
+        "NODE_CONDITION": "true",
+        "STARTUP_TAINT": "nvidia.com/toolkit=missing:NoSchedule",
+        "RETAINT": "1",
+        "NODE_LABELS": "true",
+        "NODE_EVENTS": "true",
+        "DAEMONSET_NAME": "ds",
+    }
+    assert build({}, {**TOLD, **asked, "KUBERNETES_SERVICE_PORT": "6443"}, OURS).reports == ReportSettings(
+        node="n",
+        host="10.0.0.1",
+        port=6443,
+        daemon_set="ds",
+        condition="nvidia.com/ContainerToolkitReady",
+        taint=Taint("nvidia.com/toolkit", "missing", "NoSchedule"),
+        retaint=True,
+        labels=True,
+        events=True,
+    )
+
+
+def test_nobody_is_told_unless_something_is_asked_for() -> None:
+    assert build({}, {**TOLD, "DAEMONSET_NAME": "ds", "NODE_CONDITION": "false"}, OURS).reports is None
+    assert build({"node_events": ("true",)}, {}, OURS, installing=False).reports is None
+
+
+@pytest.mark.parametrize(
+    "text, kind", [("yes", "nvidia.com/ContainerToolkitReady"), ("example.com/Ready", "example.com/Ready"), ("X", "X")]
+)
+def test_a_condition_has_the_usual_type_or_one_of_ones_own(text: str, kind: str) -> None:
+    found = build({"node_condition": (text,)}, TOLD, OURS).reports
+    assert found is not None
+    assert found.condition == kind
+
+
+@pytest.mark.parametrize(
+    "text, taint",
+    [
+        ("a:NoExecute", Taint("a", "", "NoExecute")),
+        ("a=:NoSchedule", Taint("a", "", "NoSchedule")),
+        ("startup-taint.cluster-autoscaler.kubernetes.io/x=y:NoSchedule", None),
+    ],
+)
+def test_a_taint_is_written_as_kubectl_has_it(text: str, taint: Taint | None) -> None:
+    found = build({"startup_taint": (text,)}, TOLD, OURS).reports
+    assert found is not None
+    assert taint is None or found.taint == taint
+    assert taint is not None or str(found.taint) == text
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        *(
+            ("startup_taint", text)
+            for text in ("a", "a=b", "a:Never", ":NoSchedule", "a b:NoSchedule", "a=é:NoSchedule")
+        ),
+        *(("startup_taint", text) for text in ("a/b/c:NoSchedule", "=b:NoSchedule", "a:NoSchedule-", "a:noschedule")),
+        *(("node_condition", text) for text in ("", "a b", "a/", "/a", "é", "a" * 400, "a/" + "b" * 64)),
+    ],
+)
+def test_what_the_api_server_would_refuse_is_refused_before_anything_is_written(name: str, text: str) -> None:
+    assert f"--{name.replace('_', '-')}" in refusal({name: (text,)}, TOLD).reason
+
+
+@pytest.mark.parametrize(
+    "values, environment, missing",
+    [
+        ({"node_events": ("true",)}, {"KUBERNETES_SERVICE_HOST": "h"}, "NODE_NAME"),
+        ({"node_labels": ("true",)}, {"NODE_NAME": "n"}, "KUBERNETES_SERVICE_HOST"),
+        ({"startup_taint": ("a:NoSchedule",), "retaint": ("true",)}, TOLD, "DAEMONSET_NAME"),
+        ({"retaint": ("true",)}, TOLD, "--startup-taint"),
+    ],
+    ids=["whose", "where", "whose pods", "what"],
+)
+def test_what_is_missing_to_tell_anybody_is_said(
+    values: dict[str, tuple[str, ...]], environment: dict[str, str], missing: str
+) -> None:
+    said = refusal(values, environment)
+    assert missing in f"{said.reason} {said.hint}"
 
 
 # --- whom cleanup asks ---

@@ -6,6 +6,7 @@ import contextlib
 import posixpath
 from collections.abc import Mapping, Sequence
 
+from toolkit_installer.cli.options import values as values_of
 from toolkit_installer.cli.options.model import engine_of
 from toolkit_installer.cli.options.resolve import Answers, Sources, answer_of
 from toolkit_installer.cli.options.table import BY_NAME
@@ -21,6 +22,7 @@ from toolkit_installer.settings import (
     EngineSettings,
     LogFormat,
     Program,
+    ReportSettings,
     Settings,
     ToolkitSettings,
 )
@@ -67,6 +69,7 @@ def build(
         daemon=not answers.flag("no_daemon"),
         configure_engine=not answers.flag("no_runtime_config"),
         cluster=_cluster(answers) if installing else None,
+        reports=_reports(answers) if installing else None,
         keep_toolkit=_keep_toolkit(answers, values),
         engine_of=tuple((name, other) for name, other in each if other != engine),
     )
@@ -141,6 +144,40 @@ def _cluster(answers: Answers) -> ClusterSettings | None:
         node=answers.text("node_name"),
         host=answers.text("api_host"),
         port=answers.by_name["api_port"].value,
+    )
+
+
+_REPORTS = ("node_condition", "startup_taint", "node_labels", "node_events")
+
+
+def _reports(answers: Answers) -> ReportSettings | None:
+    """Return what the cluster is to be told. Raises UsageError for what is missing."""
+    condition, taint = answers.text("node_condition"), answers.text_or_none("startup_taint")
+    wanted = [condition, taint, answers.flag("node_labels"), answers.flag("node_events")]
+    retaint = answers.flag("retaint")
+    if retaint and taint is None:
+        raise UsageError("--retaint puts a taint back, and none is given", hint="give it with --startup-taint")
+    if not any(wanted):
+        return None
+    asking = BY_NAME[next(name for name, each in zip(_REPORTS, wanted, strict=True) if each)].flags[0]
+    needed = ("node_name", "api_host", *(("daemon_set",) if retaint else ()))
+    missing = [BY_NAME[name] for name in needed if not answers.given(name)]
+    if missing:
+        raise UsageError(
+            f"{asking} tells the Kubernetes API server of this node, and {missing[0].variables[0]} is not set",
+            hint="set NODE_NAME from the downward API's spec.nodeName, and DAEMONSET_NAME to the DaemonSet's name; "
+            "outside a pod nobody can be told",
+        )
+    return answers.settings(
+        ReportSettings,
+        node=answers.text("node_name"),
+        host=answers.text("api_host"),
+        port=answers.by_name["api_port"].value,
+        condition=condition or None,
+        taint=values_of.taint(taint) if taint is not None else None,
+        retaint=retaint,
+        labels=answers.flag("node_labels"),
+        events=answers.flag("node_events"),
     )
 
 

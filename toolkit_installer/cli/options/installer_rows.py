@@ -6,7 +6,7 @@ import functools
 
 from toolkit_installer.cli.options.model import Group, Kind, Option, Step
 from toolkit_installer.engines import registry
-from toolkit_installer.settings import Cleanup, LogFormat, OnDrift, Program, WithoutGpu
+from toolkit_installer.settings import CONDITION, Cleanup, LogFormat, OnDrift, Program, WithoutGpu
 
 _job = functools.partial(Option, group=Group.JOB, step=Step.INSTALLER)
 _cluster = functools.partial(Option, group=Group.KUBERNETES, step=Step.INSTALLER)
@@ -161,6 +161,30 @@ ROWS = (
         default="/var/run/secrets/kubernetes.io/serviceaccount",
         help="The folder of the pod's token, ca.crt and namespace; not the node's but of this file system.",
     ),
+    _cluster(
+        "node_condition",
+        Kind.CONDITION,
+        default="false",
+        help="A condition that is kept on the Node while this waits: true while the engines serve the handlers and the "
+        f"toolkit is whole. true stands for the type {CONDITION}.",
+    ),
+    _cluster(
+        "startup_taint",
+        Kind.TAINT,
+        help="A taint that is taken from the Node once it is ready for the first time.",
+    ),
+    _cluster(
+        "retaint",
+        Kind.FLAG,
+        help="Put the startup taint on the Node whenever it is not ready: before it is for the first time, after a "
+        "boot, and while the engines do not serve the handlers. The DaemonSet's pods must tolerate it.",
+    ),
+    _cluster(
+        "node_labels",
+        Kind.FLAG,
+        help="Labels on the Node with this program's version, the engine and the payload's release.",
+    ),
+    _cluster("node_events", Kind.FLAG, help="Events about the Node: what was installed, restarted, refused or lost."),
     # the kubelet sets these two in every container
     _cluster(
         "api_host", Kind.HOST, flags=("--kubernetes-service-host",), hidden=True, help="Where the API server answers."

@@ -32,6 +32,8 @@ class Kind(enum.StrEnum):
     CDI_KIND = "VENDOR/CLASS"
     NAMESPACE = "NAMESPACE"
     OBJECT = "OBJECT"
+    CONDITION = "true|TYPE"
+    TAINT = "KEY=VALUE:EFFECT"
     HOST = "HOST"
     PORT = "PORT"
     INDEX = "0..99"

@@ -11,11 +11,19 @@ from toolkit_installer.cli.options import legacy_args, values
 from toolkit_installer.cli.options.model import Option, Value
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.errors import UsageError
-from toolkit_installer.settings import ClusterSettings, EngineName, EngineSettings, Program, Settings, ToolkitSettings
+from toolkit_installer.settings import (
+    ClusterSettings,
+    EngineName,
+    EngineSettings,
+    Program,
+    ReportSettings,
+    Settings,
+    ToolkitSettings,
+)
 
 _LONGEST_SHOWN = 120
 _T = typing.TypeVar("_T")
-_Settings = typing.TypeVar("_Settings", ClusterSettings, ToolkitSettings, EngineSettings, Settings)
+_Settings = typing.TypeVar("_Settings", ClusterSettings, ReportSettings, ToolkitSettings, EngineSettings, Settings)
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
 import re
@@ -9,7 +10,7 @@ import types
 from collections.abc import Callable, Mapping
 
 from toolkit_installer.cli.options.model import Kind, Option, Value
-from toolkit_installer.settings import AUTO
+from toolkit_installer.settings import AUTO, CONDITION, Taint
 
 TRUE_WORDS = frozenset({"1", "t", "true", "yes", "on"})
 """The words of Go's strconv.ParseBool, in which the field's manifests are written, and what YAML writers try."""
@@ -28,7 +29,13 @@ _HANDLER = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _CDI_KIND = r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAMESPACE = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # an RFC 1123 label, as Kubernetes asks
 # The names of DaemonSets and nodes: an RFC 1123 subdomain, as Kubernetes asks.
-_OBJECT = r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+_SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+_OBJECT = rf"(?=.{{1,253}}$){_SUBDOMAIN}"
+# A qualified name with or without its prefix, and what a label may have as its value, as Kubernetes asks.
+_QUALIFIED = rf"((?=[^/]{{1,253}}/){_SUBDOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?"
+_LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
+_LONGEST_CONDITION = 316
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _HOST = r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?"
 _HIGHEST_PORT = 65_535
 
@@ -123,6 +130,31 @@ def _budget(text: str) -> tuple[int, float]:
     return int(match[1]), float(match[2])
 
 
+def _condition(text: str) -> str:
+    """Return the type of a condition, the usual one for a word that says yes, none for one that says no."""
+    with contextlib.suppress(NotAllowedError):
+        return CONDITION if boolean(text) else ""
+    if re.fullmatch(_QUALIFIED, text) and len(text) <= _LONGEST_CONDITION:
+        return text
+    raise NotAllowedError(f"true for {CONDITION}, false, or a type of the same form")
+
+
+def _taint(text: str) -> str:
+    """Return the text of a taint, which `taint` reads."""
+    taint(text)
+    return text
+
+
+def taint(text: str) -> Taint:
+    """Read KEY=VALUE:EFFECT or KEY:EFFECT, as `kubectl taint` has it. Raises NotAllowedError."""
+    said, _, effect = text.rpartition(":")
+    key, _, value = said.partition("=")
+    fits = re.fullmatch(_QUALIFIED, key) and re.fullmatch(_LABEL_VALUE, value) and effect in _EFFECTS
+    if not fits:
+        raise NotAllowedError(f"KEY=VALUE:EFFECT or KEY:EFFECT, where the effect is one of {', '.join(_EFFECTS)}")
+    return Taint(key, value, effect)
+
+
 def _json_object(text: str) -> str:
     """Return the text as it was given, or {} if it says nothing."""
 
@@ -190,6 +222,8 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
         Kind.CDI_KIND: _like(_CDI_KIND, "vendor/class, each a letter, then letters, digits, '.', '_' and '-'"),
         Kind.NAMESPACE: _like(_NAMESPACE, "a Kubernetes namespace: small letters, digits and '-', 63 at most"),
         Kind.OBJECT: _like(_OBJECT, "the name of a Kubernetes object: small letters, digits, '-' and '.'"),
+        Kind.CONDITION: _condition,
+        Kind.TAINT: _taint,
         Kind.HOST: _like(_HOST, "a host name or an address, an IPv6 one without brackets"),
         Kind.PORT: _if(
             lambda text: re.fullmatch(r"[0-9]{1,5}", text) and 0 < int(text) <= _HIGHEST_PORT,

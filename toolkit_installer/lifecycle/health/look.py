@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from toolkit_installer import __version__
@@ -34,7 +33,6 @@ from toolkit_installer.settings import Settings
 
 _ASK_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
-_LIBRARY = r"libnvidia-container\.so\.(\d+\.\d+\.\d+.*)"
 
 
 def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None) -> Found:
@@ -106,13 +104,7 @@ def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
     damage = intact.damaged(node, settings, receipt)
     missing = tuple(each.name for each in damage if each.what == intact.MISSING)
     damaged = tuple(each for each in damage if each.what != intact.MISSING)
-    return ToolkitHealth(receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, _release(receipt))
-
-
-def _release(receipt: Receipt) -> str | None:
-    """Return the toolkit's release: NVIDIA gives its library the same, and the library's file is named after it."""
-    found = (re.fullmatch(_LIBRARY, name) for name in receipt.toolkit_files)
-    return next((match[1] for match in found if match), None)
+    return ToolkitHealth(receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, receipt.release)
 
 
 def _engine(node: Node, engine: EngineRecord, told: Mapping[str, str]) -> EngineHealth:

@@ -1,0 +1,238 @@
+"""What the cluster is told of the node: its condition, taint, labels and events, whatever the API server does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.engines.live import SOCKET, FakeDockerd
+from tests.node.instants import quickly
+from tests.support.api_server import (
+    DAEMON_SET,
+    DAEMON_SET_PATH,
+    NAMESPACE,
+    NODE,
+    NODE_PATH,
+    Server,
+    serving,
+)
+from tests.support.fake_node import DAEMON_JSON, WAITING, FakeNode, Run
+from toolkit_installer import __version__
+
+DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+CONDITION = "nvidia.com/ContainerToolkitReady"
+TAINT = "nvidia.com/toolkit=missing:NoSchedule"
+TOLERATION = {"key": "nvidia.com/toolkit", "operator": "Exists", "effect": "NoSchedule"}
+UNTOLD = "The cluster could not be told how the node stands"
+ALL = ("--node-condition", "true", "--startup-taint", TAINT, "--retaint", "--node-labels", "--node-events")
+
+
+@pytest.fixture(autouse=True)
+def configured(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+
+
+@pytest.fixture
+def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
+    engine = FakeDockerd(node)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path) as serves:
+        pod = serves.cluster.objects[DAEMON_SET_PATH]["spec"]["template"]["spec"]
+        pod.setdefault("tolerations", []).append(TOLERATION)
+        serves.cluster.objects[NODE_PATH]["spec"].pop("taints")
+        yield serves
+
+
+def waiting(node: FakeNode, server: Server, *more: str) -> Run:
+    run = quickly(node, "run", *server.flags, "--socket", SOCKET, *more)
+    run.wait_for(WAITING)
+    return run
+
+
+def condition(server: Server) -> dict[str, str]:
+    found = server.cluster.objects[NODE_PATH]["status"]["conditions"]
+    return next((each for each in found if each["type"] == CONDITION), {})
+
+
+def taints(server: Server) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = server.cluster.objects[NODE_PATH]["spec"].get("taints", [])
+    return found
+
+
+def labels(server: Server) -> dict[str, str]:
+    found = server.cluster.objects[NODE_PATH]["metadata"]["labels"]
+    return {key: value for key, value in found.items() if key.startswith("toolkit-installer/")}
+
+
+def events(server: Server, about: str = "Node") -> list[dict[str, Any]]:
+    found = (each for path, each in server.cluster.objects.items() if "/events/" in path)
+    return [each for each in found if each["involvedObject"]["kind"] == about]
+
+
+def bare(server: Server) -> dict[str, Any]:
+    """Return the Node without what changes with each version of it."""
+    found = dict(server.cluster.objects[NODE_PATH])
+    metadata = {key: value for key, value in found["metadata"].items() if key != "resourceVersion"}
+    return {**found, "metadata": {**metadata, "annotations": metadata.get("annotations") or {}}}
+
+
+def steps(server: Server) -> list[str]:
+    """Return in words what was changed of the Node, in its order."""
+    found = []
+    for each in server.cluster.written:
+        if each.path.endswith("/status"):
+            found += [f"{one['status']} {one['reason']}" for one in each.body["status"].get("conditions", [])] or [
+                "none"
+            ]
+        elif each.path == NODE_PATH and "spec" in each.body:
+            found.append("taint" if each.body["spec"]["taints"] else "no taint")
+    return found
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_node_is_tainted_then_ready_then_untainted_and_at_the_end_as_it_was(node: FakeNode, server: Server) -> None:
+    before = bare(server)
+    run = waiting(node, server, *ALL)
+    assert steps(server) == ["False Installing", "taint", "True Serving", "no taint"]
+    assert condition(server)["message"] == "docker nvidia nvidia-cdi nvidia-legacy"
+    assert labels(server)["toolkit-installer/version"] == __version__
+    assert labels(server)["toolkit-installer/engine"] == "docker"
+    assert {each["reason"] for each in events(server)} == {"Installed", "EngineReloaded"}
+    del server.cluster.objects[DAEMON_SET_PATH]
+    assert run.stop() == 0, run.output
+    assert (condition(server), taints(server), labels(server)) == ({}, [], {})
+    assert bare(server) == before
+    assert node.read(DAEMON_JSON) == DOCKER
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_new_pod_on_a_ready_node_reads_the_node_and_writes_nothing_but_what_is_new(
+    node: FakeNode, server: Server
+) -> None:
+    run = waiting(node, server, *ALL)
+    assert run.stop() == 0
+    assert condition(server)["status"] == "True"  # nobody took the pod's place yet, and the node serves all the same
+    server.cluster.written.clear()
+    other = waiting(node, server, *ALL)
+    assert steps(server) == []
+    assert [each.path for each in server.cluster.written] == [NODE_PATH]  # the labels, which a new process applies once
+    assert other.stop() == 0
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_node_that_booted_since_it_was_ready_is_tainted_before_anything_else(node: FakeNode, server: Server) -> None:
+    run = waiting(node, server, *ALL)
+    assert run.stop() == 0
+    server.cluster.objects[NODE_PATH]["metadata"]["annotations"]["toolkit-installer/ready-in-boot"] = "another"
+    server.cluster.written.clear()
+    other = waiting(node, server, *ALL)
+    assert steps(server) == ["False Installing", "taint", "True Serving", "no taint"]
+    assert other.stop() == 0
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_without_being_asked_to_put_it_back_a_taint_is_taken_away_once_in_a_boot(
+    node: FakeNode, server: Server
+) -> None:
+    theirs = {"key": "nvidia.com/toolkit", "value": "new", "effect": "NoSchedule"}
+    other = {"key": "someone/else", "effect": "NoSchedule"}
+    server.cluster.objects[NODE_PATH]["spec"]["taints"] = [theirs, other]
+    run = waiting(node, server, "--startup-taint", TAINT)
+    assert taints(server) == [other]
+    assert run.stop() == 0
+    server.cluster.objects[NODE_PATH]["spec"]["taints"] = [theirs, other]  # an operator wants it so
+    again = waiting(node, server, "--startup-taint", TAINT)
+    assert taints(server) == [theirs, other]
+    assert again.stop() == 0
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_taint_that_our_own_pods_do_not_tolerate_is_never_put_on_the_node(node: FakeNode, server: Server) -> None:
+    for_a_while = {"key": "nvidia.com/toolkit", "operator": "Exists", "tolerationSeconds": 60}
+    server.cluster.objects[DAEMON_SET_PATH]["spec"]["template"]["spec"]["tolerations"] = [for_a_while]
+    for effect in ("NoSchedule", "NoExecute"):
+        run = waiting(node, server, "--startup-taint", f"nvidia.com/toolkit:{effect}", "--retaint")
+        assert "no toleration for it, or none that lasts" in run.output
+        assert "taint" not in steps(server)
+        server.cluster.objects[NODE_PATH]["metadata"].pop("annotations", None)
+        assert run.stop() == 0
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_somebody_elses_change_of_the_node_is_kept_when_both_write_at_once(node: FakeNode, server: Server) -> None:
+    other = {"key": "someone/else", "effect": "NoSchedule"}
+
+    def meddle(_: object) -> None:
+        found = server.cluster.objects[NODE_PATH]
+        if len(meddled) < 3:
+            meddled.append(None)
+            found["spec"]["taints"] = [*[each for each in found["spec"].get("taints", []) if each != other], other]
+            found["metadata"]["resourceVersion"] = f"1{len(meddled)}000"
+
+    meddled: list[None] = []
+    server.cluster.before_each = meddle
+    run = waiting(node, server, "--startup-taint", TAINT, "--retaint")
+    assert steps(server)[-1] == "taint"
+    assert taints(server) == [other]
+    assert run.stop() == 0
+
+
+@pytest.mark.parametrize("code", [401, 403, 409, 429, 500, 503])
+@pytest.mark.usefixtures("dockerd")
+def test_what_could_not_be_told_is_said_once_and_told_later_and_the_node_is_configured_meanwhile(
+    node: FakeNode, server: Server, code: int
+) -> None:
+    server.cluster.refused = [code] * 40
+    run = waiting(node, server, *ALL)
+    assert node.docker()["default-runtime"] == "nvidia"
+    assert run.output.count(UNTOLD) in (1, 2)  # what is installing, and what is installed, are two things to tell
+    server.cluster.refused.clear()
+    run.wait_for("The cluster was told how the node stands")
+    assert condition(server)["reason"] == "Serving"
+    assert "Installed" in {each["reason"] for each in events(server)}
+    assert run.stop() == 0
+
+
+def test_a_broken_engine_is_told_with_its_reason_and_of_the_daemon_set_too(node: FakeNode, server: Server) -> None:
+    with contextlib.closing(FakeDockerd(node)):
+        run = waiting(node, server, *ALL)
+    os.kill(run.pid, signal.SIGHUP)
+    run.wait_for("Not ready: the engines do not serve the handlers")
+    run.wait_for(WAITING)
+    assert condition(server)["reason"] == "EngineDown"
+    assert [each["key"] for each in taints(server)] == ["nvidia.com/toolkit"]
+    (found,) = events(server, "DaemonSet")
+    assert found["type"] == "Warning"
+    assert found["message"].startswith(f"{NODE}: ")
+    assert found["involvedObject"]["name"] == DAEMON_SET
+    assert found["metadata"]["namespace"] == NAMESPACE
+    run.stop()
+
+
+def test_why_a_node_is_refused_is_in_the_condition_before_the_run_ends(node: FakeNode, server: Server) -> None:
+    node.write(DAEMON_JSON, b'{"runtimes": [}', 0o600)
+    run = quickly(node, "run", *server.flags, *ALL)
+    assert run.finish() == 3
+    assert condition(server)["reason"] == "Refused"
+    assert "daemon.json:1" in condition(server)["message"]
+    assert taints(server)
+
+
+def test_nobody_is_told_anything_without_being_asked_to(node: FakeNode, server: Server) -> None:
+    run = quickly(node, "run", *server.flags)
+    run.wait_for(WAITING)
+    assert run.stop() == 0
+    assert server.cluster.written == []

@@ -1,0 +1,131 @@
+"""Which events are created, and which counted once more: as client-go does it, so that no node floods etcd. Pure.
+
+The same event within ten minutes is the one that is there, with a higher count; of events that differ in their message
+alone, the eleventh within ten minutes stands for all that follow (client-go, tools/record/events_cache.go). Beyond that
+a node writes a few a minute at most; the others wait.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from toolkit_installer.kubernetes.node_state import MANAGER, shortened
+
+NODES_NAMESPACE = "default"
+"""Where events about what has no namespace are."""
+MOST_A_MINUTE = 6
+_MINUTE = 60.0
+_SAME_SECONDS = 600.0
+_MOST_ALIKE = 10
+_MOST_REMEMBERED = 50
+_MOST_WAITING = 20
+_COMBINED = "(combined from similar events): "
+
+
+class Happening(msgspec.Struct, frozen=True):
+    """Something that is worth an event. `about` is the kind of the object: Node or DaemonSet."""
+
+    about: str
+    reason: str
+    message: str
+    warning: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The event's type."""
+        return "Warning" if self.warning else "Normal"
+
+
+class Told(msgspec.Struct, frozen=True):
+    """An event that the API server has."""
+
+    happening: Happening
+    name: str
+    count: int
+    first: float
+    last: float
+    """Seconds since 1970."""
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """What was told, and what is still to be."""
+
+    told: tuple[Told, ...] = ()
+    waiting: tuple[Happening, ...] = ()
+    spent: tuple[float, ...] = ()
+    """When events were written of late, in seconds since 1970."""
+
+
+def heard(ledger: Ledger, happening: Happening) -> Ledger:
+    """Return the ledger with something more to tell. Of what waits too long, the oldest is left out."""
+    if happening in ledger.waiting:
+        return ledger
+    waiting = (*ledger.waiting, msgspec.structs.replace(happening, message=shortened(happening.message)))
+    return msgspec.structs.replace(ledger, waiting=waiting[-_MOST_WAITING:])
+
+
+def due(ledger: Ledger, now: float) -> Told | None:
+    """Return the event that is to be written next, None where there is none, or enough was written of late.
+
+    It was told before if its count is more than one.
+    """
+    if not ledger.waiting or len(_of_late(ledger.spent, now)) >= MOST_A_MINUTE:
+        return None
+    happening = ledger.waiting[0]
+    recent = [each for each in ledger.told if abs(now - each.last) < _SAME_SECONDS]
+    alike = [each for each in recent if _kin(each.happening) == _kin(happening)]
+    same = next((each for each in alike if each.happening.message == happening.message), None)
+    if same is None and len(alike) >= _MOST_ALIKE:
+        combined = msgspec.structs.replace(happening, message=shortened(f"{_COMBINED}{happening.message}"))
+        same = next((each for each in alike if each.happening.message.startswith(_COMBINED)), None)
+        if same is not None:
+            same = msgspec.structs.replace(same, happening=combined)
+        happening = combined
+    if same is not None:
+        return msgspec.structs.replace(same, count=same.count + 1, last=now)
+    return Told(happening, "", 1, now, now)
+
+
+def wrote(ledger: Ledger, event: Told, now: float) -> Ledger:
+    """Return the ledger once what was `due` has been written."""
+    others = tuple(each for each in ledger.told if each.name != event.name)
+    return Ledger((*others, event)[-_MOST_REMEMBERED:], ledger.waiting[1:], (*_of_late(ledger.spent, now), now))
+
+
+def dropped(ledger: Ledger) -> Ledger:
+    """Return the ledger without what was `due`: the API server will never take it."""
+    return msgspec.structs.replace(ledger, waiting=ledger.waiting[1:])
+
+
+def body(event: Told, involved: dict[str, str], *, node: str, now: str) -> dict[str, Any]:
+    """Return the object that is created. `involved` is what it is about, `now` a time of RFC 3339."""
+    namespace = involved.get("namespace", NODES_NAMESPACE)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": event.name, "namespace": namespace},
+        "involvedObject": involved,
+        "type": event.happening.kind,
+        "reason": event.happening.reason,
+        "source": {"component": MANAGER, "host": node},
+        "reportingComponent": MANAGER,
+        "reportingInstance": node,
+        "firstTimestamp": now,
+        **again(event, last=now),
+    }
+
+
+def again(event: Told, *, last: str) -> dict[str, Any]:
+    """Return the merge patch of an event that happened once more."""
+    return {"message": event.happening.message, "count": event.count, "lastTimestamp": last}
+
+
+def _kin(happening: Happening) -> tuple[str, str, bool]:
+    """Return what two events have in common that may be told as one."""
+    return happening.about, happening.reason, happening.warning
+
+
+def _of_late(spent: tuple[float, ...], now: float) -> tuple[float, ...]:
+    return tuple(each for each in spent if abs(now - each) < _MINUTE)

@@ -1,0 +1,126 @@
+"""Changes the one Node of this pod, and writes events: the only module that tells the API server anything."""
+
+from __future__ import annotations
+
+import http
+import time
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from toolkit_installer.kubernetes import events, node_state
+from toolkit_installer.kubernetes.client import APPLY, JSON, MERGE, Answer, ApiServer, UnreadableError
+from toolkit_installer.kubernetes.events import Told
+from toolkit_installer.settings import ReportSettings
+
+NODE, DAEMON_SET = "Node", "DaemonSet"
+"""What events may be about."""
+_LEAST_SECONDS = 0.5
+_GOOD = 2
+"""The first digit of a status that says yes."""
+_NEVER = (http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY, http.HTTPStatus.NOT_FOUND)
+"""What is said to an event that is wrong in itself, or of a namespace that is gone: it would be said again."""
+
+
+class UntoldError(Exception):
+    """The API server was not told; the text says what and why."""
+
+
+class RefusedEventError(Exception):
+    """The API server will never take this event; the text says why."""
+
+
+class NodeClient:
+    """The Node as it was read in this round, and changes of it. All methods raise UntoldError and Stopped."""
+
+    def __init__(self, settings: ReportSettings) -> None:
+        self._settings = settings
+        self._api = ApiServer(settings.host, settings.port, settings.service_account)
+        self._path = f"/api/v1/nodes/{urllib.parse.quote(settings.node, safe='')}"
+        self._deadline = 0.0
+        self._found: Mapping[str, Any] | None = None
+
+    def begin(self, seconds: float) -> None:
+        """Begin a round: the Node is read anew, and all questions together take so many seconds."""
+        self._deadline = time.monotonic() + seconds
+        self._found = None
+
+    def read(self) -> Mapping[str, Any]:
+        """Return the Node, which is read once a round."""
+        if self._found is None:
+            self._found = self._good(self._api.get(self._path, self._seconds()), "the Node").body
+        return self._found
+
+    def apply(self, below: str, body: Mapping[str, Any], what: str) -> None:
+        """Apply our fields to the Node, or to what is `below` it; `what` they are is for people."""
+        query = urllib.parse.urlencode({"fieldManager": node_state.MANAGER, "force": "true"})
+        answer = self._api.send("PATCH", f"{self._path}{below}?{query}", body, self._seconds(), APPLY)
+        self._found = self._good(answer, what).body
+
+    def change(self, patch: Mapping[str, Any], what: str) -> bool:
+        """Change the Node; return False if somebody else has changed it since it was read."""
+        query = urllib.parse.urlencode({"fieldManager": node_state.MANAGER})
+        answer = self._api.send("PATCH", f"{self._path}?{query}", patch, self._seconds(), MERGE)
+        self._found = None
+        if answer.status == http.HTTPStatus.CONFLICT:
+            return False
+        self._found = self._good(answer, what).body
+        return True
+
+    def daemon_set(self) -> Mapping[str, Any]:
+        """Return the DaemonSet of this pod."""
+        try:
+            namespace = urllib.parse.quote(self._api.namespace(), safe="")
+        except UnreadableError as error:
+            raise UntoldError(str(error)) from error
+        name = urllib.parse.quote(self._settings.daemon_set or "", safe="")
+        path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"
+        return self._good(self._api.get(path, self._seconds()), "the DaemonSet").body
+
+    def write(self, event: Told, *, now: str) -> Told:
+        """Create an event, or count it once more; one that has expired meanwhile is created anew.
+
+        `now` is a time of RFC 3339. Returns the event as the API server has it. Raises RefusedEventError.
+        """
+        involved = self._involved(event.happening.about)
+        place = f"/api/v1/namespaces/{involved.get('namespace', events.NODES_NAMESPACE)}/events"
+        if event.name:
+            patch = events.again(event, last=now)
+            answer = self._api.send("PATCH", f"{place}/{event.name}", patch, self._seconds(), MERGE)
+            if answer.status != http.HTTPStatus.NOT_FOUND:
+                return self._taken(event, answer)
+        name = f"{involved['name']}.{time.time_ns():x}"
+        event = msgspec.structs.replace(event, name=name, count=1, first=event.last)
+        body = events.body(event, involved, node=self._settings.node, now=now)
+        return self._taken(event, self._api.send("POST", place, body, self._seconds(), JSON))
+
+    def _taken(self, event: Told, answer: Answer) -> Told:
+        if answer.status in _NEVER:
+            raise RefusedEventError(_words(answer))
+        self._good(answer, "an event")
+        return event
+
+    def _involved(self, about: str) -> dict[str, str]:
+        """Return what an event is about."""
+        if about == NODE:  # the kubelet's own events have the node's name as its uid, and kubectl looks for that
+            return {"apiVersion": "v1", "kind": NODE, "name": self._settings.node, "uid": self._settings.node}
+        metadata = self.daemon_set().get("metadata", {})
+        names = {key: str(metadata.get(key, "")) for key in ("name", "namespace", "uid")}
+        return {"apiVersion": "apps/v1", "kind": DAEMON_SET, **names}
+
+    def _good(self, answer: Answer, what: str) -> Answer:
+        if answer.status is None or answer.status // 100 != _GOOD:
+            raise UntoldError(f"{what}: {_words(answer)}")
+        return answer
+
+    def _seconds(self) -> float:
+        """Return how long the next question may take."""
+        return max(_LEAST_SECONDS, self._deadline - time.monotonic())
+
+
+def _words(answer: Answer) -> str:
+    """Return in words what the API server said."""
+    said = f"HTTP {answer.status}" if answer.status is not None else "no answer"
+    return f"{said}: {answer.words}" if answer.words else said
