@@ -60,7 +60,18 @@ def test_a_misspelt_field_a_wrong_type_and_an_unknown_kind_are_found_in_every_mi
 def test_every_folder_of_manifests_is_rendered() -> None:
     assert set(OURS) == {
         "base",
-        *(f"overlays/{name}" for name in ("canary", "default-runtime", "gpu-labels", "install-only", "openshift")),
+        *(
+            f"overlays/{name}"
+            for name in (
+                "canary",
+                "default-runtime",
+                "gpu-labels",
+                "install-only",
+                "node-status",
+                "openshift",
+                "startup-taint",
+            )
+        ),
     }
     assert set(kustomizations()) - set(OURS) == {
         f"examples/{name}" for name in ("device-plugin", "gpu-pod", "gpushare")

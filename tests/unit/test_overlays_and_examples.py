@@ -7,14 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from tests.support import manifests
 from tests.support.manifests import daemon_set, environment, flat, node, one, pod, settings
 from toolkit_installer import __version__
-from toolkit_installer.kubernetes.scheduling import refusal
-from toolkit_installer.settings import Cleanup
+from toolkit_installer.kubernetes.scheduling import refusal, tolerates
+from toolkit_installer.settings import CONDITION, Cleanup
 
 PRESENT = "nvidia.com/gpu.present"
 pytestmark = pytest.mark.usefixtures("kustomize")
@@ -69,6 +70,40 @@ def test_canary_is_gpu_labels_one_node_after_the_other() -> None:
         f"{spec}/updateStrategy/rollingUpdate/maxUnavailable": ("10%", 1),
         f"{spec}/minReadySeconds": (10, 30),
     }
+
+
+def test_node_status_tells_the_cluster_and_may_do_no_more_than_that() -> None:
+    found = changes("overlays/node-status")
+    env = f"{TEMPLATE}/containers/toolkit-installer/env"
+    told = {path: after for path, (_, after) in found.items() if path.startswith(env) and path.endswith("/value")}
+    names = ("NODE_CONDITION", "NODE_LABELS", "NODE_EVENTS")
+    assert {path.split("/")[-2] for path in told} == set(names)
+    reports = settings("overlays/node-status").reports
+    assert reports is not None
+    assert (reports.condition, reports.labels, reports.events) == (CONDITION, True, True)
+    assert (reports.taint, reports.retaint) == (None, False)
+    verbs = {
+        (tuple(rule["resources"]), verb, each["metadata"].get("namespace"))
+        for each in manifests.rendered("overlays/node-status")
+        if each["kind"] in ("Role", "ClusterRole")
+        for rule in each["rules"]
+        for verb in rule["verbs"]
+        if verb != "get"
+    }
+    assert verbs == {
+        (("nodes", "nodes/status"), "patch", None),
+        *((("events",), verb, place) for verb in ("create", "patch") for place in ("default", "toolkit-installer")),
+    }
+
+
+def test_startup_taint_is_node_status_with_a_taint_that_the_pods_tolerate() -> None:
+    found = changes("overlays/startup-taint", "overlays/node-status")
+    assert {path.split("/")[-2] for path in found} == {"STARTUP_TAINT", "RETAINT"}
+    reports = settings("overlays/startup-taint").reports
+    assert reports is not None
+    assert reports.taint is not None
+    assert reports.retaint
+    assert tolerates(daemon_set("overlays/startup-taint"), msgspec.structs.asdict(reports.taint))
 
 
 def test_openshift_lets_the_account_use_the_privileged_scc_and_labels_what_the_pod_writes_without_categories() -> None:
