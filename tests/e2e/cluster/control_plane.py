@@ -234,9 +234,8 @@ class ControlPlane:
         self, *arguments: str | Path, given: str = "", check: bool = True, within: float = _SECONDS
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the cluster's admin. Raises ControlPlaneError where it fails and that was not expected."""
-        kubectl = [str(self._programs / "kubectl"), f"--kubeconfig={self.folder}/admin.kubeconfig"]
         done = subprocess.run(
-            [*self.hardware.enter, *kubectl, *arguments],
+            self.kubectl_command(*arguments),
             input=given,
             capture_output=True,
             text=True,
@@ -248,6 +247,11 @@ class ControlPlane:
             words = " ".join(map(str, arguments))
             raise ControlPlaneError(f"kubectl {words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done
+
+    def kubectl_command(self, *arguments: str | Path) -> list[str]:
+        """Return the command that runs kubectl as the cluster's admin."""
+        kubectl = [str(self._programs / "kubectl"), f"--kubeconfig={self.folder}/admin.kubeconfig"]
+        return [*self.hardware.enter, *kubectl, *map(str, arguments)]
 
     def get(self, path: str) -> list[dict[str, Any]]:
         """Return the objects at a path of the API: a list's, or the only one. Raises ControlPlaneError."""

@@ -1,0 +1,108 @@
+"""daemonset/overlays/startup-taint on a real cluster: what the API server is told of nodes, and lets be told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+
+import pytest
+
+from tests.e2e.cluster import account_tokens, node_states
+from tests.e2e.cluster.control_plane import kubeconfig
+from tests.e2e.cluster.node_states import watching
+from tests.e2e.cluster.objects import workload
+from tests.e2e.cluster.rollout import GPU, NAME, NAMESPACE, RealCluster, wait_until
+from toolkit_installer import __version__
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
+OVERLAY = "overlays/startup-taint"
+INSTALLING, SERVING = ("tainted", "Installing"), ("", "Serving")
+
+
+def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in_the_end(cluster: RealCluster) -> None:
+    before = {name: node_states.of(cluster.plane, name) for name in cluster.nodes}
+    with watching(cluster.plane) as watch:
+        cluster.apply(OVERLAY)
+        wait_until(lambda: all(INSTALLING in watch.of(name) for name in cluster.nodes), "every node is tainted")
+        intolerant = workload(GPU, asks=True, runtime_class="nvidia")
+        del intolerant["spec"]["template"]["spec"]["tolerations"]
+        cluster.give(intolerant)
+        cluster.wait_until_ready()
+        cluster.wait_until_running(GPU)
+        for name in cluster.nodes:
+            states = watch.of(name)
+            assert states.index(INSTALLING) < states.index(SERVING), states
+            assert ("", "Installing") not in states[states.index(INSTALLING) :], "it was untainted before it was ready"
+    cluster.assert_configured(reloads=1)
+    told = cluster.plane.get("/api/v1/namespaces/default/events")
+    refused = [each["message"] for each in told if each["reason"] == "FailedCreatePodSandBox" and _is_of(each, GPU)]
+    assert refused == [], "a pod started before the handlers served"
+    for name in cluster.nodes:
+        found = {each["reason"] for each in told if each["involvedObject"]["name"] == name}
+        assert {"Installed", "EngineReloaded"} <= found, found
+        labels = node_states.of(cluster.plane, name)["labels"]
+        assert labels["toolkit-installer/version"] == __version__
+        assert labels["toolkit-installer/engine"] == cluster.nodes[name].kind.name.partition("-")[0]
+
+    _assert_a_token_is_good_for_its_own_node_alone(cluster)
+    cluster.remove(GPU)
+
+    name, node = next(iter(cluster.nodes.items()))
+    with watching(cluster.plane) as watch:
+        old = cluster.workloads(NAME)[name]
+        node.reboot()
+        wait_until(lambda: cluster.workloads(NAME).get(name, old) != old, "the rebooted node runs its pod again")
+        cluster.wait_until_ready()
+        wait_until(lambda: watch.of(name)[-1] == SERVING, "the rebooted node is untainted again")
+        assert INSTALLING in watch.of(name), watch.of(name)
+
+        node.host.run("systemctl", "stop", node.kind.unit)
+        wait_until(lambda: watch.of(name)[-1] == ("tainted", "EngineDown"), "the stopped engine is told", within=60)
+        node.host.run("systemctl", "start", node.kind.unit)
+        wait_until(lambda: watch.of(name)[-1] == SERVING, "the engine that was started again is told", within=90)
+    of_daemon_set = cluster.plane.get(f"/api/v1/namespaces/{NAMESPACE}/events")
+    warnings = [each for each in of_daemon_set if each["reason"] == "EngineNotServing"]
+    assert any(each["message"].startswith(f"{name}: ") for each in warnings)
+
+    cluster.remove_installation()
+    cluster.delete(OVERLAY)
+    assert {name: node_states.of(cluster.plane, name) for name in cluster.nodes} == before
+    cluster.assert_as_before()
+
+
+def _is_of(event: dict[str, dict[str, str]], app: str) -> bool:
+    return event["involvedObject"].get("name", "").startswith(f"{app}-")
+
+
+def _assert_a_token_is_good_for_its_own_node_alone(cluster: RealCluster) -> None:
+    one, other, *_ = sorted(cluster.nodes)
+    path = cluster.plane.folder / "stolen.kubeconfig"
+    path.write_text(kubeconfig(account_tokens.of_pod_on(cluster, one), str(cluster.plane.authority)))
+
+    def patch(node: str, change: Mapping[str, object], *more: str) -> subprocess.CompletedProcess[str]:
+        return cluster.plane.kubectl(
+            f"--kubeconfig={path}",
+            "patch",
+            "node",
+            node,
+            "--type=merge",
+            f"--patch={json.dumps(change)}",
+            *more,
+            check=False,
+        )
+
+    ours = {"metadata": {"labels": {"toolkit-installer/test": "x"}}}
+    assert patch(one, ours).returncode == 0, patch(one, ours).stderr
+    patch(one, {"metadata": {"labels": {"toolkit-installer/test": None}}})
+    for node, change, more in (
+        (other, ours, ()),
+        (other, {"status": {"conditions": []}}, ("--subresource=status",)),
+        (one, {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}, ()),
+        (one, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, ()),
+        (one, {"spec": {"unschedulable": True}}, ()),
+        (one, {"status": {"conditions": []}}, ("--subresource=status",)),
+    ):
+        refused = patch(node, change, *more)
+        assert refused.returncode != 0, f"{node} was changed by the token of {one}: {change}"
+        assert "toolkit-installer may change" in refused.stderr, refused.stderr
