@@ -17,8 +17,10 @@ from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.support import driver_roots
 from tests.support.fake_node import DAEMON_JSON, SCRIPTS, STORE, TOOLKIT, FakeNode
 from toolkit_installer.documents import bundle
+from toolkit_installer.engines.api import Live
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.lifecycle import report
+from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt import schema
 
 runs_programs = pytest.mark.skipif(bool(driver_roots.MISSING), reason=driver_roots.MISSING)
@@ -242,3 +244,9 @@ def test_a_full_disk_leaves_no_half_of_it(node: FakeNode) -> None:
         done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     assert done.returncode == ExitCode.BAD_CONFIGURATION
     assert b"No space left on device" in done.stderr
+
+
+def test_an_engines_answer_tells_which_process_gave_it() -> None:
+    process = Process(7, "dockerd", "/usr/bin/dockerd", ("dockerd",), 1.0, "docker.service")
+    told = report._live(Live("1", {}, None, process))
+    assert told["process"] == {"pid": 7, "name": "dockerd", "unit": "docker.service"}

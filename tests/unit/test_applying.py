@@ -209,3 +209,19 @@ def test_without_an_old_record_what_is_new_goes_unless_somebody_needs_it(
     assert gone == ([] if removed is None else [removed])
     assert ("The toolkit stays" in logged.getvalue()) is named
     assert played.done[-1] == "folders"
+
+
+# --- a specification that somebody else writes meanwhile ---
+
+
+def test_a_specification_that_somebody_else_wrote_meanwhile_stays_and_is_named(
+    applier: Applier, logged: io.StringIO
+) -> None:
+    def write(*_: object) -> None:
+        raise ChangedMeanwhileError("/var/run/cdi/x.yaml")
+
+    vars(applier)["switcher"] = SimpleNamespace(writer=SimpleNamespace(write=write))
+    file = SimpleNamespace(content=b"")
+    work: Any = SimpleNamespace(path="/var/run/cdi/x.yaml", file=file)
+    assert applier._tried_replacing(work) is None
+    assert "event=cdi-changed-meanwhile file=/var/run/cdi/x.yaml" in logged.getvalue()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from toolkit_installer.engines.detect.table import BY_NAME, TABLE, engine_of_soc
 from toolkit_installer.engines.registry import plain
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process
+from toolkit_installer.node.processes import Process, inspect_process
 from toolkit_installer.settings import EngineName, EngineSettings, Settings
 
 
@@ -191,3 +192,11 @@ def test_the_same_socket_is_known_under_all_its_spellings() -> None:
     assert [row.name for row in with_socket("unix:///run/docker.sock")] == ["docker"]
     assert engine_of_socket("unix:///elsewhere/crio.sock") is EngineName.CRIO
     assert engine_of_socket("unix:///elsewhere/other.sock") is None
+
+
+def test_the_files_of_a_kubelets_folder_are_told_by_their_whole_paths(tmp_path: Path) -> None:
+    for name in ("20-b.conf", "10-a.conf", "notes.txt"):
+        (tmp_path / name).touch()
+    me = inspect_process(os.getpid())
+    assert me is not None
+    assert kubelet._listed(me, f"{tmp_path}/", ".conf") == [f"{tmp_path}/10-a.conf", f"{tmp_path}/20-b.conf"]

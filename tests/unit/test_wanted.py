@@ -262,6 +262,18 @@ class Script:
         self.last = question.standing
         return back
 
+    def starts(self) -> Question:
+        """Have a run ask at its start, and once more."""
+        question = Question(ClusterSettings("toolkit-installer", "gpu-node-1", "::1"))
+        with (
+            mock.patch.object(question, "_api", self),
+            mock.patch.object(wanted, "time", self),
+            mock.patch.object(wanted, "signals", self),
+        ):
+            question.ask_at_start(bare=True)
+            question.ask_again()
+        return question
+
     # --- what stands for the API server ---
 
     def namespace(self) -> str:
@@ -304,6 +316,13 @@ def then(*steps: tuple[float, Answer]) -> Callable[[float], Answer]:
 
 
 ALWAYS = math.inf
+
+
+def test_who_was_told_once_that_the_node_is_wanted_remembers_it_and_asks_no_more() -> None:
+    script = Script(lambda _: Answer(200), lambda _: Answer(201))
+    question = script.starts()
+    assert (question.standing.wanted, question.standing.held) == (True, False)
+    assert len(script.heard) == len(Asked)
 
 
 def test_a_deletion_whose_token_is_still_accepted_for_a_while_is_found() -> None:

@@ -99,6 +99,12 @@ def test_containerd_is_given_the_drop_in_after_the_root(binary: Path) -> None:
     assert [os.path.dirname(path) for path in read["imports"]] == ["/proc/self/fd"] * 2
 
 
+def test_containerd_is_asked_for_what_it_makes_of_the_file_and_for_nothing_else(binary: Path) -> None:
+    programs = play(binary, """cat >/dev/null; printf 'asked = "%s"' "$*" """)
+    read, _ = trial.containerd_dump(programs, str(binary), b"")
+    assert read == {"asked": "--config /dev/stdin config dump"}
+
+
 def test_output_that_is_no_toml_is_no_answer(binary: Path) -> None:
     programs = play(binary, "cat >/dev/null; echo '{'")
     assert trial.containerd_dump(programs, str(binary), b"")[0] is None
