@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,13 +14,6 @@ from toolkit_installer.settings import CONDITION
 
 KEY = "startup-taint.cluster-autoscaler.kubernetes.io/nvidia-toolkit"
 """Of the taint that daemonset/overlays/startup-taint puts on nodes."""
-_FORMAT = (
-    '{.metadata.name}{" "}'
-    f"{{range .spec.taints[?(@.key=='{KEY}')]}}tainted{{end}}"
-    '{" "}'
-    f"{{range .status.conditions[?(@.type=='{CONDITION}')]}}{{.reason}}{{end}}"
-    '{"\\n"}'
-)
 
 
 def of(plane: ControlPlane, node: str) -> dict[str, Any]:
@@ -34,10 +28,8 @@ def of(plane: ControlPlane, node: str) -> dict[str, Any]:
     }
 
 
-def reason(plane: ControlPlane, node: str) -> str:
-    """Return the reason of the node's condition, empty where it has none."""
-    (found,) = plane.get(f"/api/v1/nodes/{node}")
-    return next((str(each["reason"]) for each in found["status"]["conditions"] if each["type"] == CONDITION), "")
+def _reason(node: dict[str, Any]) -> str:
+    return next((str(each["reason"]) for each in node["status"]["conditions"] if each["type"] == CONDITION), "")
 
 
 class Watch:
@@ -52,17 +44,18 @@ class Watch:
         return [each for before, each in zip([None, *states], states, strict=False) if each != before]
 
     def read(self, stream: Any) -> None:
-        """Take the lines that kubectl writes."""
+        """Take the API server's own events, of which each is a line."""
         for line in stream:
-            name, taint, condition = line.rstrip("\n").split(" ")
-            self._seen.append((name, taint, condition))
+            node = json.loads(line)["object"]
+            tainted = any(each["key"] == KEY for each in node["spec"].get("taints", []))
+            self._seen.append((node["metadata"]["name"], "tainted" if tainted else "", _reason(node)))
 
 
 @contextlib.contextmanager
 def watching(plane: ControlPlane) -> Iterator[Watch]:
     """Watch all nodes until the block ends."""
     watch = Watch()
-    command = plane.kubectl_command("get", "nodes", "--watch", f"--output=jsonpath={_FORMAT}")
+    command = plane.kubectl_command("get", "--raw", "/api/v1/nodes?watch=true")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         thread = threading.Thread(target=watch.read, args=(process.stdout,))
         thread.start()
