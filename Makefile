@@ -31,7 +31,7 @@ demo: .venv/installed ## the whole job on a made-up node: install, do nothing th
 	@$(BIN)/python tests/demo/demo.py
 
 .PHONY: check
-check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no registry named, the manifests' schemas
+check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no registry named, the manifests and the chart
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -40,6 +40,7 @@ check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no
 	shellcheck $(SCRIPTS)
 	$(SETUP)/no-registry-hosts
 	$(BIN)/python -m tests.support.manifests
+	$(BIN)/python -m tests.support.chart
 
 # call PYTEST,N: with N workers more than there are processors; those of a short run wait now and then
 # Each reads the tests as another has compiled them, whatever the environment says of that.
@@ -108,6 +109,11 @@ bench: .venv/installed ## the measurements, beside NVIDIA's own installer; write
 .PHONY: image
 image: ## the container image; images/build says what can be given to it
 	@images/build
+
+.PHONY: chart
+chart: .venv/installed ## the Helm chart as an archive in dist/: helm install takes it, and helm push
+	@mkdir -p dist
+	@$(BIN)/python -m tests.support.chart package dist
 
 .PHONY: wheels
 wheels: .venv/installed ## what the image is built of, in .cache/wheels: make image WHEELS=.cache/wheels downloads nothing

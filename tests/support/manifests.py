@@ -130,7 +130,14 @@ def may_get(objects: list[Object], path: str) -> bool:
         here = binding["kind"] == "ClusterRoleBinding" or binding["metadata"]["namespace"] == namespace
         if not here or {"kind": "ServiceAccount", **account} not in binding["subjects"]:
             continue
-        for rule in one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])["rules"]:
+        role = (binding["roleRef"]["kind"], binding["roleRef"]["name"], binding["metadata"].get("namespace"))
+        (found,) = (
+            each
+            for each in objects
+            if (each["kind"], each["metadata"]["name"], each["metadata"].get("namespace")) == role
+            or (role[0] == "ClusterRole" == each["kind"] and role[1] == each["metadata"]["name"])
+        )
+        for rule in found["rules"]:
             named = name in rule.get("resourceNames", [name])
             if group in rule["apiGroups"] and resource in rule["resources"] and "get" in rule["verbs"] and named:
                 return True

@@ -20,6 +20,8 @@ from images import project_urls
 SOURCE = "toolkit_installer/__init__.py"
 _CHANGES = "CHANGELOG.md"
 _SBOM = "images/sbom.cdx.json"
+CHART = "daemonset/chart/Chart.yaml"
+_OF_CHART = re.compile(r"^((?:version|appVersion): )(.*)$", re.MULTILINE)
 _NAMED_IN = re.compile(r"((?:toolkit-installer:|toolkit\.version=))(\d+\.\d+\.\d+\S*?)(?=[\s`\"'|*,;]|$)", re.MULTILINE)
 """How manifests and documents name the image."""
 _VERSION = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
@@ -60,6 +62,7 @@ def set_version(project: Path, new: str) -> list[str]:
     edits: dict[Path, Callable[[str], str]] = {
         project / SOURCE: lambda text: text.replace(f'__version__ = "{old}"', f'__version__ = "{new}"'),
         **{path: lambda text: _NAMED_IN.sub(rf"\g<1>{new}", text) for path in naming(project)},
+        project / CHART: lambda text: _OF_CHART.sub(rf"\g<1>{new}", text),
     }
     changed = []
     for path, edit in edits.items():
@@ -82,6 +85,8 @@ def same_everywhere(project: Path) -> None:
         for found in _NAMED_IN.finditer(path.read_text())
         if found[2] != own
     }
+    of_chart = {found[2] for found in _OF_CHART.finditer((project / CHART).read_text())}
+    others |= {f"{CHART} names {each}" for each in of_chart - {own}}
     if f'"version": "{own}"' not in (project / _SBOM).read_text():
         others.add(f"{_SBOM} names another version: make {_SBOM}")
     if others:

@@ -28,7 +28,10 @@ def git(project: Path, *arguments: str) -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of all that names a version, fit to be published."""
     made = tmp_path / "project"
-    for path in [*release.naming(PROJECT), *(PROJECT / name for name in (release.SOURCE, "pyproject.toml"))]:
+    for path in [
+        *release.naming(PROJECT),
+        *(PROJECT / name for name in (release.SOURCE, "pyproject.toml")),
+    ]:
         place = made / path.relative_to(PROJECT)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, place)
@@ -143,6 +146,7 @@ def test_setting_a_version_sets_it_everywhere_and_nothing_else(project: Path) ->
     assert release.version(project) == "7.8.9rc1"
     said = failing(project)
     assert said["one version everywhere"].startswith("images/sbom.cdx.json names another version: make ")
+    assert release.CHART not in said["one version everywhere"]
     for path, text in others.items():
         assert path.read_text().replace("7.8.9rc1", before) == text
     assert not any(re.search(rf"toolkit-installer:{re.escape(before)}", path.read_text()) for path in others)

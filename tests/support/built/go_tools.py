@@ -144,6 +144,22 @@ KUSTOMIZE = Tool(  # the last that Go 1.26 builds
     commands=(".",),
 )
 
+_HELM_VERSION = "v3.22.0"
+HELM = Tool(  # it takes a cluster to be of the Kubernetes that it is linked for, where it renders without one
+    name="helm",
+    module="helm.sh/helm/v3",
+    version=_HELM_VERSION,
+    commands=("cmd/helm",),
+    linking=" ".join(
+        [
+            _SMALLER,
+            f"-X helm.sh/helm/v3/internal/version.version={_HELM_VERSION}",
+            "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1",
+            "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34",
+        ]
+    ),
+)
+
 CRI_DOCKERD = Tool(  # the first that hands a RuntimeClass's handler to docker
     name="cri-dockerd",
     module="github.com/Mirantis/cri-dockerd",
@@ -175,7 +191,7 @@ KWOK = Tool(  # nodes that are only made up, for a cluster that is larger than t
     commands=("cmd/kwok",),
 )
 
-ALL = (TOOLKIT, CONTAINERD, PEER, CRIO, KUSTOMIZE, CRI_DOCKERD, KWOK, KUBERNETES)
+ALL = (TOOLKIT, CONTAINERD, PEER, CRIO, KUSTOMIZE, HELM, CRI_DOCKERD, KWOK, KUBERNETES)
 """What `make e2e` wants. KUBERNETES, which is wanted last, takes longer than all the others."""
 
 

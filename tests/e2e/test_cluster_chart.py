@@ -1,0 +1,67 @@
+"""The Helm chart on a real cluster: installed, tested, upgraded, rolled back and uninstalled as docs/helm.md says."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster.rollout import DAEMON_SET, NAME, RealCluster
+from tests.support.built import go_tools
+from tests.support.built.go_tools import Tool
+from tests.support.chart import CHART
+from tests.support.engines.daemons import PATH
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
+AT_ONCE = ("--set", "updateStrategy.rollingUpdate.maxUnavailable=100%", "--set", "minReadySeconds=0")
+_SECONDS = 120
+
+
+@pytest.fixture
+def helm(cluster: RealCluster, go_tool: Callable[[Tool], Path]) -> Callable[..., str]:
+    """Return what runs Helm as the cluster's admin, and returns what it printed."""
+    program = go_tool(go_tools.HELM) / "helm"
+    folder = cluster.plane.folder
+
+    def run(command: str, *arguments: str | Path) -> str:
+        done = subprocess.run(
+            [*cluster.plane.hardware.enter, program, command, *arguments, "--namespace", "kube-system"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+            env={"PATH": PATH, "HOME": str(folder), "KUBECONFIG": f"{folder}/admin.kubeconfig"},
+        )
+        assert done.returncode == 0, f"helm {command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+def test_a_release_comes_changes_goes_back_and_goes_and_reloads_no_engine_that_it_need_not(
+    cluster: RealCluster, helm: Callable[..., str]
+) -> None:
+    cluster.wait_until_no_namespace()
+    node = next(iter(cluster.nodes))
+    notes = helm("install", NAME, CHART, *AT_ONCE, "--set", f"test.node={node}")
+    assert "delete daemonset toolkit-installer --cascade=foreground" in notes
+    cluster.wait_until_ready()
+    cluster.assert_configured(reloads=1)
+    assert "Phase:          Succeeded" in helm("test", NAME)
+
+    helm("upgrade", NAME, CHART, "--reuse-values", "--set", "debug=true")
+    cluster.wait_until_ready()
+    assert all("level=debug" in cluster.said(name) for name in cluster.nodes), "the new pods log each step"
+    cluster.assert_configured(reloads=1)
+    helm("rollback", NAME)
+    cluster.wait_until_ready()
+    cluster.assert_configured(reloads=1)
+
+    cluster.command("delete", DAEMON_SET, "--cascade=foreground", "--wait=false")
+    cluster.wait_until_no_pods()
+    helm("uninstall", NAME)
+    cluster.wait_until_no_namespace()
+    cluster.assert_as_before(reloads=2)
+    cluster.assert_undisturbed()
