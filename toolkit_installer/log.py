@@ -65,7 +65,7 @@ class _Told:
 
     said: ClassVar[dict[str, None]] = {}
     known: frozenset[str] = frozenset()
-    hears: Callable[[Mapping[str, Any]], None] | None = None
+    hears: ClassVar[list[Callable[[Mapping[str, Any]], None]]] = []
 
 
 class _Lines:
@@ -128,7 +128,7 @@ def said() -> tuple[str, ...]:
 
 def overhear(listener: Callable[[Mapping[str, Any]], None]) -> None:
     """Have `listener` called with each line that is written from now on: the values of its keys, secrets masked."""
-    _Told.hears = listener
+    _Told.hears.append(listener)
 
 
 def set_up() -> None:
@@ -258,8 +258,8 @@ def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
     first = {"time": event.pop("time"), "level": event.pop("level"), "msg": event.pop("event")}
     first |= {"event": event.pop("key", None)}
     line = {key: value for key, value in {**first, **event, **first}.items() if value is not None}
-    if _Told.hears is not None:
-        _Told.hears(line)
+    for hears in _Told.hears:
+        hears(line)
     return line
 
 

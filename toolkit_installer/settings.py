@@ -247,6 +247,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Whom `--cleanup auto` asks; None where nothing is cleaned up for it to ask about."""
     reports: ReportSettings | None = None
     """What the cluster is told; None where it is told nothing."""
+    metrics_textfile: str | None = None
+    """Holds metrics as Prometheus reads them; the installer's own path."""
     ready_file: str | None = None
     """Is there while the engines serve the handlers; the installer's own path."""
     keep_toolkit: bool = False

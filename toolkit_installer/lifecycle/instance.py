@@ -18,6 +18,7 @@ from toolkit_installer.lifecycle.drift_report import DriftWatch
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
 from toolkit_installer.lifecycle.leaving import Leaving
 from toolkit_installer.lifecycle.readiness import Readiness
+from toolkit_installer.lifecycle.telling import Telling
 from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node import clock, signals
 from toolkit_installer.node.locks import PidFile
@@ -30,7 +31,6 @@ from toolkit_installer.settings import OnDrift, Settings
 
 if TYPE_CHECKING:
     from toolkit_installer.kubernetes.wanted import Question
-    from toolkit_installer.lifecycle.node_report import NodeReport
 
 
 class Instance:
@@ -50,11 +50,7 @@ class Instance:
             from toolkit_installer.kubernetes.wanted import Question
 
             self._question = Question(settings.cluster)
-        self._report: NodeReport | None = None
-        if settings.reports is not None:
-            from toolkit_installer.lifecycle.node_report import NodeReport
-
-            self._report = NodeReport(settings.reports, node)
+        self._telling = Telling(settings, node)
         self._readiness = Readiness(settings, node)
         self._driver: tuple[tuple[str, str], ...] = ()
         """Paths that change with the driver, with their identities from before it was looked for."""
@@ -71,6 +67,7 @@ class Instance:
         if locked(self.store):
             self.store.take_request()  # it was meant for a run that is gone
         self._readiness.marker.prepare()
+        self._telling.prepare()
         with self._stoppable():
             if self._question is not None:
                 receipt = trust.load(self.node, self.store)
@@ -81,13 +78,14 @@ class Instance:
         return self._go_on()
 
     def _converge_or_tell(self) -> None:
-        """Converge, and tell the cluster why that failed. Raises InstallerError, Stopped."""
+        """Converge, and tell why that failed. Raises InstallerError, Stopped."""
         try:
             self.converge()
         except InstallerError as error:
-            if self._report is not None:
-                self._report.failed(error, trust.load_if_usable(self.node, self.store))
+            receipt = trust.load_if_usable(self.node, self.store)
+            self._telling.failed(error, self._readiness, receipt, self._looked_at)
             raise
+        self._telling.converged()
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of `idling`."""
@@ -127,8 +125,7 @@ class Instance:
         self._command = remembered.command
         self._looked_at, self._failure = remembered.looked_at, remembered.failure
         self._gpus.idle = remembered.without_gpu
-        if self._report is not None:
-            self._report.recall(remembered.report)
+        self._telling.recall(remembered.telling)
 
     def _ask_again(self, *, loudly: bool = False) -> None:
         """Ask whether the node is wanted, where that is open; what was held back is done once it is."""
@@ -155,7 +152,7 @@ class Instance:
                 self._wait()
         with signals.deferred():
             leaving = Leaving(self.settings, self.node, self.store, self.pid_file, self.attention)
-            leaving.leave(self._question, self._readiness.marker, self._report)
+            leaving.leave(self._question, self._readiness.marker, self._telling)
             return self._exit_code()
 
     @contextlib.contextmanager
@@ -206,8 +203,7 @@ class Instance:
                 self._readiness.state = NodeState(Reason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed")
             else:
                 self._readiness.mark(receipt, driver_away=self._converger.driver_away)
-            if self._report is not None:
-                self._report.tell(self._readiness.state, receipt)
+            self._telling.tell(self._readiness, receipt, self._looked_at)
         except Stopped as stopped:
             self._unfinished = stopped
             return False
@@ -222,8 +218,7 @@ class Instance:
             return
         if receipt is None:
             self._readiness.marker.clear()  # of a node that had no GPU
-        if self._report is not None:
-            self._report.begin(receipt)
+        self._telling.begin(receipt)
         self._looked_at, self._failure = clock.now(), ""
         try:
             self._converger.converge(receipt)
@@ -277,14 +272,14 @@ class Instance:
         watched += [(idling.GPU, *each) for each in self._gpus.watched]
         log.get().info("Waiting for signal", key="waiting")
         unknown = self._converger.driver_away or (self._question is not None and not self._question.standing.wanted)
-        unknown |= self._readiness.stopped or (self._report is not None and self._report.owes)
+        unknown |= self._readiness.stopped or self._telling.owes
         tries = self._tries if unknown else 0
         away, idle = self._converger.driver_away, self._gpus.idle
         standing = self._question.standing if self._question is not None else Standing()
         remembered = Remembered(
             *((), self._driver, away, tries, idle, self._command, standing, self._readiness.stopped),
             *(self._looked_at, self._failure, log.said(), tuple(self._drift.differences.items())),
-            *((self._report.remembered(),) if self._report is not None else ()),
+            self._telling.remembered(),
         )
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
 

@@ -18,7 +18,7 @@ from toolkit_installer.settings import Cleanup, Settings
 
 if TYPE_CHECKING:
     from toolkit_installer.kubernetes.wanted import Question
-    from toolkit_installer.lifecycle.node_report import NodeReport
+    from toolkit_installer.lifecycle.telling import Telling
 
 
 class Leaving:
@@ -33,14 +33,13 @@ class Leaving:
         self._pid_file = pid_file
         self._attention = attention
 
-    def leave(self, question: Question | None, marker: Marker, report: NodeReport | None) -> None:
+    def leave(self, question: Question | None, marker: Marker, telling: Telling) -> None:
         """Clean up as the settings, a request of `uninstall`, or the answer to `question` say.
 
-        What the cluster was told by `report` is taken back first: the permission to do so goes with the DaemonSet.
+        What the cluster was told is taken back first: the permission to do so goes with the DaemonSet.
         Raises InstallerError where the node is still configured, or half-way.
         """
-        if report is not None:
-            report.leave()
+        telling.leave()
         asked = self._store.take_request() if self._store.exists() else None
         # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
         stays = asked is None and question is not None and self._store.exists() and not question.unwanted()
@@ -53,8 +52,7 @@ class Leaving:
         elif stays:
             log.get().info("Leaving the node configured, as --cleanup auto says", key="left-configured-auto")
         else:
-            if report is not None:
-                report.withdraw()
+            telling.withdraw()
             if receipt is None:
                 log.get().info("Nothing to clean up", key="nothing-to-clean-up")
                 return

@@ -34,15 +34,21 @@ class Readiness:
         """An engine does not run, and would if it were asked: it is looked for again after a while."""
         self.state = NodeState(Reason.INSTALLING)
         """How the node stood when it was last looked at."""
+        self.unserved: frozenset[str] = frozenset()
+        """The engines that did not serve the handlers then, by their names."""
+        self.damaged = 0
+        """How many of the toolkit's files would not work."""
+        self.driver_away = False
         self._settings = settings
         self._node = node
+        self._told = settings.reports is not None or settings.metrics_textfile is not None
         self._asked: Watched | None = None
         """What changes with the engines, from before they were asked; None: they were not."""
 
     @property
     def due(self) -> bool:
-        """Whether anybody wants to know: a ready file is kept, the cluster is told, or an engine changed."""
-        return self._settings.ready_file is not None or self._settings.reports is not None or self.engine_changed
+        """Whether anybody wants to know: a ready file is kept, somebody is told, or an engine changed."""
+        return self._settings.ready_file is not None or self._told or self.engine_changed
 
     def mark(self, receipt: Receipt | None, *, driver_away: bool) -> None:
         """Ask the engines, note the `state`, and write or remove the ready file. Raises Stopped, NodeError."""
@@ -60,6 +66,7 @@ class Readiness:
             log.get().warning("Not ready: no driver is usable", key="not-ready-driver")
             if receipt is not None and installed and not (seen.wrong or damage):
                 self.marker.start(ready_file.described(receipt))
+        self.unserved, self.damaged, self.driver_away = seen.unserved, len(damage), driver_away
         self.state = _state(receipt, seen, damage, driver_away=driver_away)
         if receipt is None or not self.state.ready:
             self.marker.clear()
@@ -105,6 +112,8 @@ class Answers(msgspec.Struct, frozen=True):
     wrong: tuple[str, ...] = ()
     watched: Watched = ()
     stopped: bool = False
+    unserved: frozenset[str] = frozenset()
+    """The engines of which something is wrong, by their names."""
     silent: bool = False
     """Whether one of them does not answer."""
 
@@ -115,6 +124,7 @@ def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
     One that somebody stopped, and that systemd would start for it, is not asked.
     """
     wrong: list[str] = []
+    unserved: set[str] = set()
     watched: list[tuple[str, str, str]] = []
     stopped = silent = False
     for engine in receipt.engines if receipt is not None else ():
@@ -122,14 +132,16 @@ def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
         watched.append(_socket_of(node, engine))
         if serving.starts_when_asked(node, engine.name, engine.socket):
             wrong.append(f"{engine.name}: it is not running")
+            unserved.add(str(engine.name))
             stopped = silent = True
             continue
         live, heard = answering.heard(adapter_of(engine.name), node, engine.socket, seconds)
         silent |= live is None
         missing = [heard] if live is None else mismatches(live, dict(engine.handlers), engine.default)
+        unserved |= {str(engine.name)} if missing else set()
         wrong += [f"{engine.name}: {each}" for each in missing]
         watched += _process_of(live.process if live is not None else None)
-    return Answers(tuple(wrong), tuple(watched), stopped, silent)
+    return Answers(tuple(wrong), tuple(watched), stopped, frozenset(unserved), silent)
 
 
 def _socket_of(node: Node, engine: EngineRecord) -> tuple[str, str, str]:

@@ -50,8 +50,8 @@ class Remembered(msgspec.Struct, frozen=True):
     """What the log said then (`log.said`): looking again after a while says only what is new."""
     differences: tuple[tuple[str, str], ...] = ()
     """Files that somebody changed, and what a run would change in each then: a diff in which secrets are masked."""
-    report: Mapping[str, Any] = {}
-    """What the cluster was told of the node, and what is still to be (`kubernetes.told`)."""
+    telling: Mapping[str, Any] = {}
+    """What was told of the node, and what is still to be (`telling.Telling`)."""
     known: bool = True
     """Whether all of the state was understood; if not, the installer inspects the node anew."""
 
@@ -89,7 +89,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
     away, tries = said.get("driver_away"), said.get("tries")
     standing = _standing(said.get("standing"))
     looked_at, failure, lines = said.get("looked_at"), said.get("failure"), said.get("said")
-    report = said.get("report")
+    telling = said.get("telling")
     pairs, differences = _pairs(driver), _pairs(said.get("differences"))
     return Remembered(
         answered=tuple(answered) if _is_texts(answered) else (),
@@ -104,7 +104,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
         failure=failure if isinstance(failure, str) else "",
         said=tuple(lines) if _is_texts(lines) else (),
         differences=differences or (),
-        report=report if isinstance(report, dict) else {},
+        telling=telling if isinstance(telling, dict) else {},
         known=_is_texts(answered)
         and pairs is not None
         and type(away) is bool

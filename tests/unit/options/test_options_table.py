@@ -75,6 +75,7 @@ OURS = {
     "--ready-file": ("READY_FILE",),
     "--daemonset": ("DAEMONSET_NAME",),
     "--node-name": ("NODE_NAME",),
+    "--metrics-textfile": ("METRICS_TEXTFILE",),
     "--node-condition": ("NODE_CONDITION",),
     "--startup-taint": ("STARTUP_TAINT",),
     "--retaint": ("RETAINT",),

@@ -87,6 +87,12 @@ ROWS = (
         "for a pod's probes. It is removed at the start and before cleanup.",
     ),
     _own(
+        "metrics_textfile",
+        Kind.PATH,
+        help="A file of metrics, not the node's but of this file system, for node-exporter's textfile collector. Its "
+        "name ends with .prom. It is kept up to date while this waits, and removed when it ends.",
+    ),
+    _own(
         "keep_toolkit",
         Kind.FLAG,
         default_of={Program.NVIDIA_TOOLKIT: "true", Program.NVIDIA_CTK_INSTALLER: "true"},

@@ -1,0 +1,123 @@
+"""The metrics: Prometheus' own parser reads back what was meant, whatever files and releases are called."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from toolkit_installer.lifecycle import counting, exposition
+from toolkit_installer.lifecycle.counting import Counted
+from toolkit_installer.lifecycle.exposition import Metrics
+
+DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
+
+
+def read(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Return each sample by its name and labels, as Prometheus reads them."""
+    return {
+        (sample.name.removeprefix("toolkit_installer_"), tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(exposition.text(metrics))
+        for sample in family.samples
+    }
+
+
+def test_everything_is_read_back_as_it_was_meant() -> None:
+    metrics = Metrics(
+        ready=True,
+        served={"docker": True, "containerd": False},
+        reloads={("docker", "install"): 2, ("docker", "rollback"): 1},
+        away={"docker": 1.23456},
+        rollbacks=1,
+        drifted=("/etc/docker/daemon.json",),
+        result="engine-rejected",
+        converged_at=1_800_000_000.0,
+        payload="1.19.0",
+        driver_usable=False,
+        damaged=3,
+    )
+    assert read(metrics) == {
+        ("ready", ()): 1,
+        ("engine_served", (("engine", "docker"),)): 1,
+        ("engine_served", (("engine", "containerd"),)): 0,
+        ("reloads_total", (("engine", "docker"), ("reason", "install"))): 2,
+        ("reloads_total", (("engine", "docker"), ("reason", "rollback"))): 1,
+        ("engine_away_seconds", (("engine", "docker"),)): 1.235,
+        ("rollbacks_total", ()): 1,
+        ("drift", (("file", "/etc/docker/daemon.json"),)): 1,
+        ("last_result", (("code", "engine-rejected"),)): 1,
+        ("last_converge_timestamp_seconds", ()): 1_800_000_000,
+        ("payload_info", (("version", "1.19.0"),)): 1,
+        ("driver_usable", ()): 0,
+        ("toolkit_files_damaged", ()): 3,
+    }
+
+
+@given(st.lists(st.text(), unique=True, max_size=4))
+def test_a_file_of_any_name_is_one_label_of_one_line(names: list[str]) -> None:
+    text = exposition.text(Metrics(ready=False, drifted=tuple(names)))
+    drift = [line for line in text.split("\n") if line.startswith("toolkit_installer_drift{")]
+    assert len(drift) == len(names)
+    text.encode()
+    if not any("\r" in name or "\x85" in name or re.search(r"[\x0b\x0c\x1c-\x1e\u2028\u2029]", name) for name in names):
+        found = {
+            dict(labels)["file"]
+            for (name, labels) in read(Metrics(ready=False, drifted=tuple(names)))
+            if name == "drift"
+        }
+        assert found == {name.encode(errors="backslashreplace").decode() for name in names}
+
+
+def test_the_page_names_each_metric_with_its_labels_and_its_type() -> None:
+    metrics = Metrics(ready=True, served={"e": True}, reloads={("e", "r"): 1}, away={"e": 1.0}, drifted=("f",))
+    told = set()
+    for family in text_string_to_metric_families(exposition.text(metrics)):
+        (sample,) = family.samples
+        labels = f"{{{','.join(sample.labels)}}}" if sample.labels else ""
+        told.add((f"{sample.name}{labels}", family.type))
+    rows = re.findall(r"^\| `(toolkit_installer_[^`]+)` \| (\w+) \|", DOCUMENT.read_text(), re.MULTILINE)
+    assert set(rows) == told
+
+
+# --- what is counted ---
+
+
+def counted(*events: tuple[str, float], engine: str = "docker") -> Counted:
+    found = Counted()
+    for event, at in events:
+        found = counting.heard(found, {"event": event, "engine": engine}, at)
+    return found
+
+
+def test_a_reload_counts_for_what_it_was_made_and_how_long_the_engine_was_away() -> None:
+    found = counted(("reloading", 10.0), ("engine-serves", 12.5), ("rollback", 13.0), ("reloading", 14.0))
+    assert found.reloads == (("docker", "install", 1), ("docker", "rollback", 1))
+    assert found.away == (("docker", 2.5),)
+    assert found.rollbacks == 1
+    found = counting.ended(found, "engine-rejected")
+    assert (found.result, found.phase) == ("engine-rejected", "install")
+    found = counting.heard(found, {"event": "engine-serves", "engine": "docker"}, 99.0)
+    assert found.away == (("docker", 2.5),), "nobody reloaded it"
+
+
+def test_a_reload_at_cleanup_counts_as_such() -> None:
+    assert counted(("cleaning-up", 1.0), ("reloading", 2.0)).reloads == (("docker", "cleanup", 1),)
+
+
+def test_other_lines_count_nothing() -> None:
+    assert counted(("starting", 1.0), ("waiting", 2.0)) == Counted()
+
+
+def test_what_was_counted_is_known_again_after_the_sleep() -> None:
+    found = counted(("reloading", 10.0), ("engine-serves", 12.5), ("rollback", 13.0))
+    assert counting.understood(json.loads(json.dumps(counting.plain(found)))) == found
+
+
+@pytest.mark.parametrize("said", [None, [], {"reloads": 1}, {"rollbacks": "x"}], ids=str)
+def test_what_another_version_counted_begins_anew(said: object) -> None:
+    assert counting.understood(said) == Counted()

@@ -1,0 +1,107 @@
+"""What Prometheus is told, as text: its exposition format, version 0.0.4. Pure.
+
+The format is that of "Exposition formats" in the Prometheus documentation; names and units follow its "Metric and label
+naming".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """How a node stands, and what a run has done there since it started."""
+
+    ready: bool
+    """Whether pods that ask for the handlers can be started."""
+    served: Mapping[str, bool] = {}
+    """Whether each engine serves the handlers, by its name."""
+    reloads: Mapping[tuple[str, str], int] = {}
+    """How often this run reloaded an engine, by the engine's name and why: install, rollback or cleanup."""
+    away: Mapping[str, float] = {}
+    """Seconds from the last reload of an engine until it served again, by its name."""
+    rollbacks: int = 0
+    drifted: tuple[str, ...] = ()
+    """Managed files that somebody changed."""
+    result: str = "done"
+    """How the last look at the node ended: the name of an exit code."""
+    converged_at: float = 0.0
+    """When the node was last brought to where it should be, in seconds since 1970; 0: it was not."""
+    payload: str = ""
+    """The installed release, empty where none is."""
+    driver_usable: bool = True
+    damaged: int = 0
+    """How many of the toolkit's files are not what was put there."""
+
+
+def text(metrics: Metrics) -> str:
+    """Return the metrics as Prometheus reads them."""
+    return "".join(
+        [
+            _metric("ready", "Whether pods that ask for the handlers can be started.", [({}, metrics.ready)]),
+            _metric(
+                "engine_served",
+                "Whether the engine serves the handlers.",
+                [({"engine": name}, served) for name, served in sorted(metrics.served.items())],
+            ),
+            _metric(
+                "reloads_total",
+                "Reloads of the engine since the run started.",
+                [({"engine": name, "reason": why}, count) for (name, why), count in sorted(metrics.reloads.items())],
+                kind="counter",
+            ),
+            _metric(
+                "engine_away_seconds",
+                "Seconds from the last reload of the engine until it served again.",
+                [({"engine": name}, seconds) for name, seconds in sorted(metrics.away.items())],
+            ),
+            _metric(
+                "rollbacks_total",
+                "Changes that failed and were taken back since the run started.",
+                [({}, metrics.rollbacks)],
+                kind="counter",
+            ),
+            _metric(
+                "drift",
+                "1 for each managed file that somebody changed.",
+                [({"file": path}, 1) for path in sorted(metrics.drifted)],
+            ),
+            _metric(
+                "last_result", "1 for the name of the exit code of the last look.", [({"code": metrics.result}, 1)]
+            ),
+            _metric(
+                "last_converge_timestamp_seconds",
+                "When the node was last brought to where it should be.",
+                [({}, metrics.converged_at)],
+            ),
+            _metric("payload_info", "1 for the release of the installed toolkit.", [({"version": metrics.payload}, 1)]),
+            _metric("driver_usable", "Whether the driver that is needed is usable.", [({}, metrics.driver_usable)]),
+            _metric(
+                "toolkit_files_damaged",
+                "Files of the toolkit that are not what was put there.",
+                [({}, metrics.damaged)],
+            ),
+        ]
+    )
+
+
+def _metric(name: str, about: str, samples: Iterable[tuple[Mapping[str, str], float]], kind: str = "gauge") -> str:
+    """Return a metric with its samples: labels with a value."""
+    full = f"toolkit_installer_{name}"
+    lines = [f"# HELP {full} {about}", f"# TYPE {full} {kind}"]
+    for labels, value in samples:
+        pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"{full}{f'{{{pairs}}}' if pairs else ''} {_number(value)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    """Return a label's value as it is written between quotes; what is no UTF-8 is shown."""
+    plain = text.encode(errors="backslashreplace").decode()
+    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(round(value, 3))

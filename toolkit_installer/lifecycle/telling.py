@@ -1,0 +1,93 @@
+"""Whom a run tells how its node stands, where somebody asked for it: the cluster, and whoever reads its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from toolkit_installer.errors import ExitCode, InstallerError
+from toolkit_installer.lifecycle.readiness import Readiness
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.settings import Settings
+
+if TYPE_CHECKING:
+    from toolkit_installer.lifecycle.metrics_file import MetricsFile
+    from toolkit_installer.lifecycle.node_report import NodeReport
+
+
+class Telling:
+    """Both, or one of them, or none: then nothing is imported and nothing done."""
+
+    def __init__(self, settings: Settings, node: Node) -> None:
+        self.report: NodeReport | None = None
+        self.metrics: MetricsFile | None = None
+        if settings.reports is not None:
+            from toolkit_installer.lifecycle.node_report import NodeReport
+
+            self.report = NodeReport(settings.reports, node)
+        if settings.metrics_textfile is not None:
+            from toolkit_installer.lifecycle.metrics_file import MetricsFile
+
+            self.metrics = MetricsFile(settings.metrics_textfile, node, settings.on_drift)
+
+    @property
+    def owes(self) -> bool:
+        """Whether something could not be told so far."""
+        return self.report is not None and self.report.owes
+
+    def prepare(self) -> None:
+        """Refuse what cannot work, before anything is written. Raises ConfigurationError, NodeError."""
+        if self.metrics is not None:
+            self.metrics.prepare()
+
+    def begin(self, receipt: Receipt | None) -> None:
+        """Say that the run is at work. Raises Stopped."""
+        if self.report is not None:
+            self.report.begin(receipt)
+
+    def failed(self, error: InstallerError, readiness: Readiness, receipt: Receipt | None, at: float) -> None:
+        """Tell why the node could not be brought to where it should be. Raises Stopped."""
+        if self.metrics is not None:
+            self.metrics.ended(error.exit_code.event)
+            self.metrics.write(readiness, receipt, at)
+        if self.report is not None:
+            self.report.failed(error, receipt)
+
+    def converged(self) -> None:
+        """Note that a look at the node ended well."""
+        if self.metrics is not None:
+            self.metrics.ended(ExitCode.DONE.event)
+
+    def tell(self, readiness: Readiness, receipt: Receipt | None, at: float) -> None:
+        """Tell how the node stands. Raises Stopped."""
+        if self.metrics is not None:
+            self.metrics.write(readiness, receipt, at)
+        if self.report is not None:
+            self.report.tell(readiness.state, receipt)
+
+    def leave(self) -> None:
+        """Do what is to be done before it is known whether the node is given back. Raises Stopped."""
+        if self.metrics is not None:
+            self.metrics.remove()
+        if self.report is not None:
+            self.report.leave()
+
+    def withdraw(self) -> None:
+        """Take back what the cluster was told. Raises Stopped."""
+        if self.report is not None:
+            self.report.withdraw()
+
+    def remembered(self) -> dict[str, Any]:
+        """Return what is to be known again after a sleep, as JSON has it."""
+        return {
+            **({"report": self.report.remembered()} if self.report is not None else {}),
+            **({"counted": self.metrics.remembered()} if self.metrics is not None else {}),
+        }
+
+    def recall(self, said: Mapping[str, Any]) -> None:
+        """Know it again."""
+        if self.report is not None:
+            self.report.recall(said.get("report", {}))
+        if self.metrics is not None:
+            self.metrics.recall(said.get("counted", {}))
