@@ -112,6 +112,10 @@ def _assert_a_token_is_good_for_its_own_node_alone(cluster: RealCluster) -> None
         (one, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, ""),
         (one, {"spec": {"unschedulable": True}}, ""),
         (one, {"status": {"conditions": []}}, "/status"),
+        (one, {"status": {"capacity": {"nvidia.com/gpu": "8"}}}, "/status"),
+        (one, {"status": {"allocatable": {"nvidia.com/gpu": "8"}}}, "/status"),
+        (one, {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}}, "/status"),
+        (one, {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}, "/status"),
     ):
         status, words = said(node, change, below)
         assert status == 403, f"{node} was changed by the token of {one}: {change}: {status} {words}"

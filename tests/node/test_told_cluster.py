@@ -231,6 +231,21 @@ def test_why_a_node_is_refused_is_in_the_condition_before_the_run_ends(node: Fak
     assert taints(server)
 
 
+@pytest.mark.usefixtures("dockerd")
+def test_a_run_that_is_refused_on_a_node_that_serves_puts_no_taint_on_it(node: FakeNode, server: Server) -> None:
+    run = waiting(node, server, *ALL)
+    assert run.stop() == 0
+    good = node.read(DAEMON_JSON)
+    node.write(DAEMON_JSON, b'{"runtimes": [}', 0o600)
+    refused = quickly(node, "run", *server.flags, *ALL)
+    assert refused.finish() == 3
+    assert (condition(server)["reason"], taints(server)) == ("Refused", [])
+    node.write(DAEMON_JSON, good, 0o600)
+    again = waiting(node, server, *ALL)
+    assert (condition(server)["reason"], taints(server)) == ("Serving", [])
+    assert again.stop() == 0
+
+
 def test_nobody_is_told_anything_without_being_asked_to(node: FakeNode, server: Server) -> None:
     run = quickly(node, "run", *server.flags)
     run.wait_for(WAITING)

@@ -65,7 +65,11 @@ def of_error(error: InstallerError, *, rolled_back: bool) -> NodeState:
 def shortened(text: str) -> str:
     """Return a message as conditions and events have it: one of at most 1,024 bytes (core/v1, events)."""
     content = text.encode(errors="replace")
-    return text if len(content) <= _LONGEST_MESSAGE else f"{content[: _LONGEST_MESSAGE - 3].decode(errors='ignore')}..."
+    return (
+        content.decode()
+        if len(content) <= _LONGEST_MESSAGE
+        else f"{content[: _LONGEST_MESSAGE - 3].decode(errors='ignore')}..."
+    )
 
 
 def condition(kind: str, state: NodeState, *, now: str, since: str) -> dict[str, str]:

@@ -54,11 +54,25 @@ class MetricsFile:
     def write(self, readiness: Readiness, receipt: Receipt | None, at: float) -> None:
         """Write how the node stands, where that has changed; a failure is said, and nothing else follows from it.
 
-        `at` is when the node was last brought to where it should be, in seconds since 1970. Raises NodeError, Stopped.
+        `at` is when the node was last brought to where it should be, in seconds since 1970.
         """
-        metrics = Metrics(
+        try:
+            content = exposition.text(self._metrics(readiness, receipt, at))
+            if content == self._written and os.path.exists(self._path):
+                return
+            self._files.overwrite(self._place(), content.encode(), own_metadata(_MODE))
+        except InstallerError as error:
+            log.get().warning(
+                "The metrics file cannot be written", key="metrics-unwritten", file=self._path, reason=str(error)
+            )
+            return
+        self._written = content
+
+    def _metrics(self, readiness: Readiness, receipt: Receipt | None, at: float) -> Metrics:
+        engines = receipt.engines if receipt is not None else ()
+        return Metrics(
             ready=readiness.state.ready,
-            served={str(each.name): str(each.name) not in readiness.unserved for each in _engines(receipt)},
+            served={str(each.name): str(each.name) not in readiness.unserved for each in engines},
             reloads={(name, why): count for name, why, count in self._counted.reloads},
             away=dict(self._counted.away),
             rollbacks=self._counted.rollbacks,
@@ -69,17 +83,6 @@ class MetricsFile:
             driver_usable=not readiness.driver_away,
             damaged=readiness.damaged,
         )
-        content = exposition.text(metrics)
-        if content == self._written and os.path.exists(self._path):
-            return
-        try:
-            self._files.overwrite(self._place(), content.encode(), own_metadata(_MODE))
-        except InstallerError as error:
-            log.get().warning(
-                "The metrics file cannot be written", key="metrics-unwritten", file=self._path, reason=error.reason
-            )
-            return
-        self._written = content
 
     def remembered(self) -> dict[str, Any]:
         """Return what was counted, as JSON has it."""
@@ -108,7 +111,3 @@ class MetricsFile:
 
     def _overheard(self, line: Mapping[str, Any]) -> None:
         self._counted = counting.heard(self._counted, line, time.monotonic())
-
-
-def _engines(receipt: Receipt | None) -> tuple[Any, ...]:
-    return receipt.engines if receipt is not None else ()

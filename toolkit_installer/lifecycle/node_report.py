@@ -89,12 +89,15 @@ class NodeReport:
         self.tell(NodeState(Reason.INSTALLING, "The toolkit is being installed, and the engine told of it"), receipt)
 
     def failed(self, error: InstallerError, receipt: Receipt | None) -> None:
-        """Tell why the node could not be brought to where it should be. Raises Stopped."""
+        """Tell why the node could not be brought to where it should be. Raises Stopped.
+
+        A node that has the toolkit from before may serve it still: its taint stays as it is.
+        """
         state = node_state.of_error(error, rolled_back=self._rolled_back)
         state = msgspec.structs.replace(state, message=mask(state.message))
         self._happened(Happening(NODE, str(state.reason), state.message, warning=True))
         self.memory = msgspec.structs.replace(self.memory, failed=state)
-        self.tell(state, receipt)
+        self._tell(state, receipt, taint=not _is_installed(receipt))
 
     def tell(self, state: NodeState, receipt: Receipt | None) -> None:
         """Tell how the node stands, and what has happened, as far as the API server listens. Raises Stopped.
@@ -106,10 +109,13 @@ class NodeReport:
             state = failed
         elif failed is not None and state.ready:
             self.memory = msgspec.structs.replace(self.memory, failed=None)
+        self._tell(state, receipt, taint=True)
+
+    def _tell(self, state: NodeState, receipt: Receipt | None, *, taint: bool) -> None:
         labels = _labels(receipt)
         self._each(
             lambda: self._tell_condition(state),
-            lambda: self._tell_taint(state),
+            *([lambda: self._tell_taint(state)] if taint else []),
             lambda: self._tell_labels(labels),
             self._tell_events,
         )

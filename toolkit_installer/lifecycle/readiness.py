@@ -103,7 +103,8 @@ def _state(receipt: Receipt | None, seen: Answers, damage: Sequence[str], *, dri
     if damage:
         words = f"{'; '.join(damage)} (`--on-drift repair` or SIGHUP puts the toolkit's files back)"
         return NodeState(Reason.DRIFT, words)
-    return NodeState(Reason.SERVING, "; ".join(ready_file.described(receipt).splitlines()))
+    served = "; ".join(ready_file.described(receipt).splitlines())
+    return NodeState(Reason.SERVING, served or "The toolkit is installed, and no engine is configured for it")
 
 
 class Answers(msgspec.Struct, frozen=True):

@@ -85,6 +85,11 @@ def test_a_message_fits_into_an_event(text: str) -> None:
     assert found.message.endswith("...")
 
 
+def test_what_is_no_utf_8_can_be_sent_all_the_same() -> None:
+    (found,) = events.heard(Ledger(), msgspec.structs.replace(DRIFT, message="a\udcffb")).waiting
+    assert found.message == "a?b"
+
+
 def test_an_event_of_the_node_is_in_the_namespace_that_kubernetes_asks_for() -> None:
     told = Told(DRIFT, "n.1", 1, T0, T0)
     body = events.body(told, {"kind": "Node", "name": "n", "uid": "n"}, node="n", now="2026-01-01T00:00:00Z")
