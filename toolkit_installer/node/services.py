@@ -39,14 +39,24 @@ class Services:
         return text.removeprefix(f"{name}=") if shown.status == 0 and text else None
 
     def is_stopping(self) -> bool:
-        """Tell whether the node is going down, by systemd's own word (systemctl(1), is-system-running)."""
-        systemctl = self.programs.find_program("systemctl")
-        if systemctl is None:
-            return False
+        """Tell whether the node is going down, by the word of systemd or of its login manager.
+
+        systemd says so from when it stops units (systemctl(1), is-system-running). Before that the login manager does,
+        while a kubelet that asked it for time ends the node's pods (org.freedesktop.login1(5), PreparingForShutdown).
+        """
+        return any(
+            (program := self.programs.find_program(name)) is not None and self._says([program, *words], said)
+            for name, words, said in (
+                ("systemctl", ("is-system-running",), b"stopping"),
+                ("loginctl", ("show-session", "--property=PreparingForShutdown"), b"PreparingForShutdown=yes"),
+            )
+        )
+
+    def _says(self, command: list[str], said: bytes) -> bool:
         try:
-            return self.programs.run([systemctl, "is-system-running"], seconds=10).output.strip() == b"stopping"
+            return self.programs.run(command, seconds=10).output.strip() == said
         except ProgramError:
-            return False  # systemd cannot be reached: it has not said so
+            return False  # it cannot be reached: it has not said so
 
     def restart(self, unit: str, *, seconds: float, wait: bool = True) -> None:
         """Restart the unit and wait for it, whatever its start limit says of earlier attempts.

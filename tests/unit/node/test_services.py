@@ -100,3 +100,28 @@ def test_a_node_without_systemctl_says_so(services: Services) -> None:
     assert services.property("containerd.service", "Restart") is None
     with pytest.raises(ProgramError, match="no systemctl"):
         services.restart("containerd.service", seconds=10)
+
+
+@pytest.mark.parametrize(
+    "systemctl, loginctl, stopping",
+    [
+        ("echo stopping; exit 1", None, True),
+        ("echo running", "echo PreparingForShutdown=yes", True),
+        ("echo degraded; exit 1", "echo PreparingForShutdown=no", False),
+        ("echo 'Failed to connect to bus' >&2; exit 1", "exit 1", False),
+        ("echo stopping-or-not", None, False),
+        (None, None, False),
+    ],
+)
+def test_a_node_goes_down_when_systemd_or_its_login_manager_says_so(
+    scripts: Scripts, services: Services, systemctl: str | None, loginctl: str | None, *, stopping: bool
+) -> None:
+    for name, body in (("systemctl", systemctl), ("loginctl", loginctl)):
+        if body is not None:
+            scripts.script(name, body)
+    assert services.is_stopping() is stopping
+    if loginctl is not None:
+        assert scripts.calls() == [
+            "systemctl is-system-running",
+            "loginctl show-session --property=PreparingForShutdown",
+        ]
