@@ -64,14 +64,21 @@ def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in
     _assert_a_token_is_good_for_its_own_node_alone(cluster)
     cluster.remove(GPU)
 
-    name, node = next(iter(cluster.nodes.items()))
+    (name, node), (other, without_power), *_ = cluster.nodes.items()
     with watching(cluster.plane) as watch:
-        old = cluster.workloads(NAME)[name]
+        old = cluster.workloads(NAME)
+        node.begin_to_shut_down()
+        wait_until(lambda: watch.of(name)[-1] == INSTALLING, "it is tainted before it is down", within=60)
         node.reboot()
-        wait_until(lambda: cluster.workloads(NAME).get(name, old) != old, "the rebooted node runs its pod again")
+        without_power.reboot()
+
+        def back(node: str) -> bool:
+            return cluster.workloads(NAME).get(node, old[node]) != old[node]
+
+        wait_until(lambda: back(name) and back(other), "both run their pods again")
         cluster.wait_until_ready()
-        wait_until(lambda: watch.of(name)[-1] == SERVING, "the rebooted node is untainted again")
-        assert INSTALLING in watch.of(name), watch.of(name)
+        wait_until(lambda: watch.of(name)[-1] == watch.of(other)[-1] == SERVING, "both are untainted again")
+        assert INSTALLING in watch.of(other), watch.of(other)
 
         node.host.run("systemctl", "stop", node.kind.unit)
         wait_until(lambda: watch.of(name)[-1] == ("tainted", "EngineDown"), "the stopped engine is told", within=60)

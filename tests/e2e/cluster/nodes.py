@@ -156,6 +156,13 @@ KillMode=process
         for unit in (*([self.kind.below] if self.kind.below else ()), "kubelet"):
             run("systemctl", "start", unit)
 
+    def begin_to_shut_down(self) -> None:
+        """Have its systemd stop units, one of which takes long, and tell the installer to stop, as it tells all."""
+        lasts = ("--property=RemainAfterExit=yes", "--property=ExecStop=/bin/sleep 60")
+        self.host.run("systemd-run", "--unit=lasts", *lasts, "/bin/true")
+        self.host.run("systemctl", "poweroff", "--no-block")
+        self.host.run("pkill", "-TERM", "-f", "idle_process.py")
+
     def reboot(self) -> None:
         """Cut its power, and start it again: its disk is as it was, and everything else new."""
         self.host.close()
