@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,9 +46,25 @@ def podman(built_image: BuiltImage, folder: Path) -> Iterator[Podman]:
         own = {"root": str(folder / "root"), "runroot": short, "tmpdir": str(folder / "tmpdir")}
         others = ("--storage-opt", f"additionalimagestore={built_image.store / 'root'}")
         yield Podman((*(word for name, path in own.items() for word in (f"--{name}", path)), *others))
+        _wait_until_nobody_uses(short)
         for place in (folder / "root/overlay", folder / "root", Path(short)):  # what it mounts, it leaves mounted
             if place.is_mount():
                 subprocess.run(["umount", str(place)], check=True, timeout=60)
+
+
+def _wait_until_nobody_uses(folder: str) -> None:
+    """Wait for podmans that clean up after a container: its monitor starts one, and nobody waits for that."""
+    deadline = time.monotonic() + 60
+    while any(folder.encode() in _command_line(process) for process in Path("/proc").glob("[0-9]*")):
+        assert time.monotonic() < deadline, f"a process still names {folder}"
+        time.sleep(0.1)
+
+
+def _command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""  # it has ended
 
 
 def test_podman_builds_the_same_image_as_buildah_and_it_runs(built_image: BuiltImage, podman: Podman) -> None:
