@@ -15,6 +15,11 @@ from toolkit_installer.settings import CONDITION
 KEY = "startup-taint.cluster-autoscaler.kubernetes.io/nvidia-toolkit"
 """Of the taint that daemonset/overlays/startup-taint puts on nodes."""
 
+_GONE = 410
+"""HTTP: the API server keeps the last changes alone; who asks since when about an older one lists anew."""
+_SECONDS = 5
+"""How long one request watches: the server ends it then, and the next one goes on where it ended."""
+
 
 def of(plane: ControlPlane, node: str) -> dict[str, Any]:
     """Return what the installer tells of a node, and what it must leave alone, without what the kubelet changes."""
@@ -35,32 +40,61 @@ def _reason(node: dict[str, Any]) -> str:
 class Watch:
     """Each state that each node was in, in its order: whether it was tainted, and its condition's reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
         self._seen: list[tuple[str, str, str]] = []
+        self._ended = threading.Event()
 
     def of(self, node: str) -> list[tuple[str, str]]:
         """Return the states of a node, each but once in a row."""
         states = [(taint, condition) for name, taint, condition in self._seen if name == node]
         return [each for before, each in zip([None, *states], states, strict=False) if each != before]
 
-    def read(self, stream: Any) -> None:
-        """Take the API server's own events, of which each is a line."""
-        for line in stream:
-            node = json.loads(line)["object"]
-            tainted = any(each["key"] == KEY for each in node["spec"].get("taints", []))
-            self._seen.append((node["metadata"]["name"], "tainted" if tainted else "", _reason(node)))
+    def end(self) -> None:
+        """Have `read` return, within the seconds that one request may watch."""
+        self._ended.set()
+
+    def read(self) -> None:
+        """List the nodes, and take what changes since; list them anew where the API server has forgotten since when."""
+        version = ""
+        while not self._ended.is_set():
+            version = self._changes_since(version) if version else self._all()
+
+    def _all(self) -> str:
+        listed = json.loads(self._plane.kubectl("get", "--raw", "/api/v1/nodes").stdout)
+        for node in listed["items"]:
+            self._take(node)
+        return str(listed["metadata"]["resourceVersion"])
+
+    def _changes_since(self, version: str) -> str:
+        watched = f"watch=true&resourceVersion={version}&timeoutSeconds={_SECONDS}"
+        command = self._plane.kubectl_command("get", "--raw", f"/api/v1/nodes?{watched}")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    assert event["object"]["code"] == _GONE, event
+                    version = ""
+                else:
+                    self._take(event["object"])
+                    version = event["object"]["metadata"]["resourceVersion"]
+        assert process.returncode == 0, command
+        return version
+
+    def _take(self, node: dict[str, Any]) -> None:
+        tainted = any(each["key"] == KEY for each in node["spec"].get("taints", []))
+        self._seen.append((node["metadata"]["name"], "tainted" if tainted else "", _reason(node)))
 
 
 @contextlib.contextmanager
 def watching(plane: ControlPlane) -> Iterator[Watch]:
     """Watch all nodes until the block ends."""
-    watch = Watch()
-    command = plane.kubectl_command("get", "--raw", "/api/v1/nodes?watch=true")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        thread = threading.Thread(target=watch.read, args=(process.stdout,))
-        thread.start()
-        try:
-            yield watch
-        finally:
-            process.terminate()
-            thread.join()
+    watch = Watch(plane)
+    thread = threading.Thread(target=watch.read)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        watch.end()
+        thread.join()
