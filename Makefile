@@ -111,7 +111,7 @@ image: ## the container image; images/build says what can be given to it
 	@images/build
 
 .PHONY: chart
-chart: .venv/installed ## the Helm chart as an archive in dist/: helm install takes it, and helm push
+chart: .venv/installed ## the Helm chart, linted, as an archive in dist/: helm install takes it, and helm push
 	@mkdir -p dist
 	@$(BIN)/python -m tests.support.chart package dist
 

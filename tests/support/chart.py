@@ -1,11 +1,12 @@
 """What Helm makes of daemonset/chart, and whether that is what kustomize makes of the folder that it stands for.
 
 python -m tests.support.chart               lints the chart and compares it, with each of its files of values
-python -m tests.support.chart package FOLDER    makes the archive that Helm installs
+python -m tests.support.chart package FOLDER    lints it, and makes the archive that Helm installs
 """
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -48,6 +49,26 @@ def rendered(*arguments: str | Path) -> list[Object]:
 def installed(*arguments: str | Path) -> list[Object]:
     """Return the same without the hooks. Raises likewise."""
     return [each for each in rendered(*arguments) if _HOOK not in each["metadata"].get("annotations", {})]
+
+
+def leaves(*values: str) -> dict[str, Any]:
+    """Return each place of what Helm makes with these values (KEY=JSON), hooks included, and what stands there."""
+    return {
+        f"{each['kind']}/{each['metadata']['name']}{path}": leaf
+        for each in rendered(*(word for value in values for word in ("--set-json", value)))
+        for path, leaf in flat(each).items()
+    }
+
+
+def changes(value: str, *others: str) -> dict[str, Any]:
+    """Return what a value changes beside others, by its place; what is taken away is None."""
+    before, after = _leaves_once(*others), leaves(*others, value)
+    return {path: after.get(path) for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+
+
+@functools.cache
+def _leaves_once(*values: str) -> dict[str, Any]:
+    return leaves(*values)
 
 
 def helm(command: str, *arguments: str | Path) -> str:
@@ -95,6 +116,7 @@ def main(*arguments: str) -> int:
     """Do what the arguments say; return the exit code."""
     try:
         if arguments[:1] == ("package",):
+            helm("lint", "--strict", CHART)
             print(helm("package", CHART, "--destination", *arguments[1:]).strip())  # noqa: T201  # what it is for
             return 0
         wrong = list(problems())

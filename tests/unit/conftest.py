@@ -29,3 +29,11 @@ def kustomize() -> None:
     if not go_tools.folder_of(go_tools.KUSTOMIZE).exists():
         assert os.environ.get("CI") != "true", "make check, which builds kustomize, comes first"
         pytest.skip("kustomize is not built: make check does that, with Go")
+
+
+@pytest.fixture(scope="session")
+def helm() -> None:
+    """Need the program that renders the chart, likewise."""
+    if not go_tools.folder_of(go_tools.HELM).exists():
+        assert os.environ.get("CI") != "true", "make check, which builds Helm, comes first"
+        pytest.skip("Helm is not built: make check does that, with Go")

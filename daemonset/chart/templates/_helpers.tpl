@@ -1,31 +1,114 @@
-{{- define "labels" -}}
+{{- /* The names of these are Helm's for all charts of a release together: each begins with this chart's own. */ -}}
+
+{{- define "toolkit-installer.labels" -}}
 app.kubernetes.io/name: toolkit-installer
 {{- end }}
 
-{{- define "image" -}}
+{{- define "toolkit-installer.image" -}}
 {{- $name := printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
-{{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}{{ else }}{{ $name }}{{ end -}}
+{{- with .Values.image.digest }}{{ $name = printf "%s@%s" $.Values.image.repository . }}{{ end -}}
+image: {{ $name | quote }}
+{{- with .Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
 {{- end }}
 
-{{- /* Whether the API server is asked anything at all. */ -}}
-{{- define "asks" -}}
-{{- if not .Values.installOnly }}yes{{ end -}}
+{{- /* Whether the cluster is told anything of a Node. */ -}}
+{{- define "toolkit-installer.tells" -}}
+{{- $status := .Values.nodeStatus -}}
+{{- if .Values.startupTaint.enabled }}yes
+{{- else if and $status.enabled (or $status.condition $status.labels $status.events) }}yes{{ end -}}
 {{- end }}
 
-{{- /* Whether anything of a Node is changed. */ -}}
-{{- define "tells" -}}
-{{- if or .Values.nodeStatus.enabled .Values.startupTaint.enabled }}yes{{ end -}}
+{{- /* What of a Node is changed, as the permissions call it. */ -}}
+{{- define "toolkit-installer.changed" -}}
+{{- $status := .Values.nodeStatus -}}
+{{- if or .Values.startupTaint.enabled (and $status.enabled $status.labels) }}
+- nodes
+{{- end }}
+{{- if and $status.enabled $status.condition }}
+- nodes/status
+{{- end }}
 {{- end }}
 
-{{- define "nodeSelector" -}}
-{{- $selector := .base -}}
-{{- if .gpuLabels.enabled }}{{- $selector = merge (dict .gpuLabels.key .gpuLabels.value) $selector -}}{{- end -}}
-{{- toYaml $selector -}}
+{{- /* Whether the API server is talked to at all. */ -}}
+{{- define "toolkit-installer.asks" -}}
+{{- if or (not .Values.installOnly) (include "toolkit-installer.tells" .) }}yes{{ end -}}
 {{- end }}
 
-{{- define "subjects" -}}
+{{- define "toolkit-installer.nodeSelector" -}}
+{{- $selector := dict -}}
+{{- with .context.Values.gpuLabels }}{{ if .enabled }}{{ $selector = dict .key .value }}{{ end }}{{ end -}}
+{{- toYaml (merge $selector .base) -}}
+{{- end }}
+
+{{- define "toolkit-installer.subjects" -}}
 subjects:
   - kind: ServiceAccount
     name: toolkit-installer
-    namespace: {{ .Values.namespace.name }}
+    namespace: {{ .Values.namespace.name | quote }}
+{{- end }}
+
+{{- /* What OpenShift asks of a pod that sees the whole node. */ -}}
+{{- define "toolkit-installer.securityContext" -}}
+{{- if .Values.openshift.enabled }}
+securityContext:
+  seLinuxOptions:
+    # Not confined: it writes to /etc, runs the node's programs and asks its systemd.
+    type: spc_t
+    # Without categories: files that are made with those of this project could be read by nobody else.
+    level: s0
+{{- end }}
+{{- end }}
+
+{{- /* The variables that a value sets, and which one. In extraEnv they would come twice, and one would be lost. */ -}}
+{{- define "toolkit-installer.variables" -}}
+CDI_ENABLED: cdiEnabled
+CLEANUP: cleanup
+DRIVER_ROOT: driverRoot
+ENABLE_CDI: cdiEnabled
+LOG_FORMAT: logFormat
+NODE_CONDITION: nodeStatus.condition
+NODE_EVENTS: nodeStatus.events
+NODE_LABELS: nodeStatus.labels
+NO_RUNTIME_CONFIG: installOnly
+NVIDIA_DRIVER_ROOT: driverRoot
+NVIDIA_RUNTIME_NAME: runtimeName
+NVIDIA_RUNTIME_SET_AS_DEFAULT: setAsDefault
+ON_DRIFT: onDrift
+RETAINT: startupTaint.retaint
+ROOT: installDir
+RUNTIME: runtime
+RUNTIME_ENABLE_CDI: enableCdiInRuntime
+RUNTIME_RESTART_MODE: restartMode
+STARTUP_TAINT: startupTaint.taint
+TOOLKIT_DEBUG: debug
+TOOLKIT_INSTALL_DIR: installDir
+WITHOUT_GPU: withoutGpu
+{{- end }}
+
+{{- /* What no schema can say. Each message names the value. */ -}}
+{{- define "toolkit-installer.check" -}}
+{{- $variables := include "toolkit-installer.variables" . | fromYaml -}}
+{{- $seen := list -}}
+{{- range .Values.extraEnv -}}
+{{- if hasKey $variables .name -}}
+{{- fail (printf "extraEnv: %s has a value of its own: set %s" .name (get $variables .name)) -}}
+{{- end -}}
+{{- if has .name (list "DAEMONSET_NAME" "NODE_NAME" "NODE_ROOT" "READY_FILE") -}}
+{{- fail (printf "extraEnv: %s is what the rest of the chart relies on, and cannot be set" .name) -}}
+{{- end -}}
+{{- if and (eq .name "WAIT_FOR_DRIVER") $.Values.cdiEnabled -}}
+{{- fail "extraEnv: WAIT_FOR_DRIVER is set already, because of cdiEnabled" -}}
+{{- end -}}
+{{- if has .name $seen }}{{ fail (printf "extraEnv: %s is there twice" .name) }}{{ end -}}
+{{- $seen = append $seen .name -}}
+{{- end -}}
+{{- if and .Values.test.gpuPod.enabled (not .Values.runtimeClasses) -}}
+{{- fail "test.gpuPod.enabled: its pod names the first of runtimeClasses, and there is none" -}}
+{{- end -}}
+{{- $old := semverCompare "<1.30-0" .Capabilities.KubeVersion.Version -}}
+{{- if and $old .Values.nodeStatus.policy (include "toolkit-installer.changed" .) -}}
+{{- fail "nodeStatus.policy: Kubernetes has such policies since 1.30; values.yaml says what false means" -}}
+{{- end -}}
 {{- end }}
