@@ -158,8 +158,11 @@ KillMode=process
 
     def begin_to_shut_down(self) -> None:
         """Have its systemd stop units, one of which takes long, and tell the installer to stop, as it tells all."""
-        lasts = ("--property=RemainAfterExit=yes", "--property=ExecStop=/bin/sleep 60")
-        self.host.run("systemd-run", "--unit=lasts", *lasts, "/bin/true")
+        # Not by default: sysinit.target comes with that, whose units this node has not, and which change its files.
+        stopped = ("DefaultDependencies=no", "Conflicts=shutdown.target", "Before=shutdown.target")
+        lasts = ("RemainAfterExit=yes", "ExecStop=/bin/sleep 60", *stopped)
+        properties = [f"--property={each}" for each in lasts]
+        self.host.run("systemd-run", "--unit=lasts", *properties, "/bin/true")
         self.host.run("systemctl", "poweroff", "--no-block")
         self.host.run("pkill", "-TERM", "-f", "idle_process.py")
 
