@@ -12,7 +12,7 @@ from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.settings import Settings
 
 if TYPE_CHECKING:
-    from toolkit_installer.lifecycle.metrics_file import MetricsFile
+    from toolkit_installer.lifecycle.metrics.report import MetricsReport
     from toolkit_installer.lifecycle.node_report import NodeReport
 
 
@@ -21,15 +21,15 @@ class Telling:
 
     def __init__(self, settings: Settings, node: Node) -> None:
         self.report: NodeReport | None = None
-        self.metrics: MetricsFile | None = None
+        self.metrics: MetricsReport | None = None
         if settings.reports is not None:
             from toolkit_installer.lifecycle.node_report import NodeReport
 
             self.report = NodeReport(settings.reports, node)
         if settings.metrics_textfile is not None:
-            from toolkit_installer.lifecycle.metrics_file import MetricsFile
+            from toolkit_installer.lifecycle.metrics.report import MetricsReport
 
-            self.metrics = MetricsFile(settings.metrics_textfile, node, settings.on_drift)
+            self.metrics = MetricsReport(settings, node)
 
     @property
     def owes(self) -> bool:
@@ -50,7 +50,7 @@ class Telling:
         """Tell why the node could not be brought to where it should be. Raises Stopped."""
         if self.metrics is not None:
             self.metrics.ended(error.exit_code.event)
-            self.metrics.write(readiness, receipt, at)
+            self.metrics.tell(readiness, receipt, at)
         if self.report is not None:
             self.report.failed(error, receipt)
 
@@ -62,14 +62,14 @@ class Telling:
     def tell(self, readiness: Readiness, receipt: Receipt | None, at: float) -> None:
         """Tell how the node stands. Raises Stopped."""
         if self.metrics is not None:
-            self.metrics.write(readiness, receipt, at)
+            self.metrics.tell(readiness, receipt, at)
         if self.report is not None:
             self.report.tell(readiness.state, receipt)
 
     def leave(self) -> None:
         """Do what is to be done before it is known whether the node is given back. Raises Stopped."""
         if self.metrics is not None:
-            self.metrics.remove()
+            self.metrics.leave()
         if self.report is not None:
             self.report.leave()
 
@@ -82,7 +82,7 @@ class Telling:
         """Return what is to be known again after a sleep, as JSON has it."""
         return {
             **({"report": self.report.remembered()} if self.report is not None else {}),
-            **({"counted": self.metrics.remembered()} if self.metrics is not None else {}),
+            **(self.metrics.remembered() if self.metrics is not None else {}),
         }
 
     def recall(self, said: Mapping[str, Any]) -> None:
@@ -90,4 +90,4 @@ class Telling:
         if self.report is not None:
             self.report.recall(said.get("report", {}))
         if self.metrics is not None:
-            self.metrics.recall(said.get("counted", {}))
+            self.metrics.recall(said)

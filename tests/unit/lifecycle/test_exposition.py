@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from toolkit_installer.lifecycle import counting, exposition
-from toolkit_installer.lifecycle.counting import Counted
-from toolkit_installer.lifecycle.exposition import Metrics
+from toolkit_installer.lifecycle.metrics import counting, exposition
+from toolkit_installer.lifecycle.metrics.counting import Counted
+from toolkit_installer.lifecycle.metrics.exposition import Metrics
 
 DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
 

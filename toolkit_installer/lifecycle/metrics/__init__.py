@@ -1,0 +1,1 @@
+"""What Prometheus is told: what is counted, how it is written, and where to."""

@@ -1,0 +1,87 @@
+"""Tells how the node stands to whoever reads metrics, wherever somebody asked for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit_installer import log
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.lifecycle.metrics import counting, exposition
+from toolkit_installer.lifecycle.metrics.counting import Counted
+from toolkit_installer.lifecycle.metrics.exposition import Metrics
+from toolkit_installer.lifecycle.metrics.textfile import Textfile
+from toolkit_installer.lifecycle.readiness import Readiness
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import drift
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.settings import OnDrift, Settings
+
+
+class MetricsReport:
+    """Counts what the run does, and writes all of it to the places that the settings name."""
+
+    def __init__(self, settings: Settings, node: Node) -> None:
+        self._node = node
+        self._looks_for_drift = settings.on_drift is not OnDrift.IGNORE
+        path = settings.metrics_textfile
+        self._textfile = Textfile(path, node.calls) if path is not None else None
+        self._counted = Counted()
+        log.overhear(self._overheard)
+
+    def prepare(self) -> None:
+        """Refuse a place that cannot be used, before anything is written. Raises ConfigurationError, NodeError."""
+        if self._textfile is not None:
+            self._textfile.prepare()
+
+    def tell(self, readiness: Readiness, receipt: Receipt | None, at: float) -> None:
+        """Tell how the node stands; a failure is said, and nothing else follows from it.
+
+        `at` is when the node was last brought to where it should be, in seconds since 1970.
+        """
+        try:
+            content = exposition.text(self._metrics(readiness, receipt, at))
+        except InstallerError as error:
+            log.get().warning(
+                "The metrics stay as they are, and are out of date", key="metrics-unknown", reason=str(error)
+            )
+            return
+        if self._textfile is not None:
+            self._textfile.write(content)
+
+    def _metrics(self, readiness: Readiness, receipt: Receipt | None, at: float) -> Metrics:
+        engines = receipt.engines if receipt is not None else ()
+        return Metrics(
+            ready=readiness.state.ready,
+            served={str(each.name): str(each.name) not in readiness.unserved for each in engines},
+            reloads={(name, why): count for name, why, count in self._counted.reloads},
+            away=dict(self._counted.away),
+            rollbacks=self._counted.rollbacks,
+            drifted=tuple(drift.drifted(self._node, receipt)) if self._looks_for_drift else (),
+            result=self._counted.result,
+            converged_at=float(int(at)),
+            payload=(receipt.release or "") if receipt is not None else "",
+            driver_usable=not readiness.driver_away,
+            damaged=readiness.damaged,
+        )
+
+    def ended(self, code: str) -> None:
+        """Note with which exit code's name the last look ended."""
+        self._counted = counting.ended(self._counted, code)
+
+    def leave(self) -> None:
+        """Say that nobody keeps the metrics up to date from here on."""
+        if self._textfile is not None:
+            self._textfile.remove()
+
+    def remembered(self) -> dict[str, Any]:
+        """Return what was counted, as JSON has it."""
+        return {"counted": counting.plain(self._counted)}
+
+    def recall(self, said: Mapping[str, Any]) -> None:
+        """Go on counting from there."""
+        self._counted = counting.understood(said.get("counted", {}))
+
+    def _overheard(self, line: Mapping[str, Any]) -> None:
+        self._counted = counting.heard(self._counted, line, time.monotonic())
