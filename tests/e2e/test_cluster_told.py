@@ -16,7 +16,7 @@ from tests.e2e.cluster.objects import workload
 from tests.e2e.cluster.rollout import GPU, NAME, NAMESPACE, RealCluster, wait_until
 from toolkit_installer import __version__
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("starting")]
 OVERLAY = "overlays/startup-taint"
 _PATCH = """
 import ssl, sys, urllib.error, urllib.request

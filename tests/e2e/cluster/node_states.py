@@ -44,6 +44,7 @@ class Watch:
         self._plane = plane
         self._seen: list[tuple[str, str, str]] = []
         self._ended = threading.Event()
+        self._version = self._all()
 
     def of(self, node: str) -> list[tuple[str, str]]:
         """Return the states of a node, each but once in a row."""
@@ -55,10 +56,9 @@ class Watch:
         self._ended.set()
 
     def read(self) -> None:
-        """List the nodes, and take what changes since; list them anew where the API server has forgotten since when."""
-        version = ""
+        """Take what changes since the nodes were listed; list them anew where the API server has forgotten it."""
         while not self._ended.is_set():
-            version = self._changes_since(version) if version else self._all()
+            self._version = self._changes_since(self._version) if self._version else self._all()
 
     def _all(self) -> str:
         listed = json.loads(self._plane.kubectl("get", "--raw", "/api/v1/nodes").stdout)
