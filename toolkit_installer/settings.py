@@ -200,6 +200,18 @@ CONDITION = "nvidia.com/ContainerToolkitReady"
 """The type of the node's condition, unless another one is asked for."""
 
 
+class Address(msgspec.Struct, frozen=True):
+    """Where somebody listens."""
+
+    host: str
+    """An IPv4 or IPv6 address; empty: all addresses of the machine."""
+    port: int
+
+    def __str__(self) -> str:
+        """Return it as it was given."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 class ReportSettings(msgspec.Struct, frozen=True):
     """What the cluster is told of the node, and where."""
 
@@ -249,6 +261,8 @@ class Settings(msgspec.Struct, frozen=True):
     """What the cluster is told; None where it is told nothing."""
     metrics_textfile: str | None = None
     """Holds metrics as Prometheus reads them; the installer's own path."""
+    metrics_address: Address | None = None
+    """Where metrics are served over HTTP."""
     ready_file: str | None = None
     """Is there while the engines serve the handlers; the installer's own path."""
     keep_toolkit: bool = False
@@ -262,6 +276,11 @@ class Settings(msgspec.Struct, frozen=True):
     engine_of: tuple[tuple[EngineName, EngineSettings], ...] = ()
     """Unless `runtimes` is one: for engines of which something else was asked than `engine` says. They differ by the
     variables that speak of one engine only, such as DOCKER_CONFIG; `engine` itself is then containerd's."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether anybody reads metrics."""
+        return self.metrics_textfile is not None or self.metrics_address is not None
 
     def asked_of(self, name: EngineName) -> EngineSettings:
         """Return what was asked of this engine."""

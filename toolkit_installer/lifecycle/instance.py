@@ -270,6 +270,7 @@ class Instance:
         watched += self._readiness.watched(receipt, self._converger.processes)
         watched += [(idling.DRIVER, *each) for each in self._driver]
         watched += [(idling.GPU, *each) for each in self._gpus.watched]
+        watched += self._telling.watched()
         log.get().info("Waiting for signal", key="waiting")
         unknown = self._converger.driver_away or (self._question is not None and not self._question.standing.wanted)
         unknown |= self._readiness.stopped or self._telling.owes

@@ -41,7 +41,7 @@ class Readiness:
         self.driver_away = False
         self._settings = settings
         self._node = node
-        self._told = settings.reports is not None or settings.metrics_textfile is not None
+        self._told = settings.reports is not None or settings.counts
         self._asked: Watched | None = None
         """What changes with the engines, from before they were asked; None: they were not."""
 

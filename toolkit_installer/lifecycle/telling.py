@@ -26,7 +26,7 @@ class Telling:
             from toolkit_installer.lifecycle.node_report import NodeReport
 
             self.report = NodeReport(settings.reports, node)
-        if settings.metrics_textfile is not None:
+        if settings.counts:
             from toolkit_installer.lifecycle.metrics.report import MetricsReport
 
             self.metrics = MetricsReport(settings, node)
@@ -77,6 +77,10 @@ class Telling:
         """Take back what the cluster was told. Raises Stopped."""
         if self.report is not None:
             self.report.withdraw()
+
+    def watched(self) -> list[tuple[str, str, str]]:
+        """Return what else the idle process is to watch; to be asked when the run becomes that."""
+        return self.metrics.watched() if self.metrics is not None else []
 
     def remembered(self) -> dict[str, Any]:
         """Return what is to be known again after a sleep, as JSON has it."""

@@ -76,6 +76,7 @@ OURS = {
     "--daemonset": ("DAEMONSET_NAME",),
     "--node-name": ("NODE_NAME",),
     "--metrics-textfile": ("METRICS_TEXTFILE",),
+    "--metrics-address": ("METRICS_ADDRESS",),
     "--node-condition": ("NODE_CONDITION",),
     "--startup-taint": ("STARTUP_TAINT",),
     "--retaint": ("RETAINT",),

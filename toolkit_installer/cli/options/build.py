@@ -70,6 +70,7 @@ def build(
         configure_engine=not answers.flag("no_runtime_config"),
         cluster=_cluster(answers) if installing else None,
         reports=_reports(answers) if installing else None,
+        metrics_address=values_of.address(address) if (address := answers.text_or_none("metrics_address")) else None,
         keep_toolkit=_keep_toolkit(answers, values),
         engine_of=tuple((name, other) for name, other in each if other != engine),
     )

@@ -93,6 +93,12 @@ ROWS = (
         "name ends with .prom. It is kept up to date while this waits, and removed when it ends.",
     ),
     _own(
+        "metrics_address",
+        Kind.ADDRESS,
+        help="Serve metrics, /readyz and /healthz over HTTP there, such as :9101 or 127.0.0.1:9101, by a process "
+        "without privileges.",
+    ),
+    _own(
         "keep_toolkit",
         Kind.FLAG,
         default_of={Program.NVIDIA_TOOLKIT: "true", Program.NVIDIA_CTK_INSTALLER: "true"},

@@ -34,6 +34,7 @@ class Kind(enum.StrEnum):
     OBJECT = "OBJECT"
     CONDITION = "true|TYPE"
     TAINT = "KEY=VALUE:EFFECT"
+    ADDRESS = "[IP]:PORT"
     HOST = "HOST"
     PORT = "PORT"
     INDEX = "0..99"

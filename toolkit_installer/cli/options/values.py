@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Mapping
 
 from toolkit_installer.cli.options.model import Kind, Option, Value
-from toolkit_installer.settings import AUTO, CONDITION, Taint
+from toolkit_installer.settings import AUTO, CONDITION, Address, Taint
 
 TRUE_WORDS = frozenset({"1", "t", "true", "yes", "on"})
 """The words of Go's strconv.ParseBool, in which the field's manifests are written, and what YAML writers try."""
@@ -155,6 +155,31 @@ def taint(text: str) -> Taint:
     return Taint(key, value, effect)
 
 
+def _address(text: str) -> str:
+    """Return the text of an address, which `address` reads."""
+    address(text)
+    return text
+
+
+def address(text: str) -> Address:
+    """Read IP:PORT, [IPv6]:PORT or :PORT. Raises NotAllowedError."""
+    host, _, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]") if _is_ip(host[1:-1], 6) else host
+    fits = not bare or (_is_ip(bare, 6) if bare != host else _is_ip(bare, 4))
+    if not (fits and re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) <= _HIGHEST_PORT):
+        raise NotAllowedError("an address and a port, such as 127.0.0.1:9101, [::1]:9101, or :9101 for all addresses")
+    return Address(bare, int(port))
+
+
+def _is_ip(text: str, version: int) -> bool:
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(text).version == version
+    except ValueError:
+        return False
+
+
 def _json_object(text: str) -> str:
     """Return the text as it was given, or {} if it says nothing."""
 
@@ -224,6 +249,7 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
         Kind.OBJECT: _like(_OBJECT, "the name of a Kubernetes object: small letters, digits, '-' and '.'"),
         Kind.CONDITION: _condition,
         Kind.TAINT: _taint,
+        Kind.ADDRESS: _address,
         Kind.HOST: _like(_HOST, "a host name or an address, an IPv6 one without brackets"),
         Kind.PORT: _if(
             lambda text: re.fullmatch(r"[0-9]{1,5}", text) and 0 < int(text) <= _HIGHEST_PORT,

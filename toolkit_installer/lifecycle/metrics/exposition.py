@@ -26,7 +26,7 @@ class Metrics(msgspec.Struct, frozen=True):
     drifted: tuple[str, ...] = ()
     """Managed files that somebody changed."""
     result: str = "done"
-    """How the last look at the node ended: the name of an exit code."""
+    """How the last look at the node ended: the name of an exit code; empty before the first."""
     converged_at: float = 0.0
     """When the node was last brought to where it should be, in seconds since 1970; 0: it was not."""
     payload: str = ""
@@ -69,7 +69,9 @@ def text(metrics: Metrics) -> str:
                 [({"file": path}, 1) for path in sorted(metrics.drifted)],
             ),
             _metric(
-                "last_result", "1 for the name of the exit code of the last look.", [({"code": metrics.result}, 1)]
+                "last_result",
+                "1 for the name of the exit code of the last look.",
+                [({"code": metrics.result}, 1)] if metrics.result else [],
             ),
             _metric(
                 "last_converge_timestamp_seconds",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolkit_installer import log
 from toolkit_installer.errors import InstallerError
@@ -18,6 +18,9 @@ from toolkit_installer.receipt import drift
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.settings import OnDrift, Settings
 
+if TYPE_CHECKING:
+    from toolkit_installer.lifecycle.metrics.endpoint import Endpoint
+
 
 class MetricsReport:
     """Counts what the run does, and writes all of it to the places that the settings name."""
@@ -27,6 +30,12 @@ class MetricsReport:
         self._looks_for_drift = settings.on_drift is not OnDrift.IGNORE
         path = settings.metrics_textfile
         self._textfile = Textfile(path, node.calls) if path is not None else None
+        address = settings.metrics_address
+        self._endpoint: Endpoint | None = None
+        if address is not None:
+            from toolkit_installer.lifecycle.metrics.endpoint import Endpoint
+
+            self._endpoint = Endpoint(address)
         self._counted = Counted()
         log.overhear(self._overheard)
 
@@ -34,6 +43,11 @@ class MetricsReport:
         """Refuse a place that cannot be used, before anything is written. Raises ConfigurationError, NodeError."""
         if self._textfile is not None:
             self._textfile.prepare()
+        if self._endpoint is not None:
+            self._endpoint.prepare()
+            # a counter that is not seen at 0 is not seen to grow
+            unknown = exposition.text(Metrics(ready=False, result=""))
+            self._endpoint.tell(ready=False, why="nothing is known of the node yet", metrics=unknown)
 
     def tell(self, readiness: Readiness, receipt: Receipt | None, at: float) -> None:
         """Tell how the node stands; a failure is said, and nothing else follows from it.
@@ -49,6 +63,9 @@ class MetricsReport:
             return
         if self._textfile is not None:
             self._textfile.write(content)
+        if self._endpoint is not None:
+            state = readiness.state
+            self._endpoint.tell(ready=state.ready, why=f"{state.reason}: {state.message}", metrics=content)
 
     def _metrics(self, readiness: Readiness, receipt: Receipt | None, at: float) -> Metrics:
         engines = receipt.engines if receipt is not None else ()
@@ -74,14 +91,25 @@ class MetricsReport:
         """Say that nobody keeps the metrics up to date from here on."""
         if self._textfile is not None:
             self._textfile.remove()
+        if self._endpoint is not None:
+            self._endpoint.tell(ready=False, why="the run was told to stop", metrics="")
+
+    def watched(self) -> list[tuple[str, str, str]]:
+        """Return what else the idle process is to watch; to be asked when the run becomes that."""
+        return self._endpoint.watched() if self._endpoint is not None else []
 
     def remembered(self) -> dict[str, Any]:
         """Return what was counted, as JSON has it."""
-        return {"counted": counting.plain(self._counted)}
+        return {
+            "counted": counting.plain(self._counted),
+            **({"endpoint": self._endpoint.remembered()} if self._endpoint is not None else {}),
+        }
 
     def recall(self, said: Mapping[str, Any]) -> None:
-        """Go on counting from there."""
+        """Go on from there."""
         self._counted = counting.understood(said.get("counted", {}))
+        if self._endpoint is not None:
+            self._endpoint.recall(said.get("endpoint"))
 
     def _overheard(self, line: Mapping[str, Any]) -> None:
         self._counted = counting.heard(self._counted, line, time.monotonic())

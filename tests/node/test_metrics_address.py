@@ -1,0 +1,220 @@
+"""`--metrics-address`: whoever asks is answered while the run works, and while it waits, until the run is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.node.engines.live import SOCKET, FakeDockerd
+from tests.node.instants import quickly
+from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, WAITING, FakeNode, Run
+from toolkit_installer.lifecycle.metrics import answering
+
+DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+AGAIN = "Metrics are served again"
+
+
+@pytest.fixture(autouse=True)
+def configured(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
+    engine = FakeDockerd(node)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def begun(node: FakeNode, port: int, *more: str) -> Run:
+    return quickly(node, "run", "--metrics-address", f"127.0.0.1:{port}", "--socket", SOCKET, *more)
+
+
+def started(node: FakeNode, port: int, *more: str) -> Run:
+    run = begun(node, port, *more)
+    run.wait_for(WAITING)
+    return run
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def metrics(port: int) -> dict[str, float]:
+    return {
+        " ".join([sample.name.removeprefix("toolkit_installer_"), *sample.labels.values()]): sample.value
+        for family in text_string_to_metric_families(get(port, "/metrics")[1])
+        for sample in family.samples
+    }
+
+
+def answering_processes(run: Run) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
+
+
+def wait_until_somebody_listens(port: int) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        with contextlib.suppress(ConnectionError):
+            get(port, "/healthz")
+            return
+        assert time.monotonic() < deadline, "nobody answers"
+
+
+def wait_until_nobody_listens(port: int) -> None:
+    deadline = time.monotonic() + DEADLINE
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() < deadline:
+            get(port, "/healthz")
+        raise AssertionError("somebody answers")
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_waiting_run_tells_how_its_node_stands_until_it_ends(node: FakeNode, port: int) -> None:
+    run = started(node, port)
+    assert get(port, "/healthz") == (200, "ok\n")
+    status, why = get(port, "/readyz")
+    assert (status, why.partition(":")[0]) == (200, "Serving")
+    found = metrics(port)
+    assert (found["ready"], found["engine_served docker"], found["reloads_total docker install"]) == (1, 1, 1)
+    assert run.stop() == 0
+    wait_until_nobody_listens(port)
+    assert node.read(DAEMON_JSON) == DOCKER
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_the_process_has_no_privileges_and_holds_no_file_of_the_node(node: FakeNode, port: int) -> None:
+    run = started(node, port)
+    (pid,) = answering_processes(run)
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    wanted = answering._NOBODY if os.geteuid() == 0 else os.geteuid()
+    assert {*status["Uid"].split()} == {str(wanted)}
+    if os.geteuid() == 0:
+        assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == 0
+        assert status["Groups"].split() == []
+    held = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    kinds = {each.partition(":")[0] for each in held if each != "/dev/null"}
+    assert kinds <= {"socket", "anon_inode", "pipe"}, held
+    assert run.stop() == 0
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_damage_makes_it_not_ready_and_says_what_it_is(node: FakeNode, port: int) -> None:
+    run = started(node, port)
+    node.write(f"{TOOLKIT}/nvidia-container-runtime", b"", 0o755)
+    run.wait_for("Not ready: the toolkit is damaged")
+    run.wait_for(WAITING)
+    status, why = get(port, "/readyz")
+    assert status == 503
+    assert "nvidia-container-runtime" in why
+    assert metrics(port)["toolkit_files_damaged"] == 1
+    assert run.stop() == 0
+
+
+def test_whoever_asks_while_the_run_is_at_work_is_answered(node: FakeNode, port: int) -> None:
+    """An engine that does not answer keeps the run at work for as long as it may take."""
+    engine = FakeDockerd(node)
+    try:
+        os.kill(engine.pid, signal.SIGSTOP)
+        run = begun(node, port, "--reload-timeout", "600")
+        wait_until_somebody_listens(port)
+        assert get(port, "/healthz") == (200, "ok\n")
+        assert get(port, "/readyz") == (503, "nothing is known of the node yet\n")
+        assert metrics(port)["rollbacks_total"] == 0
+        os.kill(engine.pid, signal.SIGCONT)
+        run.wait_for(WAITING)
+        assert get(port, "/readyz")[0] == 200
+        assert run.stop() == 0
+    finally:
+        engine.close()
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_process_that_is_killed_is_replaced_and_no_signal_but_that_ends_it(node: FakeNode, port: int) -> None:
+    run = started(node, port)
+    (old,) = answering_processes(run)
+    if os.geteuid() != 0 or os.path.exists(f"/proc/{old}/cwd/"):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(old, number)
+        assert get(port, "/healthz") == (200, "ok\n")
+    os.kill(old, signal.SIGKILL)
+    run.wait_for(AGAIN)
+    run.wait_for(WAITING)
+    (new,) = answering_processes(run)
+    assert new != old
+    assert metrics(port)["reloads_total docker install"] == 1
+    assert run.stop() == 0
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_run_that_is_killed_leaves_nobody_behind(node: FakeNode, port: int) -> None:
+    run = started(node, port)
+    os.kill(run.pid, signal.SIGKILL)
+    run.process.wait()
+    wait_until_nobody_listens(port)
+    run = started(node, port)
+    assert get(port, "/readyz")[0] == 200
+    assert run.stop() == 0
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_it_is_the_same_process_through_all_that_the_run_becomes(node: FakeNode, port: int) -> None:
+    run = started(node, port)
+    before = answering_processes(run)
+    for _ in range(3):
+        os.kill(run.pid, signal.SIGHUP)
+        run.wait_for("Nothing to do")
+        run.wait_for(WAITING)
+    assert answering_processes(run) == before
+    assert AGAIN not in run.output
+    assert run.stop() == 0
+
+
+def test_an_address_that_somebody_has_is_refused_before_anything_is_written(node: FakeNode, port: int) -> None:
+    with socket.create_server(("127.0.0.1", port)):
+        run = begun(node, port)
+        assert run.finish() == 3
+    assert f"nothing can listen on 127.0.0.1:{port}: Address already in use" in run.output
+    assert node.read(DAEMON_JSON) == DOCKER
+    assert not node.exists(TOOLKIT)
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_port_that_is_lost_stops_nothing(node: FakeNode, port: int) -> None:
+    run = started(node, port)
+    (pid,) = answering_processes(run)
+    os.kill(run.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        with contextlib.suppress(OSError):
+            taken = socket.create_server(("127.0.0.1", port))
+            break
+        assert time.monotonic() < deadline
+    with taken:
+        os.kill(run.pid, signal.SIGCONT)
+        run.wait_for("Metrics are served no more")
+        run.wait_for(WAITING)
+    assert run.stop() == 0
+    assert node.read(DAEMON_JSON) == DOCKER

@@ -1,0 +1,169 @@
+"""Answers over HTTP how a node stands: /metrics, /readyz and /healthz. It knows only what it was told last.
+
+It is a process of its own, beside the run. The run is another program while it works than while it waits, and answers
+nobody meanwhile, or for the minute that an engine may take; and whoever can reach a port shall meet a process that has
+no privileges, no file and nothing to lose. It runs for months: a few of the standard library's built-in modules, and
+nothing else.
+
+    python -I -S endpoint_process.py LISTENER CHANNEL
+
+`LISTENER` is a listening stream socket. `CHANNEL` is a socket of packets (SOCK_SEQPACKET), each of which says all:
+NUL-separated, whether the node is ready (1 or 0), why, and the metrics; empty metrics stay as they were. Once nobody
+holds the other end, this ends: so it never outlives the run. Signals to stop are the run's alone, which starts this
+with all of them blocked.
+
+The protocol is HTTP/1.1 (RFC 9112) without its persistent connections: each answer closes its connection. Who does not
+get its request across in time is left, and where there are too many, the oldest is: a slow client cannot keep out a
+quick one.
+"""
+
+import _socket  # without the classes and enumerations that the module around it makes
+import os
+import select
+import sys
+import time
+
+TOLD = 1 << 20
+"""Bytes that one packet may have."""
+_NOBODY = 65534
+_HEAD = 8192
+"""Bytes that a request may have; the common servers allow as many."""
+_OPEN = 128
+_SECONDS = 5.0
+"""So long a connection may last."""
+_PAUSE = 0.1
+"""Seconds until the next is accepted where the machine has no more descriptors or memory."""
+_PLAIN = "text/plain; charset=utf-8"
+_EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+_READY, _NOT_READY = b"\ntoolkit_installer_ready 1\n", b"\ntoolkit_installer_ready 0\n"
+
+
+class Told:
+    """What the run said last."""
+
+    def __init__(self) -> None:
+        """Nothing was said yet."""
+        self.ready = False
+        self.why = b"nothing is known of the node yet"
+        self.metrics = b""
+
+    def take(self, packet: bytes) -> None:
+        """Take what the run says now."""
+        ready, self.why, metrics = packet.split(b"\0", 2)
+        self.ready = ready == b"1"
+        self.metrics = metrics or (self.metrics if self.ready else self.metrics.replace(_READY, _NOT_READY))
+
+
+def answer(request: bytes, told: Told) -> bytes:
+    """Return the answer to a request of which the head has come."""
+    method, _, rest = request.split(b"\n", 1)[0].rstrip(b"\r").partition(b" ")
+    path = rest.partition(b" ")[0].partition(b"?")[0]
+    status, kind, body = "200 OK", _PLAIN, b"ok\n"
+    if len(request) > _HEAD:
+        status, body = "431 Request Header Fields Too Large", b"the request is too long\n"
+    elif method not in {b"GET", b"HEAD"}:
+        status, body = "405 Method Not Allowed\r\nAllow: GET, HEAD", b"GET and HEAD are understood, and nothing else\n"
+    elif path == b"/metrics":
+        kind, body = _EXPOSITION, told.metrics
+    elif path == b"/readyz":
+        status, body = ("200 OK" if told.ready else "503 Service Unavailable"), told.why + b"\n"
+    elif path != b"/healthz":
+        status, body = "404 Not Found", b"there are /metrics, /readyz and /healthz\n"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + (b"" if method == b"HEAD" else body)
+
+
+class Connection:
+    """Somebody who asks."""
+
+    def __init__(self, fd: int) -> None:
+        """Take over the connection's descriptor."""
+        self.fd = fd
+        self.until = time.monotonic() + _SECONDS
+        self._request = b""
+        self._left = memoryview(b"")
+
+    def go_on(self, told: Told) -> int:
+        """Read or write as much as goes; return what to wait for (0: nothing more, it is to be closed)."""
+        try:
+            if not self._left:
+                got = os.read(self.fd, _HEAD)
+                self._request += got
+                whole = b"\r\n\r\n" in self._request or b"\n\n" in self._request or len(self._request) > _HEAD
+                if not whole:
+                    return select.EPOLLIN if got else 0
+                self._left = memoryview(answer(self._request, told))
+            self._left = self._left[os.write(self.fd, self._left) :]
+        except BlockingIOError:
+            return select.EPOLLOUT if self._left else select.EPOLLIN
+        except OSError:
+            return 0  # whoever asked is gone, and nobody misses the answer
+        return select.EPOLLOUT if self._left else 0
+
+
+class Endpoint:
+    """All who ask, and the run that tells."""
+
+    def __init__(self, listener: int, channel: int) -> None:
+        """Take both descriptors over."""
+        self.told = Told()
+        self._listener = _socket.socket(fileno=listener)
+        os.set_blocking(listener, False)
+        self._channel = channel
+        self._open: dict[int, Connection] = {}
+        """By their descriptors, the oldest first."""
+        self._poll = select.epoll()
+        for fd in (listener, channel):
+            self._poll.register(fd, select.EPOLLIN)
+
+    def step(self) -> bool:
+        """Wait for the next that happens, and do what it asks for; tell whether the run is still there."""
+        first = next(iter(self._open.values()), None)
+        for fd, _ in self._poll.poll(None if first is None else max(0.0, first.until - time.monotonic())):
+            if fd == self._channel:
+                packet = os.read(fd, TOLD)
+                if not packet:
+                    return False
+                self.told.take(packet)
+            elif fd == self._listener.fileno():
+                self._accept()
+            elif fd in self._open:  # and was not closed just now, in favour of another
+                wanted = self._open[fd].go_on(self.told)
+                if wanted:
+                    self._poll.modify(fd, wanted)
+                else:
+                    self._close(fd)
+        now = time.monotonic()
+        for each in [each for each in self._open.values() if each.until <= now]:
+            self._close(each.fd)
+        return True
+
+    def _accept(self) -> None:
+        try:
+            fd, _ = self._listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001  # accept is the module's
+        except BlockingIOError:
+            return
+        except OSError:
+            time.sleep(_PAUSE)  # it is asked again at once: who connects stays in the queue
+            return
+        os.set_blocking(fd, False)
+        if len(self._open) >= _OPEN:
+            self._close(next(iter(self._open)))
+        self._open[fd] = Connection(fd)
+        self._poll.register(fd, select.EPOLLIN)
+
+    def _close(self, fd: int) -> None:
+        del self._open[fd]
+        os.close(fd)  # which takes it out of the poll
+
+
+def main() -> None:
+    """Give up all privileges, then answer until the run ends."""
+    os.chdir("/")
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+    endpoint = Endpoint(*map(int, sys.argv[1:]))
+    while endpoint.step():
+        pass

@@ -1,0 +1,150 @@
+"""Starts the process that answers over HTTP (answering.py), tells it how the node stands, and starts it again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import stat
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit_installer import log
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle import idling
+from toolkit_installer.lifecycle.metrics import answering
+from toolkit_installer.node import interpreter
+from toolkit_installer.settings import Address
+
+_PROGRAM = os.path.join(os.path.dirname(os.path.realpath(answering.__file__)), "endpoint_process.py")
+"""Looked at when the program starts, as `interpreter` does."""
+_WAITING = 128
+"""Connections that the kernel keeps until they are accepted."""
+
+
+class Endpoint:
+    """What is known of that process: its PID, and the channel to it; neither while there is none."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._pid = 0
+        self._channel: socket.socket | None = None
+        self._said = b""
+
+    def prepare(self) -> None:
+        """Start the process; refuse an address that cannot be had. Raises ConfigurationError."""
+        _end_left_over()
+        try:
+            self._start()
+        except OSError as error:
+            raise ConfigurationError(
+                f"nothing can listen on {self._address}: {error.strerror or error}",
+                hint="choose another --metrics-address, or end whoever listens there: `ss -ltnp` names it",
+            ) from error
+
+    def tell(self, *, ready: bool, why: str, metrics: str) -> None:
+        """Tell how the node stands, and the metrics (empty: they stay); a failure is said, and nothing else follows."""
+        packet = b"\0".join((b"1" if ready else b"0", _plain(why), _plain(metrics)))
+        if not self._send(packet):
+            self._restart(packet)
+
+    def _restart(self, packet: bytes) -> None:
+        _end_left_over()
+        try:
+            self._start()
+        except OSError as error:
+            log.get().warning(
+                "Metrics are served no more: nothing can listen there",
+                key="metrics-unserved",
+                address=str(self._address),
+                reason=error.strerror or str(error),
+            )
+            return
+        log.get().warning("Metrics are served again, by a new process", key="metrics-served-again", pid=self._pid)
+        self._send(packet)
+
+    def _start(self) -> None:
+        """Start the process. Raises OSError."""
+        with _listening(self._address) as listener:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, answering.TOLD)
+            with theirs:
+                for each in (listener, theirs):
+                    each.set_inheritable(True)
+                command = interpreter.isolated(_PROGRAM, str(listener.fileno()), str(theirs.fileno()))
+                silent = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
+                self._pid = os.posix_spawn(command[0], command, {}, file_actions=silent, setsigmask=idling.SIGNALS)
+        self._channel = ours
+
+    def _send(self, packet: bytes) -> bool:
+        """Send a packet; return whether there is a process that takes it."""
+        if self._channel is None:
+            return False
+        try:
+            self._channel.send(packet, socket.MSG_DONTWAIT)
+        except OSError:
+            self._channel.close()
+            self._channel = None
+            return False
+        return True
+
+    def watched(self) -> list[tuple[str, str, str]]:
+        """Return what changes when the process ends; from here on, the idle process keeps the channel open.
+
+        Of one that has ended and that nobody has waited for, the kernel shows the PID, and no folder that it is in.
+        """
+        if self._channel is None:
+            return []
+        self._channel.set_inheritable(True)
+        place = f"/proc/{self._pid}/cwd/"
+        return [(idling.LATER, place, idling.identity(place))]
+
+    def remembered(self) -> dict[str, int]:
+        """Return what is to be known after a sleep."""
+        return {"pid": self._pid, "fd": self._channel.fileno()} if self._channel is not None else {}
+
+    def recall(self, said: Any) -> None:
+        """Know it again, as far as it can be."""
+        fd, pid = (said.get("fd"), said.get("pid")) if isinstance(said, Mapping) else (None, None)
+        if type(fd) is not int or type(pid) is not int:
+            return
+        with contextlib.suppress(OSError, OverflowError):  # then it is started again
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                self._channel, self._pid = socket.socket(fileno=fd), pid
+                self._channel.set_inheritable(False)
+
+
+def _listening(address: Address) -> socket.socket:
+    """Return a socket that listens there, on all addresses of both kinds where none is given. Raises OSError."""
+    both = not address.host and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in address.host else socket.AF_INET
+    host = "::" if both else address.host
+    return socket.create_server((host, address.port), family=family, backlog=_WAITING, dualstack_ipv6=both)
+
+
+def _end_left_over() -> None:
+    """End the processes of this kind that this PID started, perhaps as an earlier program; wait for those that ended.
+
+    Only children are looked at, as what a process says of itself is no evidence: everybody can say it.
+    """
+    with contextlib.suppress(FileNotFoundError, ChildProcessError):  # a kernel without CONFIG_PROC_CHILDREN
+        with open("/proc/thread-self/children", encoding="ascii") as file:
+            children = [int(word) for word in file.read().split()]
+        for pid in children:
+            if _is_ours(pid):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            else:
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _is_ours(pid: int) -> bool:
+    """Tell whether a child of this process is one that answers; of one that has ended the kernel tells no words."""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read().split(b"\0")
+    return os.fsencode(_PROGRAM) in words
+
+
+def _plain(text: str) -> bytes:
+    return text.replace("\0", "").encode(errors="backslashreplace")
