@@ -50,6 +50,7 @@ STATUS = f"{HOOK}/containers/status"
 GPU = "Pod/toolkit-installer-gpu"
 TOLD = 'nodeStatus={"enabled": true}'
 TAINTED = 'startupTaint={"enabled": true}'
+SERVED = 'metrics={"enabled": true}'
 LABELLED = 'gpuLabels={"enabled": true}'
 RIGHTS = "(ClusterRole|ClusterRoleBinding)/toolkit-installer-node-status"
 READING = "(Cluster)?Role(Binding)?/toolkit-installer"
@@ -99,6 +100,11 @@ ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     "startupTaint.enabled": ("true", f"{variable('(STARTUP_TAINT|RETAINT)')}|({RIGHTS}|{POLICY})/.*"),
     "startupTaint.taint": ('"a/b=c:NoSchedule"', variable("STARTUP_TAINT"), TAINTED),
     "startupTaint.retaint": ("false", variable("RETAINT"), TAINTED),
+    "metrics.enabled": ("true", f"{variable('METRICS_ADDRESS')}|{MAIN}/ports/.*"),
+    "metrics.port": ("9000", f"{variable('METRICS_ADDRESS')}|{MAIN}/ports/.*", SERVED),
+    "metrics.podMonitor": ("true", "PodMonitor/toolkit-installer/.*", SERVED),
+    "metrics.rules": ("true", "PrometheusRule/toolkit-installer/.*", SERVED),
+    "metrics.dashboard": ("true", "ConfigMap/toolkit-installer-dashboard/.*", SERVED),
     "runtimeClasses": ('[{"name": "x", "handler": "y"}]', "RuntimeClass/.*"),
     "gpuLabels.enabled": ("true", rf"{SELECTED}/nvidia\.com/gpu\.present"),
     "gpuLabels.key": ('"x"', rf"{SELECTED}/(x|nvidia\.com/gpu\.present)", LABELLED),
@@ -237,6 +243,7 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(value: str, words: s
             ("cdiEnabled=true", 'extraEnv=[{"name": "WAIT_FOR_DRIVER", "value": "false"}]'),
             "extraEnv: WAIT_FOR_DRIVER is set already, because of cdiEnabled",
         ),
+        (("metrics.rules=true",), "metrics.rules: the pods serve no metrics: set metrics.enabled, too"),
         (
             ("runtimeClasses=[]", 'test={"gpuPod": {"enabled": true, "image": "x"}}'),
             "test.gpuPod.enabled: its pod names the first of runtimeClasses, and there is none",

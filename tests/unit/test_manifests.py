@@ -67,8 +67,10 @@ def test_every_folder_of_manifests_is_rendered() -> None:
                 "default-runtime",
                 "gpu-labels",
                 "install-only",
+                "metrics",
                 "node-status",
                 "openshift",
+                "prometheus-operator",
                 "startup-taint",
             )
         ),

@@ -68,6 +68,7 @@ CLEANUP: cleanup
 DRIVER_ROOT: driverRoot
 ENABLE_CDI: cdiEnabled
 LOG_FORMAT: logFormat
+METRICS_ADDRESS: metrics.port
 NODE_CONDITION: nodeStatus.condition
 NODE_EVENTS: nodeStatus.events
 NODE_LABELS: nodeStatus.labels
@@ -103,6 +104,11 @@ WITHOUT_GPU: withoutGpu
 {{- end -}}
 {{- if has .name $seen }}{{ fail (printf "extraEnv: %s is there twice" .name) }}{{ end -}}
 {{- $seen = append $seen .name -}}
+{{- end -}}
+{{- range tuple "podMonitor" "rules" "dashboard" -}}
+{{- if and (get $.Values.metrics .) (not $.Values.metrics.enabled) -}}
+{{- fail (printf "metrics.%s: the pods serve no metrics: set metrics.enabled, too" .) -}}
+{{- end -}}
 {{- end -}}
 {{- if and .Values.test.gpuPod.enabled (not .Values.runtimeClasses) -}}
 {{- fail "test.gpuPod.enabled: its pod names the first of runtimeClasses, and there is none" -}}
