@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import re
+import socket
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from tests.bench.peer import Peer
 
 _SETTLED_SECONDS = 120
 _WATCHED_SECONDS = 65
+_REQUESTS = 200
 
 
 def _pss(pid: int) -> float:
@@ -27,6 +31,25 @@ def _sleeps(pid: int) -> int:
     """Return how often all of its threads went to sleep so far (proc_pid_status(5))."""
     texts = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status"))
     return sum(int(text.split("voluntary_ctxt_switches:")[1].split()[0]) for text in texts)
+
+
+def _with_children(pid: int) -> list[int]:
+    """Return a process and those that it started."""
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def _answered(port: int) -> float:
+    """Return how many milliseconds an answer takes, from connecting to its end."""
+    began = time.perf_counter()
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", "/metrics")
+        connection.getresponse().read()
+    return (time.perf_counter() - began) * 1000
 
 
 @contextlib.contextmanager
@@ -60,4 +83,18 @@ def figures(folder: Path, payload: Path, program: Path) -> list[Figure]:
     return [
         Figure("idle: PSS", "MB", memory[0], memory[1], 4.9),
         Figure("idle: wake-ups", "a minute", woken[0], woken[1]),
+        *_served(Node(folder / "idle-served", payload), memory[1]),
+    ]
+
+
+def _served(node: Node, theirs: float) -> list[Figure]:
+    """Watch ours with metrics, alone: what two processes have in common counts half for each."""
+    port = _free_port()
+    command = node.command("run", "--cleanup", "never", "--metrics-address", f"127.0.0.1:{port}")
+    with _waiting(command, "Waiting for signal") as pid:
+        answered = [_answered(port) for _ in range(_REQUESTS)]
+        memory = sum(map(_pss, _with_children(pid)))
+    return [
+        Figure("idle, metrics served: PSS", "MB", memory, theirs, 10.7),
+        Figure("metrics: an answer", "ms", statistics.median(answered), None, 10.0),
     ]
