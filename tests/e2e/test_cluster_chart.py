@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster.rollout import DAEMON_SET, NAME, RealCluster
+from tests.e2e.cluster.rollout import DAEMON_SET, NAME, NAMESPACE, RealCluster
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.chart import CHART
@@ -40,6 +40,13 @@ def helm(cluster: RealCluster, go_tool: Callable[[Tool], Path]) -> Callable[...,
     return run
 
 
+def answered(cluster: RealCluster, node: str, path: str) -> str:
+    """Return what a node's pod says over HTTP, as the API server gets it."""
+    (pod,) = cluster.pods()[node]
+    place = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}:9479/proxy/{path}"
+    return cluster.plane.kubectl("get", "--raw", place).stdout
+
+
 def test_a_release_comes_changes_goes_back_and_goes_and_reloads_no_engine_that_it_need_not(
     cluster: RealCluster, helm: Callable[..., str]
 ) -> None:
@@ -51,8 +58,11 @@ def test_a_release_comes_changes_goes_back_and_goes_and_reloads_no_engine_that_i
     cluster.assert_configured(reloads=1)
     assert "Phase:          Succeeded" in helm("test", NAME)
 
-    helm("upgrade", NAME, CHART, "--reuse-values", "--set", "debug=true")
+    helm("upgrade", NAME, CHART, "--reuse-values", "--set", "debug=true", "--set", "metrics.enabled=true")
     cluster.wait_until_ready()
+    for name in cluster.nodes:
+        assert answered(cluster, name, "readyz").startswith("Serving: ")
+        assert "\ntoolkit_installer_ready 1\n" in answered(cluster, name, "metrics")
     assert all("level=debug" in cluster.said(name) for name in cluster.nodes), "the new pods log each step"
     cluster.assert_configured(reloads=1)
     helm("rollback", NAME)
