@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.instants import quickly
 from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, WAITING, FakeNode, Run
+from tests.support.warm_start import SCRIPTS
 from toolkit_installer.lifecycle.metrics import answering
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
@@ -195,7 +196,7 @@ def test_an_address_that_somebody_has_is_refused_before_anything_is_written(node
     with socket.create_server(("127.0.0.1", port)):
         run = begun(node, port)
         assert run.finish() == 3
-    assert f"nothing can listen on 127.0.0.1:{port}: Address already in use" in run.output
+    assert f"metrics cannot be served on 127.0.0.1:{port}: Address already in use" in run.output
     assert node.read(DAEMON_JSON) == DOCKER
     assert not node.exists(TOOLKIT)
 
@@ -218,3 +219,16 @@ def test_a_port_that_is_lost_stops_nothing(node: FakeNode, port: int) -> None:
         run.wait_for(WAITING)
     assert run.stop() == 0
     assert node.read(DAEMON_JSON) == DOCKER
+
+
+def test_a_process_that_cannot_give_up_its_privileges_is_none(node: FakeNode, port: int) -> None:
+    """As where root has no CAP_SETUID: better nobody than root answers at a port."""
+    if os.geteuid() != 0:
+        pytest.skip("only root has privileges to give up")
+    without = ("setpriv", "--bounding-set=-setuid,-setgid")
+    words = node.arguments("run", "--metrics-address", f"127.0.0.1:{port}")
+    run = node._started([*without, str(SCRIPTS / "toolkit-installer"), *words])
+    assert run.finish() == 3
+    assert f"metrics cannot be served on 127.0.0.1:{port}: the process that is to answer did not begin" in run.output
+    assert "PermissionError" in run.output
+    assert not node.exists(TOOLKIT)

@@ -7,10 +7,10 @@ nothing else.
 
     python -I -S endpoint_process.py LISTENER CHANNEL
 
-`LISTENER` is a listening stream socket. `CHANNEL` is a socket of packets (SOCK_SEQPACKET), each of which says all:
-NUL-separated, whether the node is ready (1 or 0), why, and the metrics; empty metrics stay as they were. Once nobody
-holds the other end, this ends: so it never outlives the run. Signals to stop are the run's alone, which starts this
-with all of them blocked.
+`LISTENER` is a listening stream socket, `CHANNEL` a socket of packets (SOCK_SEQPACKET). This says READY there once it
+has given up what it can do without. The run says all that it says in one packet, NUL-separated: whether the node is
+ready (1 or 0), why, and the metrics; empty metrics stay as they were. Once nobody holds the other end, this ends: so it
+never outlives the run. Signals to stop are the run's alone, which starts this with all of them blocked.
 
 The protocol is HTTP/1.1 (RFC 9112) without its persistent connections: each answer closes its connection. Who does not
 get its request across in time is left, and where there are too many, the oldest is: a slow client cannot keep out a
@@ -23,6 +23,7 @@ import select
 import sys
 import time
 
+READY = b"ready"
 TOLD = 1 << 20
 """Bytes that one packet may have."""
 _NOBODY = 65534
@@ -164,6 +165,8 @@ def main() -> None:
         os.setgroups([])
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)
-    endpoint = Endpoint(*map(int, sys.argv[1:]))
+    listener, channel = map(int, sys.argv[1:])
+    endpoint = Endpoint(listener, channel)
+    os.write(channel, READY)
     while endpoint.step():
         pass

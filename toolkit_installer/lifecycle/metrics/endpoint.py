@@ -19,6 +19,8 @@ from toolkit_installer.settings import Address
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.realpath(answering.__file__)), "endpoint_process.py")
 """Looked at when the program starts, as `interpreter` does."""
+_BEGIN_SECONDS = 30.0
+"""More than a process takes to begin on a node that is busy with all that a boot starts."""
 _WAITING = 128
 """Connections that the kernel keeps until they are accepted."""
 
@@ -39,7 +41,7 @@ class Endpoint:
             self._start()
         except OSError as error:
             raise ConfigurationError(
-                f"nothing can listen on {self._address}: {error.strerror or error}",
+                f"metrics cannot be served on {self._address}: {error.strerror or error}",
                 hint="choose another --metrics-address, or end whoever listens there: `ss -ltnp` names it",
             ) from error
 
@@ -55,7 +57,7 @@ class Endpoint:
             self._start()
         except OSError as error:
             log.get().warning(
-                "Metrics are served no more: nothing can listen there",
+                "Metrics are served no more",
                 key="metrics-unserved",
                 address=str(self._address),
                 reason=error.strerror or str(error),
@@ -65,7 +67,7 @@ class Endpoint:
         self._send(packet)
 
     def _start(self) -> None:
-        """Start the process. Raises OSError."""
+        """Start the process, and wait until it has given up its privileges. Raises OSError."""
         with _listening(self._address) as listener:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, answering.TOLD)
@@ -75,6 +77,14 @@ class Endpoint:
                 command = interpreter.isolated(_PROGRAM, str(listener.fileno()), str(theirs.fileno()))
                 silent = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
                 self._pid = os.posix_spawn(command[0], command, {}, file_actions=silent, setsigmask=idling.SIGNALS)
+        ours.settimeout(_BEGIN_SECONDS)
+        begun = b""
+        with contextlib.suppress(TimeoutError):
+            begun = ours.recv(len(answering.READY))
+        if begun != answering.READY:
+            ours.close()
+            _end_left_over()
+            raise OSError("the process that is to answer did not begin; where it ended, its reason stands above")
         self._channel = ours
 
     def _send(self, packet: bytes) -> bool:
