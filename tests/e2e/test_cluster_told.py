@@ -6,14 +6,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import account_tokens, node_states
 from tests.e2e.cluster.control_plane import ADDRESS
-from tests.e2e.cluster.node_states import watching
-from tests.e2e.cluster.objects import workload
+from tests.e2e.cluster.node_states import Watch, watching
+from tests.e2e.cluster.objects import all_at_once, workload
 from tests.e2e.cluster.rollout import GPU, NAME, NAMESPACE, RealCluster, wait_until
+from tests.support import manifests
+from tests.support.manifests import Object
+from tests.support.prometheus import Prometheus
 from toolkit_installer import __version__
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("starting")]
@@ -30,13 +34,16 @@ except urllib.error.HTTPError as error:
     print(error.code, error.read().decode())
 """
 """What kubectl does not do: it gets an object before it patches its status, which the pods may not."""
+PORT = 9479
 INSTALLING, SERVING = ("tainted", "Installing"), ("", "Serving")
 
 
-def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in_the_end(cluster: RealCluster) -> None:
+def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in_the_end(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
     before = {name: node_states.of(cluster.plane, name) for name in cluster.nodes}
     with watching(cluster.plane) as watch:
-        cluster.apply(OVERLAY)
+        cluster.give(*_with_metrics(all_at_once(OVERLAY)))
         wait_until(lambda: all(INSTALLING in watch.of(name) for name in cluster.nodes), "every node is tainted")
         intolerant = workload(GPU, asks=True, runtime_class="nvidia")
         del intolerant["spec"]["template"]["spec"]["tolerations"]
@@ -80,10 +87,7 @@ def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in
         wait_until(lambda: watch.of(name)[-1] == watch.of(other)[-1] == SERVING, "both are untainted again")
         assert INSTALLING in watch.of(other), watch.of(other)
 
-        node.host.run("systemctl", "stop", node.kind.unit)
-        wait_until(lambda: watch.of(name)[-1] == ("tainted", "EngineDown"), "the stopped engine is told", within=60)
-        node.host.run("systemctl", "start", node.kind.unit)
-        wait_until(lambda: watch.of(name)[-1] == SERVING, "the engine that was started again is told", within=90)
+        _stop_and_start_its_engine(cluster, name, watch, tmp_path)
     of_daemon_set = cluster.plane.get(f"/api/v1/namespaces/{NAMESPACE}/events")
     warnings = [each for each in of_daemon_set if each["reason"] == "EngineNotServing"]
     assert any(each["message"].startswith(f"{name}: ") for each in warnings)
@@ -92,6 +96,28 @@ def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in
     cluster.delete(OVERLAY)
     assert {name: node_states.of(cluster.plane, name) for name in cluster.nodes} == before
     cluster.assert_as_before()
+
+
+def _stop_and_start_its_engine(cluster: RealCluster, name: str, watch: Watch, folder: Path) -> None:
+    """Stop a node's engine, and start it again: its condition, taint and alerts come within a minute, and go."""
+    node, (pod,) = cluster.nodes[name], cluster.pods()[name]
+    address = f"{pod['status']['podIP']}:{PORT}"
+    alerts = ("ToolkitEngineNotServing", "ToolkitNotReady")
+    with Prometheus(folder / "prometheus", address, "1h", cluster.plane.hardware.enter) as prometheus:
+        prometheus.wait_for("toolkit_installer_ready == 1")
+        node.host.run("systemctl", "stop", node.kind.unit)
+        wait_until(lambda: watch.of(name)[-1] == ("tainted", "EngineDown"), "the stopped engine is told", within=60)
+        prometheus.wait_until(*alerts)
+        node.host.run("systemctl", "start", node.kind.unit)
+        wait_until(lambda: watch.of(name)[-1] == SERVING, "the engine that was started again is told", within=90)
+        prometheus.wait_until(*alerts, fires=False)
+
+
+def _with_metrics(objects: list[Object]) -> list[Object]:
+    """Have the pods of these objects serve metrics, too."""
+    (container,) = manifests.one(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    container["env"].append({"name": "METRICS_ADDRESS", "value": f":{PORT}"})
+    return objects
 
 
 def _is_of(event: dict[str, dict[str, str]], app: str) -> bool:

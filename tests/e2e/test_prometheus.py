@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.e2e.program import WAITING, Installer, Program
+from tests.e2e.program import WAITING, Installer
 from tests.support import prometheus
 from tests.support.prometheus import NODE, Prometheus
 from toolkit_installer.lifecycle.metrics import exposition
@@ -55,11 +55,6 @@ def drop_a_handler(docker: DockerEngine) -> None:
     docker.config.write_text(json.dumps(said))
 
 
-def look_again(run: Program) -> None:
-    run.send(signal.SIGHUP)
-    run.wait_for(WAITING)
-
-
 def test_promtool_finds_nothing_wrong_and_each_alert_waits_as_long_as_it_says(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(prometheus.rules(), width=1000))
     shutil.copy(ALERTS_TEST, tmp_path)
@@ -96,7 +91,7 @@ def test_every_alert_fires_and_resolves_and_every_query_of_the_dashboard_is_answ
         watching.wait_until("ToolkitInstallerAway")
         run = installer.start("toolkit-installer", *flags)
         run.wait_for(WAITING)
-        watching.wait_until_scraped()
+        watching.wait_for("toolkit_installer_ready == 1")
         watching.wait_until("ToolkitInstallerAway", "ToolkitNotReady", fires=False)
         assert watching.firing() == {}
         for query in prometheus.queries():
@@ -111,27 +106,28 @@ def test_every_alert_fires_and_resolves_and_every_query_of_the_dashboard_is_answ
         drop_a_handler(docker)
         watching.wait_until("ToolkitDrift")
         assert watching.firing()["ToolkitDrift"]["file"] == str(docker.config)
-        look_again(run)
+        run.send(signal.SIGHUP)
         watching.wait_until("ToolkitDrift", fires=False)
-        for _ in range(2):
+        for reloads_by_now in (3, 4):
             drop_a_handler(docker)
-            look_again(run)
+            run.send(signal.SIGHUP)
+            watching.wait_for(f"toolkit_installer_reloads_total == {reloads_by_now}")
         watching.wait_until("ToolkitReloadsOften")
         assert json.loads(docker.config.read_bytes()) == json.loads(ours)
 
         # a file that is none any more: nothing is changed before it is whole
         whole = docker.config.read_bytes()
         docker.config.write_bytes(b"{")
-        look_again(run)
+        run.send(signal.SIGHUP)
         watching.wait_until("ToolkitInstallationFails")
         assert watching.firing()["ToolkitInstallationFails"]["code"] == "bad-configuration"
         docker.config.write_bytes(whole)
-        look_again(run)
+        run.send(signal.SIGHUP)
         watching.wait_until("ToolkitInstallationFails", "ToolkitDrift", fires=False)
 
         (toolkit / "nvidia-container-runtime").write_bytes(b"")
         watching.wait_until("ToolkitDamaged", "ToolkitNotReady")
-        look_again(run)
+        run.send(signal.SIGHUP)
         watching.wait_until("ToolkitDamaged", "ToolkitNotReady", fires=False)
 
         docker.shut_down()

@@ -7,10 +7,10 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ PROGRAMS = ("prometheus", "promtool")
 RULES = FOLDER / "overlays/prometheus-operator/rules.yaml"
 DASHBOARD = FOLDER / "overlays/prometheus-operator/dashboard.json"
 NODE = "a-node"
+_GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
 _SECONDS = 90.0
 """A waiting run looks around every 30 s."""
 
@@ -44,11 +45,14 @@ def queries() -> list[str]:
 
 
 class Prometheus:
-    """Scrapes `address` below `folder`; `within` stands in the rules for the hour that they look back."""
+    """Scrapes `address` below `folder`; `within` stands in the rules for the hour that they look back.
 
-    def __init__(self, folder: Path, address: str, within: str) -> None:
+    It runs in the network that `enter` leads into, and is asked there.
+    """
+
+    def __init__(self, folder: Path, address: str, within: str, enter: Sequence[str] = ()) -> None:
         folder.mkdir()
-        self._folder = folder
+        self._folder, self._enter = folder, enter
         hasty = rules()
         for group in hasty["groups"]:
             for rule in group["rules"]:
@@ -68,6 +72,7 @@ class Prometheus:
 
     def __enter__(self) -> Self:
         command = (
+            *self._enter,
             "prometheus",
             f"--config.file={self._folder}/prometheus.yml",
             f"--storage.tsdb.path={self._folder}/data",
@@ -83,10 +88,11 @@ class Prometheus:
             self._process.wait()
 
     def get(self, path: str, **parameters: str) -> Any:
-        """Return the data of an answer of its API."""
+        """Return the data of an answer of its API. Raises CalledProcessError where it does not answer."""
         url = f"http://127.0.0.1:{self._port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
-            return json.load(answer)["data"]
+        command = [*self._enter, sys.executable, "-I", "-c", _GET, url]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)["data"]
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Return what an expression is now: metrics with their values."""
@@ -103,20 +109,21 @@ class Prometheus:
         deadline = time.monotonic() + _SECONDS
         found: dict[str, dict[str, str]] = {}
         while time.monotonic() < deadline:
-            with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            with contextlib.suppress(subprocess.CalledProcessError):
                 found = self.firing()
                 if all((name in found) == fires for name in names):
                     return
-            time.sleep(0.2)
+            time.sleep(0.5)
         log = (self._folder / "log").read_text()[-2000:]
         raise AssertionError(f"within {_SECONDS:g} s {names} did not become {fires}: {found}\n{log}")
 
-    def wait_until_scraped(self) -> None:
-        """Wait until it has scraped its target."""
+    def wait_for(self, expression: str) -> None:
+        """Wait until there is something of which the expression holds."""
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
-            with contextlib.suppress(urllib.error.URLError, ConnectionError):
-                if self.query("up == 1"):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                if self.query(expression):
                     return
-            time.sleep(0.2)
-        raise AssertionError((self._folder / "log").read_text()[-2000:])
+            time.sleep(0.5)
+        log = (self._folder / "log").read_text()[-2000:]
+        raise AssertionError(f"within {_SECONDS:g} s there was nothing of which holds: {expression}\n{log}")
