@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.node import fake_gpus
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.instants import quickly
+from tests.support import driver_roots
 from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, WAITING, FakeNode, Run
 from tests.support.warm_start import SCRIPTS
 from toolkit_installer.lifecycle.metrics import answering
@@ -141,8 +143,30 @@ def test_whoever_asks_while_the_run_is_at_work_is_answered(node: FakeNode, port:
         run = begun(node, port, "--reload-timeout", "600")
         wait_until_somebody_listens(port)
         assert get(port, "/healthz") == (200, "ok\n")
-        assert get(port, "/readyz") == (503, "nothing is known of the node yet\n")
+        assert get(port, "/readyz")[0] == 503
         assert metrics(port)["rollbacks_total"] == 0
+        os.kill(engine.pid, signal.SIGCONT)
+        run.wait_for(WAITING)
+        assert get(port, "/readyz")[0] == 200
+        assert run.stop() == 0
+    finally:
+        engine.close()
+
+
+def test_a_node_that_had_no_gpu_is_not_ready_while_it_is_set_up(node: FakeNode, port: int) -> None:
+    fake_gpus.show_sysfs(node)
+    engine = FakeDockerd(node)
+    try:
+        run = started(node, port, "--without-gpu", "idle", "--reload-timeout", "600")
+        assert get(port, "/readyz")[1].startswith("NoGpu: ")
+        os.kill(engine.pid, signal.SIGSTOP)
+        fake_gpus.show(node)
+        driver_roots.install(node.place(driver_roots.HOST))
+        os.kill(run.pid, signal.SIGHUP)
+        deadline = time.monotonic() + DEADLINE
+        while (said := get(port, "/readyz")) != (503, "Installing: the node is set up\n"):
+            assert time.monotonic() < deadline, said
+        assert metrics(port)["ready"] == 0
         os.kill(engine.pid, signal.SIGCONT)
         run.wait_for(WAITING)
         assert get(port, "/readyz")[0] == 200

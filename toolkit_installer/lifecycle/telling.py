@@ -43,6 +43,8 @@ class Telling:
 
     def begin(self, receipt: Receipt | None) -> None:
         """Say that the run is at work. Raises Stopped."""
+        if self.metrics is not None:
+            self.metrics.begin(receipt)
         if self.report is not None:
             self.report.begin(receipt)
 

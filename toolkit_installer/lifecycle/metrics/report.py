@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit_installer import log
 from toolkit_installer.errors import InstallerError
+from toolkit_installer.kubernetes.node_state import Reason
 from toolkit_installer.lifecycle.metrics import counting, exposition
 from toolkit_installer.lifecycle.metrics.counting import Counted
 from toolkit_installer.lifecycle.metrics.exposition import Metrics
@@ -48,6 +49,11 @@ class MetricsReport:
             # a counter that is not seen at 0 is not seen to grow
             unknown = exposition.text(Metrics(ready=False, result=""))
             self._endpoint.tell(ready=False, why="nothing is known of the node yet", metrics=unknown)
+
+    def begin(self, receipt: Receipt | None) -> None:
+        """Say that a node is not ready while it is set up, whatever it was while nothing was to be done there."""
+        if self._endpoint is not None and receipt is None:
+            self._endpoint.tell(ready=False, why=f"{Reason.INSTALLING}: the node is set up", metrics="")
 
     def tell(self, readiness: Readiness, receipt: Receipt | None, at: float) -> None:
         """Tell how the node stands; a failure is said, and nothing else follows from it.
