@@ -32,7 +32,6 @@ class Endpoint:
         self._address = address
         self._pid = 0
         self._channel: socket.socket | None = None
-        self._said = b""
 
     def prepare(self) -> None:
         """Start the process; refuse an address that cannot be had. Raises ConfigurationError."""
