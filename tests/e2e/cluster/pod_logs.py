@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -20,6 +21,26 @@ if TYPE_CHECKING:
 _PODS = "/var/log/pods"
 _POLL = 0.2
 _READ_BYTES = 1 << 16
+
+
+_LINE = re.compile(r"T(?P<time>[\d:]+)\S* \w+ \w+ .*? level=(?P<level>\w+) msg=.*? event=(?P<event>\S+)(?P<rest>.*)")
+_WHY = re.compile(r' why=("(?:[^"\\]|\\.)*"|\S+)')
+
+
+def brief(said: str) -> str:
+    """Return what a pod said in as few words as tell a reader why a test failed: much of a long page is not read.
+
+    A line of information keeps its time, its event and the reason; every other line stays whole.
+    """
+    return "\n".join(map(_brief_line, said.splitlines()))
+
+
+def _brief_line(line: str) -> str:
+    found = _LINE.search(line)
+    if found is None or found["level"] != "info":
+        return line
+    why = _WHY.search(found["rest"])
+    return f"{found['time']} {found['event']}{f': {why[1]}' if why else ''}"
 
 
 class PodLogs:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from tests.e2e.cluster import pod_logs
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.nodes import Node
 from tests.e2e.cluster.objects import all_at_once, is_ready, workload
@@ -106,7 +107,7 @@ class RealCluster:
                 states = pod["status"].get("initContainerStatuses", []) + pod["status"].get("containerStatuses", [])
                 told = {each["name"]: each["state"] for each in states}
                 parts.append(f"--- {node} {pod['metadata']['name']} {pod['status'].get('phase')} {json.dumps(told)}")
-        parts += [f"--- what its containers said on {name}\n{self.said(name)}" for name in self.nodes]
+        parts += [f"--- what its containers said on {name}\n{pod_logs.brief(self.said(name))}" for name in self.nodes]
         return "\n".join(parts)
 
     # --- what is done ---
