@@ -132,7 +132,7 @@ class Running:
 
     def lines(self) -> Iterator[str]:
         """Yield what it says, line by line, until it has ended."""
-        return (line.decode().rstrip("\r\n") for line in _until_closed(self._said))
+        return (shown(line.decode()) for line in _until_closed(self._said))
 
     def until(self, text: str) -> None:
         """Show its log up to the line with `text`."""
@@ -153,6 +153,11 @@ class Running:
         """Tell it to stop, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.end()
+
+
+def shown(line: str) -> str:
+    """Return what a terminal shows of a line in the end: on a slow machine a bar may have been there before."""
+    return line.rstrip("\r\n").rpartition("\r\x1b[K")[2]
 
 
 def _until_closed(stream: IO[bytes]) -> Iterator[bytes]:
