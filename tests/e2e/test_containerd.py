@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -129,3 +130,35 @@ def test_a_file_that_containerd_reads_otherwise_than_we_do_is_refused_before_any
     assert state_of(containerd.config) == before
     assert not install_dir.exists()
     assert containerd.alive()
+
+
+def test_one_that_was_started_with_another_file_is_said_to_read_that_and_imports_count(
+    containerd: ContainerdEngine, installer: Installer, flags: list[object]
+) -> None:
+    def status() -> dict[str, Any]:
+        run = installer.start("toolkit-installer", "status", "--json", *where)
+        assert run.finish() == 0, run.output
+        return dict(json.loads(run.output))
+
+    original = containerd.config.read_text()
+    done = installer.start("nvidia-toolkit", *flags, "--no-daemon")
+    assert done.finish() == 0, done.output
+    where = flags[-6:]
+    ours = containerd.config
+    live = status()["engines"][0]["live"]
+    assert (live["served"], live["reads"]) == (False, None)
+    containerd.restart()
+    assert status()["engines"][0]["live"]["served"] is True
+
+    containerd.config = ours.with_name("another.toml")
+    containerd.config.write_text(original)
+    containerd.restart()
+    found = status()
+    assert found["engines"][0]["live"]["reads"] == str(containerd.config)
+    assert any(f"reads {containerd.config}, and not {ours}" in reason["what"] for reason in found["reasons"])
+
+    containerd.config.write_text(f'version = 2\nimports = ["{ours}"]\n')
+    containerd.restart()
+    live = status()["engines"][0]["live"]
+    assert live["served"] is True, live
+    assert live["reads"] is None

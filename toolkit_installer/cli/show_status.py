@@ -91,7 +91,8 @@ def _running(health: Health) -> str:
     if health.running_pid is None:
         return "nobody" if health.killed_pid is None else f"nobody: PID {health.killed_pid} was killed"
     look = health.last_look
-    said = "" if look is None else f", which {'failed' if look.failure else 'looked at the node'} at {look.at}"
+    did = "" if look is None else "last failed" if look.failure else "last brought the node up to date"
+    said = "" if look is None else f", which {did} at {look.at}"
     return f"PID {health.running_pid}{said}"
 
 
@@ -106,7 +107,7 @@ def _toolkit(toolkit: ToolkitHealth) -> Iterator[tuple[str, str]]:
 
 def _engine(engine: EngineHealth) -> Iterator[tuple[str, str]]:
     live = engine.live
-    served = "does not answer" if not live.answers else "serves them" if live.served else "SERVES THEM NOT"
+    served = "does not answer" if not live.answers else "serves them" if live.served else "does NOT serve them"
     since = f" (PID {live.pid}, since {live.since})" if live.pid is not None else ""
     yield "Engine:", f"{engine.name} on {engine.socket}: {served}{since}"
     for detail in live.detail:

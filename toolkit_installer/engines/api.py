@@ -231,6 +231,12 @@ class Adapter(Protocol[_Found]):
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
         """Ask the live engine. Raises EngineSilentError."""
 
+    def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
+        """Return what the live engine reads where it reads none of our files, whose paths are given by their roles.
+
+        Empty where it reads one of them, or that cannot be told. Raises NodeError.
+        """
+
     def stranded(
         self,
         node: Node,  # noqa: ARG002  # what CRI-O needs

@@ -100,7 +100,8 @@ DIFFERENCE = """\
 CHANGED = (FileHealth("/etc/containerd/config.toml", "changed by somebody else", DIFFERENCE),)
 
 
-SILENT = LiveHealth(answers=False, served=None, detail=("connection refused",))
+SILENT = LiveHealth(answers=False, served=None, detail=("the CRI of containerd does not answer: connection refused",))
+ELSEWHERE = msgspec.structs.replace(LIVE, served=False, reads="/etc/other.toml", detail=("it lists no nvidia",))
 UNSERVED = LiveHealth(answers=True, served=False, detail=("it does not list the handler nvidia",), version="2.1.4")
 NO_DRIVER = DriverHealth(
     usable=False,
@@ -133,6 +134,11 @@ CASES = {
     "copy-touched": (but(toolkit=toolkit(Damage("a.real", "touched", certain=False))), Verdict.DEGRADED, "touched"),
     "engine-silent": (but(engines=engine(SILENT)), Verdict.BROKEN, "connection refused"),
     "engine-serves-not": (but(engines=engine(UNSERVED)), Verdict.BROKEN, "it does not list the handler nvidia"),
+    "engine-reads-another": (
+        but(engines=engine(ELSEWHERE)),
+        Verdict.BROKEN,
+        "the running containerd (PID 812) reads /etc/other.toml, and not /etc/containerd/config.toml",
+    ),
     "drift": (but(engines=engine(state="changed by somebody else")), Verdict.DEGRADED, "changed by somebody else"),
     "drift-told": (but(engines=engine(files=CHANGED)), Verdict.DEGRADED, "changed by somebody else"),
     "specification-missing": (but(specifications=(FileHealth("/s.yaml", "missing"),)), Verdict.DEGRADED, "/s.yaml"),
@@ -168,7 +174,9 @@ SHOWN = (
     "bare-with-gpu",
     "bare-without-gpu",
     "driver-broken",
+    "engine-reads-another",
     "engine-serves-not",
+    "engine-silent",
     "killed-waiting",
     "drift-told",
 )

@@ -146,6 +146,12 @@ class Containerd(Adapter[ContainerdInspection]):
         live = ask_cri(node, socket, seconds)
         return msgspec.structs.replace(live, own=_registered_by_itself(live))
 
+    def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
+        """Return the file that containerd reads, where that is none of ours and imports none; "" on a distribution."""
+        if live.process is None or root_file.behind(live.process) is not None:
+            return ""
+        return containerd_inspection.reads_instead(node, live.process, tuple(files.values()))
+
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, of which containerd dies; its unit starts it again. Raises ConfigurationError.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 
 import msgspec
 
@@ -161,10 +162,18 @@ def _given(process: Process | None, target: EngineTarget) -> str | None:
 
 def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str:
     """Return what the running containerd reads where that is neither the file that was named nor imports it."""
-    if process is None or process.name not in PROCESS_NAMES[EngineName.CONTAINERD] or target.config is None:
+    return "" if process is None or target.config is None else reads_instead(node, process, (target.config,))
+
+
+def reads_instead(node: Node, process: Process, ours: Sequence[str]) -> str:
+    """Return the file that a running containerd reads where that is none of ours, and imports none of them.
+
+    Empty where it does, or that cannot be told. Raises NodeError.
+    """
+    if process.name not in PROCESS_NAMES[EngineName.CONTAINERD]:
         return ""
     theirs = root_file.config_of(process, CONFIG)
-    if theirs is None or command_line.reads(node, process, theirs, target.config) is not False:
+    if theirs is None or any(command_line.reads(node, process, theirs, each) is not False for each in ours):
         return ""
     try:
         content = processes.read_as(process, theirs) or b""
@@ -172,7 +181,7 @@ def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str
         imported, _ = containerd_files.read_imports(reader, theirs, content, frozenset())
     except ConfigurationError:
         return ""  # it cannot be read, so it is not known what it imports
-    known = any(command_line.reads(node, process, each.place, target.config) is not False for each in imported)
+    known = any(command_line.reads(node, process, at.place, each) is not False for at in imported for each in ours)
     return "" if known else theirs
 
 

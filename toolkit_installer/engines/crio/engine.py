@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -234,6 +234,11 @@ class Crio(Adapter[CrioInspection]):
             # somebody's broken file is no reason to refuse a cleanup; where pods need a handler, it may be lost
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
         return _pods_needing(node, inspection.socket, names)
+
+    def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
+        """Return the folder of drop-ins that CRI-O reads, where ours is not in there."""
+        drop_in = files.get(crio_desired.DROP_IN_ROLE)
+        return "" if drop_in is None else crio_places.reads_instead(node, live, drop_in)
 
     def signal(self, node: Node, process: Process) -> None:  # noqa: ARG002  # for engines that are signalled
         """Refuse: see `reload`. Raises ConfigurationError."""

@@ -68,6 +68,18 @@ def locate(node: Node, target: EngineTarget, live: Live | None) -> Places:
     return Places(config, folder, drop_in, unread, elsewhere)
 
 
+def reads_instead(node: Node, live: Live, drop_in: str) -> str:
+    """Return the folder of drop-ins that the running CRI-O reads, where `drop_in` is not in there.
+
+    Empty where it is, or that cannot be told. Raises NodeError.
+    """
+    process = live.process
+    if process is None or process.hidden:
+        return ""
+    theirs = _told(live, "--config-dir") or DROP_INS
+    return theirs if command_line.reads_below(node, process, theirs, posixpath.dirname(drop_in)) is False else ""
+
+
 def _told(live: Live | None, flag: str) -> str | None:
     """Return the file or folder that the running CRI-O was given; None if it was given none. Raises NodeError."""
     name = crio_live.told(live, flag)

@@ -194,6 +194,10 @@ class Docker(Adapter[Inspection]):
             system=str(info.get("OperatingSystem", "")),
         )
 
+    def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
+        """Return the file that dockerd reads, where that is not ours."""
+        return _reads_instead(node, live, files[ROLE]) if ROLE in files else ""
+
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, which makes dockerd read daemon.json in place. Raises ConfigurationError."""
         serving.hang_up(node, self.name, process)
@@ -218,12 +222,16 @@ def _told(live: Live | None) -> str | None:
 
 def _elsewhere(node: Node, target: EngineTarget, live: Live | None) -> str:
     """Return what the running dockerd reads where that is not the file that was named."""
-    process = live.process if live is not None else None
-    if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER] or target.config is None:
+    return "" if live is None or target.config is None else _reads_instead(node, live, target.config)
+
+
+def _reads_instead(node: Node, live: Live, ours: str) -> str:
+    process = live.process
+    if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER]:
         return ""
     rootless = isinstance(live, DockerLive) and live.rootless
     theirs = _told(live) or ("" if rootless else CONFIG)
-    unseen = process.hidden or not theirs or command_line.reads(node, process, theirs, target.config) is not False
+    unseen = process.hidden or not theirs or command_line.reads(node, process, theirs, ours) is not False
     return "" if unseen else theirs
 
 

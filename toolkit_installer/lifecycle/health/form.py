@@ -95,6 +95,8 @@ class LiveHealth(msgspec.Struct, frozen=True):
     pid: int | None = None
     since: str | None = None
     """When the process that answered was started: RFC 3339, UTC."""
+    reads: str | None = None
+    """What it reads where it does not serve the handlers, and reads none of the files that have them."""
 
 
 class EngineHealth(msgspec.Struct, frozen=True):

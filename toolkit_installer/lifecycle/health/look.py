@@ -114,14 +114,16 @@ def _engine(node: Node, engine: EngineRecord, told: Mapping[str, str]) -> Engine
 
 
 def _live(node: Node, engine: EngineRecord) -> LiveHealth:
+    adapter = adapter_of(engine.name)
     if serving.starts_when_asked(node, engine.name, engine.socket):
         stopped = "it is not running, and systemd starts it as soon as anybody asks it"
         return LiveHealth(answers=False, served=None, detail=(stopped,))
     try:
-        live = adapter_of(engine.name).ask(node, engine.socket, _ASK_SECONDS)
+        live = adapter.ask(node, engine.socket, _ASK_SECONDS)
     except EngineSilentError as error:
-        return LiveHealth(answers=False, served=None, detail=(str(error),))
+        return LiveHealth(answers=False, served=None, detail=(error.reason,))
     wrong = tuple(mismatches(live, dict(engine.handlers), engine.default))
+    reads = adapter.reads_instead(node, live, {file.role: file.path for file in engine.files}) if wrong else ""
     return LiveHealth(
         answers=True,
         served=not wrong,
@@ -130,6 +132,7 @@ def _live(node: Node, engine: EngineRecord) -> LiveHealth:
         own=tuple(sorted(live.own)),
         pid=live.process.pid if live.process is not None else None,
         since=clock.text(live.process.started) if live.process is not None else None,
+        reads=reads or None,
     )
 
 

@@ -95,8 +95,13 @@ def _driver(found: Found) -> Iterator[Reason]:
 def _engine(engine: EngineHealth) -> Iterator[Reason]:
     detail = "; ".join(engine.live.detail)
     if not engine.live.answers:
-        what = f"{engine.name} does not answer on {engine.socket}: {detail}"
+        what = f"{engine.name} on {engine.socket}: {detail}"
         yield Reason(Verdict.BROKEN, what, "look at the engine's own log, and start it")
+    elif engine.live.reads is not None:
+        files = ", ".join(file.path for file in engine.files)
+        what = f"the running {engine.name} (PID {engine.live.pid}) reads {engine.live.reads}, and not {files}"
+        remedy = f"start it with its former configuration, or start `run` again, with --config for {engine.live.reads}"
+        yield Reason(Verdict.BROKEN, what, remedy)
     elif not engine.live.served:
         what = f"{engine.name} does not serve what its files say: {detail}"
         yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
