@@ -497,3 +497,25 @@ def test_what_root_made_is_no_trap_for_another_user_and_what_others_made_is() ->
         refused = run(made, folder / "scratch", "run", "--no-daemon", user=SOMEBODY)
         assert refused.code == 3
         assert f"user {SOMEBODY + 1}" in refused.output
+
+
+def test_plan_says_that_another_user_may_not_write_there_below_what_would_be_done_and_exits_as_run_would() -> None:
+    with tempfile.TemporaryDirectory(prefix="toolkit-installer-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        payloads.build(folder / "payload")
+        (folder / "scratch").mkdir()
+        made = another(FakeNode(folder, folder / "payload"), folder / "node")
+        for place in (folder / "scratch", made.place("/run")):
+            os.chown(place, SOMEBODY, SOMEBODY)
+        made.place(DAEMON_JSON).chmod(0o644)
+        before = made.snapshot()
+        said = [
+            run(made, folder / "scratch", *command, user=SOMEBODY) for command in (("plan",), ("run", "--no-daemon"))
+        ]
+        assert [each.code for each in said] == [3, 3]
+        assert all("this user may not write there" in each.output for each in said), [each.output for each in said]
+        assert all("run it as root" in each.output for each in said)
+        assert "`run` would stop before it does any of this: this user may not write there" in said[0].output
+        assert "19 files installed" in said[0].output
+        assert made.snapshot() == before

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from toolkit_installer import log
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.errors import SIGNALLED, AlreadyRunningError, ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.errors import SIGNALLED, AlreadyRunningError, ExitCode, InstallerError
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -20,6 +20,8 @@ from toolkit_installer.settings import Settings
 
 if TYPE_CHECKING:
     from toolkit_installer.lifecycle import wait
+    from toolkit_installer.lifecycle.prepare import Prepared
+    from toolkit_installer.receipt.store import ReceiptStore
 
 _GRACE_SECONDS = 30.0
 """How much longer than its reload another instance may take to leave."""
@@ -105,12 +107,10 @@ def plan(settings: Settings, *, as_json: bool) -> int:
 
 
 def _show_plan(settings: Settings, node: Node, stops: InstallerError | None, *, as_json: bool) -> None:
-    """Print the plan, and what stops it. Raises InstallerError, ConfigurationError for a budget that is used up."""
+    """Print the plan, and what stops it. Raises InstallerError, also that which would stop `run`."""
     from toolkit_installer.cli import show_plan
-    from toolkit_installer.lifecycle import plan as plan_of
     from toolkit_installer.lifecycle.gpu_watch import GpuWatch
-    from toolkit_installer.lifecycle.prepare import prepare
-    from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+    from toolkit_installer.lifecycle.prepare import planned
     from toolkit_installer.receipt import trust
     from toolkit_installer.receipt.store import ReceiptStore
 
@@ -118,20 +118,30 @@ def _show_plan(settings: Settings, node: Node, stops: InstallerError | None, *, 
     if GpuWatch(settings, node).leaves_alone(trust.load(node, store)):
         show_plan.show_idle(node, settings, stops, as_json=as_json)
         return
-    seen = prepare(store.load(), settings, node, store)
+    seen = planned(store.load(), settings, node, store)
+    try:
+        _require_doable(settings, node, store, seen)
+    except InstallerError as error:
+        show_plan.show(node, seen, stops or error, as_json=as_json)
+        raise
+    show_plan.show(node, seen, stops, as_json=as_json)
+
+
+def _require_doable(settings: Settings, node: Node, store: ReceiptStore, seen: Prepared) -> None:
+    """Raise InstallerError where `run` could not do what is planned, or would not be allowed to."""
+    from toolkit_installer.lifecycle import plan as plan_of
+    from toolkit_installer.lifecycle.preflight import preflight
+    from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+
+    preflight(node, seen.target, seen.facts, seen.plan)
     if not plan_of.is_done(seen.receipt, seen.plan):
         from toolkit_installer.lifecycle.record import Recorder
 
         pid_file = node.files.in_folder(settings.pid_file)
         folders = node.files.missing_folders(os.path.dirname(pid_file))
         Recorder(node, settings, store, pid_file, tuple(folders)).require_recordable(seen)
-    try:
-        if any(engine.reload_why for engine in seen.plan.engines):
-            ReloadBudget(node.files, settings.pid_file, settings.reload_budget).require_reload()
-    except ConfigurationError as error:
-        show_plan.show(node, seen, stops or error, as_json=as_json)
-        raise
-    show_plan.show(node, seen, stops, as_json=as_json)
+    if any(engine.reload_why for engine in seen.plan.engines):
+        ReloadBudget(node.files, settings.pid_file, settings.reload_budget).require_reload()
 
 
 def status(settings: Settings, *, as_json: bool, check: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import re
@@ -24,7 +25,7 @@ from toolkit_installer.settings import ReloadMode
 _SHELL = "/bin/sh"
 _SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
 """What every system has: a root without any is no system, but a few folders of one, or made up."""
-_ELSEWHERE = "choose a folder on another one with --toolkit-install-dir, such as /opt/nvidia or /var/lib/nvidia"
+_ELSEWHERE = "choose a folder on another file system with --toolkit-install-dir, such as /opt/nvidia or /var/lib/nvidia"
 _RUNTIME_OF_A_TOOLKIT = rb"(/[^\"'\s]*)/toolkit/nvidia-container-runtime\b"
 
 
@@ -154,6 +155,11 @@ def _refuse_toolkit_folder(node: Node, folder: str) -> None:
 def _refuse_obstacle(node: Node, path: str, way_out: str) -> None:
     obstacle = access.obstacle(node.root, path)
     if obstacle is not None:
+        obstacle.path = path.removesuffix("/.")
+        if obstacle.number == errno.EACCES and os.geteuid() != 0:
+            obstacle.reason = "this user may not write there"
+            obstacle.hint = "nothing was changed; run it as root"
+            raise obstacle
         hints = [obstacle.hint] if obstacle.hint else []
         obstacle.hint = "; ".join(["nothing was changed", *hints, way_out])
         raise obstacle

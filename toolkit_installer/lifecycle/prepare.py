@@ -50,9 +50,14 @@ def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: Rece
 
     Raises PayloadError, ConfigurationError, UsageError, DriverNotReadyError, EngineDownError.
     """
+    seen = planned(receipt, settings, node, store)
+    preflight(node, seen.target, seen.facts, seen.plan)
+    return seen
+
+
+def planned(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
+    """Find out what is to be done, without a look at what stands in its way. Raises likewise."""
     target = resolve(settings, node)
     facts = observe(node, target, receipt, store)
     refuse_contradictions(node, facts)
-    made = plan(target, facts)
-    preflight(node, target, facts, made)
-    return Prepared(target, facts, made)
+    return Prepared(target, facts, plan(target, facts))
