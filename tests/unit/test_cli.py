@@ -278,6 +278,7 @@ def completed(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
         ("toolkit-installer run --cleanup au", ["auto"]),
         ("toolkit-installer run --on-dr", ["--on-drift"]),
         ("toolkit-installer completion ", ["bash", "zsh", "fish"]),
+        ("toolkit-installer completion z", ["zsh"]),
     ],
 )
 def test_a_shell_is_told_how_a_line_may_go_on(
@@ -320,7 +321,9 @@ def test_install_is_another_word_for_run(actions: Actions) -> None:
         (["unistall"], ["'unistall'", "'uninstall'"]),
         (["frobnicate"], ["'frobnicate'"]),
         (["help", "instal"], ["'instal'", "'install'"]),
-        (["completion", "tcsh"], ["tcsh", "bash"]),
+        (["completion", "tcsh"], ["'tcsh'", "bash, zsh and fish are known"]),
+        (["completion", "zhs"], ["'zhs'", "did you mean 'zsh'?"]),
+        (["completion"], ["which shell?", "bash, zsh and fish are known"]),
         (["run", "--cleanup", "alway"], ["'alway'"]),
         (["run", "--runtme", "docker"], ["--runtme", "--runtime"]),
         (["run", "-x"], ["-x"]),

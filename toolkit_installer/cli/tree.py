@@ -135,11 +135,15 @@ class _Group(_OwnHelp, click.Group):
 
 def _unknown(name: str, commands: Sequence[str], context: click.Context) -> click.UsageError:
     """Return the error for a command that there is not. Only the nearest is suggested: never the opposite as well."""
+    return click.UsageError(f"there is no command {name!r}{_meant(name, commands)}", context)
+
+
+def _meant(word: str, words: Sequence[str]) -> str:
+    """Return what is said of the word that was probably meant; empty where none is near."""
     import difflib  # noqa: PLC0415  # of mistakes alone
 
-    nearest = difflib.get_close_matches(name, commands, n=1)
-    meant = f": did you mean {nearest[0]!r}?" if nearest else ""
-    return click.UsageError(f"there is no command {name!r}{meant}", context)
+    nearest = difflib.get_close_matches(word, words, n=1)
+    return f": did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def _option(row: Option) -> click.Option:
@@ -168,7 +172,9 @@ def _about_the_program() -> list[click.Command]:
         _OwnHelp("help", callback=_show_help, params=[click.Argument(["command"], required=False)]),
         _OwnHelp("version", callback=lambda: _show_version(click.get_current_context())),
         _OwnHelp(
-            "completion", callback=_show_completion, params=[click.Argument(["shell"], type=click.Choice(_SHELLS))]
+            "completion",
+            callback=_show_completion,
+            params=[click.Argument(["shell"], required=False, shell_complete=_shells)],
         ),
     ]
 
@@ -187,10 +193,20 @@ def _show_help(command: str | None) -> int:
     return 0
 
 
-def _show_completion(shell: str) -> int:
+def _shells(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    return [shell for shell in _SHELLS if shell.startswith(begun)]
+
+
+def _show_completion(shell: str | None) -> int:
     from click import shell_completion  # noqa: PLC0415  # of completion alone
 
-    root = click.get_current_context().find_root()
+    context = click.get_current_context()
+    known = f"{', '.join(_SHELLS[:-1])} and {_SHELLS[-1]} are known"
+    if shell is None:
+        raise click.UsageError(f"for which shell? {known}", context)
+    if shell not in _SHELLS:
+        raise click.UsageError(f"there is no completion for {shell!r}{_meant(shell, _SHELLS) or f': {known}'}", context)
+    root = context.find_root()
     kind = shell_completion.get_completion_class(shell)
     assert kind is not None  # noqa: S101  # it is one of those that click has
     made = kind(root.command, {}, Program.TOOLKIT_INSTALLER, COMPLETE_VARIABLE)
