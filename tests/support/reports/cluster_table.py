@@ -74,7 +74,7 @@ _PART = """
 
 Each row is a test: its sentence, whether it held, and how often the engine of each node was restarted meanwhile (2x: to
 install, and to give the node back; docker is only signalled). What the scenarios are, and what is compared before and
-after each, says [kubernetes.md](kubernetes.md#what-was-seen-on-a-real-cluster).
+after each, is described in [kubernetes.md](kubernetes.md#what-was-seen-on-a-real-cluster).
 
 {table}
 """

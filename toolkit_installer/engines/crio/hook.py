@@ -37,7 +37,11 @@ def without_us(
         if not _runs_ours(content, toolkit_folder):
             return content, ()
         # whatever else they changed in it: it runs a program that goes, and every container would fail on it
-        left = ("somebody changed the hook since; it goes all the same, as it runs the toolkit's",) if written else ()
+        left = (
+            ("somebody changed the hook since; it is removed nevertheless, as it runs the toolkit's",)
+            if written
+            else ()
+        )
         return before, left
 
     return revert_content(present, before, written, without_ours)
