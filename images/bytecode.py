@@ -1,9 +1,11 @@
 """Compiles what the program imports, its base's standard library included, to bytecode that is used unchecked.
 
-    python -I -B bytecode.py HOME OUT      (HOME/bin/python, the image's own interpreter)
+    python -I -B bytecode.py library HOME BASE OUT
+    python -I -B bytecode.py packages HOME             (HOME/bin/python, the image's own interpreter)
 
 Slim bases come without bytecode, and a container that may not write to its root would compile everything at each start.
-The environment's goes beside its sources; the standard library's into OUT, as the base's own folders.
+The environment's goes beside its sources; the standard library's into OUT, as the base's own folders. BASE is the root
+of the base, which may be for another machine: its sources have to be those that are compiled.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from types import ModuleType
 _MODE = py_compile.PycInvalidationMode.UNCHECKED_HASH
 
 
-def main(home: Path, out: Path) -> None:
-    """Compile; `out` is a folder that stands for `/`."""
+def compile_library(home: Path, base: Path, out: Path) -> None:
+    """Compile what is imported of the standard library and has no bytecode in `base`; `out` stands for `/`."""
     for name in _program():
         importlib.import_module(name)
     _import_what_is_put_off()
@@ -33,10 +35,27 @@ def main(home: Path, out: Path) -> None:
         source, cached = getattr(module, "__file__", None), getattr(module, "__cached__", None)
         if not source or not cached or home in Path(source).parents or Path(source).suffix != ".py":
             continue
-        if name != "__main__" and not Path(cached).exists():
+        if name != "__main__" and not (base / cached.lstrip("/")).exists() and _is_in(base, source):
             compiled = out / Path(cached).relative_to("/")
             compiled.parent.mkdir(parents=True, exist_ok=True)
             py_compile.compile(source, str(compiled), source, doraise=True, invalidation_mode=_MODE)
+
+
+def _is_in(base: Path, source: str) -> bool:
+    """Tell whether the base has this source. Ends the build where it has another one, of another Python."""
+    try:
+        there = (base / source.lstrip("/")).read_bytes()
+    except FileNotFoundError:
+        if source == ast.__file__:
+            raise SystemExit(f"the base has no {source}: give a base with the same Python for both machines") from None
+        return False  # what describes this machine, sysconfig's data
+    if there != Path(source).read_bytes():
+        raise SystemExit(f"the base has another {source}: give a base with the same Python for both machines")
+    return True
+
+
+def compile_packages(home: Path) -> None:
+    """Compile the environment's packages, be they for this machine or another."""
     (packages,) = home.glob("lib/python3*/site-packages")
     for stale in packages.rglob("__pycache__"):
         shutil.rmtree(stale)
@@ -77,4 +96,7 @@ def _imported(module: ModuleType) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    if sys.argv[1] == "library":
+        compile_library(*map(Path, sys.argv[2:]))
+    else:
+        compile_packages(Path(sys.argv[2]))

@@ -1,9 +1,11 @@
 """Takes of a payload what the installer installs, from whatever it comes in.
 
-    PYTHONPATH=PROJECT python gather.py PAYLOAD ARTIFACTS
+    PYTHONPATH=PROJECT python gather.py PAYLOAD ARTIFACTS [MACHINE]
 
-PAYLOAD is NVIDIA's image (its /artifacts, or before it had one its own /), a folder with .deb or .rpm files, or any
-folder with usr/bin/nvidia-container-runtime below it. ARTIFACTS gets a folder for each kind: deb, rpm.
+PAYLOAD is NVIDIA's image (its /artifacts, or before it had one its own /), a folder with .deb or .rpm files, which may
+be for several machines, or any folder with usr/bin/nvidia-container-runtime below it; or a folder with such a one for
+each machine, amd64 and arm64. ARTIFACTS gets a folder for each kind: deb, rpm. MACHINE is x86_64 or aarch64: this
+machine's, unless given.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from toolkit_installer.toolkit import payload
 
 KINDS = ("deb", "rpm")
 """What the installer looks for below /artifacts: which of the two depends on the node (--toolkit-package-type)."""
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What builders and Debian call the machines."""
 _WANTED = ("usr/bin/", "usr/lib", "usr/share/doc/", "usr/share/licenses/", "etc/nvidia-container-runtime/")
 _TERMS = ("usr/share/doc/*nvidia-container*/copyright", "usr/share/licenses/*nvidia-container*/*")
 
@@ -40,34 +44,51 @@ class Entry:
     target: str | None
 
 
-def main(source: Path, artifacts: Path) -> None:
+def main(source: Path, artifacts: Path, machine: str) -> None:
     """Gather what `source` holds below `artifacts`, or end with one message that says what is missing."""
     with tempfile.TemporaryDirectory() as scratch:
-        for kind, root in _roots(source, Path(scratch)).items():
+        for kind, root in _roots(source, machine, Path(scratch)).items():
             try:
-                found = payload.find_payload(Tree(str(root)), str(root), os.uname().machine)
+                found = payload.find_payload(Tree(str(root)), str(root), machine)
             except PayloadError as error:
                 # what it advises is for who runs the installer, not for who builds its image
-                remedy = f"give a whole one for {os.uname().machine}, as PAYLOAD or PAYLOAD_IMAGE"
+                remedy = f"give a whole one for {machine}, as PAYLOAD or PAYLOAD_IMAGE"
                 raise SystemExit(f"gather: {error.path}: {error.reason} ({remedy})") from None
             _copy(found, root, artifacts / kind)
             print(f"gather: {kind} payload of {len(found.programs)} programs and {len(found.libraries)} libraries")
 
 
-def _roots(source: Path, scratch: Path) -> dict[str, Path]:
+def _roots(source: Path, machine: str, scratch: Path) -> dict[str, Path]:
     """Return the folder that stands for `/` of each kind of payload."""
+    if any((source / name).is_dir() for name in _MACHINES.values()):
+        source /= _MACHINES[machine]
+        if not source.is_dir():
+            raise SystemExit(f"gather: the payload has folders for machines, and none of them is {source.name}")
     image = {kind: source / "artifacts" / kind for kind in KINDS}
     if any(map(Path.is_dir, image.values())):
         return {kind: root for kind, root in image.items() if root.is_dir()}
     packages = {kind: sorted(source.glob(f"*.{kind}")) for kind in KINDS}
     if any(packages.values()):
-        for kind, files in packages.items():
+        fitting = {kind: [each for each in files if _is_for(each, machine)] for kind, files in packages.items()}
+        if not any(fitting.values()):
+            raise SystemExit(f"gather: none of the payload's packages is for {machine}")
+        for kind, files in fitting.items():
             for file in files:
                 _unpack(file, scratch / kind)
-        return {kind: scratch / kind for kind, files in packages.items() if files}
+        return {kind: scratch / kind for kind, files in fitting.items() if files}
     if not any(source.iterdir()):
         raise SystemExit("gather: no payload is given: give PAYLOAD_IMAGE, or a build context named payload")
     return {"deb": source}
+
+
+def _is_for(package: Path, machine: str) -> bool:
+    """Tell whether a package is for a machine, or for all of them."""
+    if package.suffix == ".deb":
+        with debfile.DebFile(str(package)) as opened:
+            return opened.debcontrol()["Architecture"] in (_MACHINES[machine], "all")
+    with rpmfile.open(str(package)) as opened:
+        found = opened.headers["arch"]
+    return (found.decode() if isinstance(found, bytes) else found) in (machine, "noarch")
 
 
 def _unpack(package: Path, root: Path) -> None:
@@ -136,4 +157,4 @@ def _put(source: Path, target: Path, mode: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *(sys.argv[3:] or [os.uname().machine]))

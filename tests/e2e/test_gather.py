@@ -23,6 +23,7 @@ PARTS = {
     "nvidia-container-toolkit": ("usr/bin", "etc"),
 }
 """The folders of each of two packages."""
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 Packager = Callable[[str, Path, Path], None]
 
@@ -38,15 +39,15 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def started(source: Path, into: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROJECT / "images/gather.py"), str(source), str(into)]
+def started(source: Path, into: Path, *machine: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROJECT / "images/gather.py"), str(source), str(into), *machine]
     environment = {"PYTHONPATH": str(PROJECT)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
-def gathered(source: Path, into: Path) -> dict[str, dict[str, object]]:
+def gathered(source: Path, into: Path, *machine: str) -> dict[str, dict[str, object]]:
     """Return what was taken of each kind: the content and mode of each file, where each symlink leads."""
-    done = started(source, into)
+    done = started(source, into, *machine)
     assert done.returncode == 0, done.stderr
     return {kind.name: seen(kind) for kind in sorted(into.iterdir())}
 
@@ -59,18 +60,20 @@ def seen(root: Path) -> dict[str, object]:
     }
 
 
-def deb(package: str, tree: Path, folder: Path, compression: str = "xz") -> None:
+def deb(package: str, tree: Path, folder: Path, compression: str = "xz", machine: str = platform.machine()) -> None:
     control = tree / "DEBIAN/control"
     control.parent.mkdir()
     control.write_text(
-        f"Package: {package}\nVersion: 1.19.0-1\nArchitecture: amd64\n"
+        f"Package: {package}\nVersion: 1.19.0-1\nArchitecture: {MACHINES[machine]}\n"
         "Maintainer: nobody <nobody@example.test>\nDescription: made\n"
     )
     command = ["dpkg-deb", f"-Z{compression}", "--root-owner-group", "--build", str(tree), str(folder)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
-def rpm(package: str, tree: Path, folder: Path, compression: str = "w6.xzdio") -> None:
+def rpm(
+    package: str, tree: Path, folder: Path, compression: str = "w6.xzdio", machine: str = platform.machine()
+) -> None:
     if shutil.which("rpmbuild") is None:
         pytest.skip("not installed: rpmbuild (Debian's package rpm)")
     spec = folder / f"{package}.spec"
@@ -80,13 +83,19 @@ def rpm(package: str, tree: Path, folder: Path, compression: str = "w6.xzdio") -
         f"%define _binary_payload {compression}\n%define __os_install_post %{{nil}}\n%define debug_package %{{nil}}\n"
         f"%description\nmade\n%install\ncp -a {tree}/. %{{buildroot}}/\n%files\n{files}\n"
     )
-    places = [f"--define=_topdir {folder}/work", f"--define=_rpmdir {folder}", "--define=_rpmfilename %%{NAME}.rpm"]
-    subprocess.run(["rpmbuild", "-bb", *places, spec], check=True, capture_output=True, timeout=120)
+    places = [
+        f"--define=_topdir {folder}/work",
+        f"--define=_rpmdir {folder}",
+        "--define=_rpmfilename %%{NAME}.%%{ARCH}.rpm",
+    ]
+    subprocess.run(
+        ["rpmbuild", "-bb", f"--target={machine}", *places, spec], check=True, capture_output=True, timeout=120
+    )
 
 
 def packed(payload: Path, folder: Path, packager: Packager) -> Path:
     """Make packages of the payload's parts in a folder."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for package, parts in PARTS.items():
         tree = folder.parent / f"{package}.tree"
         for part in (*parts, f"usr/share/doc/{package}"):
@@ -108,6 +117,50 @@ def test_rpm_packages_give_what_the_tree_gives_under_their_own_name(
 ) -> None:
     folder = packed(payload, tmp_path / "packages", functools.partial(rpm, compression=compression))
     assert gathered(folder, tmp_path / "a") == {"rpm": gathered(payload, tmp_path / "b")["deb"]}
+
+
+@pytest.fixture(scope="module")
+def each_machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a whole payload for each machine."""
+    folder = tmp_path_factory.mktemp("machines")
+    roots = {machine: payloads.build(folder / name, machine=machine) for machine, name in MACHINES.items()}
+    for root in roots.values():
+        for package in PARTS:
+            terms = root / "usr/share/doc" / package / "copyright"
+            terms.parent.mkdir(parents=True)
+            terms.write_text(f"the terms of {package}\n")
+    return roots
+
+
+@pytest.mark.parametrize("kind, packager", [("deb", deb), ("rpm", rpm)])
+def test_of_packages_for_several_machines_those_for_the_images_own_are_taken(
+    each_machine: dict[str, Path], tmp_path: Path, kind: str, packager: Callable[..., None]
+) -> None:
+    folder = tmp_path / "packages"
+    for machine, root in each_machine.items():
+        packed(root, folder, functools.partial(packager, machine=machine))
+    assert len(list(folder.glob(f"*.{kind}"))) == 4
+    for machine, root in each_machine.items():
+        (found,) = gathered(folder, tmp_path / f"taken-{machine}", machine).values()
+        assert found == gathered(root, tmp_path / f"wanted-{machine}", machine)["deb"]
+
+
+def test_packages_for_other_machines_alone_are_refused(each_machine: dict[str, Path], tmp_path: Path) -> None:
+    folder = packed(each_machine["x86_64"], tmp_path / "packages", functools.partial(deb, machine="x86_64"))
+    done = started(folder, tmp_path / "a", "aarch64")
+    assert done.returncode == 1
+    assert "none of the payload's packages is for aarch64" in done.stderr
+
+
+def test_a_folder_may_have_one_for_each_machine(each_machine: dict[str, Path], tmp_path: Path) -> None:
+    folder = next(iter(each_machine.values())).parent
+    for machine, root in each_machine.items():
+        taken = gathered(folder, tmp_path / f"taken-{machine}", machine)
+        assert taken == gathered(root, tmp_path / f"wanted-{machine}", machine)
+    shutil.copytree(each_machine["x86_64"], tmp_path / "one/amd64", symlinks=True)
+    done = started(tmp_path / "one", tmp_path / "a", "aarch64")
+    assert done.returncode == 1
+    assert "the payload has folders for machines, and none of them is arm64" in done.stderr
 
 
 def test_two_releases_of_a_package_are_refused_by_name(payload: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import toolkit_installer
 
 PROJECT = Path(__file__).parents[2]
-NEEDED = ("sh", "sed", "git", "dirname")
+NEEDED = ("sh", "sed", "git", "dirname", "uname")
 """The programs that the script itself runs."""
 STAND_IN = """\
 #!/bin/sh

@@ -191,7 +191,14 @@ KWOK = Tool(  # nodes that are only made up, for a cluster that is larger than t
     commands=("cmd/kwok",),
 )
 
-ALL = (TOOLKIT, CONTAINERD, PEER, CRIO, KUSTOMIZE, HELM, CRI_DOCKERD, KWOK, KUBERNETES)
+ORAS = Tool(  # copies an image between folders and registries, with all that refers to it
+    name="oras",
+    module="oras.land/oras",
+    version="v1.3.6",
+    commands=("cmd/oras",),
+)
+
+ALL = (TOOLKIT, CONTAINERD, PEER, CRIO, KUSTOMIZE, HELM, CRI_DOCKERD, ORAS, KWOK, KUBERNETES)
 """What `make e2e` wants. KUBERNETES, which is wanted last, takes longer than all the others."""
 
 

@@ -24,17 +24,20 @@ PROJECT = Path(__file__).parents[3]
 CACHE = PROJECT / ".cache" / "image"
 PROJECT_URL = "https://git.example/team/toolkit-installer"
 WHEELS = PROJECT / ".cache" / "wheels"
-BASE = "localhost/base:1"
+BASE = "localhost/base:2"
+"""Another number for another recipe: whoever has the former one makes it anew."""
 NAME = "docker.io/library/toolkit-installer"
 """What engines make of `toolkit-installer`, the manifests' own name for the image."""
 
-_CONTEXT = ("images", "locks", "toolkit_installer", "pyproject.toml", "README.md", "LICENSE", "NOTICE", ".dockerignore")
+_CONTEXT = (
+    *("images", "locks", "toolkit_installer", "docs/toolkit-installer.8"),
+    *("pyproject.toml", "README.md", "LICENSE", "NOTICE", ".dockerignore"),
+)
 _PACKAGES = "python3,python3-venv"
-# What slim bases leave out as well, Python's bytecode among it.
+# What slim bases leave out as well, Python's bytecode among it. They keep each package's licences.
 _LEFT_OUT = (
     "var/cache/apt",
     "var/lib/apt/lists",
-    "usr/share/doc",
     "usr/share/man",
     "usr/share/locale",
     "usr/share/info",
@@ -147,8 +150,17 @@ def _files() -> Iterator[Path]:
                 yield each
 
 
-def _base(store: Path) -> None:
-    """Make the base: Debian's own release of this machine, as small as debootstrap makes one, with Python."""
+def foreign_base(store: Path, machine: str, name: str) -> None:
+    """Make a base for another machine, and add it to a store: as far as that goes without running what is in it.
+
+    Raises ImageBuildError.
+    """
+    if not _has(store, name):
+        _base(store, name, machine)
+
+
+def _base(store: Path, name: str = BASE, machine: str | None = None) -> None:
+    """Make a base: Debian's own release of this machine, as small as debootstrap makes one, with Python."""
     suite = platform.freedesktop_os_release()["VERSION_CODENAME"]
     targets = commands.output(
         ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"],
@@ -158,18 +170,36 @@ def _base(store: Path) -> None:
     mirrors = [
         place for codename, _, place in (line.partition(" ") for line in targets.splitlines()) if codename == suite
     ]
+    foreign = () if machine is None else ("--foreign", f"--arch={machine}")
     with tempfile.TemporaryDirectory(prefix="base.", dir=CACHE) as work:
         root = Path(work) / "root"
-        command = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", suite, str(root), *mirrors[:1]]
-        commands.output(command, ImageBuildError, seconds=_SECONDS)
-        for name in _LEFT_OUT:
-            shutil.rmtree(root / name)
-            (root / name).mkdir()
+        command = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", *foreign, suite, str(root)]
+        commands.output([*command, *mirrors[:1]], ImageBuildError, seconds=_SECONDS)
+        if machine is not None:
+            _unpack_all(root)
+        for left_out in _LEFT_OUT:
+            shutil.rmtree(root / left_out)
+            (root / left_out).mkdir()
+        for text in [path for path in (root / "usr/share/doc").rglob("*") if path.is_file()]:
+            if text.name != "copyright":
+                text.unlink()
         for bytecode in list((root / "usr/lib").rglob("__pycache__")):
             shutil.rmtree(bytecode)
-        container = buildah(store, "from", "scratch")
+        container = buildah(store, "from", *(() if machine is None else ("--arch", machine)), "scratch")
         buildah(store, "copy", container, root, "/")
-        buildah(store, "commit", "--rm", "--timestamp", "0", container, BASE)
+        buildah(store, "commit", "--rm", "--timestamp", "0", container, name)
+
+
+def _unpack_all(root: Path) -> None:
+    """Unpack what debootstrap only fetched, as its second stage would on the machine, and write what dpkg would."""
+    status = []
+    for package in sorted((root / "var/cache/apt/archives").glob("*.deb")):
+        commands.output(["dpkg-deb", "--extract", package, root], ImageBuildError, seconds=_SECONDS)
+        control = commands.output(["dpkg-deb", "--field", package], ImageBuildError, seconds=_SECONDS)
+        status.append(f"{control.rstrip()}\nStatus: install ok installed\n")
+    (root / "var/lib/dpkg/status").write_text("\n".join(status))
+    if (root / "debootstrap").exists():
+        shutil.rmtree(root / "debootstrap")
 
 
 def payload() -> Path:
