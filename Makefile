@@ -66,6 +66,15 @@ test-changed: .venv/installed ## the tests nearest to what was changed since SIN
 mutants: .venv/installed .cache/mutants-venv/locked ## COUNT mutants of the program, 100, chosen by SEED: whether make test notices
 	@$(BIN)/python -m tests.mutants.run $(or $(SEED),1) $(or $(COUNT),100)
 
+.cache/audit-venv/locked: locks/audit.txt $(SETUP)/make-venv
+	@mkdir -p .cache
+	@PYTHON='$(PYTHON)' $(SETUP)/make-venv .cache/audit-venv locks/audit.txt
+	@touch $@
+
+.PHONY: audit
+audit: .venv/installed .cache/audit-venv/locked ## known vulnerabilities of the packages in the image, as far as OSV can be reached
+	@$(BIN)/python -m tests.support.audit .cache/audit-venv/bin/pip-audit
+
 .PHONY: test-all
 test-all: .venv/installed ## the same tests whole: each sweep at every instant, error and edit
 	@$(call PYTEST,1) $(ARGS)
@@ -119,17 +128,18 @@ chart: .venv/installed ## the Helm chart, linted, as an archive in dist/: helm i
 wheels: .venv/installed ## what the image is built of, in .cache/wheels: make image WHEELS=.cache/wheels downloads nothing
 	@PYTHON=$(BIN)/python images/wheels
 
-images/sbom.cdx.json: locks/runtime.txt toolkit_installer/__init__.py .venv/installed
-	@$(BIN)/python images/sbom.py locks/runtime.txt >$@
-
 .PHONY: version
-version: .venv/installed ## VERSION wherever the version stands: the program, the manifests, the documents, the bill of materials
+version: .venv/installed ## VERSION wherever the version stands: the program, the manifests, the documents
 	@$(BIN)/python -m tests.support.release set $(VERSION)
-	@$(MAKE) --no-print-directory images/sbom.cdx.json
 
 .PHONY: release-check
 release-check: .venv/installed ## whether this commit can be published: one version everywhere, tagged, dated, the wheel whole
 	@$(BIN)/python -m tests.support.release check
+
+.PHONY: release
+release: .venv/installed ## what is published, in dist/release: the image for both machines, what is stated of it, the manifests
+	@mkdir -p dist
+	@$(BIN)/python -m images.release dist/release
 
 .PHONY: lock
 lock: .venv/locked ## the locks anew, with the newest versions that pyproject.toml allows
@@ -138,8 +148,8 @@ lock: .venv/locked ## the locks anew, with the newest versions that pyproject.to
 	@$(LOCK) --upgrade --group image --output-file locks/build.txt
 	@$(LOCK) --upgrade pyproject.toml --group dev --output-file locks/dev.txt
 	@$(LOCK) --upgrade --group mutants --output-file locks/mutants.txt
+	@$(LOCK) --upgrade --group audit --output-file locks/audit.txt
 	@$(LOCK) --resolution lowest-direct pyproject.toml --output-file locks/lowest.txt
-	@$(MAKE) --no-print-directory images/sbom.cdx.json
 	@rm -f .venv/locked
 
 .PHONY: clean

@@ -134,8 +134,12 @@ EVERY = (*OPTIONS, STATUS_CHECK, STATUS_JSON, DRIVER_TIMEOUT, UNLESS_INSTALLED)
 OF_DOCKER = {"--rm", "--detach", "--name", "--restart"}
 FLAGS = {flag for option in EVERY for flag in option.flags} | {"--help", "--help-all", "--version"} | OF_DOCKER
 VARIABLES = {variable for option in EVERY for variable in option.variables}
-OF_THE_IMAGE = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", (PROJECT / "images/build").read_text(encoding="utf-8")))
-"""Variables that `make image` takes."""
+OF_THE_IMAGE = {
+    found
+    for script in ("images/build", "images/release.py", "tests/support/audit.py")
+    for found in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", (PROJECT / script).read_text(encoding="utf-8"))
+}
+"""Variables that `make image`, `make release` and `make audit` take."""
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -35,8 +35,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         place = made / path.relative_to(PROJECT)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, place)
-    (made / "images").mkdir(exist_ok=True)
-    shutil.copyfile(PROJECT / "images/sbom.cdx.json", made / "images/sbom.cdx.json")
     (made / "CHANGELOG.md").write_text(
         f"# Changelog\n\n## [{release.version(made)}] - 2026-01-31\n\n## [0.0.1] - Unreleased\n"
     )
@@ -56,7 +54,7 @@ def failing(project: Path) -> dict[str, str]:
     for name, check in WITHOUT_WHEEL.items():
         try:
             check(project)
-        except release._NotFitError as error:
+        except release.NotFitError as error:
             found[name] = str(error)
     return found
 
@@ -144,9 +142,7 @@ def test_setting_a_version_sets_it_everywhere_and_nothing_else(project: Path) ->
     others = {path: path.read_text() for path in release.naming(project)}
     assert release.main(project, "set", "7.8.9rc1") == 0
     assert release.version(project) == "7.8.9rc1"
-    said = failing(project)
-    assert said["one version everywhere"].startswith("images/sbom.cdx.json names another version: make ")
-    assert release.CHART not in said["one version everywhere"]
+    assert "one version everywhere" not in failing(project)
     for path, text in others.items():
         assert path.read_text().replace("7.8.9rc1", before) == text
     assert not any(re.search(rf"toolkit-installer:{re.escape(before)}", path.read_text()) for path in others)
