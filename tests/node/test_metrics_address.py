@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import http.client
 import os
+import pwd
 import signal
 import socket
 import time
@@ -106,20 +108,40 @@ def test_a_waiting_run_tells_how_its_node_stands_until_it_ends(node: FakeNode, p
     assert node.read(DAEMON_JSON) == DOCKER
 
 
-@pytest.mark.usefixtures("dockerd")
-def test_the_process_has_no_privileges_and_holds_no_file_of_the_node(node: FakeNode, port: int) -> None:
-    run = started(node, port)
-    (pid,) = answering_processes(run)
+def assert_harmless(pid: int) -> None:
+    """Look at what a process can do: it has no privileges, no user's identity, and holds no file of the node."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    wanted = answering._NOBODY if os.geteuid() == 0 else os.geteuid()
-    assert {*status["Uid"].split()} == {str(wanted)}
-    if os.geteuid() == 0:
+    root = os.geteuid() == 0
+    user, group = (answering.USER, answering.USER) if root else (os.geteuid(), os.getegid())
+    assert ({*status["Uid"].split()}, {*status["Gid"].split()}) == ({str(user)}, {str(group)})
+    if root:
         assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == 0
         assert status["Groups"].split() == []
     held = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
     kinds = {each.partition(":")[0] for each in held if each != "/dev/null"}
     assert kinds <= {"socket", "anon_inode", "pipe"}, held
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_the_process_and_whichever_replaces_it_have_no_privileges(node: FakeNode, port: int) -> None:
+    run = started(node, port)
+    (first,) = answering_processes(run)
+    assert_harmless(first)
+    os.kill(first, signal.SIGKILL)
+    run.wait_for(AGAIN)
+    run.wait_for(WAITING)
+    (second,) = answering_processes(run)
+    assert second != first
+    assert_harmless(second)
     assert run.stop() == 0
+
+
+def test_the_user_that_it_becomes_is_nobodys() -> None:
+    """Who is the same user may stop it: node-exporter is `nobody`, and systemd's services have numbers of their own."""
+    homed, dynamic = 60_577, 61_184
+    assert homed < answering.USER < dynamic
+    assert not any(each.pw_uid == answering.USER for each in pwd.getpwall())
+    assert not any(each.gr_gid == answering.USER for each in grp.getgrall())
 
 
 @pytest.mark.usefixtures("dockerd")
@@ -226,7 +248,7 @@ def test_an_address_that_somebody_has_is_refused_before_anything_is_written(node
 
 
 @pytest.mark.usefixtures("dockerd")
-def test_a_port_that_is_lost_stops_nothing(node: FakeNode, port: int) -> None:
+def test_a_port_that_is_lost_stops_nothing_and_is_taken_again_once_it_is_free(node: FakeNode, port: int) -> None:
     run = started(node, port)
     (pid,) = answering_processes(run)
     os.kill(run.pid, signal.SIGSTOP)
@@ -241,7 +263,23 @@ def test_a_port_that_is_lost_stops_nothing(node: FakeNode, port: int) -> None:
         os.kill(run.pid, signal.SIGCONT)
         run.wait_for("Metrics are served no more")
         run.wait_for(WAITING)
+    run.wait_for(AGAIN)
+    run.wait_for(WAITING)
+    assert get(port, "/readyz")[0] == 200
     assert run.stop() == 0
+    assert node.read(DAEMON_JSON) == DOCKER
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_run_that_leaves_starts_no_process_in_place_of_a_dead_one(node: FakeNode, port: int) -> None:
+    run = started(node, port)
+    (pid,) = answering_processes(run)
+    os.kill(run.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    os.kill(run.pid, signal.SIGTERM)
+    os.kill(run.pid, signal.SIGCONT)
+    assert run.finish() == 0
+    assert AGAIN not in run.output
     assert node.read(DAEMON_JSON) == DOCKER
 
 

@@ -67,8 +67,8 @@ class Instance:
         if locked(self.store):
             self.store.take_request()  # it was meant for a run that is gone
         self._readiness.marker.prepare()
-        self._telling.prepare()
         with self._stoppable():
+            self._telling.prepare()
             if self._question is not None:
                 receipt = trust.load(self.node, self.store)
                 # what a cleanup that was cut short left over is not installed any more

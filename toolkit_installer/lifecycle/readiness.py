@@ -68,6 +68,10 @@ class Readiness:
                 self.marker.start(ready_file.described(receipt))
         self.unserved, self.damaged, self.driver_away = seen.unserved, len(damage), driver_away
         self.state = _state(receipt, seen, damage, driver_away=driver_away)
+        if self._told:
+            from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # only where somebody is told
+
+            self.state = msgspec.structs.replace(self.state, message=mask(self.state.message))
         if receipt is None or not self.state.ready:
             self.marker.clear()
             return

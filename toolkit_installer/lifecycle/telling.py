@@ -34,10 +34,11 @@ class Telling:
     @property
     def owes(self) -> bool:
         """Whether something could not be told so far."""
-        return self.report is not None and self.report.owes
+        cluster = self.report is not None and self.report.owes
+        return cluster or (self.metrics is not None and self.metrics.owes)
 
     def prepare(self) -> None:
-        """Refuse what cannot work, before anything is written. Raises ConfigurationError, NodeError."""
+        """Refuse what cannot work, before anything is written. Raises ConfigurationError, NodeError, Stopped."""
         if self.metrics is not None:
             self.metrics.prepare()
 

@@ -8,9 +8,10 @@ nothing else.
     python -I -S endpoint_process.py LISTENER CHANNEL
 
 `LISTENER` is a listening stream socket, `CHANNEL` a socket of packets (SOCK_SEQPACKET). This says READY there once it
-has given up what it can do without. The run says all that it says in one packet, NUL-separated: whether the node is
-ready (1 or 0), why, and the metrics; empty metrics stay as they were. Once nobody holds the other end, this ends: so it
-never outlives the run. Signals to stop are the run's alone, which starts this with all of them blocked.
+has given up what it can do without, and again for each packet that it took: who is stopped, or hangs, says nothing. The
+run says all that it says in one packet, NUL-separated: whether the node is ready (1 or 0), why, and the metrics; empty
+metrics stay as they were. Once nobody holds the other end, this ends: so it never outlives the run. Signals to stop are
+the run's alone, which starts this with all of them blocked.
 
 The protocol is HTTP/1.1 (RFC 9112) without its persistent connections: each answer closes its connection. Who does not
 get its request across in time is left, and where there are too many, the oldest is: a slow client cannot keep out a
@@ -26,7 +27,10 @@ import time
 READY = b"ready"
 TOLD = 1 << 20
 """Bytes that one packet may have."""
-_NOBODY = 65534
+USER = 60947
+"""The user and the group that root becomes. Not `nobody`: node-exporter and others are that as well, and whoever is the
+same user may stop this. No system gives a number from 60578 to 61183 to anybody ("Users, Groups, UIDs and GIDs on
+systemd Systems"), and each user namespace of the usual size has it."""
 _HEAD = 8192
 """Bytes that a request may have; the common servers allow as many."""
 _OPEN = 128
@@ -122,10 +126,8 @@ class Endpoint:
         first = next(iter(self._open.values()), None)
         for fd, _ in self._poll.poll(None if first is None else max(0.0, first.until - time.monotonic())):
             if fd == self._channel:
-                packet = os.read(fd, TOLD)
-                if not packet:
+                if not self._hear():
                     return False
-                self.told.take(packet)
             elif fd == self._listener.fileno():
                 self._accept()
             elif fd in self._open:  # and was not closed just now, in favour of another
@@ -138,6 +140,17 @@ class Endpoint:
         for each in [each for each in self._open.values() if each.until <= now]:
             self._close(each.fd)
         return True
+
+    def _hear(self) -> bool:
+        """Take what the run says, and tell it so; return whether it is still there."""
+        try:
+            packet = os.read(self._channel, TOLD)
+            if packet:
+                self.told.take(packet)
+                os.write(self._channel, READY)
+        except ConnectionError:
+            return False  # it ended without having read what this had said to it
+        return bool(packet)
 
     def _accept(self) -> None:
         try:
@@ -163,8 +176,8 @@ def main() -> None:
     os.chdir("/")
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setgid(_NOBODY)
-        os.setuid(_NOBODY)
+        os.setgid(USER)
+        os.setuid(USER)
     listener, channel = map(int, sys.argv[1:])
     endpoint = Endpoint(listener, channel)
     os.write(channel, READY)

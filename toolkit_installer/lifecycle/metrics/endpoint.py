@@ -14,13 +14,15 @@ from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle import idling
 from toolkit_installer.lifecycle.metrics import answering
-from toolkit_installer.node import interpreter
+from toolkit_installer.node import interpreter, signals
 from toolkit_installer.settings import Address
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.realpath(answering.__file__)), "endpoint_process.py")
 """Looked at when the program starts, as `interpreter` does."""
 _BEGIN_SECONDS = 30.0
 """More than a process takes to begin on a node that is busy with all that a boot starts."""
+_HEARD_SECONDS = 10.0
+"""The same of one that runs: it only has to wake up."""
 _WAITING = 128
 """Connections that the kernel keeps until they are accepted."""
 
@@ -33,9 +35,13 @@ class Endpoint:
         self._pid = 0
         self._channel: socket.socket | None = None
 
+    @property
+    def lost(self) -> bool:
+        """Whether nobody answers: the process ended, or could not be started. Telling it something tries again."""
+        return self._channel is None or _has_ended(self._pid)
+
     def prepare(self) -> None:
-        """Start the process; refuse an address that cannot be had. Raises ConfigurationError."""
-        _end_left_over()
+        """Start the process; refuse an address that cannot be had. Raises ConfigurationError, Stopped."""
         try:
             self._start()
         except OSError as error:
@@ -45,13 +51,20 @@ class Endpoint:
             ) from error
 
     def tell(self, *, ready: bool, why: str, metrics: str) -> None:
-        """Tell how the node stands, and the metrics (empty: they stay); a failure is said, and nothing else follows."""
-        packet = b"\0".join((b"1" if ready else b"0", _plain(why), _plain(metrics)))
-        if not self._send(packet):
+        """Tell how the node stands, and the metrics (empty: they stay); a failure is said, and nothing else follows.
+
+        A process that is gone, or does not say that it heard, is replaced. Raises Stopped.
+        """
+        packet = _packet(ready=ready, why=why, metrics=metrics)
+        if not (self._send(packet) and self._is_heard(_HEARD_SECONDS)):
             self._restart(packet)
 
+    def leave(self, why: str) -> None:
+        """Tell that the node is not ready any more, for the last time: whoever is gone stays so, and nothing waits."""
+        self._send(_packet(ready=False, why=why, metrics=""))
+
     def _restart(self, packet: bytes) -> None:
-        _end_left_over()
+        self._close()
         try:
             self._start()
         except OSError as error:
@@ -63,40 +76,62 @@ class Endpoint:
             )
             return
         log.get().warning("Metrics are served again, by a new process", key="metrics-served-again", pid=self._pid)
-        self._send(packet)
+        if not (self._send(packet) and self._is_heard(_BEGIN_SECONDS)):
+            self._close()  # so it is `lost`, and the next look tries again
 
     def _start(self) -> None:
-        """Start the process, and wait until it has given up its privileges. Raises OSError."""
+        """Start the process, and wait until it has given up its privileges. Raises OSError, Stopped."""
+        _end_left_over()
+        try:
+            self._spawn()
+            begun = self._is_heard(_BEGIN_SECONDS)
+        except (OSError, signals.Stopped):
+            self._close()  # which ends the process, too
+            raise
+        if not begun:
+            self._close()
+            _end_left_over()
+            raise OSError("the process that is to answer did not begin; where it ended, its reason stands above")
+
+    def _spawn(self) -> None:
+        """Start the process. Raises OSError."""
         with _listening(self._address) as listener:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, answering.TOLD)
+            self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
+                self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, answering.TOLD)
                 for each in (listener, theirs):
                     each.set_inheritable(True)
                 command = interpreter.isolated(_PROGRAM, str(listener.fileno()), str(theirs.fileno()))
                 silent = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
                 self._pid = os.posix_spawn(command[0], command, {}, file_actions=silent, setsigmask=idling.SIGNALS)
-        ours.settimeout(_BEGIN_SECONDS)
-        begun = b""
-        with contextlib.suppress(TimeoutError):
-            begun = ours.recv(len(answering.READY))
-        if begun != answering.READY:
-            ours.close()
-            _end_left_over()
-            raise OSError("the process that is to answer did not begin; where it ended, its reason stands above")
-        self._channel = ours
 
     def _send(self, packet: bytes) -> bool:
-        """Send a packet; return whether there is a process that takes it."""
+        """Send a packet; return whether there is a process that it went to."""
         if self._channel is None:
             return False
+        self._channel.setblocking(False)  # noqa: FBT003  # its only form
         try:
-            self._channel.send(packet, socket.MSG_DONTWAIT)
+            self._channel.send(packet)
         except OSError:
-            self._channel.close()
-            self._channel = None
+            self._close()
             return False
         return True
+
+    def _is_heard(self, seconds: float) -> bool:
+        """Tell whether the process says within that time that it is there, and heard. Raises Stopped."""
+        if self._channel is None:
+            return False
+        self._channel.settimeout(seconds)
+        try:
+            with signals.interruptible():
+                return self._channel.recv(len(answering.READY)) == answering.READY
+        except OSError:
+            return False  # it ended, or the time is over: whoever asked starts another one, or says so
+
+    def _close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
     def watched(self) -> list[tuple[str, str, str]]:
         """Return what changes when the process ends; from here on, the idle process keeps the channel open.
@@ -153,6 +188,19 @@ def _is_ours(pid: int) -> bool:
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().split(b"\0")
     return os.fsencode(_PROGRAM) in words
+
+
+def _has_ended(pid: int) -> bool:
+    """Tell whether a child of this process has ended; it stays to be waited for."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _packet(*, ready: bool, why: str, metrics: str) -> bytes:
+    """Return what the process is told, as answering.py has it."""
+    return b"\0".join((b"1" if ready else b"0", _plain(why), _plain(metrics)))
 
 
 def _plain(text: str) -> bytes:

@@ -40,8 +40,16 @@ class MetricsReport:
         self._counted = Counted()
         log.overhear(self._overheard)
 
+    @property
+    def owes(self) -> bool:
+        """Whether nobody answers at the address, which is to be tried again."""
+        return self._endpoint is not None and self._endpoint.lost
+
     def prepare(self) -> None:
-        """Refuse a place that cannot be used, before anything is written. Raises ConfigurationError, NodeError."""
+        """Refuse a place that cannot be used, before anything is written.
+
+        Raises ConfigurationError, NodeError, Stopped.
+        """
         if self._textfile is not None:
             self._textfile.prepare()
         if self._endpoint is not None:
@@ -98,7 +106,7 @@ class MetricsReport:
         if self._textfile is not None:
             self._textfile.remove()
         if self._endpoint is not None:
-            self._endpoint.tell(ready=False, why="the run was told to stop", metrics="")
+            self._endpoint.leave("the run was told to stop")
 
     def watched(self) -> list[tuple[str, str, str]]:
         """Return what else the idle process is to watch; to be asked when the run becomes that."""

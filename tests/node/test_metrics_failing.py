@@ -1,0 +1,111 @@
+"""Whatever becomes of the metrics, the node is given back; and whoever reads them learns no secret."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.node import faults
+from tests.node.engines.live import SOCKET, FakeDockerd
+from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, FakeNode
+from toolkit_installer.lifecycle.readiness import Answers
+
+DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+ENDPOINT = "toolkit_installer.lifecycle.metrics.endpoint"
+NO_MORE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.fixture(autouse=True)
+def dockerd(node: FakeNode) -> Iterator[None]:
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+    engine = FakeDockerd(node)
+    try:
+        yield
+    finally:
+        engine.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def told_to_stop(node: FakeNode, folder: Path, meanwhile: Callable[[], object], *flags: str) -> faults.Outcome:
+    """Return how a run ends that is told to stop when it would wait, right after something happened `meanwhile`."""
+
+    def stop(*_: object, **__: object) -> None:
+        assert node.docker()["default-runtime"] == "nvidia"
+        meanwhile()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with mock.patch("toolkit_installer.lifecycle.wait.wait", stop):
+        return faults.run(node, folder, "run", "--socket", SOCKET, *flags)
+
+
+def test_a_process_that_cannot_be_told_or_replaced_keeps_no_node_configured(node: FakeNode, tmp_path: Path) -> None:
+    port = free_port()
+
+    def fail() -> None:
+        for pid in Path("/proc/thread-self/children").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+            os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
+        patched = ExitStack()
+        for name in ("open", "socket.create_server", "socket.socketpair", "os.posix_spawn"):
+            patched.enter_context(mock.patch(f"{ENDPOINT}.{name}", side_effect=NO_MORE, create=True))
+
+    outcome = told_to_stop(node, tmp_path, fail, "--metrics-address", f"127.0.0.1:{port}")
+    assert outcome.code == 0, outcome.output
+    assert node.read(DAEMON_JSON) == DOCKER
+    assert not node.exists(TOOLKIT)
+
+
+def test_a_file_that_cannot_be_removed_keeps_no_node_configured(node: FakeNode, tmp_path: Path) -> None:
+    file = tmp_path / "x.prom"
+
+    def fail() -> None:
+        file.unlink()
+        (file / "theirs").mkdir(parents=True)
+
+    outcome = told_to_stop(node, tmp_path, fail, "--metrics-textfile", str(file))
+    assert outcome.code == 0, outcome.output
+    assert "The metrics file stays, and is out of date" in outcome.output
+    assert node.read(DAEMON_JSON) == DOCKER
+    assert not node.exists(TOOLKIT)
+
+
+def test_a_run_that_is_stopped_before_its_process_began_changes_nothing(node: FakeNode, tmp_path: Path) -> None:
+    port = free_port()
+    program = tmp_path / "program.py"
+    waits = "os.read(int(sys.argv[2]), 1)"  # until the run closes the channel
+    program.write_text(f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n")
+    with mock.patch(f"{ENDPOINT}._PROGRAM", str(program)):
+        outcome = faults.run(node, tmp_path, "run", "--socket", SOCKET, "--metrics-address", f"127.0.0.1:{port}")
+    assert outcome.code == 0, outcome.output
+    assert "Stopped before the work was done" in outcome.output
+    assert node.read(DAEMON_JSON) == DOCKER
+    assert not node.exists(TOOLKIT)
+
+
+def test_whoever_asks_why_a_node_is_not_ready_learns_no_secret(node: FakeNode, tmp_path: Path) -> None:
+    port, said = free_port(), tmp_path / "answer"
+
+    def ask() -> None:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
+            connection.request("GET", "/readyz")
+            said.write_bytes(connection.getresponse().read())
+
+    wrong = Answers(("docker: http://proxy:hunter2@registry.example/ does not answer",), unserved=frozenset({"docker"}))
+    with mock.patch("toolkit_installer.lifecycle.readiness.ask_engines", return_value=wrong):
+        outcome = told_to_stop(node, tmp_path, ask, "--metrics-address", f"127.0.0.1:{port}")
+    assert outcome.code == 0, outcome.output
+    assert said.read_text() == "Drift: docker: http://****@registry.example/ does not answer\n"

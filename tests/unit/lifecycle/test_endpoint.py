@@ -1,0 +1,155 @@
+"""The process that answers, as the run has it: started, told, lost, and replaced; and nothing of it stops the run."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle.metrics import endpoint
+from toolkit_installer.lifecycle.metrics.endpoint import Endpoint
+from toolkit_installer.node import signals
+from toolkit_installer.settings import Address
+
+_ENDED = os.WEXITED | os.WNOWAIT
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def made(port: int) -> Iterator[Endpoint]:
+    found = Endpoint(Address("127.0.0.1", port))
+    found.prepare()
+    yield found
+    found._close()
+    endpoint._end_left_over()
+
+
+def killed(made: Endpoint) -> int:
+    """End the process, and return which it was; nobody has waited for it yet."""
+    os.kill(made._pid, signal.SIGKILL)
+    os.waitid(os.P_PID, made._pid, _ENDED)
+    return made._pid
+
+
+def said(port: int) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/readyz")
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode()
+    connection.close()
+    return found
+
+
+def is_lost(made: Endpoint) -> bool:
+    return made.lost
+
+
+def tell(made: Endpoint) -> None:
+    made.tell(ready=True, why="Serving: all", metrics="")
+
+
+def test_what_was_told_is_said(made: Endpoint, port: int) -> None:
+    tell(made)
+    assert said(port) == (200, "Serving: all\n")
+    assert not is_lost(made)
+    made.leave("the run was told to stop")
+    assert said(port) == (503, "the run was told to stop\n")
+
+
+def test_one_that_ended_is_lost_until_it_is_told_something(made: Endpoint, port: int) -> None:
+    killed(made)
+    assert is_lost(made)
+    tell(made)
+    assert not is_lost(made)
+    assert said(port) == (200, "Serving: all\n")
+
+
+def test_one_that_is_stopped_is_replaced(made: Endpoint, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_HEARD_SECONDS", 0.1)
+    stopped = made._pid
+    os.kill(stopped, signal.SIGSTOP)
+    tell(made)
+    assert made._pid != stopped
+    assert said(port) == (200, "Serving: all\n")
+    assert not Path(f"/proc/{stopped}").exists()
+
+
+def test_whoever_leaves_starts_none_in_place_of_one_that_ended(made: Endpoint, port: int) -> None:
+    ended = killed(made)
+    made.leave("the run was told to stop")
+    assert made._pid == ended
+    with pytest.raises(ConnectionRefusedError):
+        said(port)
+
+
+def no_more(*_: object, **__: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+FAILING = {
+    "the list of its children cannot be read": (endpoint, "open"),
+    "no process can be killed": (os, "kill"),
+    "no process can be waited for": (os, "waitpid"),
+    "no address can be listened on": (socket, "create_server"),
+    "no channel can be made": (socket, "socketpair"),
+    "no program can be started": (os, "posix_spawn"),
+}
+"""Where the function is looked up, and its name."""
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_no_error_on_the_way_to_a_new_process_is_the_runs(
+    made: Endpoint, port: int, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    os.kill(made._pid, signal.SIGSTOP)  # so that it has to be killed, too
+    monkeypatch.setattr(endpoint, "_HEARD_SECONDS", 0.1)
+    with monkeypatch.context() as patched:
+        where, name = FAILING[what]
+        patched.setattr(where, name, no_more, raising=False)
+        tell(made)
+        assert is_lost(made)
+        made.leave("the run was told to stop")
+        with pytest.raises(ConfigurationError, match=r"Too many open files"):
+            Endpoint(Address("127.0.0.1", port)).prepare()
+    tell(made)
+    assert not is_lost(made)
+    assert said(port) == (200, "Serving: all\n")
+
+
+@pytest.fixture
+def held_back() -> Iterator[Callable[[], bool]]:
+    """Signals are held back as in a run; yields what tells whether TERM came."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
+    yield lambda: signal.SIGTERM in signal.sigpending()
+    while signal.sigtimedwait(signals.HANDLED, 0) is not None:
+        pass
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_a_signal_ends_the_wait_for_one_that_does_not_begin(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_back: Callable[[], bool]
+) -> None:
+    program = tmp_path / "program.py"
+    waits = "os.read(int(sys.argv[2]), 1)"  # until the run closes the channel
+    program.write_text(f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n")
+    monkeypatch.setattr(endpoint, "_PROGRAM", str(program))
+    made = Endpoint(Address("127.0.0.1", port))
+    try:
+        with pytest.raises(signals.Stopped):
+            made.prepare()
+        assert held_back(), "it is left for whoever takes care of it"
+        assert is_lost(made)
+    finally:
+        endpoint._end_left_over()
