@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.node import fake_gpus, faults
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.instants import quickly
-from tests.support.fake_node import DAEMON_JSON, TOOLKIT, WAITING, FakeNode, Run
+from tests.support import driver_roots
+from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, WAITING, FakeNode, Run
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle.instance import Instance
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 
@@ -60,6 +67,7 @@ def test_it_tells_of_an_installation_and_goes_with_the_run(node: FakeNode, file:
     assert found["engine_away_seconds docker"] >= 0
     assert found["last_converge_timestamp_seconds"] > 1_700_000_000
     assert (found["last_result done"], found["toolkit_files_damaged"]) == (1, 0)
+    assert [name for name in found if name.startswith("payload_info ")]
     assert file.stat().st_mode & 0o777 == 0o644
     assert run.stop() == 0
     assert not file.exists()
@@ -98,6 +106,95 @@ def test_a_run_that_fails_leaves_its_result(node: FakeNode, file: Path) -> None:
     assert run.finish() == 3
     found = read(file)
     assert (found["ready"], found["last_result bad-configuration"]) == (0, 1)
+    assert found["last_converge_timestamp_seconds"] == 0
+    assert not [name for name in found if name.startswith("payload_info ")]
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_look_that_fails_is_no_time_at_which_the_node_was_right(node: FakeNode, file: Path) -> None:
+    run = started(node, file)
+    before, good = read(file)["last_converge_timestamp_seconds"], node.read(DAEMON_JSON)
+    node.write(DAEMON_JSON, b'{"runtimes": [}', 0o600)
+    while int(time.time()) <= before:
+        time.sleep(0.05)  # the time is told in seconds
+    os.kill(run.pid, signal.SIGHUP)
+    run.wait_for("Could not converge")
+    run.wait_for(WAITING)
+    found = read(file)
+    assert (found["last_result bad-configuration"], found["last_converge_timestamp_seconds"]) == (1, before)
+    node.write(DAEMON_JSON, good, 0o600)
+    os.kill(run.pid, signal.SIGHUP)
+    run.wait_for("Nothing to do")
+    run.wait_for(WAITING)
+    found = read(file)
+    assert (found["last_result done"], found["last_converge_timestamp_seconds"] > before) == (1, True)
+    assert run.stop() == 0
+
+
+def test_a_node_that_waits_for_a_driver_or_has_no_gpu_was_never_where_it_should_be(node: FakeNode, file: Path) -> None:
+    run = started(node, file, "--driver-root", "auto", "--cdi-enabled", "--wait-for-driver")
+    found = read(file)
+    assert (found["ready"], found["driver_usable"], found["last_converge_timestamp_seconds"]) == (0, 0, 0)
+    assert run.stop() == 0
+    fake_gpus.show_sysfs(node)
+    run = started(node, file, "--without-gpu", "idle")
+    found = read(file)
+    assert (found["ready"], found["last_result done"], found["last_converge_timestamp_seconds"]) == (1, 1, 0)
+    assert run.stop() == 0
+
+
+def test_a_node_that_had_no_gpu_is_not_ready_while_it_is_set_up(node: FakeNode, file: Path) -> None:
+    fake_gpus.show_sysfs(node)
+    engine = FakeDockerd(node)
+    try:
+        run = started(node, file, "--without-gpu", "idle", "--reload-timeout", "600")
+        assert read(file)["ready"] == 1
+        os.kill(engine.pid, signal.SIGSTOP)
+        fake_gpus.show(node)
+        driver_roots.install(node.place(driver_roots.HOST))
+        os.kill(run.pid, signal.SIGHUP)
+        deadline = time.monotonic() + DEADLINE
+        while read(file)["ready"]:
+            assert time.monotonic() < deadline, "it says that it is ready"
+            time.sleep(0.01)
+        os.kill(engine.pid, signal.SIGCONT)
+        run.wait_for(WAITING)
+        assert read(file)["ready"] == 1
+        assert run.stop() == 0
+    finally:
+        engine.close()
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_what_a_killed_run_left_is_gone_before_the_next_looks_at_the_node(
+    node: FakeNode, file: Path, tmp_path: Path
+) -> None:
+    run = started(node, file)
+    os.kill(run.pid, signal.SIGKILL)
+    run.process.wait()
+    assert read(file)["ready"] == 1
+    then = tmp_path / "then"
+
+    def look(_: Instance) -> None:
+        shutil.copy(file, then)
+        raise ConfigurationError("this look fails")
+
+    with mock.patch.object(Instance, "converge", look):
+        outcome = faults.run(node, tmp_path, "run", "--metrics-textfile", str(file), "--socket", SOCKET)
+    assert outcome.code == 3, outcome.output
+    found = read(then)
+    assert (found["ready"], found["last_converge_timestamp_seconds"]) == (0, 0)
+    assert not [name for name in found if name.startswith("last_result ")]
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_file_that_says_it_already_is_not_written_again(node: FakeNode, file: Path) -> None:
+    run = started(node, file)
+    before = file.stat()
+    node.write(DAEMON_JSON, node.read(DAEMON_JSON), 0o600)  # somebody saved it as it was: the run wakes, and looks
+    run.wait_for(WAITING)
+    assert file.stat().st_ino == before.st_ino
+    assert run.stop() == 0
 
 
 @pytest.mark.parametrize(
@@ -117,6 +214,28 @@ def test_a_place_that_nobody_would_read_is_refused_before_anything_is_written(
     assert node.read(DAEMON_JSON) == DOCKER
     assert not node.exists(TOOLKIT)
     assert before.keys() <= node.snapshot().keys()
+
+
+@pytest.mark.parametrize(
+    "mode, said",
+    [(0o777, "is writable by everybody"), (0o755, "belongs to user 65533")],
+)
+def test_a_folder_that_no_write_would_be_allowed_in_is_refused_before_anything_is_written(
+    node: FakeNode, tmp_path: Path, mode: int, said: str
+) -> None:
+    folder = tmp_path / "collected"
+    folder.mkdir()
+    folder.chmod(mode)
+    if "belongs" in said:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(folder, 65533, 65533)
+    run = quickly(node, "run", "--metrics-textfile", str(folder / "x.prom"))
+    assert run.finish() == 3
+    assert said in run.output
+    assert not list(folder.iterdir())
+    assert node.read(DAEMON_JSON) == DOCKER
+    assert not node.exists(TOOLKIT)
 
 
 @pytest.mark.usefixtures("dockerd")

@@ -83,9 +83,10 @@ class Instance:
             self.converge()
         except InstallerError as error:
             receipt = trust.load_if_usable(self.node, self.store)
-            self._telling.failed(error, self._readiness, receipt, self._looked_at)
+            self._telling.failed(error, self._readiness, receipt)
             raise
-        self._telling.converged()
+        # a node without a GPU, or whose driver is away, is to be more than it is
+        self._telling.converged(whole=not (self._gpus.idle or self._converger.driver_away))
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of `idling`."""
@@ -203,7 +204,7 @@ class Instance:
                 self._readiness.state = NodeState(Reason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed")
             else:
                 self._readiness.mark(receipt, driver_away=self._converger.driver_away)
-            self._telling.tell(self._readiness, receipt, self._looked_at)
+            self._telling.tell(self._readiness, receipt)
         except Stopped as stopped:
             self._unfinished = stopped
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from toolkit_installer.errors import ExitCode, InstallerError
+from toolkit_installer.errors import InstallerError
 from toolkit_installer.lifecycle.readiness import Readiness
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
@@ -49,23 +49,23 @@ class Telling:
         if self.report is not None:
             self.report.begin(receipt)
 
-    def failed(self, error: InstallerError, readiness: Readiness, receipt: Receipt | None, at: float) -> None:
+    def failed(self, error: InstallerError, readiness: Readiness, receipt: Receipt | None) -> None:
         """Tell why the node could not be brought to where it should be. Raises Stopped."""
         if self.metrics is not None:
-            self.metrics.ended(error.exit_code.event)
-            self.metrics.tell(readiness, receipt, at)
+            self.metrics.failed(error.exit_code.event)
+            self.metrics.tell(readiness, receipt)
         if self.report is not None:
             self.report.failed(error, receipt)
 
-    def converged(self) -> None:
-        """Note that a look at the node ended well."""
+    def converged(self, *, whole: bool) -> None:
+        """Note that a look at the node ended well; `whole`: the node is where it should be, and waits for nothing."""
         if self.metrics is not None:
-            self.metrics.ended(ExitCode.DONE.event)
+            self.metrics.converged(whole=whole)
 
-    def tell(self, readiness: Readiness, receipt: Receipt | None, at: float) -> None:
+    def tell(self, readiness: Readiness, receipt: Receipt | None) -> None:
         """Tell how the node stands. Raises Stopped."""
         if self.metrics is not None:
-            self.metrics.tell(readiness, receipt, at)
+            self.metrics.tell(readiness, receipt)
         if self.report is not None:
             self.report.tell(readiness.state, receipt)
 

@@ -195,6 +195,18 @@ def test_whoever_goes_away_is_forgotten(asked: Asked) -> None:
         assert asked.endpoint.step()
 
 
+def test_it_says_of_each_packet_that_it_heard_it(asked: Asked) -> None:
+    for ready in (b"0", b"1"):
+        asked.say(ready)
+        assert asked.run.recv(answering.TOLD) == answering.READY
+
+
+def test_it_ends_with_a_run_that_did_not_wait_for_its_word(asked: Asked) -> None:
+    asked.say(b"1")
+    asked.run.close()
+    assert not asked.endpoint.step()
+
+
 def test_it_ends_with_the_run(asked: Asked) -> None:
     asked.run.close()
     assert not asked.endpoint.step()

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +59,11 @@ def test_everything_is_read_back_as_it_was_meant() -> None:
     }
 
 
+def test_of_what_is_not_installed_no_release_is_told() -> None:
+    """Else each node without a GPU would count for a release without a name."""
+    assert not [name for name, _ in read(Metrics(ready=True)) if name == "payload_info"]
+
+
 @given(st.lists(st.text(), unique=True, max_size=4))
 def test_a_file_of_any_name_is_one_label_of_one_line(names: list[str]) -> None:
     text = exposition.text(Metrics(ready=False, drifted=tuple(names)))
@@ -74,7 +80,8 @@ def test_a_file_of_any_name_is_one_label_of_one_line(names: list[str]) -> None:
 
 
 def test_the_page_names_each_metric_with_its_labels_and_its_type() -> None:
-    metrics = Metrics(ready=True, served={"e": True}, reloads={("e", "r"): 1}, away={"e": 1.0}, drifted=("f",))
+    full = {"served": {"e": True}, "reloads": {("e", "r"): 1}, "away": {"e": 1.0}, "drifted": ("f",), "payload": "1"}
+    metrics = msgspec.convert({"ready": True, **full}, Metrics)
     told = set()
     for family in text_string_to_metric_families(exposition.text(metrics)):
         (sample,) = family.samples
@@ -105,8 +112,13 @@ def test_a_reload_counts_for_what_it_was_made_and_how_long_the_engine_was_away()
     assert found.away == (("docker", 2.5),), "nobody reloaded it"
 
 
-def test_a_reload_at_cleanup_counts_as_such() -> None:
-    assert counted(("cleaning-up", 1.0), ("reloading", 2.0)).reloads == (("docker", "cleanup", 1),)
+def test_a_look_that_fails_leaves_the_time_of_the_last_that_did_not() -> None:
+    found = counting.ended(Counted(), "bad-configuration")
+    assert (found.result, found.converged_at) == ("bad-configuration", 0.0)
+    found = counting.ended(found, "done", 1_800_000_000.5)
+    assert (found.result, found.converged_at) == ("done", 1_800_000_000.5)
+    assert counting.ended(found, "engine-down").converged_at == 1_800_000_000.5
+    assert counting.ended(found, "done").converged_at == 1_800_000_000.5
 
 
 def test_other_lines_count_nothing() -> None:
@@ -115,6 +127,7 @@ def test_other_lines_count_nothing() -> None:
 
 def test_what_was_counted_is_known_again_after_the_sleep() -> None:
     found = counted(("reloading", 10.0), ("engine-serves", 12.5), ("rollback", 13.0))
+    found = counting.ended(found, "done", 1_800_000_000.0)
     assert counting.understood(json.loads(json.dumps(counting.plain(found)))) == found
 
 

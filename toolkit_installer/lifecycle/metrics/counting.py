@@ -16,12 +16,14 @@ class Counted(msgspec.Struct, frozen=True):
     away: tuple[tuple[str, float], ...] = ()
     """Engine, seconds from its last reload until it served again."""
     rollbacks: int = 0
-    result: str = "done"
-    """The name of the exit code with which the last look ended."""
+    result: str = ""
+    """The name of the exit code with which the last look ended; empty before the first."""
+    converged_at: float = 0.0
+    """When the node was last brought to where it should be, in seconds since 1970; 0: it was not."""
     since: tuple[tuple[str, float], ...] = ()
     """Engines that are being reloaded, with the time at which that began."""
     phase: str = "install"
-    """What a reload is for now: install, rollback or cleanup."""
+    """What a reload is for now: install or rollback."""
 
 
 def heard(counted: Counted, line: Mapping[str, Any], at: float) -> Counted:
@@ -30,8 +32,6 @@ def heard(counted: Counted, line: Mapping[str, Any], at: float) -> Counted:
     match event:
         case "rollback":
             return msgspec.structs.replace(counted, rollbacks=counted.rollbacks + 1, phase="rollback")
-        case "cleaning-up":
-            return msgspec.structs.replace(counted, phase="cleanup")
         case "reloading":
             reloads = {(name, why): count for name, why, count in counted.reloads}
             key = engine, counted.phase
@@ -50,9 +50,14 @@ def heard(counted: Counted, line: Mapping[str, Any], at: float) -> Counted:
     return counted
 
 
-def ended(counted: Counted, code: str) -> Counted:
-    """Return what is counted once a look has ended with this exit code's name."""
-    return msgspec.structs.replace(counted, result=code, since=(), phase="install")
+def ended(counted: Counted, code: str, converged_at: float | None = None) -> Counted:
+    """Return what is counted once a look has ended with this exit code's name.
+
+    `converged_at` is when the node was where it should be, in seconds since 1970; None: this look did not bring it
+    there.
+    """
+    at = counted.converged_at if converged_at is None else converged_at
+    return msgspec.structs.replace(counted, result=code, converged_at=at, since=(), phase="install")
 
 
 def plain(counted: Counted) -> dict[str, Any]:

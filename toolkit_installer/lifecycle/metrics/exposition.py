@@ -19,7 +19,7 @@ class Metrics(msgspec.Struct, frozen=True):
     served: Mapping[str, bool] = {}
     """Whether each engine serves the handlers, by its name."""
     reloads: Mapping[tuple[str, str], int] = {}
-    """How often this run reloaded an engine, by the engine's name and why: install, rollback or cleanup."""
+    """How often this run reloaded an engine, by the engine's name and why: install or rollback."""
     away: Mapping[str, float] = {}
     """Seconds from the last reload of an engine until it served again, by its name."""
     rollbacks: int = 0
@@ -78,7 +78,11 @@ def text(metrics: Metrics) -> str:
                 "When the node was last brought to where it should be.",
                 [({}, metrics.converged_at)],
             ),
-            _metric("payload_info", "1 for the release of the installed toolkit.", [({"version": metrics.payload}, 1)]),
+            _metric(
+                "payload_info",
+                "1 for the release of the installed toolkit.",
+                [({"version": metrics.payload}, 1)] if metrics.payload else [],
+            ),
             _metric("driver_usable", "Whether the driver that is needed is usable.", [({}, metrics.driver_usable)]),
             _metric(
                 "toolkit_files_damaged",

@@ -6,14 +6,17 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from toolkit_installer import log
-from toolkit_installer.errors import InstallerError
+from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.kubernetes.node_state import Reason
 from toolkit_installer.lifecycle.metrics import counting, exposition
 from toolkit_installer.lifecycle.metrics.counting import Counted
 from toolkit_installer.lifecycle.metrics.exposition import Metrics
 from toolkit_installer.lifecycle.metrics.textfile import Textfile
 from toolkit_installer.lifecycle.readiness import Readiness
+from toolkit_installer.node import clock
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift
 from toolkit_installer.receipt.schema import Receipt
@@ -50,56 +53,72 @@ class MetricsReport:
 
         Raises ConfigurationError, NodeError, Stopped.
         """
+        # a counter that is not seen at 0 is not seen to grow; and what a run that was killed left is not true any more
+        content = exposition.text(self._so_far())
         if self._textfile is not None:
             self._textfile.prepare()
+            self._textfile.write(content)
         if self._endpoint is not None:
             self._endpoint.prepare()
-            # a counter that is not seen at 0 is not seen to grow
-            unknown = exposition.text(Metrics(ready=False, result=""))
-            self._endpoint.tell(ready=False, why="nothing is known of the node yet", metrics=unknown)
+            self._endpoint.tell(ready=False, why="nothing is known of the node yet", metrics=content)
 
     def begin(self, receipt: Receipt | None) -> None:
-        """Say that a node is not ready while it is set up, whatever it was while nothing was to be done there."""
-        if self._endpoint is not None and receipt is None:
-            self._endpoint.tell(ready=False, why=f"{Reason.INSTALLING}: the node is set up", metrics="")
+        """Say that a node is not ready while it is set up, whatever it was while nothing was to be done there.
 
-    def tell(self, readiness: Readiness, receipt: Receipt | None, at: float) -> None:
-        """Tell how the node stands; a failure is said, and nothing else follows from it.
-
-        `at` is when the node was last brought to where it should be, in seconds since 1970.
+        Raises Stopped.
         """
+        if receipt is None:
+            why = f"{Reason.INSTALLING}: the node is set up"
+            self._say(ready=False, why=why, content=exposition.text(self._so_far()))
+
+    def tell(self, readiness: Readiness, receipt: Receipt | None) -> None:
+        """Tell how the node stands; a failure is said, and nothing else follows from it. Raises Stopped."""
         try:
-            content = exposition.text(self._metrics(readiness, receipt, at))
+            content = exposition.text(self._metrics(readiness, receipt))
         except InstallerError as error:
             log.get().warning(
                 "The metrics stay as they are, and are out of date", key="metrics-unknown", reason=str(error)
             )
             return
+        state = readiness.state
+        self._say(ready=state.ready, why=f"{state.reason}: {state.message}", content=content)
+
+    def _say(self, *, ready: bool, why: str, content: str) -> None:
         if self._textfile is not None:
             self._textfile.write(content)
         if self._endpoint is not None:
-            state = readiness.state
-            self._endpoint.tell(ready=state.ready, why=f"{state.reason}: {state.message}", metrics=content)
+            self._endpoint.tell(ready=ready, why=why, metrics=content)
 
-    def _metrics(self, readiness: Readiness, receipt: Receipt | None, at: float) -> Metrics:
-        engines = receipt.engines if receipt is not None else ()
+    def _so_far(self) -> Metrics:
+        """Return what was counted, of a node that is not ready, and of which nothing else is known."""
         return Metrics(
-            ready=readiness.state.ready,
-            served={str(each.name): str(each.name) not in readiness.unserved for each in engines},
+            ready=False,
             reloads={(name, why): count for name, why, count in self._counted.reloads},
             away=dict(self._counted.away),
             rollbacks=self._counted.rollbacks,
-            drifted=tuple(drift.drifted(self._node, receipt)) if self._looks_for_drift else (),
             result=self._counted.result,
-            converged_at=float(int(at)),
+            converged_at=float(int(self._counted.converged_at)),
+        )
+
+    def _metrics(self, readiness: Readiness, receipt: Receipt | None) -> Metrics:
+        engines = receipt.engines if receipt is not None else ()
+        return msgspec.structs.replace(
+            self._so_far(),
+            ready=readiness.state.ready,
+            served={str(each.name): str(each.name) not in readiness.unserved for each in engines},
+            drifted=tuple(drift.drifted(self._node, receipt)) if self._looks_for_drift else (),
             payload=(receipt.release or "") if receipt is not None else "",
             driver_usable=not readiness.driver_away,
             damaged=readiness.damaged,
         )
 
-    def ended(self, code: str) -> None:
-        """Note with which exit code's name the last look ended."""
+    def failed(self, code: str) -> None:
+        """Note with which exit code's name a look failed."""
         self._counted = counting.ended(self._counted, code)
+
+    def converged(self, *, whole: bool) -> None:
+        """Note that a look ended well; `whole`: the node is where it should be, and waits for nothing."""
+        self._counted = counting.ended(self._counted, ExitCode.DONE.event, clock.now() if whole else None)
 
     def leave(self) -> None:
         """Say that nobody keeps the metrics up to date from here on."""

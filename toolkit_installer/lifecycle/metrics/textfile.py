@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.disk.root import Root, attempt
 from toolkit_installer.node.disk.writing import own_metadata
+from toolkit_installer.node.owners import refuse_if_others_write
 
 _MODE = 0o644
 _ENDING = ".prom"
@@ -22,7 +24,6 @@ class Textfile:
     def __init__(self, path: str, calls: SystemCalls) -> None:
         self._path = path
         self._files = Files(Root("/"), calls)
-        self._written = ""
 
     def prepare(self) -> None:
         """Refuse a place that could not be written to, before anything is. Raises ConfigurationError, NodeError."""
@@ -35,20 +36,23 @@ class Textfile:
             raise ConfigurationError(
                 "node-exporter reads no file of this name", path=self._path, hint=f"let it end with {_ENDING}"
             )
-        self._files.sweep(self._place())
+        place = self._place()
+        # what no write would do later is said before the first change of the node
+        with attempt("look at its folder", place), self._files.root.parent(place) as (open_folder, _):
+            refuse_if_others_write(open_folder, place)
+        self._files.sweep(place)
 
     def write(self, content: str) -> None:
-        """Write the metrics where they have changed; a failure is said, and nothing else follows from it."""
-        if content == self._written and os.path.exists(self._path):
-            return
+        """Write the metrics where the file says something else; a failure is said, and nothing else follows from it."""
+        encoded = content.encode()
         try:
-            self._files.overwrite(self._place(), content.encode(), own_metadata(_MODE))
+            place = self._place()
+            if not self._holds(place, encoded):
+                self._files.overwrite(place, encoded, own_metadata(_MODE))
         except InstallerError as error:
             log.get().warning(
                 "The metrics file cannot be written", key="metrics-unwritten", file=self._path, reason=str(error)
             )
-            return
-        self._written = content
 
     def remove(self) -> None:
         """Remove the file: nobody keeps it up to date from here on. A failure is said."""
@@ -59,6 +63,14 @@ class Textfile:
             log.get().warning(
                 "The metrics file stays, and is out of date", key="metrics-left", file=self._path, reason=error.reason
             )
+
+    def _holds(self, place: str, content: bytes) -> bool:
+        """Tell whether a file of ours with this content is there. Raises NodeError, ConfigurationError."""
+        status = self._files.own_status(place)
+        if status is None or not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) != _MODE:
+            return False
+        found = self._files.read_file(place)
+        return found is not None and found.content == content
 
     def _place(self) -> str:
         return self._files.in_folder(self._path)
