@@ -105,6 +105,11 @@ ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     "metrics.podMonitor": ("true", "PodMonitor/toolkit-installer/.*", SERVED),
     "metrics.rules": ("true", "PrometheusRule/toolkit-installer/.*", SERVED),
     "metrics.dashboard": ("true", "ConfigMap/toolkit-installer-dashboard/.*", SERVED),
+    "metrics.labels": (
+        '{"release": "monitoring"}',
+        "(PodMonitor|PrometheusRule)/toolkit-installer/metadata/labels/release",
+        'metrics={"enabled": true, "podMonitor": true, "rules": true}',
+    ),
     "runtimeClasses": ('[{"name": "x", "handler": "y"}]', "RuntimeClass/.*"),
     "gpuLabels.enabled": ("true", rf"{SELECTED}/nvidia\.com/gpu\.present"),
     "gpuLabels.key": ('"x"', rf"{SELECTED}/(x|nvidia\.com/gpu\.present)", LABELLED),
@@ -147,6 +152,14 @@ def test_a_value_changes_what_it_is_about_and_nothing_else(path: str) -> None:
     found = changes(f"{path}={value}", *others)
     assert found, "no template reads it"
     assert [place for place in found if not re.fullmatch(places, place)] == []
+
+
+def test_labels_for_a_prometheus_take_the_place_of_none_of_ours() -> None:
+    given = '{"enabled": true, "podMonitor": true, "labels": {"app.kubernetes.io/name": "x", "release": "monitoring"}}'
+    found = chart.leaves(f"metrics={given}")
+    labels = "PodMonitor/toolkit-installer/metadata/labels"
+    assert found[f"{labels}/release"] == "monitoring"
+    assert "toolkit-installer" in {leaf for path, leaf in found.items() if path.startswith(f"{labels}/app")}
 
 
 def test_the_digest_goes_before_the_tag() -> None:
