@@ -19,6 +19,7 @@ class ExitCode(enum.IntEnum):
     ENGINE_DOWN = 6
     PAYLOAD_INCOMPLETE = 7
     DRIVER_NOT_READY = 8
+    NOT_DELETED = 9
 
     @property
     def event(self) -> str:
@@ -92,6 +93,12 @@ class DriverNotReadyError(InstallerError):
     """The driver did not become usable in time."""
 
     exit_code = ExitCode.DRIVER_NOT_READY
+
+
+class NotDeletedError(InstallerError):
+    """The DaemonSet could not be deleted, or was not gone in time."""
+
+    exit_code = ExitCode.NOT_DELETED
 
 
 _GRAVEST = {ExitCode.ENGINE_DOWN: 0, ExitCode.ENGINE_REJECTED: 1}

@@ -185,6 +185,18 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
 
 
+class DeletionSettings(msgspec.Struct, frozen=True):
+    """Which DaemonSet is to be deleted, and where the Kubernetes API server is told so."""
+
+    daemon_set: str
+    """Its name; it is in the namespace of the pod that this runs in."""
+    host: str
+    """An address or a name, an IPv6 address without brackets."""
+    port: int = 443
+    service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+    """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
+
+
 class Taint(msgspec.Struct, frozen=True):
     """A taint of a node. Two are the same taint if key and effect are (core/v1, Taint.MatchTaint)."""
 

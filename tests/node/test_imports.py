@@ -18,6 +18,7 @@ import pytest
 
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.engines.rules import Served
+from tests.support.api_server import serving
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode, Run
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
@@ -121,6 +122,13 @@ def test_a_command_that_only_looks(recorded: Recorded, command: str) -> None:
     recorded.node.do("run", "--no-daemon")
     recorded.do(*recorded.node.arguments(command))
     check(command, recorded.modules()[0])
+
+
+def test_a_command_for_a_pod_without_a_node(recorded: Recorded, tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        address = ("--kubernetes-service-host", "127.0.0.1", "--kubernetes-service-port", str(server.port))
+        recorded.do("delete-daemonset", "absent", *address, "--service-account-dir", str(server.account))
+    check("delete-daemonset", recorded.modules()[0])
 
 
 @pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])

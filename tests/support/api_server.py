@@ -152,6 +152,10 @@ class Cluster:
         if path not in self.objects:
             return 404, json.dumps(status(404, "NotFound", "not found"))
         found = self.objects[path]
+        if change.method == "DELETE":
+            assert change.body["propagationPolicy"] == "Foreground", "what belongs to it would go after it"
+            self.delete(path)
+            return 200, json.dumps(found)
         if change.kind == "application/merge-patch+json":
             wanted = change.body.get("metadata", {}).pop("resourceVersion", None)
             if wanted not in (None, found["metadata"].get("resourceVersion")):
@@ -236,6 +240,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._write()
 
     def do_PATCH(self) -> None:
+        self._write()
+
+    def do_DELETE(self) -> None:
         self._write()
 
     def do_GET(self) -> None:

@@ -15,7 +15,7 @@ import toolkit_installer
 from toolkit_installer.cli import commands
 from toolkit_installer.errors import ConfigurationError, EngineDownError, ExitCode
 from toolkit_installer.lifecycle import versions
-from toolkit_installer.settings import EngineName, Program, Settings
+from toolkit_installer.settings import DeletionSettings, EngineName, Program, Settings
 
 OURS = Program.TOOLKIT_INSTALLER
 OLD = Program.NVIDIA_TOOLKIT
@@ -68,6 +68,10 @@ class Actions(types.ModuleType):
     def report(self, settings: Settings, *, file: str, looking: Settings) -> int:
         self.file, self.looking = file, looking
         return self._do("report", settings)
+
+    def delete_daemonset(self, settings: Settings, *, deletion: DeletionSettings, seconds: float) -> int:
+        self.deletion, self.seconds = deletion, seconds
+        return self._do("delete-daemonset", settings)
 
     @property
     def asked(self) -> Settings:
@@ -128,6 +132,44 @@ def test_a_report_needs_one_file(
     assert start(OURS, "report", *arguments) == ExitCode.USAGE
     assert actions.calls == []
     assert "rgument" in str(error_of(capsys)["msg"])
+
+
+def test_a_daemon_set_is_deleted_by_its_name_where_the_pod_finds_the_api_server(actions: Actions) -> None:
+    actions.answer = 9
+    found = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443", "DAEMONSET_NAME": "other"}
+    assert start(OURS, "delete-daemonset", "a.b", "--timeout", "90", "--service-account-dir=/a", **found) == 9
+    assert actions.deletion == DeletionSettings("a.b", "fd00::1", 6443, "/a")
+    assert actions.seconds == 90
+
+
+def test_a_daemon_set_may_take_a_little_less_than_ten_minutes(actions: Actions) -> None:
+    assert start(OURS, "delete-daemonset", "a", KUBERNETES_SERVICE_HOST="::1") == 0
+    assert actions.seconds == 570
+    assert actions.deletion == DeletionSettings("a", "::1")
+    assert start(OURS, "delete-daemonset", "a", KUBERNETES_SERVICE_HOST="::1", DELETION_TIMEOUT="9") == 0
+    assert actions.seconds == 9
+
+
+@pytest.mark.parametrize(
+    "arguments, environment, words",
+    [
+        (["a"], {}, "KUBERNETES_SERVICE_HOST is not set"),
+        (["A"], {"KUBERNETES_SERVICE_HOST": "::1"}, "NAME: 'A' is not allowed"),
+        ([], {"KUBERNETES_SERVICE_HOST": "::1"}, "rgument 'NAME'"),
+        (["a", "b"], {"KUBERNETES_SERVICE_HOST": "::1"}, "b"),
+        (["a", "--timeout", "soon"], {"KUBERNETES_SERVICE_HOST": "::1"}, "--timeout: 'soon'"),
+    ],
+)
+def test_a_deletion_that_makes_no_sense_is_refused(
+    actions: Actions,
+    capsys: pytest.CaptureFixture[str],
+    arguments: Sequence[str],
+    environment: dict[str, str],
+    words: str,
+) -> None:
+    assert start(OURS, "delete-daemonset", *arguments, **environment) == ExitCode.USAGE
+    assert actions.calls == []
+    assert words in str(error_of(capsys)["msg"])
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ CASES = [
     ("toolkit-installer-detect", Program.TOOLKIT_INSTALLER, ["detect", "--help"]),
     ("toolkit-installer-report", Program.TOOLKIT_INSTALLER, ["report", "--help"]),
     ("toolkit-installer-wait-driver", Program.TOOLKIT_INSTALLER, ["wait-driver", "--help"]),
+    ("toolkit-installer-delete-daemonset", Program.TOOLKIT_INSTALLER, ["delete-daemonset", "--help"]),
     ("toolkit-installer-run-all", Program.TOOLKIT_INSTALLER, ["run", "--help-all"]),
     ("toolkit-installer-uninstall-all", Program.TOOLKIT_INSTALLER, ["uninstall", "-help-all"]),
     ("nvidia-toolkit-all", Program.NVIDIA_TOOLKIT, ["--help-all"]),
@@ -147,5 +148,5 @@ def test_every_example_can_be_run_as_it_stands(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(toolkit_installer.cli, "actions", fake, raising=False)
     examples = [shlex.split(example) for page in PAGES for example in page.examples]
     for program, *arguments in examples:
-        assert commands.main(Program(program), arguments, {}) == 0
+        assert commands.main(Program(program), arguments, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == 0
     assert len(asked) == len(examples) >= len(PAGES)

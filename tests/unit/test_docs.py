@@ -13,7 +13,14 @@ import pytest
 from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
 from toolkit_installer.cli.options.model import Kind
-from toolkit_installer.cli.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_CHECK, STATUS_JSON, UNLESS_INSTALLED
+from toolkit_installer.cli.options.table import (
+    DELETION_TIMEOUT,
+    DRIVER_TIMEOUT,
+    OPTIONS,
+    STATUS_CHECK,
+    STATUS_JSON,
+    UNLESS_INSTALLED,
+)
 from toolkit_installer.engines import registry
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.settings import EngineName, Program
@@ -130,7 +137,7 @@ def test_the_exit_codes_are_those_of_the_code_in_the_words_of_the_help() -> None
 
 # --- options ---
 
-EVERY = (*OPTIONS, STATUS_CHECK, STATUS_JSON, DRIVER_TIMEOUT, UNLESS_INSTALLED)
+EVERY = (*OPTIONS, STATUS_CHECK, STATUS_JSON, DRIVER_TIMEOUT, UNLESS_INSTALLED, DELETION_TIMEOUT)
 OF_DOCKER = {"--rm", "--detach", "--name", "--restart"}
 FLAGS = {flag for option in EVERY for flag in option.flags} | {"--help", "--help-all", "--version"} | OF_DOCKER
 VARIABLES = {variable for option in EVERY for variable in option.variables}

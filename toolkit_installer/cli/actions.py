@@ -1,4 +1,4 @@
-"""The commands: run, plan, uninstall, status, detect, wait-driver.
+"""The commands: run, plan, uninstall, status, detect, wait-driver, report, delete-daemonset.
 
 Each imports what it alone needs where it needs it: that is most of what a start costs.
 """
@@ -16,7 +16,7 @@ from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
-from toolkit_installer.settings import Settings
+from toolkit_installer.settings import DeletionSettings, Settings
 
 if TYPE_CHECKING:
     from toolkit_installer.lifecycle import wait
@@ -233,6 +233,20 @@ def report(settings: Settings, *, file: str, looking: Settings) -> int:
 
     signals.unblock()
     bundle.make(_opened(settings), settings, looking, file)
+    return ExitCode.DONE
+
+
+def delete_daemonset(_settings: Settings, *, deletion: DeletionSettings, seconds: float) -> int:
+    """Delete a DaemonSet, and wait until its pods are gone; return the exit code. Raises NotDeletedError."""
+    from toolkit_installer.kubernetes import deletion as deletions
+
+    try:
+        deletions.delete(deletion, seconds)
+    except Stopped as stopped:
+        log.get().info(
+            "Stopped before the DaemonSet was gone", key="stopped-deleting-daemonset", signal=stopped.number.name
+        )
+        return SIGNALLED + stopped.number
     return ExitCode.DONE
 
 

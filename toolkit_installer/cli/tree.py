@@ -15,6 +15,7 @@ from toolkit_installer.cli.options.model import Kind, Option
 from toolkit_installer.cli.options.resolve import Sources
 from toolkit_installer.cli.options.table import (
     BY_NAME,
+    DELETION_TIMEOUT,
     DRIVER_TIMEOUT,
     OPTIONS,
     STATUS_CHECK,
@@ -76,7 +77,7 @@ class _Command(_OwnHelp):
         return super().get_params(ctx)
 
     def _argument(self) -> click.Argument:
-        """Return what the command takes beside options: the file to write, or where to install."""
+        """Return what the command takes beside options: what it needs, or where to install."""
         if self._page.argument is not None:
             return click.Argument([self._page.argument.lower()], metavar=self._page.argument)
         destination = build.destination_name(self._program)
@@ -273,6 +274,7 @@ _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
     "status": {"as_json": STATUS_JSON, "check": STATUS_CHECK},
     "detect": {"as_json": STATUS_JSON},
     "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},
+    "delete-daemonset": {"seconds": DELETION_TIMEOUT},
 }
 """What single commands take beside the settings: parameters of their functions in `actions`, and options."""
 
@@ -282,17 +284,19 @@ def _job(name: str, program: Program, environment: Mapping[str, str]) -> _Job:
 
     def job(values: _Values) -> int:
         options = _OWN_OPTIONS.get(name, {})
-        argument = cli_help.COMMANDS[name].argument or ""
+        argument = (cli_help.COMMANDS[name].argument or "").lower()
         sources = Sources(values, environment, program)
         own: dict[str, object] = {parameter: sources.answer(option).value for parameter, option in options.items()}
-        beside = {argument.lower(), *(option.name for option in options.values())}
+        beside = {argument, *(option.name for option in options.values())}
         given = {key: texts for key, texts in values.items() if key not in beside}
         installing = name in {"run", "plan"}
         looks = name in {"wait-driver", "status"}
         settings = build.build(given, environment, program, installing=installing, looking_for_driver=looks)
-        if argument:
+        if name == "report":
             looking = build.build(given, environment, program, installing=False, looking_for_driver=True)
-            own |= {argument.lower(): values[argument.lower()][0], "looking": looking}
+            own |= {argument: values[argument][0], "looking": looking}
+        if name == "delete-daemonset":
+            own["deletion"] = build.deletion(values[argument][0], given, environment, program)
         # late: --help and a mistyped flag need none of what these bring along
         from toolkit_installer import log  # noqa: PLC0415
 

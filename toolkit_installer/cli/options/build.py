@@ -18,6 +18,7 @@ from toolkit_installer.settings import (
     Cleanup,
     ClusterSettings,
     ConfigMode,
+    DeletionSettings,
     EngineName,
     EngineSettings,
     LogFormat,
@@ -29,6 +30,8 @@ from toolkit_installer.settings import (
 
 DESTINATION = "destination"
 """The positional argument's key among the values."""
+DAEMON_SET = "NAME"
+"""What the argument of `delete-daemonset` is called."""
 
 
 def build(
@@ -73,6 +76,24 @@ def build(
         metrics_address=values_of.address(address) if (address := answers.text_or_none("metrics_address")) else None,
         keep_toolkit=_keep_toolkit(answers, values),
         engine_of=tuple((name, other) for name, other in each if other != engine),
+    )
+
+
+def deletion(
+    name: str, values: Mapping[str, Sequence[str]], environment: Mapping[str, str], program: Program
+) -> DeletionSettings:
+    """Return which DaemonSet is to be deleted, and where. Raises UsageError for a bad name, and outside of a pod."""
+    answers = Sources(values, environment, program).answers(None, None)
+    if not answers.given("api_host"):
+        raise UsageError(
+            f"{BY_NAME['api_host'].variables[0]} is not set: this asks the Kubernetes API server as a pod does",
+            hint=f"outside a pod: kubectl delete daemonset {name} --cascade=foreground",
+        )
+    return answers.settings(
+        DeletionSettings,
+        daemon_set=str(answer_of(BY_NAME["daemon_set"], (name,), DAEMON_SET).value),
+        host=answers.text("api_host"),
+        port=answers.by_name["api_port"].value,
     )
 
 

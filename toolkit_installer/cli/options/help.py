@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from toolkit_installer.cli.options.model import Group, Kind, Option
-from toolkit_installer.cli.options.table import DRIVER_TIMEOUT, OPTIONS, STATUS_CHECK, STATUS_JSON, UNLESS_INSTALLED
+from toolkit_installer.cli.options.table import (
+    DELETION_TIMEOUT,
+    DRIVER_TIMEOUT,
+    OPTIONS,
+    STATUS_CHECK,
+    STATUS_JSON,
+    UNLESS_INSTALLED,
+)
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.settings import Program
 
@@ -25,6 +32,7 @@ EXIT_CODES: Mapping[ExitCode, str] = types.MappingProxyType(
         ExitCode.ENGINE_DOWN: "the engine did not come back",
         ExitCode.PAYLOAD_INCOMPLETE: "the toolkit in the image is incomplete",
         ExitCode.DRIVER_NOT_READY: "the driver did not become ready in time",
+        ExitCode.NOT_DELETED: "the DaemonSet could not be deleted, or was not gone in time",
     }
 )
 
@@ -156,6 +164,14 @@ WAIT_DRIVER = _short_page(
         "toolkit-installer wait-driver --timeout 600",
     ),
 )
+DELETE_DAEMONSET = _short_page(
+    about="Delete the DaemonSet NAME, and wait until its pods have given their nodes back and are gone. For a pod in "
+    "the same namespace that runs before all else is uninstalled: what the pods need, such as their permissions, has "
+    "to stay that long. Ends with 0 where there is no such DaemonSet; looks at no node, and changes none itself.",
+    argument="NAME",
+    options=(DELETION_TIMEOUT, *_of(frozenset({"service_account", "log_format", "debug"}))),
+    examples=("toolkit-installer delete-daemonset toolkit-installer --timeout 570",),
+)
 OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
     {
         program: Page(
@@ -180,6 +196,7 @@ COMMANDS: Mapping[str, Page] = types.MappingProxyType(
         "detect": DETECT,
         "report": REPORT,
         "wait-driver": WAIT_DRIVER,
+        "delete-daemonset": DELETE_DAEMONSET,
     }
 )
 

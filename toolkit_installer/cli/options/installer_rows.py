@@ -217,3 +217,11 @@ STATUS_CHECK = _job(
     "check", Kind.FLAG, no_variable=True, help="Exit with 0 for OK, 1 for DEGRADED, 2 for BROKEN: for monitoring."
 )
 """The one option that only `status` has."""
+DELETION_TIMEOUT = _cluster(
+    "timeout",
+    Kind.SECONDS,
+    variables=("DELETION_TIMEOUT",),
+    default="570",
+    help="How long the DaemonSet and its pods may take to be gone.",
+)
+"""How long `delete-daemonset` waits. No other command has it."""

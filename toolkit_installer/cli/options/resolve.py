@@ -13,6 +13,7 @@ from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import (
     ClusterSettings,
+    DeletionSettings,
     EngineName,
     EngineSettings,
     Program,
@@ -23,7 +24,9 @@ from toolkit_installer.settings import (
 
 _LONGEST_SHOWN = 120
 _T = typing.TypeVar("_T")
-_Settings = typing.TypeVar("_Settings", ClusterSettings, ReportSettings, ToolkitSettings, EngineSettings, Settings)
+_Settings = typing.TypeVar(
+    "_Settings", ClusterSettings, DeletionSettings, ReportSettings, ToolkitSettings, EngineSettings, Settings
+)
 
 
 class Answer(msgspec.Struct, frozen=True):
