@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster.rollout import DAEMON_SET, NAME, NAMESPACE, RealCluster
+from tests.e2e.cluster import node_states
+from tests.e2e.cluster.node_states import SERVING, watching
+from tests.e2e.cluster.rollout import NAME, NAMESPACE, RealCluster, wait_until
+from tests.support import chart
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.chart import CHART
@@ -16,7 +19,8 @@ from tests.support.engines.daemons import PATH
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
 AT_ONCE = ("--set", "updateStrategy.rollingUpdate.maxUnavailable=100%", "--set", "minReadySeconds=0")
-_SECONDS = 120
+_SECONDS = 360
+"""More than the five minutes that Helm itself waits."""
 
 
 @pytest.fixture
@@ -52,9 +56,15 @@ def test_a_release_comes_changes_goes_back_and_goes_and_reloads_no_engine_that_i
 ) -> None:
     cluster.wait_until_no_namespace()
     node = next(iter(cluster.nodes))
-    notes = helm("install", NAME, CHART, *AT_ONCE, "--set", f"test.node={node}")
-    assert "delete daemonset toolkit-installer --cascade=foreground" in notes
-    cluster.wait_until_ready()
+    before = {name: node_states.of(cluster.plane, name) for name in cluster.nodes}
+    with watching(cluster.plane) as watch:
+        told = ("--values", chart.values_of("startup-taint"))
+        notes = helm("install", NAME, CHART, *AT_ONCE, *told, "--set", f"test.node={node}")
+        assert f"helm uninstall {NAME} -n kube-system" in notes
+        cluster.wait_until_ready()
+        wait_until(lambda: all(watch.of(name)[-1] == SERVING for name in cluster.nodes), "no node is tainted any more")
+        for name in cluster.nodes:
+            watch.assert_tainted_until_ready(name)
     cluster.assert_configured(reloads=1)
     assert "Phase:          Succeeded" in helm("test", NAME)
 
@@ -69,9 +79,9 @@ def test_a_release_comes_changes_goes_back_and_goes_and_reloads_no_engine_that_i
     cluster.wait_until_ready()
     cluster.assert_configured(reloads=1)
 
-    cluster.command("delete", DAEMON_SET, "--cascade=foreground", "--wait=false")
-    cluster.wait_until_no_pods()
     helm("uninstall", NAME)
+    assert cluster.pods() == {}, "Helm went on before the pods had given their nodes back"
+    assert {name: node_states.of(cluster.plane, name) for name in cluster.nodes} == before
     cluster.wait_until_no_namespace()
     cluster.assert_as_before(reloads=2)
     cluster.assert_undisturbed()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.cluster import account_tokens, node_states
 from tests.e2e.cluster.control_plane import ADDRESS
-from tests.e2e.cluster.node_states import Watch, watching
+from tests.e2e.cluster.node_states import INSTALLING, SERVING, Watch, watching
 from tests.e2e.cluster.objects import all_at_once, workload
 from tests.e2e.cluster.rollout import GPU, NAME, NAMESPACE, RealCluster, wait_until
 from tests.support import manifests
@@ -35,7 +35,6 @@ except urllib.error.HTTPError as error:
 """
 """What kubectl does not do: it gets an object before it patches its status, which the pods may not."""
 PORT = 9479
-INSTALLING, SERVING = ("tainted", "Installing"), ("", "Serving")
 
 
 def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in_the_end(
@@ -51,9 +50,7 @@ def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in
         cluster.wait_until_ready()
         cluster.wait_until_running(GPU)
         for name in cluster.nodes:
-            states = watch.of(name)
-            assert states.index(INSTALLING) < states.index(SERVING), states
-            assert ("", "Installing") not in states[states.index(INSTALLING) :], "it was untainted before it was ready"
+            watch.assert_tainted_until_ready(name)
     cluster.assert_configured(reloads=1)
     told = cluster.plane.get("/api/v1/namespaces/default/events")
     # cri-dockerd asks docker for its runtimes once a minute, and may not know of one that docker serves

@@ -16,7 +16,10 @@ from tests.support.chart import CHART, ChartError, leaves
 from tests.support.manifests import Object
 from toolkit_installer import __version__
 from toolkit_installer.cli.options import build
-from toolkit_installer.settings import Cleanup, Program, Settings
+from toolkit_installer.cli.options.help import COMMANDS
+from toolkit_installer.cli.options.resolve import Sources
+from toolkit_installer.cli.options.table import DELETION_TIMEOUT
+from toolkit_installer.settings import Cleanup, DeletionSettings, Program, Settings
 
 pytestmark = pytest.mark.usefixtures("kustomize", "helm")
 TEMPLATE = "DaemonSet/toolkit-installer/spec/template/spec"
@@ -145,11 +148,12 @@ def test_what_is_installed_alone_can_be_told_all_the_same() -> None:
 
 
 def test_another_namespace_is_named_wherever_one_is() -> None:
-    found = chart.rendered(
+    arguments = (
         *("--set", "namespace.name=elsewhere", "--values", chart.values_of("startup-taint")),
         *("--set", "openshift.enabled=true"),
     )
-    text = yaml.safe_dump_all(found)
+    text = yaml.safe_dump_all(chart.rendered(*arguments))
+    found = chart.installed(*arguments)
     assert "namespace: toolkit-installer" not in text
     assert "system:serviceaccount:elsewhere:toolkit-installer" in text
     assert manifests.may_get(found, "/api/v1/namespaces/elsewhere")
@@ -189,11 +193,16 @@ def test_the_next_commands_name_the_release_and_the_namespace(tmp_path: Path) ->
     said = notes(tmp_path, "--set", "namespace.name=gpus")
     assert "kubectl -n gpus get pods" in said
     assert "runtimeClassName: nvidia" in said
-    orders = [
-        said.index("kubectl -n gpus delete daemonset toolkit-installer --cascade=foreground"),
-        said.index("helm uninstall mine -n kube-system"),
-    ]
-    assert orders == sorted(orders)
+    assert "helm uninstall mine -n kube-system --wait --timeout 10m" in said
+    assert "delete daemonset" not in said
+
+
+@pytest.mark.parametrize("value", ["uninstallHook.enabled=false", "installOnly=true"])
+def test_who_has_no_hook_is_told_what_to_do_in_its_place(tmp_path: Path, value: str) -> None:
+    said = notes(tmp_path, "--set", "namespace.name=gpus", "--set", value)
+    deleting = "kubectl -n gpus delete daemonset toolkit-installer --cascade=foreground"
+    assert (deleting in said) is (value == "uninstallHook.enabled=false")
+    assert said.rindex("helm uninstall mine -n kube-system") > said.find(deleting)
 
 
 def test_a_release_without_runtime_classes_names_none(tmp_path: Path) -> None:
@@ -243,6 +252,108 @@ def test_the_pod_that_needs_a_gpu_asks_for_what_nvidia_smi_needs() -> None:
     assert manifests.environment(gpu["containers"][0]) == wanted
     with pytest.raises(ChartError, match=r"test\.gpuPod\.image is needed"):
         chart.rendered("--set", "test.gpuPod.enabled=true")
+
+
+# --- what helm uninstall begins with ---
+
+
+def uninstalling(*values: str) -> dict[str, Object]:
+    """Return what Helm makes before it uninstalls, by its kind."""
+    found = chart.rendered(*(word for value in values for word in ("--set-json", value)))
+    hooked = [each for each in found if each["metadata"].get("annotations", {}).get("helm.sh/hook") == "pre-delete"]
+    return {each["kind"]: each for each in hooked}
+
+
+def test_the_daemon_set_is_deleted_and_waited_for_before_what_its_pods_need_is() -> None:
+    found = uninstalling()
+    (container,) = found["Job"]["spec"]["template"]["spec"]["containers"]
+    program, command, name = container["command"]
+    assert command in COMMANDS
+    daemon_set = manifests.one(installed(), "DaemonSet")["metadata"]
+    assert name == daemon_set["name"]
+    given = manifests.environment(container) | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert build.deletion(name, {}, given, Program(program)) == DeletionSettings(name, "10.0.0.1")
+    assert build.build({}, given, Program(program), installing=False)
+    seconds = Sources({}, given, Program(program)).answer(DELETION_TIMEOUT).value
+    assert isinstance(seconds, float)
+    job = found["Job"]["spec"]
+    assert seconds < job["activeDeadlineSeconds"] < 600, "the program, Kubernetes and Helm give up in this order"
+    assert seconds > manifests.pod()["terminationGracePeriodSeconds"], "a pod may take so long"
+
+
+def test_its_permissions_are_there_first_and_are_no_more_than_it_needs() -> None:
+    found = uninstalling()
+    weights = {kind: int(each["metadata"]["annotations"]["helm.sh/hook-weight"]) for kind, each in found.items()}
+    assert sorted(weights, key=lambda kind: weights[kind]) == ["ServiceAccount", "Role", "RoleBinding", "Job"]
+    assert found["Role"]["rules"] == [
+        {
+            "apiGroups": ["apps"],
+            "resources": ["daemonsets"],
+            "resourceNames": ["toolkit-installer"],
+            "verbs": ["get", "delete"],
+        }
+    ]
+    account = found["ServiceAccount"]["metadata"]["name"]
+    namespace = manifests.one(installed(), "DaemonSet")["metadata"]["namespace"]
+    assert found["RoleBinding"]["roleRef"]["name"] == found["Role"]["metadata"]["name"]
+    assert found["RoleBinding"]["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": namespace}]
+    assert found["Job"]["spec"]["template"]["spec"]["serviceAccountName"] == account
+    assert {each["metadata"]["namespace"] for each in found.values()} == {namespace}
+
+
+def test_what_it_leaves_where_it_fails_is_the_job_whose_log_says_why() -> None:
+    for kind, each in uninstalling().items():
+        policies = each["metadata"]["annotations"]["helm.sh/hook-delete-policy"].split(",")
+        assert policies == ["before-hook-creation", "hook-succeeded"], kind
+    job = uninstalling()["Job"]
+    assert job["metadata"]["annotations"]["helm.sh/hook-output-log-policy"] == "hook-failed"
+    assert job["spec"]["ttlSecondsAfterFinished"] >= 3600
+
+
+@pytest.mark.parametrize("openshift", [False, True])
+def test_its_pod_is_let_in_where_pods_have_no_privileges_at_all(*, openshift: bool) -> None:
+    """Pod Security Standards, "Restricted"; on OpenShift restricted-v2, which refuses users of the pod's own choice."""
+    spec = uninstalling(f"openshift.enabled={str(openshift).lower()}")["Job"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert ("runAsUser" in spec["securityContext"]) is not openshift
+    assert "seLinuxOptions" not in spec["securityContext"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostPID", "hostNetwork", "hostIPC", "volumes", "priorityClassName"} & spec.keys()
+    assert "volumeMounts" not in container
+
+
+def test_its_pod_is_none_of_the_daemon_sets_and_finds_a_node_wherever_those_do() -> None:
+    values = (
+        'image={"pullPolicy": "Never"}',
+        'imagePullSecrets=[{"name": "x"}]',
+        'tolerations=[{"key": "a", "operator": "Exists"}]',
+        'nodeSelector={"gpus": "many"}',
+        'gpuLabels={"enabled": true}',
+    )
+    daemon_set = manifests.one(installed(*values), "DaemonSet")["spec"]
+    template = uninstalling(*values)["Job"]["spec"]["template"]
+    assert not daemon_set["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    theirs, ours = daemon_set["template"]["spec"], template["spec"]
+    assert ours["imagePullSecrets"] == theirs["imagePullSecrets"]
+    image = ("image", "imagePullPolicy")
+    assert [ours["containers"][0][key] for key in image] == [theirs["containers"][0][key] for key in image]
+    away, unreachable, *others = ours["tolerations"]
+    assert others == theirs["tolerations"]
+    assert away["tolerationSeconds"] == unreachable["tolerationSeconds"] < 60, "a node that is away keeps it for long"
+    assert ours["nodeSelector"] == {"kubernetes.io/os": "linux"}, "nodes with a GPU may be gone already"
+    assert "affinity" not in ours
+
+
+@pytest.mark.parametrize("value", ["uninstallHook.enabled=false", "installOnly=true"])
+def test_there_is_none_where_it_is_not_wanted_or_the_pods_ask_nobody(value: str) -> None:
+    assert uninstalling(value) == {}
+    assert uninstalling("installOnly=true", TELLING)
 
 
 def test_the_chart_is_packaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,10 @@ MAIN, WAIT = f"{POD}/containers/toolkit-installer", f"{POD}/initContainers/wait-
 HOOK = "Pod/toolkit-installer-status/spec"
 STATUS = f"{HOOK}/containers/status"
 GPU = "Pod/toolkit-installer-gpu"
+UNINSTALL = "(ServiceAccount|Role|RoleBinding|Job)/toolkit-installer-uninstall"
+JOB = "Job/toolkit-installer-uninstall/spec"
+JOB_POD = f"{JOB}/template/spec"
+DELETER = f"{JOB_POD}/containers/delete-daemonset"
 TOLD = 'nodeStatus={"enabled": true}'
 TAINTED = 'startupTaint={"enabled": true}'
 SERVED = 'metrics={"enabled": true}'
@@ -67,11 +71,11 @@ def variable(name: str, *containers: str) -> str:
 
 ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     # each value: what to give, as JSON; where that may change something; other values that it needs for that
-    "image.repository": ('"r.example/x"', f"({MAIN}|{WAIT}|{STATUS})/image"),
-    "image.tag": ('"1"', f"({MAIN}|{WAIT}|{STATUS})/image"),
-    "image.digest": (f'"sha256:{"a" * 64}"', f"({MAIN}|{WAIT}|{STATUS})/image"),
-    "image.pullPolicy": ('"Always"', f"({MAIN}|{WAIT}|{STATUS})/imagePullPolicy"),
-    "imagePullSecrets": ('[{"name": "x"}]', f"({POD}|{HOOK})/imagePullSecrets/x/name"),
+    "image.repository": ('"r.example/x"', f"({MAIN}|{WAIT}|{STATUS}|{DELETER})/image"),
+    "image.tag": ('"1"', f"({MAIN}|{WAIT}|{STATUS}|{DELETER})/image"),
+    "image.digest": (f'"sha256:{"a" * 64}"', f"({MAIN}|{WAIT}|{STATUS}|{DELETER})/image"),
+    "image.pullPolicy": ('"Always"', f"({MAIN}|{WAIT}|{STATUS}|{DELETER})/imagePullPolicy"),
+    "imagePullSecrets": ('[{"name": "x"}]', f"({POD}|{HOOK}|{JOB_POD})/imagePullSecrets/x/name"),
     "namespace.name": ('"x"', "Namespace/.*|.*/namespace|Role/toolkit-installer/rules/1/resourceNames/0"),
     "namespace.create": ("false", "Namespace/toolkit-installer/.*"),
     "runtime": ('"docker,crio"', variable("RUNTIME")),
@@ -85,12 +89,12 @@ ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     "installDir": ('"/x"', variable("TOOLKIT_INSTALL_DIR", MAIN, WAIT, STATUS)),
     "installOnly": (
         "true",
-        f"{MAIN}/env/(CLEANUP|NO_RUNTIME_CONFIG|DAEMONSET_NAME|NODE_NAME)/.*|{POD}/automount.*|{READING}/.*",
+        f"{MAIN}/env/(CLEANUP|NO_RUNTIME_CONFIG|DAEMONSET_NAME|NODE_NAME)/.*|{POD}/automount.*|({READING}|{UNINSTALL})/.*",
     ),
     "cdiEnabled": ("true", variable("(CDI_ENABLED|WAIT_FOR_DRIVER)")),
     "enableCdiInRuntime": ("true", variable("RUNTIME_ENABLE_CDI")),
-    "logFormat": ('"json"', variable("LOG_FORMAT")),
-    "debug": ("true", variable("TOOLKIT_DEBUG")),
+    "logFormat": ('"json"', variable("LOG_FORMAT", MAIN, DELETER)),
+    "debug": ("true", variable("TOOLKIT_DEBUG", MAIN, DELETER)),
     "extraEnv": ('[{"name": "RELOAD_TIMEOUT", "value": "9"}]', variable("RELOAD_TIMEOUT")),
     "nodeStatus.enabled": ("true", f"{MAIN}/env/NODE_(CONDITION|LABELS|EVENTS)/.*|({RIGHTS}|{EVENTS}|{POLICY})/.*"),
     "nodeStatus.condition": ('"a.b/ContainerToolkitReady"', variable("NODE_CONDITION"), TOLD),
@@ -116,22 +120,25 @@ ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     "gpuLabels.value": ('"x"', rf"{SELECTED}/nvidia\.com/gpu\.present", LABELLED),
     "nodeSelector": ('{"x": "y"}', f"({POD}|{HOOK})/nodeSelector/x"),
     "affinity": ("null", f"({POD}|{HOOK})/affinity/.*"),
-    "tolerations": ("[]", f"({POD}|{HOOK})/tolerations/.*"),
+    "tolerations": ("[]", f"({POD}|{HOOK}|{JOB_POD})/tolerations/.*"),
     "priorityClassName": ('"x"', f"{POD}/priorityClassName"),
     "updateStrategy.type": ('"OnDelete"', f"{SPEC}/updateStrategy/(type|rollingUpdate/maxUnavailable)"),
     "updateStrategy.rollingUpdate.maxUnavailable": ("3", f"{SPEC}/updateStrategy/rollingUpdate/maxUnavailable"),
     "minReadySeconds": ("0", f"{SPEC}/minReadySeconds"),
     "terminationGracePeriodSeconds": ("9", f"{POD}/terminationGracePeriodSeconds"),
     "startupProbe.failureThreshold": ("9", f"{MAIN}/startupProbe/failureThreshold"),
-    "resources": ('{"limits": {"cpu": 1}}', f"({MAIN}|{WAIT}|{STATUS})/resources/limits/cpu"),
+    "resources": ('{"limits": {"cpu": 1}}', f"({MAIN}|{WAIT}|{STATUS}|{DELETER})/resources/limits/cpu"),
     "podAnnotations": (
         '{"a": "b", "kubectl.kubernetes.io/default-container": "c"}',
-        f"{SPEC}/template/metadata/annotations/.*",
+        f"({SPEC}|{JOB})/template/metadata/annotations/.*",
     ),
     "openshift.enabled": (
         "true",
-        rf"({POD}|{HOOK})/securityContext/.*|{PRIVILEGED}/.*|Namespace/.*/(security\.)?openshift\.io/.*",
+        rf"({POD}|{HOOK}|{JOB_POD})/securityContext/.*|{PRIVILEGED}/.*|Namespace/.*/(security\.)?openshift\.io/.*",
     ),
+    "uninstallHook.enabled": ("false", f"{UNINSTALL}/.*"),
+    "uninstallHook.timeoutSeconds": ("9", f"{JOB}/activeDeadlineSeconds|{variable('DELETION_TIMEOUT', DELETER)}"),
+    "uninstallHook.nodeSelector": ('{"x": "y"}', f"{JOB_POD}/nodeSelector/x"),
     "test.node": ('"x"', f"{HOOK}/nodeName"),
     "test.gpuPod.enabled": ("true", f"{GPU}/.*", 'test={"gpuPod": {"image": "x"}}'),
     "test.gpuPod.image": (
@@ -166,7 +173,7 @@ def test_the_digest_goes_before_the_tag() -> None:
     digest = f"sha256:{'a' * 64}"
     found = changes(f'image={{"repository": "r.example/x", "tag": "1", "digest": "{digest}"}}')
     assert set(found.values()) == {f"r.example/x@{digest}"}
-    assert {place.rpartition("/")[0] for place in found} == {MAIN, WAIT, STATUS}
+    assert {place.rpartition("/")[0] for place in found} == {MAIN, WAIT, STATUS, DELETER}
 
 
 def test_every_value_is_described_and_commented_in_whole_sentences() -> None:

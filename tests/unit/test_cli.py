@@ -144,7 +144,7 @@ def test_a_daemon_set_is_deleted_by_its_name_where_the_pod_finds_the_api_server(
 
 def test_a_daemon_set_may_take_a_little_less_than_ten_minutes(actions: Actions) -> None:
     assert start(OURS, "delete-daemonset", "a", KUBERNETES_SERVICE_HOST="::1") == 0
-    assert actions.seconds == 570
+    assert actions.seconds == 540
     assert actions.deletion == DeletionSettings("a", "::1")
     assert start(OURS, "delete-daemonset", "a", KUBERNETES_SERVICE_HOST="::1", DELETION_TIMEOUT="9") == 0
     assert actions.seconds == 9

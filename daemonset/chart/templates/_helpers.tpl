@@ -49,6 +49,14 @@ subjects:
     namespace: {{ .Values.namespace.name | quote }}
 {{- end }}
 
+{{- /* What makes an object one that Helm creates before it uninstalls, in the order of the weights that are given. It is
+deleted where all of them did what they are for. Of a Job that failed the log has to stay: no hook-failed. */ -}}
+{{- define "toolkit-installer.preDelete" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
 {{- /* What OpenShift asks of a pod that sees the whole node. */ -}}
 {{- define "toolkit-installer.securityContext" -}}
 {{- if .Values.openshift.enabled }}

@@ -15,6 +15,8 @@ from toolkit_installer.settings import CONDITION
 KEY = "startup-taint.cluster-autoscaler.kubernetes.io/nvidia-toolkit"
 """Of the taint that daemonset/overlays/startup-taint puts on nodes."""
 
+INSTALLING, SERVING = ("tainted", "Installing"), ("", "Serving")
+"""States of a node, as a watch has them."""
 _GONE = 410
 """HTTP: the API server keeps the last changes alone; who asks since when about an older one lists anew."""
 _SECONDS = 5
@@ -50,6 +52,12 @@ class Watch:
         """Return the states of a node, each but once in a row."""
         states = [(taint, condition) for name, taint, condition in self._seen if name == node]
         return [each for before, each in zip([None, *states], states, strict=False) if each != before]
+
+    def assert_tainted_until_ready(self, node: str) -> None:
+        """Assert that a node that was installed on was tainted first, and until it was ready."""
+        states = self.of(node)
+        assert states.index(INSTALLING) < states.index(SERVING), states
+        assert ("", "Installing") not in states[states.index(INSTALLING) :], "it was untainted before it was ready"
 
     def end(self) -> None:
         """Have `read` return, within the seconds that one request may watch."""

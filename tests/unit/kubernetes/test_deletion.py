@@ -45,7 +45,7 @@ class Server:
         self.now = 0.0
         self.asked: list[str] = []
 
-    def delete(self, seconds: float = 570.0) -> None:
+    def delete(self, seconds: float = 540.0) -> None:
         with (
             mock.patch.object(deletion, "ApiServer", return_value=self),
             mock.patch.object(deletion, "time", self),
@@ -81,7 +81,7 @@ class Server:
         self.now += seconds
 
 
-def failure(server: Server, seconds: float = 570.0) -> NotDeletedError:
+def failure(server: Server, seconds: float = 540.0) -> NotDeletedError:
     with pytest.raises(NotDeletedError) as caught:
         server.delete(seconds)
     assert caught.value.exit_code is ExitCode.NOT_DELETED

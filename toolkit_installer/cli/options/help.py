@@ -170,7 +170,7 @@ DELETE_DAEMONSET = _short_page(
     "to stay that long. Ends with 0 where there is no such DaemonSet; looks at no node, and changes none itself.",
     argument="NAME",
     options=(DELETION_TIMEOUT, *_of(frozenset({"service_account", "log_format", "debug"}))),
-    examples=("toolkit-installer delete-daemonset toolkit-installer --timeout 570",),
+    examples=("toolkit-installer delete-daemonset toolkit-installer --timeout 540",),
 )
 OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
     {

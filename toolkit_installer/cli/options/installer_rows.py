@@ -221,7 +221,7 @@ DELETION_TIMEOUT = _cluster(
     "timeout",
     Kind.SECONDS,
     variables=("DELETION_TIMEOUT",),
-    default="570",
+    default="540",
     help="How long the DaemonSet and its pods may take to be gone.",
 )
 """How long `delete-daemonset` waits. No other command has it."""
