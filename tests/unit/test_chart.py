@@ -79,6 +79,7 @@ def test_the_program_understands_what_the_values_say() -> None:
         "debug=true",
         "setAsDefault=true",
         'runtimeName="gpu"',
+        "runtimeClasses=[]",
         "cdiEnabled=true",
         "enableCdiInRuntime=true",
         'driverRoot="/run/d"',

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import chart
+from tests.support import chart, manifests
 from tests.support.chart import CHART, ChartError, changes
 from toolkit_installer.cli.options.model import engine_of
 from toolkit_installer.cli.options.table import OPTIONS
+from toolkit_installer.kubernetes import scheduling
 
 pytestmark = pytest.mark.usefixtures("kustomize", "helm")
 TEXT = (CHART / "values.yaml").read_text()
@@ -55,6 +56,7 @@ DELETER = f"{JOB_POD}/containers/delete-daemonset"
 TOLD = 'nodeStatus={"enabled": true}'
 TAINTED = 'startupTaint={"enabled": true}'
 SERVED = 'metrics={"enabled": true}'
+RENAMED = 'runtimeClasses=[{"name": "nvidia", "handler": "x"}]'
 LABELLED = 'gpuLabels={"enabled": true}'
 RIGHTS = "(ClusterRole|ClusterRoleBinding)/toolkit-installer-node-status"
 READING = "(Cluster)?Role(Binding)?/toolkit-installer"
@@ -82,7 +84,7 @@ ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     "driverRoot": ('"/x"', variable("NVIDIA_DRIVER_ROOT", MAIN, WAIT)),
     "withoutGpu": ('"install"', variable("WITHOUT_GPU", MAIN, WAIT)),
     "setAsDefault": ("true", variable("NVIDIA_RUNTIME_SET_AS_DEFAULT")),
-    "runtimeName": ('"x"', variable("NVIDIA_RUNTIME_NAME")),
+    "runtimeName": ('"x"', variable("NVIDIA_RUNTIME_NAME"), RENAMED),
     "cleanup": ('"never"', variable("CLEANUP")),
     "onDrift": ('"repair"', variable("ON_DRIFT")),
     "restartMode": ('"none"', variable("RUNTIME_RESTART_MODE")),
@@ -237,6 +239,34 @@ def test_what_may_be_chosen_is_what_the_program_knows() -> None:
         ('runtime="podman"', "at '/runtime': 'podman' does not match"),
         ('image={"digest": "sha256:1"}', "at '/image/digest': 'sha256:1' does not match"),
         ('image={"repository": "x@sha256:1"}', "at '/image/repository': 'x@sha256:1' does not match"),
+        ('image={"repository": "r//x"}', "at '/image/repository': 'r//x' does not match"),
+        ('image={"repository": "r/x:1.0"}', 'image.repository: r/x:1.0 has a tag: give r/x, and "1.0" as image.tag'),
+        ('imagePullSecrets=[{"name": ""}]', "at '/imagePullSecrets/0/name': minLength: got 0, want 1"),
+        ('imagePullSecrets=[{"name": "A"}]', "at '/imagePullSecrets/0/name': 'A' does not match"),
+        ("resources.limits.cpu=-1", "at '/resources/limits/cpu': minimum: got -1, want 0"),
+        ("resources.requests.memory=-0.5", "at '/resources/requests/memory': minimum: got -0.5, want 0"),
+        ('resources.limits.memory="-1Gi"', "at '/resources/limits/memory': '-1Gi' does not match"),
+        ("metrics=null", "at '': missing property 'metrics'"),
+        ("startupProbe=null", "at '': missing property 'startupProbe'"),
+        ("cleanup=null", "at '': missing property 'cleanup'"),
+        ("test.gpuPod=null", "at '/test': missing property 'gpuPod'"),
+        ('test={"node": "GPU 1"}', 'test.node: "GPU 1" is no name of a node: kubectl get nodes lists them'),
+        (
+            'tolerations=[{"key": "a", "operator": "Exists", "value": "b"}]',
+            "tolerations: the operator Exists compares nothing: leave the value b out, or give the operator Equal",
+        ),
+        (
+            'extraEnv=[{"name": "A", "value": "b", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]',
+            "extraEnv: A has both value and valueFrom: leave one of them out",
+        ),
+        (
+            'runtimeClasses=[{"name": "a", "handler": "nvidia"}, {"name": "a", "handler": "nvidia-cdi"}]',
+            "runtimeClasses: a is there twice",
+        ),
+        (
+            'runtimeName="gpu"',
+            "runtimeClasses: nvidia has the handler nvidia, which no engine gets: runtimeName says gpu, so say that",
+        ),
         ('startupTaint={"taint": "a:Never"}', "at '/startupTaint/taint': 'a:Never' does not match"),
         ('startupTaint={"taint": "a/b/c:NoSchedule"}', "at '/startupTaint/taint': 'a/b/c:NoSchedule' does not match"),
         ('nodeStatus={"condition": "a.b/Ready"}', "at '/nodeStatus/condition': 'a.b/Ready' does not match"),
@@ -274,6 +304,65 @@ def test_values_that_contradict_each_other_are_refused(values: tuple[str, ...], 
     with pytest.raises(ChartError) as caught:
         chart.rendered(*(word for value in values for word in ("--set-json", value)))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "taint, tolerations, tolerated",
+    [
+        ("a/b=c:NoSchedule", '[{"operator": "Exists"}]', True),
+        ("a/b=c:NoExecute", '[{"operator": "Exists", "effect": "NoSchedule"}]', False),
+        ("a/b=c:NoSchedule", '[{"operator": "Exists", "effect": "NoSchedule"}]', True),
+        ("a/b=c:NoExecute", '[{"key": "a/b", "operator": "Exists", "effect": "NoExecute"}]', True),
+        ("a/b=c:NoExecute", '[{"key": "a/b", "operator": "Exists", "tolerationSeconds": 9}]', False),
+        ("a/b=c:NoSchedule", '[{"key": "a/b", "value": "c"}]', True),
+        ("a/b=c:NoSchedule", '[{"key": "a/b", "operator": "Equal", "value": "d"}]', False),
+        ("a/b:NoSchedule", '[{"key": "a/b"}, {"key": "c", "operator": "Exists"}]', True),
+        ("a/b=:NoSchedule", '[{"key": "a/b"}]', True),
+        ("a/b=c:NoSchedule", '[{"key": "b", "operator": "Exists"}]', False),
+        ("a/b=c:NoSchedule", "[]", False),
+    ],
+)
+def test_a_startup_taint_that_keeps_the_pods_away_is_refused(taint: str, tolerations: str, *, tolerated: bool) -> None:
+    """As the program itself sees it, which puts no such taint on a node."""
+    given = ("--set-json", f'startupTaint={{"enabled": true, "taint": "{taint}"}}')
+    if tolerated:
+        found = manifests.one(chart.rendered(*given, "--set-json", f"tolerations={tolerations}"), "DaemonSet")
+    else:
+        words = (
+            r"startupTaint\.taint: a/b\S* would keep the pods away themselves: add \{key: a/b, operator: Exists\} to"
+        )
+        with pytest.raises(ChartError, match=words):
+            chart.rendered(*given, "--set-json", f"tolerations={tolerations}")
+        found = {"spec": {"template": {"spec": {"tolerations": json.loads(tolerations)}}}}
+    key, value, effect = re.fullmatch("([^=:]+)=?([^:]*):(.+)", taint).groups()  # type: ignore[union-attr]  # it does
+    assert scheduling.tolerates(found, {"key": key, "value": value, "effect": effect}) is tolerated
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ('image={"repository": "localhost:5000/team/x"}',),
+        ('runtimeName="gpu"', 'runtimeClasses=[{"name": "nvidia", "handler": "gpu"}]'),
+        ('runtimeName="gpu"', "installOnly=true"),  # the nodes' image says which handlers there are
+        ('test={"node": "ip-10-0-0-1.eu.compute.internal"}',),
+        ("resources.limits=null",),
+        ("tolerations=null", "runtimeClasses=null", "extraEnv=null", "imagePullSecrets=null", "priorityClassName=null"),
+    ],
+    ids=str,
+)
+def test_what_looks_odd_and_makes_sense_is_taken(values: tuple[str, ...]) -> None:
+    for each in chart.rendered(*(word for value in values for word in ("--set-json", value))):
+        assert list(manifests.problems(each, manifests.minors()[-1:])) == []
+
+
+def test_only_values_that_may_be_left_out_may_be_null() -> None:
+    """Helm takes a value away whose new one is null: most templates would make something else of that."""
+    may = {"affinity", "priorityClassName", "resources", "tolerations"}
+    may |= {"extraEnv", "global", "imagePullSecrets", "runtimeClasses"}
+    for path, entry in schemas(SCHEMA, "values"):
+        whole = set(WHOLE) & set(path.split("."))
+        if "properties" in entry and not whole and "[]" not in path:
+            assert set(entry["properties"]) - set(entry["required"]) == (may if path == "values" else set()), path
 
 
 def test_an_older_cluster_is_told_of_the_policy_only_where_there_would_be_one() -> None:

@@ -96,6 +96,21 @@ TOOLKIT_INSTALL_DIR: installDir
 WITHOUT_GPU: withoutGpu
 {{- end }}
 
+{{- /* Whether the pods tolerate the startup taint for good, as Kubernetes compares the two. */ -}}
+{{- define "toolkit-installer.toleratesTaint" -}}
+{{- $taint := .Values.startupTaint.taint -}}
+{{- $key := regexFind "^[^=:]+" $taint -}}
+{{- $value := regexFind "=[^:]*" $taint | trimPrefix "=" -}}
+{{- $effect := regexFind "[^:]+$" $taint -}}
+{{- range .Values.tolerations -}}
+{{- $exists := eq (.operator | default "Equal") "Exists" -}}
+{{- $key_fits := or (eq (.key | default "") $key) (and $exists (not .key)) -}}
+{{- $value_fits := or $exists (eq (.value | default "") $value) -}}
+{{- $effect_fits := or (not .effect) (eq (.effect | default "") $effect) -}}
+{{- if and $key_fits $value_fits $effect_fits (not (hasKey . "tolerationSeconds")) }}yes{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* What no schema can say. Each message names the value. */ -}}
 {{- define "toolkit-installer.check" -}}
 {{- $variables := include "toolkit-installer.variables" . | fromYaml -}}
@@ -111,7 +126,35 @@ WITHOUT_GPU: withoutGpu
 {{- fail "extraEnv: WAIT_FOR_DRIVER is set already, because of cdiEnabled" -}}
 {{- end -}}
 {{- if has .name $seen }}{{ fail (printf "extraEnv: %s is there twice" .name) }}{{ end -}}
+{{- if and (hasKey . "value") .valueFrom -}}
+{{- fail (printf "extraEnv: %s has both value and valueFrom: leave one of them out" .name) -}}
+{{- end -}}
 {{- $seen = append $seen .name -}}
+{{- end -}}
+{{- with regexFind ":[^/]*$" .Values.image.repository -}}
+{{- $name := trimSuffix . $.Values.image.repository -}}
+{{- fail (printf "image.repository: %s has a tag: give %s, and %s as image.tag" $.Values.image.repository $name (trimPrefix ":" . | quote)) -}}
+{{- end -}}
+{{- $classes := list -}}
+{{- range .Values.runtimeClasses -}}
+{{- if has .name $classes }}{{ fail (printf "runtimeClasses: %s is there twice" .name) }}{{ end -}}
+{{- $classes = append $classes .name -}}
+{{- if and (eq .handler "nvidia") (ne $.Values.runtimeName "nvidia") (not $.Values.installOnly) -}}
+{{- fail (printf "runtimeClasses: %s has the handler nvidia, which no engine gets: runtimeName says %s, so say that there, too" .name $.Values.runtimeName) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.tolerations -}}
+{{- if and (eq (.operator | default "Equal") "Exists") .value -}}
+{{- fail (printf "tolerations: the operator Exists compares nothing: leave the value %s out, or give the operator Equal" .value) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.startupTaint.enabled (not (include "toolkit-installer.toleratesTaint" .)) -}}
+{{- fail (printf "startupTaint.taint: %s would keep the pods away themselves: add {key: %s, operator: Exists} to tolerations" .Values.startupTaint.taint (regexFind "^[^=:]+" .Values.startupTaint.taint)) -}}
+{{- end -}}
+{{- with .Values.test.node -}}
+{{- if not (regexMatch "^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$" .) -}}
+{{- fail (printf "test.node: %s is no name of a node: kubectl get nodes lists them" (quote .)) -}}
+{{- end -}}
 {{- end -}}
 {{- range tuple "podMonitor" "rules" "dashboard" -}}
 {{- if and (get $.Values.metrics .) (not $.Values.metrics.enabled) -}}
