@@ -20,6 +20,7 @@ from tests.support.api_server import (
     NODE,
     NODE_PATH,
     Server,
+    Written,
     serving,
 )
 from tests.support.fake_node import DAEMON_JSON, WAITING, FakeNode, Run
@@ -175,18 +176,34 @@ def test_a_taint_that_our_own_pods_do_not_tolerate_is_never_put_on_the_node(node
 def test_somebody_elses_change_of_the_node_is_kept_when_both_write_at_once(node: FakeNode, server: Server) -> None:
     other = {"key": "someone/else", "effect": "NoSchedule"}
 
-    def meddle(_: object) -> None:
-        found = server.cluster.objects[NODE_PATH]
-        if len(meddled) < 3:
-            meddled.append(None)
-            found["spec"]["taints"] = [*[each for each in found["spec"].get("taints", []) if each != other], other]
-            found["metadata"]["resourceVersion"] = f"1{len(meddled)}000"
+    def meddle(change: Written) -> None:
+        if change.path == NODE_PATH and meddled:
+            meddled.pop()
+            found = server.cluster.objects[NODE_PATH]
+            found["spec"]["taints"] = [*(each for each in found["spec"].get("taints") or [] if each != other), other]
+            found["metadata"]["resourceVersion"] = str(int(found["metadata"].get("resourceVersion") or 0) + 1)
 
-    meddled: list[None] = []
-    server.cluster.before_each = meddle
+    meddled = [None] * 3
+    server.cluster.before_change = meddle
     run = waiting(node, server, "--startup-taint", TAINT, "--retaint")
-    assert steps(server)[-1] == "taint"
+    assert server.cluster.codes == [409, 409, 409, 200, 200]  # it is put there, and taken away
     assert taints(server) == [other]
+    assert run.stop() == 0
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_look_that_fails_on_a_node_that_serves_leaves_what_the_cluster_was_told(
+    node: FakeNode, server: Server
+) -> None:
+    run = waiting(node, server, *ALL)
+    server.cluster.written.clear()
+    node.write(DAEMON_JSON, b'{"runtimes": [}', 0o600)
+    os.kill(run.pid, signal.SIGHUP)
+    run.wait_for("Could not converge")
+    run.wait_for(WAITING)
+    assert steps(server) == []
+    assert (condition(server)["reason"], taints(server)) == ("Serving", [])
+    assert "Refused" in {each["reason"] for each in events(server)}
     assert run.stop() == 0
 
 

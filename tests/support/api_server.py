@@ -99,6 +99,12 @@ class Cluster:
     """What happens right before each answer."""
 
     written: list[Written] = dataclasses.field(default_factory=list)
+    before_change: Callable[[Written], object] = bool
+    """What happens right before a change that is let through."""
+    codes: list[int] = dataclasses.field(default_factory=list)
+    """The HTTP statuses that the changes got which were let through."""
+    lost: list[str] = dataclasses.field(default_factory=list)
+    """The methods of the next changes that are made, and whose answer is lost."""
     refused: list[int] = dataclasses.field(default_factory=list)
     """HTTP statuses that the next changes get, in this order."""
     applied: set[str] = dataclasses.field(default_factory=set)
@@ -142,11 +148,20 @@ class Cluster:
             code = 403 if token in self.tokens else 401
             return code, json.dumps(status(code, "Forbidden", f'cannot {change.method.lower()} "{change.path}"'))
         self.written.append(change)
-        return self._made(change)
+        self.before_change(change)
+        made = self._made(change)
+        self.codes.append(made[0])
+        if change.method in self.lost:
+            self.lost.remove(change.method)
+            return 504, json.dumps(status(504, "Timeout", "the answer was lost"))
+        return made
 
     def _made(self, change: Written) -> tuple[int, str]:
         if change.method == "POST":
-            self.objects[f"{change.path}/{change.body['metadata']['name']}"] = change.body
+            path = f"{change.path}/{change.body['metadata']['name']}"
+            if path in self.objects:
+                return 409, json.dumps(status(409, "AlreadyExists", "it already exists"))
+            self.objects[path] = change.body
             return 201, json.dumps(change.body)
         path = change.path.removesuffix("/status")
         if path not in self.objects:

@@ -54,6 +54,8 @@ class Answer(msgspec.Struct, frozen=True):
     """Whose token it was asked with, None where the token does not say."""
     date: float | None = None
     """What the server's clock said, in seconds since 1970, None where it did not tell."""
+    wait: float = 0.0
+    """For how many seconds it asks to be left alone (Retry-After; RFC 9110, 10.2.3)."""
 
     @property
     def kind(self) -> str:
@@ -98,9 +100,8 @@ class ApiServer:
         Proxies, certificates and passwords that the environment or a netrc file names are not for this: a pod reaches
         its API server directly, and knows it by the cluster's own certificate authority.
         """
-        # it takes a tenth of a second to import, and is wanted twice in the life of a pod
-        log.listen()
-        import requests  # noqa: PLC0415
+        prepare()
+        import requests  # noqa: PLC0415  # as there
 
         deadline = time.monotonic() + seconds
         try:
@@ -121,8 +122,8 @@ class ApiServer:
                     allow_redirects=False,
                     stream=True,
                 )
-                date = _date(response.headers.get("Date"))
-                return Answer(response.status_code, *_body(response, deadline), tokens.bearer(token), date)
+                date, wait = _date(response.headers.get("Date")), _wait(response.headers.get("Retry-After"))
+                return Answer(response.status_code, *_body(response, deadline), tokens.bearer(token), date, wait)
         except (OSError, UnreadableError) as error:  # all that requests raises is an OSError
             return Answer(None, words=f"{type(error).__name__}: {error}")
 
@@ -138,6 +139,18 @@ class ApiServer:
         if not text.isprintable() or not text or " " in text:
             raise UnreadableError(f"{path} is not one word")
         return text
+
+
+def prepare() -> None:
+    """Import what asking needs, which is no part of the time that an answer may take."""
+    # it takes a tenth of a second, seconds on a busy node, and is wanted twice in the life of a pod
+    log.listen()
+    import requests  # noqa: F401, PLC0415
+
+
+def _wait(text: str | None) -> float:
+    """Return the seconds that a Retry-After header names, 0 where it names none, or a date."""
+    return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
 
 
 def _date(text: str | None) -> float | None:

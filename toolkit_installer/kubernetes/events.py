@@ -7,6 +7,7 @@ a node writes a few a minute at most; the others wait.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -31,11 +32,17 @@ class Happening(msgspec.Struct, frozen=True):
     reason: str
     message: str
     warning: bool = False
+    heard_at: int = 0
+    """In nanoseconds since 1970. What is heard twice is the same all the same."""
 
     @property
     def kind(self) -> str:
         """The event's type."""
         return "Warning" if self.warning else "Normal"
+
+    def name_of(self, involved: str) -> str:
+        """Return the event's name, which begins with that of its object: the same however often it is written."""
+        return f"{involved}.{self.heard_at:x}"
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -60,20 +67,20 @@ class Ledger(msgspec.Struct, frozen=True):
 
 def heard(ledger: Ledger, happening: Happening) -> Ledger:
     """Return the ledger with something more to tell. Of what waits too long, the oldest is left out."""
-    if happening in ledger.waiting:
+    happening = msgspec.structs.replace(happening, message=shortened(happening.message))
+    if any(_what(each) == _what(happening) for each in ledger.waiting):
         return ledger
-    waiting = (*ledger.waiting, msgspec.structs.replace(happening, message=shortened(happening.message)))
-    return msgspec.structs.replace(ledger, waiting=waiting[-_MOST_WAITING:])
+    return msgspec.structs.replace(ledger, waiting=(*ledger.waiting, happening)[-_MOST_WAITING:])
 
 
-def due(ledger: Ledger, now: float) -> Told | None:
+def due(ledger: Ledger, now: float, refused: Collection[str] = ()) -> Told | None:
     """Return the event that is to be written next, None where there is none, or enough was written of late.
 
-    It was told before if its count is more than one.
+    It was told before if its count is more than one. What is about a kind that is `refused` is left waiting.
     """
-    if not ledger.waiting or len(_of_late(ledger.spent, now)) >= MOST_A_MINUTE:
+    happening = _next(ledger, refused)
+    if happening is None or len(_of_late(ledger.spent, now)) >= MOST_A_MINUTE:
         return None
-    happening = ledger.waiting[0]
     recent = [each for each in ledger.told if abs(now - each.last) < _SAME_SECONDS]
     alike = [each for each in recent if _kin(each.happening) == _kin(happening)]
     same = next((each for each in alike if each.happening.message == happening.message), None)
@@ -84,19 +91,24 @@ def due(ledger: Ledger, now: float) -> Told | None:
             same = msgspec.structs.replace(same, happening=combined)
         happening = combined
     if same is not None:
-        return msgspec.structs.replace(same, count=same.count + 1, last=now)
+        # one that has expired meanwhile is written anew, and under a name that it had not before
+        again = msgspec.structs.replace(same.happening, heard_at=happening.heard_at)
+        return msgspec.structs.replace(same, happening=again, count=same.count + 1, last=now)
     return Told(happening, "", 1, now, now)
 
 
-def wrote(ledger: Ledger, event: Told, now: float) -> Ledger:
+def wrote(ledger: Ledger, event: Told, now: float, refused: Collection[str] = ()) -> Ledger:
     """Return the ledger once what was `due` has been written."""
+    ledger = dropped(ledger, refused)
     others = tuple(each for each in ledger.told if each.name != event.name)
-    return Ledger((*others, event)[-_MOST_REMEMBERED:], ledger.waiting[1:], (*_of_late(ledger.spent, now), now))
+    told = (*others, event)[-_MOST_REMEMBERED:]
+    return msgspec.structs.replace(ledger, told=told, spent=(*_of_late(ledger.spent, now), now))
 
 
-def dropped(ledger: Ledger) -> Ledger:
+def dropped(ledger: Ledger, refused: Collection[str] = ()) -> Ledger:
     """Return the ledger without what was `due`: the API server will never take it."""
-    return msgspec.structs.replace(ledger, waiting=ledger.waiting[1:])
+    happening = _next(ledger, refused)
+    return msgspec.structs.replace(ledger, waiting=tuple(each for each in ledger.waiting if each is not happening))
 
 
 def body(event: Told, involved: dict[str, str], *, node: str, now: str) -> dict[str, Any]:
@@ -120,6 +132,15 @@ def body(event: Told, involved: dict[str, str], *, node: str, now: str) -> dict[
 def again(event: Told, *, last: str) -> dict[str, Any]:
     """Return the merge patch of an event that happened once more."""
     return {"message": event.happening.message, "count": event.count, "lastTimestamp": last}
+
+
+def _next(ledger: Ledger, refused: Collection[str]) -> Happening | None:
+    return next((each for each in ledger.waiting if each.about not in refused), None)
+
+
+def _what(happening: Happening) -> tuple[str, str, str, bool]:
+    """Return what has happened, whenever it was heard."""
+    return happening.about, happening.reason, happening.message, happening.warning
 
 
 def _kin(happening: Happening) -> tuple[str, str, bool]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import http
-import time
 import urllib.parse
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any
 
 import msgspec
 
-from toolkit_installer.kubernetes import events, node_state
+from toolkit_installer.kubernetes import client, events, node_state
 from toolkit_installer.kubernetes.client import APPLY, JSON, MERGE, Answer, ApiServer, UnreadableError
 from toolkit_installer.kubernetes.events import Told
 from toolkit_installer.settings import ReportSettings
@@ -24,8 +24,25 @@ _NEVER = (http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY, htt
 """What is said to an event that is wrong in itself, or of a namespace that is gone: it would be said again."""
 
 
+_THERE = "AlreadyExists"
+"""The reason of a 409 to what is to be created (apimachinery, StatusReasonAlreadyExists)."""
+
+
 class UntoldError(Exception):
-    """The API server was not told; the text says what and why."""
+    """The API server was not told; the text says what and why.
+
+    `status` is what it said, None where it said nothing; `wait` how many seconds it asked to be left alone for.
+    """
+
+    def __init__(self, text: str, status: int | None = None, wait: float = 0.0) -> None:
+        super().__init__(text)
+        self.status = status
+        self.wait = wait
+
+    @property
+    def is_final(self) -> bool:
+        """Whether asking again soon changes nothing: the pod may not do this, or the object is gone."""
+        return self.status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND)
 
 
 class RefusedEventError(Exception):
@@ -39,12 +56,14 @@ class NodeClient:
         self._settings = settings
         self._api = ApiServer(settings.host, settings.port, settings.service_account)
         self._path = f"/api/v1/nodes/{urllib.parse.quote(settings.node, safe='')}"
-        self._deadline = 0.0
+        self._round = 0.0
+        self._deadline: float | None = None
+        """When the round is over; None: nothing has been asked in it."""
         self._found: Mapping[str, Any] | None = None
 
     def begin(self, seconds: float) -> None:
-        """Begin a round: the Node is read anew, and all questions together take so many seconds."""
-        self._deadline = time.monotonic() + seconds
+        """Begin a round: the Node is read anew, and all questions together take so many seconds from the first."""
+        self._round, self._deadline = seconds, None
         self._found = None
 
     def read(self) -> Mapping[str, Any]:
@@ -91,12 +110,14 @@ class NodeClient:
             answer = self._api.send("PATCH", f"{place}/{event.name}", patch, self._seconds(), MERGE)
             if answer.status != http.HTTPStatus.NOT_FOUND:
                 return self._taken(event, answer)
-        name = f"{involved['name']}.{time.time_ns():x}"
+        name = event.happening.name_of(involved["name"])
         event = msgspec.structs.replace(event, name=name, count=1, first=event.last)
         body = events.body(event, involved, node=self._settings.node, now=now)
         return self._taken(event, self._api.send("POST", place, body, self._seconds(), JSON))
 
     def _taken(self, event: Told, answer: Answer) -> Told:
+        if answer.status == http.HTTPStatus.CONFLICT and answer.body.get("reason") == _THERE:
+            return event  # it was written before, and the answer was lost
         if answer.status in _NEVER:
             raise RefusedEventError(_words(answer))
         self._good(answer, "an event")
@@ -106,18 +127,26 @@ class NodeClient:
         """Return what an event is about."""
         if about == NODE:  # the kubelet's own events have the node's name as its uid, and kubectl looks for that
             return {"apiVersion": "v1", "kind": NODE, "name": self._settings.node, "uid": self._settings.node}
-        metadata = self.daemon_set().get("metadata", {})
+        try:
+            metadata = self.daemon_set().get("metadata", {})
+        except UntoldError as error:
+            if error.status == http.HTTPStatus.NOT_FOUND:
+                raise RefusedEventError(str(error)) from error  # it is gone, and nobody looks for its events
+            raise
         names = {key: str(metadata.get(key, "")) for key in ("name", "namespace", "uid")}
         return {"apiVersion": "apps/v1", "kind": DAEMON_SET, **names}
 
     def _good(self, answer: Answer, what: str) -> Answer:
         if answer.status is None or answer.status // 100 != _GOOD:
-            raise UntoldError(f"{what}: {_words(answer)}")
+            raise UntoldError(f"{what}: {_words(answer)}", answer.status, answer.wait)
         return answer
 
     def _seconds(self) -> float:
         """Return how long the next question may take."""
-        return max(_LEAST_SECONDS, self._deadline - time.monotonic())
+        if self._deadline is None:
+            client.prepare()  # a busy node takes seconds for it, and they are not the API server's
+            self._deadline = monotonic() + self._round
+        return max(_LEAST_SECONDS, self._deadline - monotonic())
 
 
 def _words(answer: Answer) -> str:

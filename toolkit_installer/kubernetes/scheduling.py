@@ -17,10 +17,9 @@ _ADDED_TOLERATIONS: Sequence[Object] = (
     {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
 )
 """Those of effect NoExecute that the controller gives to all of its pods."""
-
-
 _EVICTS = "NoExecute"
 """The effect of a taint that ends pods which do not tolerate it."""
+_PREFERS = "PreferNoSchedule"
 
 
 class UnclearError(ValueError):
@@ -51,8 +50,11 @@ def refusal(daemon_set: Object, node: Object) -> str | None:
 def tolerates(daemon_set: Object, taint: Object) -> bool:
     """Tell whether the DaemonSet's pods may be started on a node with this taint, and stay there for good.
 
+    One that only asks the scheduler to prefer other nodes does neither: the pods of a DaemonSet have no other.
     Raises UnclearError.
     """
+    if taint.get("effect") == _PREFERS:
+        return True
     pod = _object(_object(_object(daemon_set, "spec"), "template"), "spec")
     for_good = (each for each in _objects(pod, "tolerations") if each.get("tolerationSeconds") is None)
     return any(_tolerates(each, taint) for each in for_good)

@@ -13,12 +13,12 @@ import msgspec
 from toolkit_installer import __version__, log
 from toolkit_installer.documents.secrets import mask
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.kubernetes import events, node_state, scheduling, taints, told
-from toolkit_installer.kubernetes.events import Happening
-from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, UntoldError
+from toolkit_installer.kubernetes import node_state, scheduling, taints, told
+from toolkit_installer.kubernetes.node_client import NodeClient, UntoldError
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.kubernetes.told import ReportMemory
-from toolkit_installer.node import clock
+from toolkit_installer.lifecycle.event_report import EventReport
+from toolkit_installer.node import clock, signals
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt, State
@@ -30,21 +30,16 @@ _REFRESH_SECONDS = 300.0
 """No condition is refreshed sooner: a thousand nodes share one API server."""
 _CONFLICTS = 5
 """How often a node is read anew that somebody else changes meanwhile."""
-_MESSAGE_FIELDS = ("engine", "file", "line", "what", "missing", "away", "why", "reason", "hint")
+_WITHDRAW_SECONDS = 25.0
+"""For how long what is to be taken back is tried again; the last try may take as long as all that is told at once."""
+_BOOT_SECONDS = 15.0
+"""For how long it is asked again in which boot the node was ready: after a boot an API server may be late."""
+_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 4.0
 
-HAPPENINGS: Mapping[str, tuple[str, bool]] = {
-    "configured": ("Installed", False),
-    "engine-serves": ("EngineReloaded", False),
-    "engine-started": ("EngineStarted", False),
-    "not-ready-engine": ("EngineNotServing", True),
-    "rollback": ("RolledBack", True),
-    "drift": ("Drift", True),
-    "toolkit-damaged": ("Drift", True),
-    "drift-repair": ("DriftRepair", False),
-    "driver-missing": ("DriverLost", True),
-    "driver-gone": ("DriverLost", True),
-}
-"""Lines of the log (docs/logs.md) that are events as well: the event's reason, and whether it is a warning."""
+
+_Part = Callable[[], None]
+_Failures = dict[_Part, UntoldError | NodeError]
 
 
 class NodeReport:
@@ -54,24 +49,24 @@ class NodeReport:
         self._settings = settings
         self._node = node
         self._api = NodeClient(settings)
-        self._rolled_back = False
+        self._events = EventReport(settings, self._api)
         self._booted = True
         """The node is not known to have been ready in this boot."""
         self.memory = ReportMemory()
-        log.overhear(self._overheard)
 
     def recall(self, said: Mapping[str, Any]) -> None:
         """Know again what a run before the sleep told."""
         self.memory = told.understood(said)
+        self._events.ledger = self.memory.ledger
 
     def remembered(self) -> dict[str, Any]:
         """Return what is to be known again after the sleep, as JSON has it."""
-        return told.plain(self.memory)
+        return told.plain(msgspec.structs.replace(self.memory, ledger=self._events.ledger))
 
     @property
     def owes(self) -> bool:
         """Whether something is still to be told."""
-        return bool(self.memory.failure or self.memory.ledger.waiting)
+        return bool(self.memory.failure or self._events.ledger.waiting)
 
     def begin(self, receipt: Receipt | None) -> None:
         """Say that the node is being installed, unless it is: before anything is changed, and once. Raises Stopped.
@@ -83,21 +78,26 @@ class NodeReport:
         self.memory = msgspec.structs.replace(self.memory, begun=True)
         if _is_installed(receipt):
             if self._settings.retaint:
-                self._each(self._look_for_boot)
+                self._note(self._tried_for(_BOOT_SECONDS, self._look_for_boot))
             if not self._settings.retaint or self.memory.failure or not self._booted:
                 return
         self.tell(NodeState(Reason.INSTALLING, "The toolkit is being installed, and the engine told of it"), receipt)
 
+    def hear(self, error: InstallerError) -> None:
+        """Hear why the node could not be brought to where it should be: it is told with how the node stands now."""
+        state = node_state.of_error(error, rolled_back=self._events.rolled_back)
+        state = msgspec.structs.replace(state, message=mask(state.message))
+        self._events.failed(state)
+        self.memory = msgspec.structs.replace(self.memory, failed=state)
+
     def failed(self, error: InstallerError, receipt: Receipt | None) -> None:
-        """Tell why the node could not be brought to where it should be. Raises Stopped.
+        """Tell why a run ends that could not bring the node to where it should be. Raises Stopped.
 
         A node that has the toolkit from before may serve it still: its taint stays as it is.
         """
-        state = node_state.of_error(error, rolled_back=self._rolled_back)
-        state = msgspec.structs.replace(state, message=mask(state.message))
-        self._happened(Happening(NODE, str(state.reason), state.message, warning=True))
-        self.memory = msgspec.structs.replace(self.memory, failed=state)
-        self._tell(state, receipt, taint=not _is_installed(receipt))
+        self.hear(error)
+        assert self.memory.failed is not None  # noqa: S101  # heard right now
+        self._tell(self.memory.failed, receipt, taint=not _is_installed(receipt))
 
     def tell(self, state: NodeState, receipt: Receipt | None) -> None:
         """Tell how the node stands, and what has happened, as far as the API server listens. Raises Stopped.
@@ -112,26 +112,31 @@ class NodeReport:
         self._tell(state, receipt, taint=True)
 
     def _tell(self, state: NodeState, receipt: Receipt | None, *, taint: bool) -> None:
+        state = msgspec.structs.replace(state, message=mask(state.message))
         labels = _labels(receipt)
-        self._each(
+        untold = self._tried(
             lambda: self._tell_condition(state),
             *([lambda: self._tell_taint(state)] if taint else []),
             lambda: self._tell_labels(labels),
-            self._tell_events,
+            self._events.tell,
         )
+        self._note(untold)
 
     def withdraw(self) -> None:
         """Take condition, taint and labels from the node, and tell what has happened: before the permissions go.
 
-        Raises Stopped.
+        Nobody does it later. So what fails is tried again for a while. Raises Stopped.
         """
-        self._each(self._tell_events, self._withdraw_taint, self._withdraw_condition, lambda: self._tell_labels(()))
-        if self.memory.failure:
+        left = self._tried_for(
+            _WITHDRAW_SECONDS, self._withdraw_taint, self._withdraw_condition, lambda: self._tell_labels(())
+        )
+        self._tried(self._events.tell)
+        if left:
             log.get().warning(
                 "The Node keeps what the cluster was told of it",
                 key="report-left",
                 node=self._settings.node,
-                reason=self.memory.failure,
+                reason=_words(left),
                 hint="remove the taint, the labels and the annotation with kubectl; the condition goes with the Node",
             )
 
@@ -209,52 +214,38 @@ class NodeReport:
         self._api.apply("", node_state.with_labels(self._settings.node, dict(labels)), "the labels")
         self.memory = msgspec.structs.replace(self.memory, labels=labels)
 
-    def _tell_events(self) -> None:
-        while (event := events.due(self.memory.ledger, now := clock.now())) is not None:
-            try:
-                written = self._api.write(event, now=clock.text(now))
-                ledger = events.wrote(self.memory.ledger, written, now)
-            except RefusedEventError as error:
-                log.get().warning(
-                    "The API server refuses an event for good",
-                    key="event-refused",
-                    why=error,
-                    says=event.happening.reason,
-                )
-                ledger = events.dropped(self.memory.ledger)
-            self.memory = msgspec.structs.replace(self.memory, ledger=ledger)
+    # --- whether the API server listens ---
 
-    # --- what has happened ---
-
-    def _overheard(self, line: Mapping[str, Any]) -> None:
-        reason, warning = HAPPENINGS.get(str(line.get("event")), ("", False))
-        if not reason:
-            return
-        self._rolled_back |= line["event"] == "rollback"
-        fields = "; ".join(f"{key}: {line[key]}" for key in _MESSAGE_FIELDS if key in line)
-        words = f"{line['msg']} ({fields})" if fields else str(line["msg"])
-        self._happened(Happening(NODE, reason, mask(words), warning=warning))
-
-    def _happened(self, happening: Happening) -> None:
-        """Remember an event to be told: what goes wrong is told of the DaemonSet too, with the node's name."""
-        if not self._settings.events:
-            return
-        ledger = events.heard(self.memory.ledger, happening)
-        if happening.warning and self._settings.daemon_set is not None:
-            words = f"{self._settings.node}: {happening.message}"
-            ledger = events.heard(ledger, msgspec.structs.replace(happening, about=DAEMON_SET, message=words))
-        self.memory = msgspec.structs.replace(self.memory, ledger=ledger)
-
-    def _each(self, *parts: Callable[[], None]) -> None:
-        """Tell each part, whatever became of the others; say once what could not be told."""
-        failures: list[str] = []
+    def _tried(self, *parts: _Part) -> _Failures:
+        """Do each part, whatever became of the others; return those that failed. Raises Stopped."""
+        failures: _Failures = {}
         self._api.begin(_ROUND_SECONDS)
         for part in parts:
             try:
                 part()
             except (UntoldError, NodeError) as error:
-                failures.append(str(error))
-        failure, before = "; ".join(dict.fromkeys(failures)), self.memory.failure
+                failures[part] = error
+        return failures
+
+    def _tried_for(self, seconds: float, *parts: _Part) -> _Failures:
+        """Do each part, again for so many seconds where it may yet succeed; return those that failed. Raises Stopped.
+
+        Other signals wait while the run leaves, as in all else that it does then.
+        """
+        end, pause = clock.boot_seconds() + seconds, _PAUSE_SECONDS
+        failures = self._tried(*parts)
+        while waits := _passing(failures):
+            remaining = end - clock.boot_seconds()
+            if remaining <= 0:
+                break
+            signals.rest(min(remaining, max(pause, *waits.values())))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            failures = {part: error for part, error in failures.items() if part not in waits} | self._tried(*waits)
+        return failures
+
+    def _note(self, failures: _Failures) -> None:
+        """Remember what could not be told, and say so once."""
+        failure, before = _words(failures), self.memory.failure
         self.memory = msgspec.structs.replace(self.memory, failure=failure)
         if failure and failure != before:
             log.get().warning(
@@ -265,6 +256,17 @@ class NodeReport:
             )
         elif before and not failure:
             log.get().info("The cluster was told how the node stands", key="report-told", node=self._settings.node)
+
+
+def _passing(failures: _Failures) -> dict[_Part, float]:
+    """Return the parts that may yet succeed, and for how many seconds the API server asked to be left alone."""
+    return {
+        part: error.wait for part, error in failures.items() if isinstance(error, UntoldError) and not error.is_final
+    }
+
+
+def _words(failures: _Failures) -> str:
+    return "; ".join(dict.fromkeys(map(str, failures.values())))
 
 
 def _is_installed(receipt: Receipt | None) -> bool:

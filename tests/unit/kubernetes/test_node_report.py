@@ -1,4 +1,4 @@
-"""What a run tells the cluster when it is told to stop."""
+"""What a run tells the cluster when it begins and when it is told to stop, while the API server is slow or refuses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ import msgspec
 import pytest
 
 from tests.support.api_server import DAEMON_SET, DAEMON_SET_PATH, NODE, NODE_PATH, Server, serving
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.kubernetes import client, node_client
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
+from toolkit_installer.lifecycle.event_report import HAPPENINGS
 from toolkit_installer.lifecycle.node_report import NodeReport
+from toolkit_installer.node import clock, signals
+from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.settings import ReportSettings, Taint
 
 TAINT = Taint("nvidia.com/toolkit", "", "NoSchedule")
 READY = NodeState(Reason.SERVING, "docker nvidia")
+DOWN = NodeState(Reason.ENGINE_DOWN, "docker: it is not running")
+INSTALLED = Receipt(State.INSTALLED, "1", "/usr/local/nvidia/toolkit", (), (), "/run/toolkit.pid", (), ())
+LEFT = "The Node keeps what the cluster was told of it"
 
 
 @pytest.fixture
@@ -34,6 +42,40 @@ def report(server: Server, *, stopping: bool, retaint: bool) -> NodeReport:
     return NodeReport(msgspec.structs.replace(settings, retaint=retaint), node)
 
 
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let no pause take any time: only what is rested for counts."""
+    found: list[float] = []
+    monkeypatch.setattr(signals, "rest", found.append)
+    monkeypatch.setattr(clock, "boot_seconds", lambda: 1000.0 + sum(found))
+    return found
+
+
+def all_of_it(told: NodeReport) -> NodeReport:
+    """Have events and labels told as well."""
+    told._settings = msgspec.structs.replace(told._settings, events=True, labels=True)
+    told._api._settings = told._events._settings = told._settings
+    return told
+
+
+def happens(told: NodeReport, reason: str) -> None:
+    """Let it overhear a line of the log that is an event."""
+    key = next(key for key, (each, _) in HAPPENINGS.items() if each == reason)
+    told._events._overheard({"event": key, "msg": "It has happened"})
+
+
+def conditions(server: Server) -> list[str]:
+    return [each["reason"] for each in server.cluster.objects[NODE_PATH]["status"]["conditions"]]
+
+
+def taints(server: Server) -> list[str]:
+    return [each["key"] for each in server.cluster.objects[NODE_PATH]["spec"].get("taints") or []]
+
+
+def events(server: Server) -> list[str]:
+    return [each["reason"] for path, each in server.cluster.objects.items() if "/events/" in path]
+
+
 @pytest.mark.parametrize(
     "stopping, retaint, tainted", [(True, True, True), (False, True, False), (True, False, False)], ids=str
 )
@@ -48,3 +90,155 @@ def test_a_node_that_goes_down_is_tainted_before_the_next_boot_and_no_other(
     assert [each["key"] for each in found] == ([TAINT.key] if tainted else [])
     reasons = [each["reason"] for each in server.cluster.objects[NODE_PATH]["status"]["conditions"]]
     assert reasons[-1] == ("Installing" if tainted else "Serving")
+
+
+def test_what_is_to_be_taken_back_is_tried_again_while_the_api_server_is_too_busy(
+    server: Server, pauses: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = report(server, stopping=False, retaint=True)
+    told.tell(DOWN, None)
+    server.cluster.refused = [429, 503, 429]
+    told.withdraw()
+    assert (taints(server), "EngineDown" in conditions(server)) == ([], False)
+    assert pauses == [1.0, 1.0]  # as its answers asked for
+    assert LEFT not in capsys.readouterr().out
+
+
+def test_what_the_api_server_never_takes_back_is_said_after_half_a_minute(
+    server: Server, pauses: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = report(server, stopping=False, retaint=True)
+    told.tell(DOWN, None)
+    server.cluster.refused = [500] * 1000
+    told.withdraw()
+    assert sum(pauses) == pytest.approx(25)
+    assert capsys.readouterr().out.count(LEFT) == 1
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_what_may_not_be_taken_back_is_not_tried_twice(
+    server: Server, pauses: list[float], capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    told = report(server, stopping=False, retaint=True)
+    told.tell(DOWN, None)
+    server.cluster.refused = [code] * 1000
+    told.withdraw()
+    assert pauses == []
+    assert LEFT in capsys.readouterr().out
+
+
+def test_an_event_of_a_daemon_set_that_is_gone_holds_nothing_up_and_is_no_reason_for_a_warning_of_what_is_left(
+    server: Server, pauses: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = all_of_it(report(server, stopping=False, retaint=True))
+    told.tell(READY, None)
+    happens(told, "EngineNotServing")
+    happens(told, "Installed")
+    del server.cluster.objects[DAEMON_SET_PATH]
+    told.withdraw()
+    assert events(server) == ["EngineNotServing", "Installed"]
+    assert not told.owes
+    assert pauses == []
+    said = capsys.readouterr().out
+    assert LEFT not in said
+    assert "The API server refuses an event for good" in said
+
+
+def test_where_events_may_not_be_written_in_one_namespace_those_of_the_other_are(server: Server) -> None:
+    told = all_of_it(report(server, stopping=False, retaint=True))
+    server.cluster.forbidden = {"/api/v1/namespaces/toolkit/events"}
+    happens(told, "EngineNotServing")
+    happens(told, "Installed")
+    told.tell(READY, None)
+    assert events(server) == ["EngineNotServing", "Installed"]
+    assert told.owes  # that of the DaemonSet
+    server.cluster.forbidden.clear()
+    told.tell(READY, None)
+    assert events(server) == ["EngineNotServing", "Installed", "EngineNotServing"]
+    assert not told.owes
+
+
+def test_an_event_whose_answer_was_lost_is_not_written_twice(server: Server) -> None:
+    told = all_of_it(report(server, stopping=False, retaint=False))
+    happens(told, "EngineReloaded")
+    for _ in range(2):
+        server.cluster.lost.append("POST")
+        told.tell(READY, None)
+        assert told.owes
+    told.tell(READY, None)
+    assert not told.owes
+    assert events(server) == ["EngineReloaded"]
+    assert 409 in server.cluster.codes
+
+
+def test_a_conflict_of_another_kind_does_not_count_as_written(server: Server) -> None:
+    told = all_of_it(report(server, stopping=False, retaint=False))
+    told.tell(READY, INSTALLED)
+    happens(told, "EngineReloaded")
+    server.cluster.refused = [409]
+    told.tell(READY, INSTALLED)
+    assert told.owes
+    assert events(server) == []
+
+
+def test_after_a_boot_an_api_server_that_is_away_for_a_while_is_asked_again(
+    server: Server, pauses: list[float]
+) -> None:
+    answers = [(503, "{}"), (503, "{}"), (503, "{}"), None]
+    server.cluster.before_each = lambda cluster: setattr(cluster, "sick", answers.pop(0) if answers else None)
+    told = report(server, stopping=False, retaint=True)
+    told.begin(INSTALLED)
+    assert pauses == [0.5, 1.0, 2.0]
+    assert taints(server) == [TAINT.key]
+    assert conditions(server)[-1] == "Installing"
+
+
+def test_after_a_boot_an_api_server_that_stays_away_keeps_nobody_waiting_for_long(
+    server: Server, pauses: list[float]
+) -> None:
+    server.cluster.sick = (503, "{}")
+    told = report(server, stopping=False, retaint=True)
+    told.begin(INSTALLED)
+    assert sum(pauses) == pytest.approx(15)
+    assert told.owes
+
+
+def test_what_a_question_needs_is_imported_before_its_time_begins(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(node_client, "monotonic", lambda: now[0])
+    monkeypatch.setattr(client, "prepare", lambda: now.__setitem__(0, now[0] + 60.0))  # on a busy node
+    told = report(server, stopping=False, retaint=False)
+    told._api.begin(5.0)
+    assert told._api._seconds() == 5.0
+
+
+def test_a_taint_that_only_asks_to_prefer_other_nodes_needs_no_toleration(server: Server) -> None:
+    pod = server.cluster.objects[DAEMON_SET_PATH]["spec"]["template"]["spec"]
+    pod["tolerations"] = [{"operator": "Exists", "effect": "NoSchedule"}]
+    told = report(server, stopping=False, retaint=True)
+    told._settings = msgspec.structs.replace(told._settings, taint=Taint("a/b", "", "PreferNoSchedule"))
+    told.tell(DOWN, None)
+    assert taints(server) == ["a/b"]
+
+
+def test_secrets_are_masked_in_what_the_condition_says(server: Server) -> None:
+    told = report(server, stopping=False, retaint=False)
+    told.tell(NodeState(Reason.ENGINE_DOWN, 'docker: it said "password": "geheim"'), None)
+    told.failed(ConfigurationError('line 3 is "token": "geheim"'), None)
+    sent = [each["message"] for change in server.cluster.written for each in change.body["status"]["conditions"]]
+    assert len(sent) == 2
+    assert "geheim" not in "".join(sent)
+
+
+def test_a_failure_is_told_with_how_the_node_stands_and_forgotten_once_it_serves(server: Server) -> None:
+    told = report(server, stopping=False, retaint=True)
+    told.tell(READY, None)
+    told.hear(ConfigurationError("the file is broken"))
+    assert conditions(server)[-1] == "Serving"
+    told.tell(READY, None)
+    assert conditions(server)[-1] == "Serving"
+    told.hear(ConfigurationError("the file is broken"))
+    told.tell(NodeState(Reason.INSTALLING), None)
+    assert conditions(server)[-1] == "Refused"
