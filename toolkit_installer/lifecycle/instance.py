@@ -74,17 +74,21 @@ class Instance:
                 # what a cleanup that was cut short left over is not installed any more
                 self._question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
             if not self._held():
-                self._converge_or_tell()
+                self._converge_or_end()
         return self._go_on()
 
-    def _converge_or_tell(self) -> None:
-        """Converge, and tell why that failed. Raises InstallerError, Stopped."""
+    def _converge_or_end(self) -> None:
+        """Converge, and tell why that failed: nobody does it later. Raises InstallerError, Stopped."""
         try:
-            self.converge()
+            self._converge_and_note()
         except InstallerError as error:
             receipt = trust.load_if_usable(self.node, self.store)
             self._telling.failed(error, self._readiness, receipt)
             raise
+
+    def _converge_and_note(self) -> None:
+        """Converge, and note that it went well. Raises InstallerError, Stopped."""
+        self.converge()
         # a node without a GPU, or whose driver is away, is to be more than it is
         self._telling.converged(whole=not (self._gpus.idle or self._converger.driver_away))
 
@@ -167,7 +171,10 @@ class Instance:
             log.get().info("Stopped before the work was done", key="stopped", signal=stopped.number.name)
 
     def _converge_again(self) -> None:
-        """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on."""
+        """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on.
+
+        How the node stands then is looked at before anybody is told: it may serve as it did.
+        """
         if self._held():
             self._ask_again(loudly=True)
             if self._held():
@@ -175,8 +182,9 @@ class Instance:
             self.attention.again = False  # it is done right now
         try:
             with self._stoppable():
-                self._converge_or_tell()
+                self._converge_and_note()
         except InstallerError as error:
+            self._telling.hear(error)
             from toolkit_installer.documents.secrets import mask
 
             self._failure = mask(str(error))

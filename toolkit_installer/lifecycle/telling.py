@@ -49,8 +49,15 @@ class Telling:
         if self.report is not None:
             self.report.begin(receipt)
 
+    def hear(self, error: InstallerError) -> None:
+        """Hear why the node could not be brought to where it should be: it is told with how the node stands now."""
+        if self.metrics is not None:
+            self.metrics.failed(error.exit_code.event)
+        if self.report is not None:
+            self.report.hear(error)
+
     def failed(self, error: InstallerError, readiness: Readiness, receipt: Receipt | None) -> None:
-        """Tell why the node could not be brought to where it should be. Raises Stopped."""
+        """Tell why a run ends that could not bring the node to where it should be. Raises Stopped."""
         if self.metrics is not None:
             self.metrics.failed(error.exit_code.event)
             self.metrics.tell(readiness, receipt)
