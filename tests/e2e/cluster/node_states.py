@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import subprocess
@@ -46,10 +47,14 @@ class Watch:
         self._plane = plane
         self._seen: list[tuple[str, str, str]] = []
         self._ended = threading.Event()
+        self.reading: concurrent.futures.Future[None] | None = None
+        """What calls `read`, in a thread of its own: its errors are those of whoever asks for states."""
         self._version = self._all()
 
     def of(self, node: str) -> list[tuple[str, str]]:
-        """Return the states of a node, each but once in a row."""
+        """Return the states of a node, each but once in a row. Raises what went wrong while they were watched."""
+        if self.reading is not None and self.reading.done():
+            self.reading.result()
         states = [(taint, condition) for name, taint, condition in self._seen if name == node]
         return [each for before, each in zip([None, *states], states, strict=False) if each != before]
 
@@ -97,12 +102,12 @@ class Watch:
 
 @contextlib.contextmanager
 def watching(plane: ControlPlane) -> Iterator[Watch]:
-    """Watch all nodes until the block ends."""
+    """Watch all nodes until the block ends. Raises what went wrong while they were watched."""
     watch = Watch(plane)
-    thread = threading.Thread(target=watch.read)
-    thread.start()
-    try:
-        yield watch
-    finally:
-        watch.end()
-        thread.join()
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        watch.reading = threads.submit(watch.read)
+        try:
+            yield watch
+        finally:
+            watch.end()
+        watch.reading.result()
