@@ -85,7 +85,7 @@ _docker = functools.partial(Distribution, engine=EngineName.DOCKER)
 _DOCKER = EngineRow(
     name=EngineName.DOCKER,
     adapter="toolkit_installer.engines.docker.engine:Docker",
-    asked_with=("docker.constants", "docker.errors", "requests.exceptions"),
+    asked_with=("docker.constants", "docker.errors", "requests.exceptions", "urllib3.exceptions"),
     processes=frozenset({"dockerd"}),
     address_flags=("-H", "--host"),
     socket_names=("docker.sock", "cri-dockerd.sock", "dockershim.sock"),

@@ -16,10 +16,26 @@ from toolkit_installer.node.sockets import StrangerError, refuse_strangers
 
 _ASK_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
+SILENCE = "it did not answer in time"
 
 
 class NoAnswerError(InstallerError):
     """An engine did not answer. The text is its own, or the connection's."""
+
+
+def words(error: BaseException, *timeouts: type[BaseException]) -> str:
+    """Return in words what became of a question: libraries wrap an error, and show the one within as Python writes it.
+
+    `timeouts`: what a library says in place of TimeoutError.
+    """
+    within: BaseException | None = error
+    while within is not None:
+        error = within
+        if isinstance(error, (TimeoutError, *timeouts)):
+            return SILENCE  # for how long differs each time, and what is told twice is to read the same
+        within = next((each for each in error.args if isinstance(each, BaseException)), None)
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or str(error) or type(error).__name__
 
 
 def place_of_socket(root: Root, path: str) -> str:

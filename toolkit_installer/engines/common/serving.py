@@ -46,6 +46,15 @@ def starts_when_asked(node: Node, engine: EngineName, socket: str) -> bool:
     return node.files.canonical(socket) in held and process_of(node, engine, socket) is None
 
 
+def unit_of(node: Node, engine: EngineName, socket: str) -> str | None:
+    """Return the unit of the engine that serves a socket, or should; None where none is known to the node's systemd."""
+    process = process_of(node, engine, socket)
+    if process is not None and process.unit is not None:
+        return process.unit
+    rows = [row for row in reversed(_ROWS[engine].distributions) if row.serves(socket)]
+    return next((unit for row in rows for unit in row.units if node.services.knows(unit)), None)
+
+
 def served(node: Node) -> Iterator[tuple[EngineName, str]]:
     """Yield the sockets that the node's running engines were told to serve; they may have others of their own."""
     for engine, process in _running(node):

@@ -13,7 +13,7 @@ import msgspec
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, lookup
 from toolkit_installer.engines.api import Live
-from toolkit_installer.engines.common import command_line
+from toolkit_installer.engines.common import answering, command_line
 from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.node import processes
@@ -113,7 +113,7 @@ def configuration(root: Root, path: str, seconds: float) -> bytes:
             answer = connection.getresponse()
             body = answer.read(_LIMIT + 1)
     except (OSError, http.client.HTTPException) as error:
-        raise NoAnswerError(f"no configuration: {str(error) or type(error).__name__}", path=path) from error
+        raise NoAnswerError(f"no configuration: {answering.words(error)}", path=path) from error
     if len(body) > _LIMIT:  # a part of it would be taken for the whole
         raise NoAnswerError(f"its configuration is larger than {_LIMIT >> 20} MiB", path=path)
     if answer.status != http.HTTPStatus.OK:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from toolkit_installer import log
+from toolkit_installer.engines.common import answering
 from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.signals import interruptible, limited
@@ -26,6 +27,7 @@ def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
     import docker.constants  # noqa: PLC0415
     import docker.errors  # noqa: PLC0415
     import requests.exceptions  # noqa: PLC0415
+    import urllib3.exceptions  # noqa: PLC0415
 
     try:
         with reachable(root, path) as name, interruptible(), limited(seconds):
@@ -41,7 +43,8 @@ def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
             finally:
                 client.close()
     except (OSError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        raise NoAnswerError(str(error), path=path) from error
+        why = answering.words(error, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)
+        raise NoAnswerError(why, path=path) from error
     return answer
 
 

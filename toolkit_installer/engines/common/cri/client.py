@@ -9,11 +9,14 @@ from typing import Any
 
 import msgspec
 
-from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
+from toolkit_installer import patterns
+from toolkit_installer.engines.common.answering import SILENCE, NoAnswerError, place_of_socket
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError, run
 
+_UNREACHABLE = patterns.lazy(r"UNAVAILABLE: failed to connect to all addresses; .*:\s*([^:]+?)(?: \(\d+\))?")
+"""What gRPC says of a socket on which nobody answers: a chain of its own layers, and the system's word at the end."""
 _START_SECONDS = 20.0
 """What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""
 
@@ -60,6 +63,14 @@ def pods(root: Root, path: str, seconds: float) -> list[Pod]:
     return [Pod(pod["id"], pod["namespace"], pod["name"], pod["annotations"]) for pod in answer["pods"]]
 
 
+def plain(said: str) -> str:
+    """Return what gRPC says in words; what the engine itself says is left as it is. Pure."""
+    if said.startswith("DEADLINE_EXCEEDED: "):
+        return SILENCE
+    unreachable = _UNREACHABLE.fullmatch(said)
+    return unreachable[1] if unreachable is not None else said
+
+
 def _asked(root: Root, path: str, seconds: float, function: str, *, allowed: float) -> dict[str, Any]:
     """Return what one of the child's functions prints, which gets `allowed` seconds for its answer."""
     folder, name = os.path.split(place_of_socket(root, path))
@@ -69,7 +80,8 @@ def _asked(root: Root, path: str, seconds: float, function: str, *, allowed: flo
     except ProgramError as error:
         raise NoAnswerError(error.reason, path=path, hint=error.hint) from error
     if done.status != 0:
-        raise NoAnswerError(done.errors.splitlines()[-1] if done.errors else f"no answer ({done.status})", path=path)
+        said = done.errors.splitlines()[-1] if done.errors else f"no answer ({done.status})"
+        raise NoAnswerError(plain(said), path=path)
     try:
         answer: dict[str, Any] = json.loads(done.output)
     except ValueError as error:

@@ -1,0 +1,93 @@
+"""What is said of an engine that does not answer: in words, and with where to look."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests.exceptions
+import urllib3.exceptions
+
+from toolkit_installer.engines.common import answering, serving
+from toolkit_installer.engines.common.answering import SILENCE, NoAnswerError
+from toolkit_installer.engines.common.cri import client as cri
+from toolkit_installer.engines.docker import client as docker
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import EngineName
+
+REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+POOL: Any = "UnixHTTPConnectionPool(host='localhost', port=None)"
+NOBODY = "UNAVAILABLE: failed to connect to all addresses; last error: UNAVAILABLE: unix:it.sock: "
+SOCKET = "/run/docker.sock"
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[socket.socket]:
+    (tmp_path / "run").mkdir()
+    with socket.socket(socket.AF_UNIX) as found:
+        found.bind(f"{tmp_path}{SOCKET}")
+        yield found
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (REFUSED, "Connection refused"),
+        (urllib3.exceptions.ProtocolError("Connection aborted.", REFUSED), "Connection refused"),
+        (
+            requests.exceptions.ConnectionError(urllib3.exceptions.ProtocolError("Connection aborted.", REFUSED)),
+            "Connection refused",
+        ),
+        (TimeoutError(errno.ETIMEDOUT, "it did not answer whole within 3 s"), SILENCE),
+        (urllib3.exceptions.ReadTimeoutError(POOL, "/info", "Read timed out."), SILENCE),
+        (OSError("its answer is not JSON"), "its answer is not JSON"),
+        (ConnectionResetError(), "ConnectionResetError"),
+    ],
+    ids=["plain", "wrapped", "wrapped twice", "too late", "too late for a library", "our own", "without a word"],
+)
+def test_an_error_that_libraries_have_wrapped_is_said_in_words(error: BaseException, words: str) -> None:
+    assert answering.words(error, urllib3.exceptions.TimeoutError) == words
+
+
+@pytest.mark.parametrize(
+    "said, words",
+    [
+        (f"{NOBODY}connect failed: addr: unix:it.sock error: Connection refused", "Connection refused"),
+        (f"{NOBODY}recvmsg:Connection reset by peer (104)", "Connection reset by peer"),
+        ("DEADLINE_EXCEEDED: Deadline Exceeded", SILENCE),
+        ("UNAVAILABLE: server is not initialized yet", "UNAVAILABLE: server is not initialized yet"),
+        ("UNIMPLEMENTED: unknown service runtime.v1", "UNIMPLEMENTED: unknown service runtime.v1"),
+    ],
+    ids=["refused", "reset", "too late", "the engine's own", "no CRI"],
+)
+def test_what_grpc_says_of_a_socket_is_said_in_words_and_what_the_engine_says_is_left(said: str, words: str) -> None:
+    assert cri.plain(said) == words
+
+
+def test_a_dockerd_that_accepts_and_says_nothing_is_said_to_be_late(tmp_path: Path, listening: socket.socket) -> None:
+    listening.listen()
+    with pytest.raises(NoAnswerError) as found:
+        docker.info(Node.open(str(tmp_path), "/host").root, SOCKET, 0.2)
+    assert found.value.reason == SILENCE
+
+
+@pytest.mark.parametrize(
+    "unit, known, expected",
+    [
+        ("my-docker.service", (), "my-docker.service"),
+        (None, ("docker.service",), "docker.service"),
+        (None, (), None),
+    ],
+    ids=["that of its process", "the usual one", "none"],
+)
+def test_where_to_look_is_the_unit_of_the_engine_as_far_as_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, unit: str | None, known: tuple[str, ...], expected: str | None
+) -> None:
+    monkeypatch.setattr(serving, "process_of", lambda *_: SimpleNamespace(unit=unit) if unit else None)
+    node: Any = SimpleNamespace(services=SimpleNamespace(knows=lambda each: each in known))
+    assert serving.unit_of(node, EngineName.DOCKER, "/var/run/docker.sock") == expected
