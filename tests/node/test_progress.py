@@ -176,6 +176,7 @@ def test_elsewhere_a_line_comes_every_five_seconds(clock: Clock, capsys: pytest.
         told += lines_of(capsys)
     line = 'level=info msg="Waiting for the engine to serve its configuration" event=waiting-for-handlers '
     assert told == [f"{line}engine=docker seconds=5", f"{line}engine=docker seconds=10"]
+    assert patience.elapsed() == 11
 
 
 def test_the_time_goes_on_while_a_program_of_the_node_runs() -> None:

@@ -17,6 +17,7 @@ from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle import reload as switching
 from toolkit_installer.lifecycle import verify
+from toolkit_installer.lifecycle.patience import Patience
 from toolkit_installer.lifecycle.reload import NotServedError, Switch, Switcher
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
@@ -175,6 +176,15 @@ def test_a_signalled_engine_reads_explicit_values_and_the_exact_bytes_come_after
     switcher(node).make(switch(player, SIGNAL), interruptible=False)
     assert player.heard == [b"explicit " + NEW]
     assert node.files.read(PATH) == NEW
+
+
+def test_how_long_an_engine_was_away_is_in_the_line_that_says_that_it_serves(
+    node: Node, player: Player, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Patience, "elapsed", lambda _: 1.26)
+    switcher(node).make(switch(player, SIGNAL), interruptible=False)
+    (line,) = (each for each in logged.getvalue().splitlines() if "event=engine-serves" in each)
+    assert line.endswith(' engine=docker away="1.3 s"')
 
 
 def test_a_file_that_is_to_go_stays_until_the_signalled_engine_has_forgotten(node: Node, player: Player) -> None:

@@ -29,6 +29,10 @@ class Patience:
         self._next = self._began + (_FIRST_SECONDS if self.line.on else _LINE_SECONDS)
         self._turns = itertools.cycle(_TURNS)
 
+    def elapsed(self) -> float:
+        """Return how long it has been, in seconds."""
+        return self._now() - self._began
+
     def tick(self) -> None:
         """Tell how long it has been, if it is time to."""
         now = self._now()

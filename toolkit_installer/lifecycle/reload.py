@@ -82,6 +82,8 @@ class Switcher:
         """The engines whose restart was left to systemd."""
         self._tick: Callable[[], None] = lambda: None
         """Tells that an engine is waited for."""
+        self._away: Callable[[], float] = lambda: 0.0
+        """Tells for how many seconds."""
         self._signalled = False
         """Whether an engine was signalled: one that is down since may have died of it."""
 
@@ -153,7 +155,7 @@ class Switcher:
         mode = f"{switch.reload.watched_by} does it" if switch.reload.watched_by else switch.reload.mode
         log.get().info("Reloading the engine", key="reloading", engine=name, mode=mode, unit=switch.reload.unit)
         with patience(name) as telling:
-            self._tick = telling.tick
+            self._tick, self._away = telling.tick, telling.elapsed
             self._wait_for(switch, interruptible=interruptible)
 
     def _wait_for(self, switch: Switch, *, interruptible: bool) -> None:
@@ -208,7 +210,7 @@ class Switcher:
                         continue
                     last = "it could not be signalled"
                 if steady.confirmed(None if last else live):
-                    _tell(switch, live, before)
+                    _tell(switch, live, before, self._away())
                     return
             if steady.ends >= _ENDS:
                 raise NotServedError(f"{heard}it answers, and ends again and again; last: {last}", answers=False)
@@ -287,8 +289,9 @@ class Switcher:
         return NotServedError(f"{error.reason}{LOG_SAYS}{words}", answers=error.answers) if words else error
 
 
-def _tell(switch: Switch, live: Live, before: Process | None) -> None:
-    log.get().info("The engine serves its configuration", key="engine-serves", engine=switch.engine.name)
+def _tell(switch: Switch, live: Live, before: Process | None, seconds: float) -> None:
+    name, away = switch.engine.name, f"{seconds:.1f} s"
+    log.get().info("The engine serves its configuration", key="engine-serves", engine=name, away=away)
     if not switch.reload.restarts and before is not None and live.process is not None and live.process != before:
         log.get().warning(
             "The engine was signalled, and another process serves now: it ended and was started again",
