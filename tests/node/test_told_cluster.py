@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from tests.support.api_server import (
     Written,
     serving,
 )
-from tests.support.fake_node import DAEMON_JSON, WAITING, FakeNode, Run
+from tests.support.fake_node import DAEMON_JSON, DEADLINE, WAITING, FakeNode, Run
 from toolkit_installer import __version__
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
@@ -111,7 +113,9 @@ def test_a_node_is_tainted_then_ready_then_untainted_and_at_the_end_as_it_was(no
     assert condition(server)["message"] == "docker nvidia nvidia-cdi nvidia-legacy"
     assert labels(server)["toolkit-installer/version"] == __version__
     assert labels(server)["toolkit-installer/engine"] == "docker"
-    assert {each["reason"] for each in events(server)} == {"Installed", "EngineReloaded"}
+    messages = {each["reason"]: each["message"] for each in events(server)}
+    assert messages.keys() == {"Installed", "EngineReloaded"}
+    assert re.search(r"\(engine: docker; away: \d+\.\d s\)$", messages["EngineReloaded"])
     del server.cluster.objects[DAEMON_SET_PATH]
     assert run.stop() == 0, run.output
     assert (condition(server), taints(server), labels(server)) == ({}, [], {})
@@ -230,6 +234,9 @@ def test_a_broken_engine_is_told_with_its_reason_and_of_the_daemon_set_too(node:
     run.wait_for("Not ready: the engines do not serve the handlers")
     run.wait_for(WAITING)
     assert condition(server)["reason"] == "EngineDown"
+    assert condition(server)["message"] == (
+        f"docker: dockerd does not answer: Connection refused ({SOCKET}; look at what starts it)"
+    )
     assert [each["key"] for each in taints(server)] == ["nvidia.com/toolkit"]
     (found,) = events(server, "DaemonSet")
     assert found["type"] == "Warning"
@@ -237,6 +244,29 @@ def test_a_broken_engine_is_told_with_its_reason_and_of_the_daemon_set_too(node:
     assert found["involvedObject"]["name"] == DAEMON_SET
     assert found["metadata"]["namespace"] == NAMESPACE
     run.stop()
+
+
+def test_an_engine_that_runs_and_answers_no_more_is_told_before_it_is_waited_for(
+    node: FakeNode, server: Server
+) -> None:
+    with contextlib.closing(FakeDockerd(node)) as engine:
+        run = waiting(node, server, *ALL, "--reload-timeout", "600")
+        told: queue.Queue[dict[str, str]] = queue.Queue()
+
+        def listen(change: Written) -> None:
+            for each in change.body.get("status", {}).get("conditions", []):
+                told.put(each)
+
+        server.cluster.before_change = listen
+        os.kill(engine.pid, signal.SIGSTOP)  # its socket accepts whoever comes, and says nothing
+        found = told.get(timeout=DEADLINE)
+        assert found["reason"] == "EngineDown"
+        assert found["message"].startswith("docker: dockerd does not answer: it did not answer in time (")
+        os.kill(engine.pid, signal.SIGCONT)
+        assert told.get(timeout=DEADLINE)["reason"] == "Serving"
+        run.wait_for(WAITING)
+        assert taints(server) == []
+        assert run.stop() == 0
 
 
 def test_why_a_node_is_refused_is_in_the_condition_before_the_run_ends(node: FakeNode, server: Server) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -365,6 +367,52 @@ def test_a_folder_that_ends_in_a_slash_is_watched_for_the_names_in_it(tmp_path: 
     seen.append(idling.identity(place))
     assert len(set(seen)) == len(seen)
     assert waited(0.0, None, [(idling.GPU, place, seen[0])]) == idling.GPU
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[socket.socket]:
+    """A socket that accepts whoever comes; its path is longer than a name of a socket may be."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    with contextlib.chdir(folder), socket.socket(socket.AF_UNIX) as found:
+        found.bind("it.sock")
+        found.listen()
+        yield found
+
+
+def asked(tmp_path: Path) -> str:
+    return f"{tmp_path / ('x' * 100)}/it.sock{idling.ASKED}"
+
+
+def test_an_engine_that_accepts_and_says_nothing_does_not_answer(
+    engine: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idling, "_ANSWER_SECONDS", 0.05)
+    assert engine.getsockname() == "it.sock"
+    assert idling.identity(asked(tmp_path)) != idling.ANSWERS
+    watched = [(idling.SILENT, asked(tmp_path), idling.ANSWERS)]
+    assert waited(0.01, None, watched) == idling.SILENT
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.0 200 OK\r\n", b"\0\0\6"], ids=["HTTP", "HTTP/2"])
+def test_an_engine_that_says_anything_answers(engine: socket.socket, tmp_path: Path, says: bytes) -> None:
+    def answer() -> None:
+        connection, _ = engine.accept()
+        with connection:
+            connection.sendall(says)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        answering = threads.submit(answer)
+        assert idling.identity(asked(tmp_path)) == idling.ANSWERS
+        answering.result()
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_engine_whose_process_has_gone_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd would start it for whoever asks."""
+    monkeypatch.setattr(idling, "_answers", lambda _: pytest.fail("it was asked"))
+    watched = [(idling.SILENT, asked(tmp_path), idling.ANSWERS), (idling.ENGINE, "/proc/absent", "there")]
+    assert waited(0.01, None, watched) == idling.ENGINE
 
 
 def test_the_idle_process_imports_nothing_but_what_any_start_of_the_interpreter_does() -> None:

@@ -1,6 +1,7 @@
 """The idle process: waits for a signal, or for a managed file to change, then becomes the installer again.
 
-It runs for months, so it is a program of its own: the standard library's built-in modules and nothing else.
+It runs for months, so it is a program of its own: the standard library's built-in modules and nothing else, but for
+`_socket` where an engine is asked whether it answers.
 
     python -I -S idle_process.py FD
 
@@ -26,6 +27,8 @@ DRIFT = "DRIFT"
 """A managed file was changed."""
 ENGINE = "ENGINE"
 """An engine was started or stopped."""
+SILENT = "SILENT"
+"""An engine runs, and did not answer."""
 DRIVER = "DRIVER"
 """The driver came, went, or was replaced."""
 GPU = "GPU"
@@ -35,6 +38,13 @@ LATER = "LATER"
 STOPPING = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGQUIT: "SIGQUIT"}
 SIGNALS = STOPPING | {signal.SIGHUP: "SIGHUP"}
 """Their names, which an event is told by."""
+ASKED = "?"
+"""What the path of a socket ends with where it is watched whether anybody answers there."""
+ANSWERS = "answers"
+_GREETING = b"GET /_ping HTTP/1.0\r\nHost: it\r\n\r\n"
+"""docker and CRI-O answer it, and a containerd greets whoever comes (HTTP/2, RFC 9113, 3.4)."""
+_ANSWER_SECONDS = 2.0
+"""What an engine gets for a word. A signal waits meanwhile."""
 LIMIT = 1 << 24
 _SHORTEST = 1e-6
 """Seconds. Of none a timer makes an endless wait."""
@@ -45,9 +55,12 @@ _UNUSABLE = 3
 def identity(path: str) -> str:
     """Return a text that changes with every write to, or replacement of, the file.
 
-    Of a folder, whose path ends in a slash, it is the names in it: a sysfs tells no time of their change.
+    Of a folder, whose path ends in a slash, it is the names in it: a sysfs tells no time of their change. Of a socket
+    that is ASKED it is whether anybody answers.
     """
     try:
+        if path.endswith(ASKED):
+            return ANSWERS if _answers(path.removesuffix(ASKED)) else "silent"
         if path.endswith("/"):
             return "/".join(sorted(os.listdir(path)))
         status = os.lstat(path)
@@ -56,12 +69,31 @@ def identity(path: str) -> str:
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_mode}"
 
 
+def _answers(path: str) -> bool:
+    """Tell whether whoever serves a socket says anything. Raises OSError."""
+    import _socket as sockets  # noqa: PLC0415  # where nothing is asked, it is memory that nobody has
+
+    folder, _, name = path.rpartition("/")
+    fd = os.open(folder or "/", os.O_PATH | os.O_CLOEXEC)
+    connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+    try:
+        connection.settimeout(_ANSWER_SECONDS)
+        connection.connect(f"/proc/self/fd/{fd}/{name}")  # a socket's path has 107 bytes at most
+        connection.send(_GREETING)
+        return bool(connection.recv(1))
+    finally:
+        connection.close()
+        os.close(fd)
+
+
 def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]]) -> str:
     """Return the name of the signal that came, or the events of what changed, or LATER.
 
     `watched`, if any, are looked at every `seconds`; LATER comes after `later` seconds (None: never).
     """
     began = time.monotonic()
+    if any(path.endswith(ASKED) for _, path, _ in watched):
+        import _socket  # noqa: F401, PLC0415  # at the first look, its file may be gone
     look = seconds if watched else None
     while True:
         remaining = None if later is None else max(0.0, later - (time.monotonic() - began))
@@ -69,11 +101,17 @@ def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]
         number = signal_within(min(pauses) if pauses else None)
         if number:
             return str(SIGNALS[number])
-        changed = {event for event, path, known in watched if identity(path) != known}
+        # an engine that somebody stopped is not asked: systemd would start it for that
+        changed = _changed(watched, asked=False) or _changed(watched, asked=True)
         if changed:
             return ",".join(sorted(changed))
         if later is not None and time.monotonic() - began >= later:
             return LATER
+
+
+def _changed(watched: list[tuple[str, str, str]], *, asked: bool) -> set[str]:
+    """Return the events of what changed, of the sockets that are asked or of all else."""
+    return {event for event, path, known in watched if path.endswith(ASKED) is asked and identity(path) != known}
 
 
 def signal_within(seconds: float | None) -> int:

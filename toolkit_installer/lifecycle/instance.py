@@ -207,12 +207,16 @@ class Instance:
             return True
         try:
             receipt = trust.load_if_usable(self.node, self.store)
+
+            def tell() -> None:
+                self._telling.tell(self._readiness, receipt)
+
             if self._gpus.idle:
                 marker.write(gpu_watch.READY, "nothing is to be done on this node")
                 self._readiness.state = NodeState(Reason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed")
             else:
-                self._readiness.mark(receipt, driver_away=self._converger.driver_away)
-            self._telling.tell(self._readiness, receipt)
+                self._readiness.mark(receipt, driver_away=self._converger.driver_away, tell=tell)
+            tell()
         except Stopped as stopped:
             self._unfinished = stopped
             return False

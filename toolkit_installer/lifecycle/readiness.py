@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -19,6 +19,9 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.settings import EngineName, OnDrift, Settings
 
+_SOON_SECONDS = 5.0
+"""What an engine gets to answer before the node is said not to be ready: somebody is to know within a minute."""
+
 Watched = tuple[tuple[str, str, str], ...]
 """Events, paths in the installer's mount namespace, and their identities (idling.identity)."""
 
@@ -31,7 +34,7 @@ class Readiness:
         self.engine_changed = False
         """An engine was started or stopped while nobody looked."""
         self.stopped = False
-        """An engine does not run, and would if it were asked: it is looked for again after a while."""
+        """An engine does not run, and would if it were asked, or runs and does not answer: it is looked for again."""
         self.state = NodeState(Reason.INSTALLING)
         """How the node stood when it was last looked at."""
         self.unserved: frozenset[str] = frozenset()
@@ -50,28 +53,33 @@ class Readiness:
         """Whether anybody wants to know: a ready file is kept, somebody is told, or an engine changed."""
         return self._settings.ready_file is not None or self._told or self.engine_changed
 
-    def mark(self, receipt: Receipt | None, *, driver_away: bool) -> None:
-        """Ask the engines, note the `state`, and write or remove the ready file. Raises Stopped, NodeError."""
-        seen = ask_engines(self._node, receipt, self._settings.reload_timeout)
-        self._asked, self.stopped = seen.watched, seen.stopped
-        damage = self._damage(receipt)
-        installed = receipt is not None and receipt.state is State.INSTALLED
-        if seen.wrong or not (installed or driver_away):
-            log.get().warning(
-                "Not ready: the engines do not serve the handlers", key="not-ready-engine", why="; ".join(seen.wrong)
-            )
-        if damage:
-            log.get().warning("Not ready: the toolkit is damaged", key="not-ready-toolkit", why="; ".join(damage))
-        if driver_away:
-            log.get().warning("Not ready: no driver is usable", key="not-ready-driver")
-            if receipt is not None and installed and not (seen.wrong or damage):
-                self.marker.start(ready_file.described(receipt))
+    def mark(self, receipt: Receipt | None, *, driver_away: bool, tell: Callable[[], None]) -> None:
+        """Ask the engines, note the `state`, and write or remove the ready file. Raises Stopped, NodeError.
+
+        An engine that runs and does not answer is waited for. `tell` is called before: it may not come back.
+        """
+        patience = self._settings.reload_timeout
+        seen, damage = ask_engines(self._node, receipt, min(_SOON_SECONDS, patience)), self._damage(receipt)
+        _say(receipt, seen.wrong, damage, driver_away=driver_away)
+        if seen.hangs and patience > _SOON_SECONDS:
+            self._note(receipt, seen, damage, driver_away=driver_away)
+            tell()
+            before, seen = seen, ask_engines(self._node, receipt, patience - _SOON_SECONDS)
+            if seen.wrong not in ((), before.wrong):
+                _say(receipt, seen.wrong, [], driver_away=False)
+        self._note(receipt, seen, damage, driver_away=driver_away)
+
+    def _note(self, receipt: Receipt | None, seen: Answers, damage: list[str], *, driver_away: bool) -> None:
+        """Note how the node stands, and write or remove the ready file. Raises NodeError."""
+        self._asked, self.stopped = seen.watched, seen.stopped or seen.hangs
         self.unserved, self.damaged, self.driver_away = seen.unserved, len(damage), driver_away
         self.state = _state(receipt, seen, damage, driver_away=driver_away)
         if self._told:
             from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # only where somebody is told
 
             self.state = msgspec.structs.replace(self.state, message=mask(self.state.message))
+        if receipt is not None and _is_installed(receipt) and driver_away and not (seen.wrong or damage):
+            self.marker.start(ready_file.described(receipt))
         if receipt is None or not self.state.ready:
             self.marker.clear()
             return
@@ -95,11 +103,27 @@ class Readiness:
         return (*alive, *(_socket_of(self._node, engine) for engine in receipt.engines))
 
 
+def _is_installed(receipt: Receipt | None) -> bool:
+    return receipt is not None and receipt.state is State.INSTALLED
+
+
+def _say(receipt: Receipt | None, wrong: Sequence[str], damage: Sequence[str], *, driver_away: bool) -> None:
+    """Say what keeps the node from being ready."""
+    if wrong or not (_is_installed(receipt) or driver_away):
+        log.get().warning(
+            "Not ready: the engines do not serve the handlers", key="not-ready-engine", why="; ".join(wrong)
+        )
+    if damage:
+        log.get().warning("Not ready: the toolkit is damaged", key="not-ready-toolkit", why="; ".join(damage))
+    if driver_away:
+        log.get().warning("Not ready: no driver is usable", key="not-ready-driver")
+
+
 def _state(receipt: Receipt | None, seen: Answers, damage: Sequence[str], *, driver_away: bool) -> NodeState:
     """Return how the node stands; of several things that are wrong, the one that the others come from. Pure."""
     if driver_away:
         return NodeState(Reason.DRIVER_NOT_READY, "No driver is usable: `kubectl logs` of the pod says what is missing")
-    if receipt is None or receipt.state is not State.INSTALLED:
+    if receipt is None or not _is_installed(receipt):
         return NodeState(Reason.INSTALLING, "The toolkit is not installed yet")
     if seen.wrong:
         reason = Reason.ENGINE_DOWN if seen.silent else Reason.DRIFT
@@ -121,6 +145,8 @@ class Answers(msgspec.Struct, frozen=True):
     """The engines of which something is wrong, by their names."""
     silent: bool = False
     """Whether one of them does not answer."""
+    hangs: bool = False
+    """Whether one of these runs, or took the question, all the same."""
 
 
 def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
@@ -131,28 +157,48 @@ def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
     wrong: list[str] = []
     unserved: set[str] = set()
     watched: list[tuple[str, str, str]] = []
-    stopped = silent = False
+    stopped = silent = hangs = False
     for engine in receipt.engines if receipt is not None else ():
         # taken before the engine is asked: a restart from here on is seen
         watched.append(_socket_of(node, engine))
         if serving.starts_when_asked(node, engine.name, engine.socket):
-            wrong.append(f"{engine.name}: it is not running")
+            wrong.append(_silence(node, engine, "it is not running"))
             unserved.add(str(engine.name))
             stopped = silent = True
             continue
         live, heard = answering.heard(adapter_of(engine.name), node, engine.socket, seconds)
-        silent |= live is None
-        missing = [heard] if live is None else mismatches(live, dict(engine.handlers), engine.default)
+        if live is None:
+            process, silent = serving.process_of(node, engine.name, engine.socket), True
+            hangs |= process is not None or heard.endswith(answering.SILENCE)
+            missing = [_silence(node, engine, heard)]
+        else:
+            process = live.process
+            missing = [f"{engine.name}: {each}" for each in mismatches(live, dict(engine.handlers), engine.default)]
+            watched += _answer_of(node, engine) if process is not None else []
         unserved |= {str(engine.name)} if missing else set()
-        wrong += [f"{engine.name}: {each}" for each in missing]
-        watched += _process_of(live.process if live is not None else None)
-    return Answers(tuple(wrong), tuple(watched), stopped, frozenset(unserved), silent)
+        wrong += missing
+        watched += _process_of(process)
+    return Answers(tuple(wrong), tuple(watched), stopped, frozenset(unserved), silent, hangs)
+
+
+def _silence(node: Node, engine: EngineRecord, heard: str) -> str:
+    """Return in words that an engine does not answer, with its socket, and where to look."""
+    unit = serving.unit_of(node, engine.name, engine.socket)
+    place = f"`systemctl status {unit}`" if unit is not None else "what starts it"
+    return f"{engine.name}: {heard} ({engine.socket}; look at {place})"
 
 
 def _socket_of(node: Node, engine: EngineRecord) -> tuple[str, str, str]:
     """Return what changes with an engine's socket. Raises NodeError."""
     socket = node.root.outside(node.files.canonical(engine.socket))
     return idling.ENGINE, socket, idling.identity(socket)
+
+
+def _answer_of(node: Node, engine: EngineRecord) -> list[tuple[str, str, str]]:
+    """Return what changes when an engine that runs answers no more; nothing of one that has another language."""
+    socket = f"{node.root.outside(node.files.canonical(engine.socket))}{idling.ASKED}"
+    answers = idling.identity(socket) == idling.ANSWERS
+    return [(idling.SILENT, socket, idling.ANSWERS)] if answers else []
 
 
 def _process_of(process: Process | None) -> list[tuple[str, str, str]]:
