@@ -58,6 +58,7 @@ TAINTED = 'startupTaint={"enabled": true}'
 SERVED = 'metrics={"enabled": true}'
 RENAMED = 'runtimeClasses=[{"name": "nvidia", "handler": "x"}]'
 LABELLED = 'gpuLabels={"enabled": true}'
+OWN = "spec/variables/{}/expression"
 RIGHTS = "(ClusterRole|ClusterRoleBinding)/toolkit-installer-node-status"
 READING = "(Cluster)?Role(Binding)?/toolkit-installer"
 EVENTS = "(Role|RoleBinding)/toolkit-installer-events"
@@ -99,12 +100,20 @@ ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     "debug": ("true", variable("TOOLKIT_DEBUG", MAIN, DELETER)),
     "extraEnv": ('[{"name": "RELOAD_TIMEOUT", "value": "9"}]', variable("RELOAD_TIMEOUT")),
     "nodeStatus.enabled": ("true", f"{MAIN}/env/NODE_(CONDITION|LABELS|EVENTS)/.*|({RIGHTS}|{EVENTS}|{POLICY})/.*"),
-    "nodeStatus.condition": ('"a.b/ContainerToolkitReady"', variable("NODE_CONDITION"), TOLD),
+    "nodeStatus.condition": (
+        '"a.b/ContainerToolkitReady"',
+        f"{variable('NODE_CONDITION')}|{POLICY}/{OWN.format('conditions')}",
+        TOLD,
+    ),
     "nodeStatus.labels": ("false", f"{variable('NODE_LABELS')}|{RIGHTS}/rules/0/resources/.*", TOLD),
     "nodeStatus.events": ("false", f"{variable('NODE_EVENTS')}|{EVENTS}/.*", TOLD),
     "nodeStatus.policy": ("false", f"{POLICY}/.*", TOLD),
     "startupTaint.enabled": ("true", f"{variable('(STARTUP_TAINT|RETAINT)')}|({RIGHTS}|{POLICY})/.*"),
-    "startupTaint.taint": ('"a/b=c:NoSchedule"', variable("STARTUP_TAINT"), TAINTED),
+    "startupTaint.taint": (
+        '"a/b=c:NoSchedule"',
+        f"{variable('STARTUP_TAINT')}|{POLICY}/{OWN.format('taints')}",
+        TAINTED,
+    ),
     "startupTaint.retaint": ("false", variable("RETAINT"), TAINTED),
     "metrics.enabled": ("true", f"{variable('METRICS_ADDRESS')}|{MAIN}/ports/.*"),
     "metrics.port": ("9000", f"{variable('METRICS_ADDRESS')}|{MAIN}/ports/.*", SERVED),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -14,7 +15,9 @@ import yaml
 from tests.support import manifests
 from tests.support.manifests import daemon_set, environment, flat, node, one, pod, settings
 from toolkit_installer import __version__
+from toolkit_installer.kubernetes.node_state import LABELS
 from toolkit_installer.kubernetes.scheduling import refusal, tolerates
+from toolkit_installer.kubernetes.taints import READY_IN
 from toolkit_installer.settings import CONDITION, Cleanup
 
 PRESENT = "nvidia.com/gpu.present"
@@ -98,12 +101,24 @@ def test_node_status_tells_the_cluster_and_may_do_no_more_than_that() -> None:
 
 def test_startup_taint_is_node_status_with_a_taint_that_the_pods_tolerate() -> None:
     found = changes("overlays/startup-taint", "overlays/node-status")
-    assert {path.split("/")[-2] for path in found} == {"STARTUP_TAINT", "RETAINT"}
+    assert {path.split("/")[-2] for path in found} == {"STARTUP_TAINT", "RETAINT", "taints"}
     reports = settings("overlays/startup-taint").reports
     assert reports is not None
     assert reports.taint is not None
     assert reports.retaint
     assert tolerates(daemon_set("overlays/startup-taint"), msgspec.structs.asdict(reports.taint))
+
+
+@pytest.mark.parametrize("name", ["overlays/node-status", "overlays/startup-taint"])
+def test_the_policy_lets_a_pod_change_the_condition_and_the_taint_that_it_is_told_to_keep(name: str) -> None:
+    policy = one(manifests.rendered(name), "ValidatingAdmissionPolicy")
+    own = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    reports = settings(name).reports
+    assert reports is not None
+    assert json.loads(own["conditions"]) == [reports.condition]
+    assert json.loads(own["taints"]) == ([reports.taint.key] if reports.taint is not None else [])
+    assert any(READY_IN in each["expression"] for each in policy["spec"]["validations"])
+    assert any(f'"{LABELS}"' in each["expression"] for each in policy["spec"]["validations"])
 
 
 def test_openshift_lets_the_account_use_the_privileged_scc_and_labels_what_the_pod_writes_without_categories() -> None:
