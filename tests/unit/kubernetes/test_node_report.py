@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,7 +94,7 @@ def test_a_node_that_goes_down_is_tainted_before_the_next_boot_and_no_other(
 
 
 def test_what_is_to_be_taken_back_is_tried_again_while_the_api_server_is_too_busy(
-    server: Server, pauses: list[float], capsys: pytest.CaptureFixture[str]
+    server: Server, pauses: list[float], logged: io.StringIO
 ) -> None:
     told = report(server, stopping=False, retaint=True)
     told.tell(DOWN, None)
@@ -101,34 +102,34 @@ def test_what_is_to_be_taken_back_is_tried_again_while_the_api_server_is_too_bus
     told.withdraw()
     assert (taints(server), "EngineDown" in conditions(server)) == ([], False)
     assert pauses == [1.0, 1.0]  # as its answers asked for
-    assert LEFT not in capsys.readouterr().out
+    assert LEFT not in logged.getvalue()
 
 
 def test_what_the_api_server_never_takes_back_is_said_after_half_a_minute(
-    server: Server, pauses: list[float], capsys: pytest.CaptureFixture[str]
+    server: Server, pauses: list[float], logged: io.StringIO
 ) -> None:
     told = report(server, stopping=False, retaint=True)
     told.tell(DOWN, None)
     server.cluster.refused = [500] * 1000
     told.withdraw()
     assert sum(pauses) == pytest.approx(25)
-    assert capsys.readouterr().out.count(LEFT) == 1
+    assert logged.getvalue().count(LEFT) == 1
 
 
 @pytest.mark.parametrize("code", [401, 403])
 def test_what_may_not_be_taken_back_is_not_tried_twice(
-    server: Server, pauses: list[float], capsys: pytest.CaptureFixture[str], code: int
+    server: Server, pauses: list[float], logged: io.StringIO, code: int
 ) -> None:
     told = report(server, stopping=False, retaint=True)
     told.tell(DOWN, None)
     server.cluster.refused = [code] * 1000
     told.withdraw()
     assert pauses == []
-    assert LEFT in capsys.readouterr().out
+    assert LEFT in logged.getvalue()
 
 
 def test_an_event_of_a_daemon_set_that_is_gone_holds_nothing_up_and_is_no_reason_for_a_warning_of_what_is_left(
-    server: Server, pauses: list[float], capsys: pytest.CaptureFixture[str]
+    server: Server, pauses: list[float], logged: io.StringIO
 ) -> None:
     told = all_of_it(report(server, stopping=False, retaint=True))
     told.tell(READY, None)
@@ -139,7 +140,7 @@ def test_an_event_of_a_daemon_set_that_is_gone_holds_nothing_up_and_is_no_reason
     assert events(server) == ["EngineNotServing", "Installed"]
     assert not told.owes
     assert pauses == []
-    said = capsys.readouterr().out
+    said = logged.getvalue()
     assert LEFT not in said
     assert "The API server refuses an event for good" in said
 

@@ -233,7 +233,8 @@ PACKAGE = Path(trust.__file__).parents[1]
 MAY_NAME_PROC = frozenset(
     {
         "engines/detect/own_container.py",  # our own mounts
-        "lifecycle/wait.py",  # our own descriptors
+        "lifecycle/idling.py",  # our own descriptors
+        "lifecycle/wait.py",  # likewise
         "lifecycle/waiting_state.py",  # the kernel's name for a memory file
         "lifecycle/readiness.py",  # a process that was believed, watched for its end
         "lifecycle/metrics/endpoint.py",  # our own children
