@@ -135,6 +135,21 @@ def hangs(place: Path) -> None:
     place.chmod(0o755)
 
 
+def wait_until_nothing_runs_in(node: FakeNode) -> None:
+    """Wait until no process has a `/` in the node: what a command has started ends with it, however that was ended."""
+    deadline = time.monotonic() + 30
+    while any(_root(process).startswith(str(node.root)) for process in Path("/proc").glob("[0-9]*")):
+        assert time.monotonic() < deadline, "a program outlived the command that started it"
+        time.sleep(0.05)
+
+
+def _root(process: Path) -> str:
+    try:
+        return os.readlink(process / "root")
+    except OSError:
+        return ""  # it has ended
+
+
 @runs_programs
 @pytest.mark.parametrize("command", ["run", "plan", "wait-driver"])
 def test_a_hanging_nvidia_smi_holds_no_command_that_is_told_to_stop(bare: FakeNode, command: str) -> None:
@@ -145,6 +160,7 @@ def test_a_hanging_nvidia_smi_holds_no_command_that_is_told_to_stop(bare: FakeNo
     code = stopped(run)
     assert code in ((-15,) if command == "plan" else (0, 143)), run.output
     assert bare.snapshot() == before
+    wait_until_nothing_runs_in(bare)
 
 
 def test_a_hanging_nvidia_ctk_holds_no_run_that_is_told_to_stop(bare: FakeNode, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Whatever it does, nobody waits for it beyond its time, and it costs no more memo
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -25,6 +26,8 @@ _LOOK_SECONDS = 0.2
 _KILL_SECONDS = 2.0
 """What a killed program gets to end. One that hangs in the kernel (state D, proc_pid_stat(5)) does not."""
 _PIECE = 1 << 16
+_PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent ends."""
 _ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 
 
@@ -96,8 +99,13 @@ def completed(start: Start, given: bytes, seconds: float) -> Completed:
 @contextlib.contextmanager
 def _started(start: Start) -> Iterator[subprocess.Popen[bytes]]:
     """Start the program in a session of its own, without a buffer on its streams. Raises ProgramError."""
+    parent, libc = os.getpid(), ctypes.CDLL(None) if signals.end_at_once() else None
 
     def prepare() -> None:
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # it has ended before that
+                os.kill(os.getpid(), signal.SIGKILL)
         signals.unblock_all()
         if start.enter is not None:
             start.enter()
