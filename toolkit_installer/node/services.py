@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs
@@ -37,6 +38,25 @@ class Services:
             return None  # systemd cannot be reached: that is the answer
         text = shown.output.decode(errors="replace").strip()
         return text.removeprefix(f"{name}=") if shown.status == 0 and text else None
+
+    def properties(self, units: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str]] | None:
+        """Return properties of several units, by unit; None where systemd does not tell of each of them.
+
+        One that is older than a property leaves it out.
+        """
+        systemctl = self.programs.find_program("systemctl")
+        if systemctl is None:
+            return None
+        try:
+            shown = self.programs.run([systemctl, "show", f"--property={','.join(names)}", "--", *units], seconds=10)
+        except ProgramError:
+            return None  # as above
+        # in the order in which they were named, with an empty line between them (systemctl(1), show)
+        blocks = shown.output.decode(errors="replace").strip().split("\n\n")
+        told = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
+        if shown.status != 0 or len(told) != len(units) or not all(told):
+            return None
+        return dict(zip(units, told, strict=True))
 
     def is_stopping(self) -> bool:
         """Tell whether the node is going down, by the word of systemd or of its login manager.

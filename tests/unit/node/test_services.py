@@ -95,9 +95,27 @@ def test_a_unit_that_systemd_does_not_know_cannot_be_restarted(scripts: Scripts,
     assert not services.knows("containerd.service")
 
 
+def test_of_several_units_the_properties_are_told_by_unit(scripts: Scripts, services: Services) -> None:
+    scripts.script("systemctl", "printf 'BoundBy=\\nActiveState=active\\n\\nBoundBy=x.service y.service\\n'")
+    assert services.properties(["a.service", "b.service"], ["ActiveState", "BoundBy"]) == {
+        "a.service": {"ActiveState": "active", "BoundBy": ""},
+        "b.service": {"BoundBy": "x.service y.service"},
+    }
+    assert scripts.calls() == ["systemctl show --property=ActiveState,BoundBy -- a.service b.service"]
+
+
+@pytest.mark.parametrize("body", ["", "echo A=b", "echo A=b; echo; echo A=c; exit 1", "echo A=b; echo; echo what"])
+def test_of_units_of_which_systemd_does_not_tell_nothing_is_known(
+    scripts: Scripts, services: Services, body: str
+) -> None:
+    scripts.script("systemctl", body)
+    assert services.properties(["a.service", "b.service"], ["A"]) is None
+
+
 def test_a_node_without_systemctl_says_so(services: Services) -> None:
     assert not services.knows("containerd.service")
     assert services.property("containerd.service", "Restart") is None
+    assert services.properties(["containerd.service"], ["Restart"]) is None
     with pytest.raises(ProgramError, match="no systemctl"):
         services.restart("containerd.service", seconds=10)
 
