@@ -204,7 +204,7 @@ def old_shim(monkeypatch: pytest.MonkeyPatch) -> str:
     By its real name it would hold every toolkit on the machine, and tests that run beside this one have theirs.
     """
     name = f"shim-{uuid.uuid4().hex[:10]}"
-    monkeypatch.setattr(containers, "_SHIM", name)
+    monkeypatch.setattr(containers, "SHIM", name)
     return name
 
 

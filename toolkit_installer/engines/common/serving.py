@@ -31,7 +31,9 @@ def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
         if not node.is_home_of(process):
             continue  # a container's own engine, or another node's
         addresses = _addresses(engine, process)
-        if addresses is None or any(_same(root_of(process), address, node.root, socket) for address in addresses):
+        if addresses is None or any(
+            is_same_socket(root_of(process), address, node.root, socket) for address in addresses
+        ):
             return process
     return None
 
@@ -137,7 +139,7 @@ def _configured(process: Process) -> list[str] | None:
     return [address if isinstance(address, str) and address else usual_row(EngineName.CONTAINERD).socket]
 
 
-def _same(one: Root, path: str, other: Root, socket: str) -> bool:
+def is_same_socket(one: Root, path: str, other: Root, socket: str) -> bool:
     """Tell whether two names, each in its own root, are or will be the same socket: the folder may be mounted twice."""
     try:
         first, second = one.outside(one.canonical(path)), other.outside(other.canonical(socket))

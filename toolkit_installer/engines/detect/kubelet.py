@@ -34,8 +34,12 @@ class Kubelet(msgspec.Struct, frozen=True):
 
 def running(node: Node) -> tuple[Kubelet, ...]:
     """Return the kubelets of the node, by PID. Those of other nodes, which may run as containers, are left out."""
-    own = [process for process in named(frozenset({_KUBELET, *_EMBEDDED})) if node.is_home_of(process)]
-    return tuple(_kubelet_of(node, process) for process in sorted(own, key=lambda process: process.pid))
+    return tuple(_kubelet_of(node, process) for process in sorted(of_node(node), key=lambda process: process.pid))
+
+
+def of_node(node: Node) -> list[Process]:
+    """Return the processes of the node that are kubelets, or have one in them."""
+    return [process for process in named(frozenset({_KUBELET, *_EMBEDDED})) if node.is_home_of(process)]
 
 
 def _kubelet_of(node: Node, process: Process) -> Kubelet:

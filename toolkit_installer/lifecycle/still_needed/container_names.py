@@ -28,6 +28,9 @@ _KEYS = (
     ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name"),
 )
 """Namespace, pod and container."""
+_KINDS = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
+"""Annotations of containerd (pkg/cri/annotations) and of CRI-O (pkg/annotations) that say what a container is."""
+_SANDBOX = "sandbox"
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 """RFC 1123's forms: what Kubernetes demands of namespaces and containers, and of pods ("Object Names and IDs")."""
@@ -45,13 +48,29 @@ class Bundle(msgspec.Struct, frozen=True):
     root: str
 
 
-def of(identity: str, bundle: Bundle | None) -> str:
-    """Return, to be put behind a container's ID: ` of pod NAMESPACE/NAME`, or what docker calls it, or nothing."""
+class Name(msgspec.Struct, frozen=True):
+    """What a container is called: its pod and its name there, or docker's name for it. Empty: nobody told."""
+
+    pod: str = ""
+    """NAMESPACE/NAME."""
+    container: str = ""
+    docker: str = ""
+
+    @property
+    def words(self) -> str:
+        """What is put behind a container's ID."""
+        if self.pod:
+            return f" of pod {self.pod}" + (f" ({self.container})" if self.container else "")
+        return f", which docker calls {self.docker}," if self.docker else ""
+
+
+def of(identity: str, bundle: Bundle | None) -> Name:
+    """Return what a container is called."""
     if bundle is None:
-        return ""
+        return Name()
     specification = _object(f"{bundle.folder}/{_SPECIFICATION}")
     told = _pod(specification.get("annotations"))
-    if told or not re.fullmatch(_DOCKERS_ID, identity):
+    if told.pod or not re.fullmatch(_DOCKERS_ID, identity):
         return told
     folders = dict.fromkeys([_DOCKERS_FOLDER, *_dockers_folders(specification, identity)])
     for folder in folders:
@@ -59,22 +78,30 @@ def of(identity: str, bundle: Bundle | None) -> str:
         configured = remembered.get("Config")
         told = _pod(configured.get("Labels") if isinstance(configured, dict) else None)
         name = remembered.get("Name")
-        if not told and isinstance(name, str) and re.fullmatch(_DOCKERS_NAME, name.removeprefix("/")):
-            told = f", which docker calls {name.removeprefix('/')},"
-        if told:
+        if not told.pod and isinstance(name, str) and re.fullmatch(_DOCKERS_NAME, name.removeprefix("/")):
+            told = Name(docker=name.removeprefix("/"))
+        if told != Name():
             return told
-    return ""
+    return Name()
 
 
-def _pod(said: Any) -> str:
+def is_sandbox(bundle: Bundle) -> bool | None:
+    """Tell whether a container only keeps a pod's namespaces; None where there is no specification of it."""
+    specification = _object(f"{bundle.folder}/{_SPECIFICATION}")
+    if not specification:
+        return None
+    annotations = specification.get("annotations")
+    return isinstance(annotations, dict) and any(annotations.get(key) == _SANDBOX for key in _KINDS)
+
+
+def _pod(said: Any) -> Name:
     """Return the pod that annotations or labels name, and the container in it where they say that as well."""
     labels: Mapping[str, Any] = said if isinstance(said, dict) else {}
     for keys in _KEYS:
         namespace, pod, container = (value if isinstance(value := labels.get(key), str) else "" for key in keys)
         if re.fullmatch(_LABEL, namespace) and re.fullmatch(_SUBDOMAIN, pod):
-            which = f" ({container})" if re.fullmatch(_LABEL, container) else ""
-            return f" of pod {namespace}/{pod}{which}"
-    return ""
+            return Name(f"{namespace}/{pod}", container if re.fullmatch(_LABEL, container) else "")
+    return Name()
 
 
 def _dockers_folders(specification: Mapping[str, Any], identity: str) -> list[str]:

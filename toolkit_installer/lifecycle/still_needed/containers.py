@@ -30,19 +30,19 @@ from toolkit_installer.node.trust import Standing
 STATE_FOLDERS = tuple(dict.fromkeys(row.state for row in TABLE if row.state is not None))
 """containerd's `state`: its own, and those of docker and of the distributions that bring one along."""
 
-_TASKS = "io.containerd.runtime.v2.task"
+TASKS = "io.containerd.runtime.v2.task"
 """Below a state folder: NAMESPACE/CONTAINER is the bundle of a container that is not deleted."""
-_RUNTIME_FILE = "runtime"
+RUNTIME_FILE = "runtime"
 """In a bundle: the `BinaryName` that the container was started with; its shim, or what follows one, deletes it so."""
 
 _LONGEST_NAME = 64 * 1024
 """Bytes. Far more than the path of a runtime takes."""
 
-_SHIM = "containerd-shim"
+SHIM = "containerd-shim"
 """The first shim's name, and how those of its successors begin."""
 _RUNC_ROOT = "runtime-runc"
 """Where docker up to 19.03 has runc keep its containers; those of a handler are in `runtime-HANDLER`."""
-_MONITOR = "conmon"
+MONITOR = "conmon"
 
 
 class _Container(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class _Container(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """What it is called, by its engine and by whoever started it."""
-        return f"the container {self.name}{container_names.of(self.name, self.bundle)} ({self.told_by})"
+        return f"the container {self.name}{container_names.of(self.name, self.bundle).words} ({self.told_by})"
 
 
 def found(node: Node, folder: str) -> list[str]:
@@ -72,7 +72,7 @@ def found(node: Node, folder: str) -> list[str]:
             continue  # in a pod, anybody is root and called a shim
         if container.runtime is None:
             needed.setdefault(container.name, f"{container.words} may run with it")
-        elif beneath(container.runtime, folder) and _same_file(node, container.pid, container.runtime):
+        elif beneath(container.runtime, folder) and same_file(node, container.pid, container.runtime):
             needed.setdefault(container.name, f"{container.words} runs with {container.runtime}")
     return list(needed.values())
 
@@ -81,18 +81,18 @@ def _watched() -> list[_Container]:
     """Return the containers with a live shim or conmon on the whole machine, then those of the same engines."""
     found: list[_Container] = []
     engines: dict[tuple[int, int], int] = {}
-    for pid, name, standing in processes.matching(lambda name: name.startswith(_SHIM) or name == _MONITOR):
+    for pid, name, standing in processes.matching(lambda name: name.startswith(SHIM) or name == MONITOR):
         if standing is Standing.UNSEEN:  # root's, and this is a user's installer
             found.append(_hidden(pid))
             continue
         try:
             seen = processes.inspect_visible(pid)
             arguments = list(seen.arguments) if seen is not None else []
-            own = _of_monitor(pid, arguments) if name == _MONITOR else _of_shim(pid, arguments)
+            own = _of_monitor(pid, arguments) if name == MONITOR else _of_shim(pid, arguments)
             if seen is not None and seen.hidden and not own:
                 own = [_Container(f"of PID {pid}", None, pid, "whose command line is wiped")]
             found += own
-            if name != _MONITOR:
+            if name != MONITOR:
                 around = os.stat(f"/proc/{pid}/cwd/..")  # the folder around the shim's bundle
                 engines.setdefault((around.st_dev, around.st_ino), pid)
         except PermissionError:
@@ -113,7 +113,7 @@ def _of_shim(pid: int, arguments: list[str]) -> list[_Container]:
         name = os.path.basename(os.readlink(place))
     except (FileNotFoundError, ProcessLookupError):
         return []  # it ended meanwhile
-    runtime = _content(f"{place}/{_RUNTIME_FILE}")
+    runtime = content_of(f"{place}/{RUNTIME_FILE}")
     if runtime is not None:
         return [_Container(name, runtime, pid, f"PID {pid}", Bundle(place, f"/proc/{pid}/root"))]
     workdir = flag_value(arguments, "-workdir")
@@ -130,10 +130,10 @@ def _beside(pid: int) -> list[_Container]:
     place = f"/proc/{pid}/cwd"
     try:
         tasks = os.path.dirname(os.path.dirname(os.readlink(place)))
-        names = os.listdir(f"{place}/..") if os.path.basename(tasks) == _TASKS else []
+        names = os.listdir(f"{place}/..") if os.path.basename(tasks) == TASKS else []
     except OSError:
         return []  # it ended meanwhile
-    found = ((name, _content(f"{place}/../{name}/{_RUNTIME_FILE}")) for name in names)
+    found = ((name, content_of(f"{place}/../{name}/{RUNTIME_FILE}")) for name in names)
     return [
         _Container(name, runtime, pid, "its bundle is there", Bundle(f"{place}/../{name}", f"/proc/{pid}/root"))
         for name, runtime in found
@@ -141,7 +141,7 @@ def _beside(pid: int) -> list[_Container]:
     ]
 
 
-def _content(path: str) -> str | None:
+def content_of(path: str) -> str | None:
     """Return what a small file says, None where there is none; what is no regular file, or large, says nothing."""
     try:
         return read_bounded(path, _LONGEST_NAME).decode(errors="replace").strip()
@@ -165,7 +165,7 @@ def _bundles(node: Node) -> Iterator[_Container]:
     for files in node.readers():
         for state in STATE_FOLDERS:
             try:
-                yield from _bundles_below(files, posixpath.join(state, _TASKS))
+                yield from _bundles_below(files, posixpath.join(state, TASKS))
             except NodeError as error:
                 if error.number != errno.EACCES:
                     raise
@@ -179,7 +179,7 @@ def _bundles_below(files: Reader, tasks: str) -> Iterator[_Container]:
         for namespace in files.list(tasks)
         for name in files.list(posixpath.join(tasks, namespace))
     ):
-        found = files.read_file(posixpath.join(bundle, _RUNTIME_FILE))
+        found = files.read_file(posixpath.join(bundle, RUNTIME_FILE))
         if found is not None:
             runtime = found.content.decode(errors="replace").strip()
             place = Bundle(files.root.outside(files.canonical(bundle)), files.root.folder)
@@ -198,7 +198,7 @@ def _is_elsewhere(node: Node, pid: int, path: str) -> bool:
         return False  # it ended meanwhile, or hides: it cannot be told
 
 
-def _same_file(node: Node, pid: int | None, path: str) -> bool:
+def same_file(node: Node, pid: int | None, path: str) -> bool:
     """Tell whether the process's runtime is the one of this node, and not of one that shares only its paths."""
     if pid is None:
         return True
