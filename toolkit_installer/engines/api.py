@@ -38,6 +38,10 @@ class Live(msgspec.Struct, frozen=True):
 
     They are none of ours, and go when it is started again without the toolkit.
     """
+    containers_outlive_it: bool | None = True
+    """Whether running containers go on when it ends, as they do with most; None where it does not tell."""
+    running: int | None = None
+    """How many containers run, where it tells that with the rest."""
 
     def refuse_signal(self, content: bytes | None, seen: bytes | None = None) -> None:
         """Raise ConfigurationError if the engine would die of the signal that makes it read a file with `content`.

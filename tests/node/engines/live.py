@@ -16,7 +16,7 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,7 +64,8 @@ def keep_only(*kept: int) -> None:
 class FakeDockerd:
     """A process named dockerd that serves the node's docker socket."""
 
-    def __init__(self, node: FakeNode) -> None:
+    def __init__(self, node: FakeNode, **says: object) -> None:
+        """`says`: what its answers to `/info` have beside the rest."""
         self._connection, other = multiprocessing.Pipe()
         listening = socket.socket(socket.AF_UNIX)
         folder = os.open(node.place("/run"), os.O_RDONLY | os.O_DIRECTORY)
@@ -75,7 +76,7 @@ class FakeDockerd:
         if self.pid == 0:
             try:
                 keep_only(listening.fileno(), other.fileno())
-                _Dockerd(node.place(DAEMON_JSON), listening, other).serve()
+                _Dockerd(node.place(DAEMON_JSON), listening, other, says).serve()
             finally:
                 os._exit(1)
         listening.close()
@@ -109,7 +110,8 @@ class FakeDockerd:
 class _Dockerd:
     """What the fake dockerd's process does."""
 
-    def __init__(self, config: Path, listening: socket.socket, orders: Connection) -> None:
+    def __init__(self, config: Path, listening: socket.socket, orders: Connection, says: Mapping[str, object]) -> None:
+        self.says = says
         self.config = config
         self.listening = listening
         self.orders = orders
@@ -154,7 +156,7 @@ class _Dockerd:
             return  # nobody answers
         what = request.split(b" ")[1].rpartition(b"/")[2]
         runtimes = {name: {"path": path} for name, path in self.served.handlers}
-        info = {"ServerVersion": "28.0", "Runtimes": runtimes, "DefaultRuntime": self.served.default}
+        info = {"ServerVersion": "28.0", "Runtimes": runtimes, "DefaultRuntime": self.served.default, **self.says}
         version = {"Version": "28.0", "ApiVersion": "1.48", "MinAPIVersion": "1.24"}
         body = b"OK" if what == b"_ping" else json.dumps(version if what == b"version" else info).encode()
         head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"

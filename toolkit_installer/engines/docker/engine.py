@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -189,6 +189,8 @@ class Docker(Adapter[Inspection]):
             handlers=handlers,
             default=info.get("DefaultRuntime"),
             process=process,
+            containers_outlive_it=_told_as(bool, info.get("LiveRestoreEnabled")),
+            running=_told_as(int, info.get("ContainersRunning")),
             cdi=bool(info.get("CDISpecDirs")),
             rootless="name=rootless" in (info.get("SecurityOptions") or ()),
             system=str(info.get("OperatingSystem", "")),
@@ -209,6 +211,14 @@ class Docker(Adapter[Inspection]):
     def read_value(self, text: str) -> Any:
         """Return the value that was written. Raises DocumentError."""
         return json_document.parse(text.encode())[_VALUE]
+
+
+_Value = TypeVar("_Value")
+
+
+def _told_as(kind: type[_Value], value: Any) -> _Value | None:
+    """Return a value that dockerd told, None where it told none of that kind."""
+    return value if type(value) is kind else None
 
 
 def _told(live: Live | None) -> str | None:
