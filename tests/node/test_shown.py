@@ -5,6 +5,7 @@ Neither of them breaks its lines, whatever the width of the terminal: a diff tha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, SCRIPTS, FakeNode
 
 DATA = Path(__file__).parents[1] / "data"
@@ -68,6 +70,10 @@ def two_engines(node: FakeNode) -> list[str]:
     return []
 
 
+def live_docker(node: FakeNode) -> list[str]:
+    return [*fresh_docker(node), "--socket", SOCKET]
+
+
 PLANS = (fresh_docker, fresh_containerd, converged, damaged, refused)
 DETECTED = (nothing, fresh_docker, two_engines)
 
@@ -99,6 +105,14 @@ def test_a_plan_is_what_was_read_and_found_good(node: FakeNode, case: Callable[[
     assert "hunter2" not in text
     assert node.snapshot() == before
     compare("plan", case, text)
+
+
+def test_a_plan_beside_an_engine_that_answers_says_what_its_reload_touches(node: FakeNode) -> None:
+    given = live_docker(node)
+    with contextlib.closing(FakeDockerd(node, LiveRestoreEnabled=False, ContainersRunning=0)):
+        before = node.snapshot()
+        compare("plan", live_docker, shown(node, "plan", "--toolkit-source-root", str(node.payload), *given))
+        assert node.snapshot() == before
 
 
 @pytest.mark.parametrize("case", DETECTED)

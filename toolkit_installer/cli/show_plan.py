@@ -17,13 +17,14 @@ from toolkit_installer.errors import InstallerError
 from toolkit_installer.lifecycle.plan import EngineWork, moved, superseded
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import EngineRecord
-from toolkit_installer.settings import EngineName, ReloadMode, Settings
+from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.toolkit import wrappers
 from toolkit_installer.toolkit.layout import ToolkitFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from toolkit_installer.lifecycle.impact.words import Impact
     from toolkit_installer.lifecycle.prepare import Prepared
 
 
@@ -43,6 +44,8 @@ class PlannedEngine(msgspec.Struct, frozen=True):
     reload: str | None
     unit: str | None
     why: str
+    impact: Impact | None
+    """What the reload touches, None where there is none."""
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -66,6 +69,12 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 _SCHEMA = 1
+_KEPT = {
+    True: "containers keep running",
+    False: "its containers END, as live-restore is off",
+    None: "its containers end unless live-restore is on",
+}
+"""What becomes of containers, by what the engine says of that: all but docker keep them."""
 _LEFT_ALONE = "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle)."
 _NOTHING = "Nothing to do: the node is as it should be."
 
@@ -115,14 +124,23 @@ def _planned(node: Node, seen: Prepared, stops: str | None, shown: Gpus) -> Plan
         toolkit_folder=plan.toolkit.folder,
         install=tuple(file.name for file in plan.toolkit.write),
         remove=plan.toolkit.remove,
-        engines=tuple(map(_planned_engine, plan.engines)),
+        engines=tuple(_planned_engine(work, _impact(node, seen, work)) for work in plan.engines),
         given_back=tuple(str(record.name) for record in others),
         device_nodes=plan.device_nodes,
         files=tuple(PlannedFile(path, diff.unified(path, *both)) for path, *both in [*_config(node, seen), *files]),
     )
 
 
-def _planned_engine(work: EngineWork) -> PlannedEngine:
+def _impact(node: Node, seen: Prepared, work: EngineWork) -> Impact | None:
+    """Return what the engine's reload touches; nothing is looked at for that where there is none."""
+    if not work.reload_why:
+        return None
+    from toolkit_installer.lifecycle.impact import look  # noqa: PLC0415  # only where a reload is due
+
+    return look.of_reload(node, work.name, work.inspection, work.reload, seen.plan.toolkit.folder)
+
+
+def _planned_engine(work: EngineWork, impact: Impact | None) -> PlannedEngine:
     changed = [wanted for wanted in work.desired.files if wanted.changes]
     return PlannedEngine(
         name=str(work.name),
@@ -134,6 +152,7 @@ def _planned_engine(work: EngineWork) -> PlannedEngine:
         reload=work.reload.mode.value if work.reload_why else None,
         unit=work.reload.unit,
         why=work.reload_why,
+        impact=impact,
     )
 
 
@@ -169,7 +188,7 @@ def lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
     for path, now, to_come in _config(node, seen):
         lines += ["", "The toolkit's configuration:", *_diff_lines(path, now, to_come)]
     for engine in seen.plan.engines:
-        lines += ["", f"Engine {engine.name}:", *_engine_lines(engine)]
+        lines += ["", f"Engine {engine.name}:", *_engine_lines(engine, _impact(node, seen, engine))]
     lines += [f"Engine {record.name}: the handlers are taken back at last, from {_paths(record)}" for record in others]
     if seen.plan.device_nodes:
         lines += ["", f"Device nodes to create: {', '.join(seen.plan.device_nodes)}"]
@@ -212,9 +231,8 @@ def _fate(engine: EngineWork) -> str:
         return f"{engine.name} will be RESTARTED by {engine.reload.watched_by} (containers keep running)"
     if engine.reload.mode is ReloadMode.SIGNAL and not engine.reload.restarts:
         return f"{engine.name} will be reloaded (nothing is restarted)"
-    ends = engine.name is EngineName.DOCKER
-    kept = "its containers end unless live-restore is set" if ends else "containers keep running"
-    return f"{engine.name} will be RESTARTED ({kept})"
+    live = engine.inspection.live
+    return f"{engine.name} will be RESTARTED ({_KEPT[live.containers_outlive_it if live is not None else None]})"
 
 
 def _paths(record: EngineRecord) -> str:
@@ -234,7 +252,7 @@ def _diff_lines(path: str, now: bytes | None, to_come: bytes | None) -> list[Dif
     return [DiffLine(line, diff.painted) for line in text.removesuffix("\n").split("\n")]
 
 
-def _engine_lines(engine: EngineWork) -> list[str | DiffLine]:
+def _engine_lines(engine: EngineWork, impact: Impact | None) -> list[str | DiffLine]:
     lines: list[str | DiffLine] = [f"  {note}" for note in engine.desired.notes]
     for wanted in engine.desired.files:
         if wanted.changes:
@@ -242,6 +260,7 @@ def _engine_lines(engine: EngineWork) -> list[str | DiffLine]:
     if engine.reload_why:
         unit = f" of {engine.reload.unit}" if engine.reload.unit else ""
         lines.append(f"  Reload by {engine.reload.watched_by or engine.reload.mode}{unit}: {engine.reload_why}.")
+        lines += _impact_lines(engine, impact) if impact is not None else []
     elif engine.reload.by_itself:
         lines.append("  No reload: the engine takes the change over by itself.")
     elif engine.reload.mode is ReloadMode.NONE:
@@ -249,3 +268,10 @@ def _engine_lines(engine: EngineWork) -> list[str | DiffLine]:
     else:
         lines.append("  No reload: the engine serves this already.")
     return lines
+
+
+def _impact_lines(engine: EngineWork, impact: Impact) -> list[str]:
+    from toolkit_installer.lifecycle.impact import look, words  # noqa: PLC0415  # as above
+
+    unit, by_systemd = look.unit_of(engine.inspection, engine.reload), engine.reload.mode is ReloadMode.SYSTEMD
+    return [f"  {line}" for line in words.lines(engine.name, unit, impact, by_systemd=by_systemd)]

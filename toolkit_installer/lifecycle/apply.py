@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 
 import msgspec
@@ -16,6 +17,7 @@ from toolkit_installer.lifecycle.files import installing
 from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.files.copies import Copies
+from toolkit_installer.lifecycle.impact import look
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.record import Recorder
@@ -117,7 +119,7 @@ class Applier:
             self.switcher.writer.write(None, specification.file, specification.target)
         for engine in seen.plan.engines:
             self._safe_point()
-            self._switch_engine(engine)
+            self._switch_engine(engine, work.folder)
         written = {file.name for file in work.write}
         stood = [each for each in seen.facts.toolkit.copies if each.name not in written]
         return Copies(self.node, work.folder, Tree(seen.target.payload.root)).settled([*stood, *made])
@@ -126,10 +128,12 @@ class Applier:
         if self.interruptible:
             self.attention.raise_if_stopped()
 
-    def _switch_engine(self, work: EngineWork) -> None:
+    def _switch_engine(self, work: EngineWork, folder: str) -> None:
         reload = work.reload if work.reload_why else msgspec.structs.replace(work.reload, mode=ReloadMode.NONE)
         if work.reload_why:
             log.get().info("The engine is to be reloaded", key="reload-needed", engine=work.name, why=work.reload_why)
+            with contextlib.nullcontext() if self.interruptible else signals.deferred():
+                look.tell(self.node, work.name, work.inspection, reload, folder)
             self.budget.spend()
 
         def wrong(live: Live) -> list[str]:

@@ -23,6 +23,7 @@ from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
+from toolkit_installer.lifecycle.impact import look
 from toolkit_installer.lifecycle.observe import records_of
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.reload import NotServedError, Switch, Switcher
@@ -191,6 +192,9 @@ class EngineReverter:
         live = work.inspection.live
         if not work.changes and (live is None or not wrong(live)):
             reload = Reload(ReloadMode.NONE)
+        if reload.mode is not ReloadMode.NONE:
+            with signals.deferred():  # the way back is gone to its end
+                look.tell(self.node, work.name, work.inspection, reload, toolkit_folder)
         switch = Switch(adapter_of(work.name), work.inspection, work.desired.files, reload, wrong, last_resort=True)
         try:
             self.switcher.make(switch, interruptible=False)

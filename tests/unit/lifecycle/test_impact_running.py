@@ -1,0 +1,216 @@
+"""The containers of an engine that run, by played shims and conmons; what is another engine's counts nowhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.started import wait_until_it_shows
+from toolkit_installer.engines.api import Inspection, Live
+from toolkit_installer.lifecycle.impact import look, running
+from toolkit_installer.lifecycle.impact.words import Running
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.trust import Standing
+from toolkit_installer.settings import EngineName
+
+PROGRAM = "#!/bin/sh\nread -r _\n"
+"""It waits for its standard input to be closed, whatever its arguments are."""
+TASKS = "io.containerd.runtime.v2.task"
+
+Start = Callable[..., int]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Start a process that has the name and arguments given, and the folder as its working directory.
+
+    No other processes are seen: tests that run beside this one have shims and conmons of their own.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+    real = processes.inspect_process
+
+    def own(pid: int) -> processes.Process | None:
+        return real(pid) if pid in {process.pid for process in started} else None
+
+    monkeypatch.setattr(processes, "inspect_process", own)
+
+    def start(name: str, *arguments: str, folder: Path = tmp_path) -> int:
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        if not program.exists():  # one that was started may still have to read it
+            program.write_text(PROGRAM)
+            program.chmod(0o755)
+        started.append(subprocess.Popen([program, *arguments], cwd=folder, stdin=subprocess.PIPE))
+        wait_until_it_shows(started[-1].pid, name)
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+class Played:
+    """An engine, the shims and bundles of its containers, and a toolkit."""
+
+    def __init__(self, start: Start, folder: Path) -> None:
+        self.start = start
+        self.folder = folder
+        self.socket = folder / "containerd.sock"
+        self.toolkit = folder / "toolkit"
+        self.runtime = self.toolkit / "nvidia-container-runtime"
+        self.toolkit.mkdir()
+        self.runtime.write_text("")
+        self.namespace = "dockers"
+
+    def bundle(self, name: str, runtime: object, kind: str = "container", namespace: str = "k8s.io") -> Path:
+        place = self.folder / TASKS / namespace / name
+        place.mkdir(parents=True)
+        annotations = {
+            "io.kubernetes.cri.container-type": kind,
+            "io.kubernetes.cri.sandbox-name": name,
+            "io.kubernetes.cri.sandbox-namespace": "ml",
+        }
+        (place / "config.json").write_text(json.dumps({"annotations": annotations}))
+        if runtime is not None:
+            (place / "runtime").write_text(str(runtime))
+        return place
+
+    def shim(self, place: Path, *, socket: Path | None = None) -> int:
+        words = ("-namespace", place.parent.name, "-id", place.name, "-address", str(socket or self.socket))
+        return self.start("containerd-shim-runc-v2", *words, folder=place)
+
+    def found(self, name: EngineName, told: int | None = None, *flags: str) -> Running:
+        process = processes.inspect_process(self.start("engine", *flags))
+        assert process is not None
+        inspection = Inspection(str(self.socket), (), Live("2.1.4", {}, None, process, running=told))
+        return running.containers(Node("/"), name, inspection, str(self.toolkit))
+
+
+@pytest.fixture
+def played(start: Start, tmp_path: Path) -> Played:
+    return Played(start, tmp_path)
+
+
+def test_an_engine_without_containers_has_none(played: Played) -> None:
+    assert played.found(EngineName.CONTAINERD) == Running(0, 0)
+    assert played.found(EngineName.DOCKER, 0, f"--containerd-namespace={played.namespace}") == Running(0, 0)
+
+
+def test_containers_are_counted_with_those_of_our_handlers_by_their_pods(played: Played) -> None:
+    played.shim(played.bundle("pause", played.runtime, "sandbox"))  # one shim has the whole pod
+    played.bundle("train-0", played.runtime)
+    played.bundle("web", "/usr/bin/runc")
+    played.bundle("boxed", None)  # a kind of shim that names no executable, such as Kata's
+    assert played.found(EngineName.CONTAINERD) == Running(3, 1, ("ml/train-0",))
+
+
+def test_a_bundle_that_is_not_filled_yet_is_no_container(played: Played) -> None:
+    played.shim(played.bundle("web", "/usr/bin/runc"))
+    (played.folder / TASKS / "k8s.io" / "soon").mkdir()
+    assert played.found(EngineName.CONTAINERD).total == 1
+
+
+def test_a_shim_of_another_containerd_counts_nowhere(played: Played, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    played.shim(played.bundle("web", played.runtime), socket=tmp_path / "other" / "containerd.sock")
+    assert played.found(EngineName.CONTAINERD) == Running(0, 0)
+
+
+def test_a_shim_of_a_containerd_in_a_container_counts_nowhere(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    played.shim(played.bundle("web", played.runtime))
+    monkeypatch.setattr(processes, "lives_on", lambda _process, _root: False)
+    assert played.found(EngineName.CONTAINERD) == Running(0, 0)
+
+
+def test_docker_says_itself_how_many_run_and_its_namespace_tells_its_shims(played: Played) -> None:
+    played.shim(played.bundle("a", played.runtime, namespace=played.namespace))
+    played.bundle("b", "/usr/bin/runc", namespace=played.namespace)
+    played.shim(played.bundle("c", played.runtime))  # of the same containerd, and not docker's
+    flags = ("--containerd-namespace", played.namespace)
+    assert played.found(EngineName.DOCKER, 2, *flags) == Running(2, 1, ("ml/a",))
+
+
+def test_containers_that_docker_counts_and_nobody_sees_are_not_taken_for_somebody_elses(played: Played) -> None:
+    found = played.found(EngineName.DOCKER, 2, "--containerd-namespace", played.namespace)
+    assert found == Running(2, unknown="2 containers run, and 0 of them are seen from here")
+
+
+def test_a_shim_of_old_that_does_not_tell_its_runtime_leaves_it_unknown(played: Played) -> None:
+    words = ("-namespace", played.namespace, "-workdir", "/var/lib/c0ffee", "-address", str(played.socket))
+    played.start("containerd-shim", *words)
+    found = played.found(EngineName.CONTAINERD)
+    assert (found.total, found.ours) == (1, None)
+    assert found.unknown == "what 1 of the containers run through is not told by their shims"
+
+
+def test_a_runtime_of_that_path_that_is_another_file_is_none_of_ours(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played.shim(played.bundle("train-0", played.runtime))
+    monkeypatch.setattr(running, "same_file", lambda _node, _pid, _path: False)
+    assert played.found(EngineName.CONTAINERD) == Running(1, 0)
+
+
+def test_a_shim_whose_command_line_is_wiped_leaves_it_unknown(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = played.shim(played.bundle("web", "/usr/bin/runc"))
+    real = processes.inspect_process
+
+    def wiped(asked: int) -> processes.Process | None:
+        seen = real(asked)
+        return msgspec.structs.replace(seen, hidden=True) if seen is not None and asked == pid else seen
+
+    monkeypatch.setattr(processes, "inspect_process", wiped)
+    found = played.found(EngineName.CONTAINERD)
+    assert (found.total, found.ours) == (None, None)
+    assert f"the process {pid} (containerd-shim) has wiped its command line" in found.unknown
+
+
+def test_a_shim_that_this_user_may_not_look_at_leaves_it_unknown(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "matching", lambda _wanted: iter([(7, "containerd-shim", Standing.UNSEEN)]))
+    found = played.found(EngineName.CONTAINERD)
+    assert found == Running(unknown="this user may not look at the process 7 (containerd-shim), root may")
+
+
+def monitor(played: Played, name: str, runtime: object, *more: str, kind: str = "container") -> int:
+    bundle = played.folder / name
+    bundle.mkdir()
+    annotations = {
+        "io.kubernetes.cri-o.ContainerType": kind,
+        "io.kubernetes.pod.name": name,
+        "io.kubernetes.pod.namespace": "ml",
+    }
+    (bundle / "config.json").write_text(json.dumps({"annotations": annotations}))
+    return played.start("conmon", "-b", str(bundle), "-c", name, "-r", str(runtime), *more)
+
+
+def test_containers_of_crio_are_those_of_its_conmons_and_not_podmans(played: Played) -> None:
+    monitor(played, "pause", played.runtime, kind="sandbox")
+    monitor(played, "train-0", played.runtime)
+    monitor(played, "web", "/usr/bin/crun")
+    monitor(played, "podmans", played.runtime, "--exit-command", "/usr/bin/podman")
+    assert played.found(EngineName.CRIO) == Running(2, 1, ("ml/train-0",))
+
+
+def test_containers_of_conmonrs_are_not_told(played: Played) -> None:
+    played.start("conmonrs")
+    assert played.found(EngineName.CRIO) == Running(unknown="conmonrs does not tell its containers")
+
+
+def test_what_cannot_be_read_stops_nothing(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> Running:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(running, "containers", refused)
+    inspection = Inspection(str(played.socket), (), None)
+    found = look._running(Node("/"), EngineName.CONTAINERD, inspection, str(played.toolkit))
+    assert msgspec.structs.replace(found, unknown="") == Running()
+    assert "Permission denied" in found.unknown
