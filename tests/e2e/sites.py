@@ -112,6 +112,10 @@ class Site:
         """Take it back; return what was said."""
         return self._run("uninstall", *more)
 
+    def plan(self, *more: object) -> str:
+        """Return what a run would do."""
+        return self._run("plan", *more)
+
     def _run(self, command: str, *more: object) -> str:
         run = self.installer.start("toolkit-installer", command, *self.flags, *more)
         assert run.finish() == 0, run.output

@@ -9,6 +9,12 @@ import pytest
 from tests.e2e.file_states import state_of, traces_of_writing
 from tests.e2e.program import WAITING, Installer
 from tests.support.engines.containers import ContainerError, PodContainers
+from toolkit_installer.engines.api import Inspection, Live
+from toolkit_installer.lifecycle.impact import running
+from toolkit_installer.lifecycle.impact.words import Running
+from toolkit_installer.node import processes
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +67,29 @@ def test_crio_neither_stops_nor_deletes_a_pod_whose_handler_it_has_forgotten(
     handler.unlink()
     crio.restart()
     pods.remove("cuda")
+
+
+def test_pods_that_run_through_our_handlers_are_told_by_crios_conmons_and_the_others_counted(
+    crio: CrioEngine, installer: Installer, flags: list[object], folder: Path, pods: PodContainers
+) -> None:
+    """For what a restart touches. This CRI-O is in no unit, so no run would restart it: the look itself is called.
+
+    Without a kubelet nobody has told CRI-O the labels that name a pod: its container's ID is shown.
+    """
+    run = installer.start("toolkit-installer", "run", *flags, "--no-daemon")
+    assert run.finish() == 0, run.output
+    crio.restart()
+    identity = pods.start("cuda", "nvidia")
+    for name, handler in {"completed": "nvidia-cdi", "other": "runc"}.items():
+        pods.start(name, handler)
+    pods.stop("completed")
+    live = Live("", {}, None, processes.inspect_process(crio.pid))
+    inspection = Inspection(str(crio.socket), (), live)
+    found = running.containers(Node("/"), EngineName.CRIO, inspection, str(folder / "nvidia" / "toolkit"))
+    assert found == Running(2, 1, (identity[:12],))
+    for name in ("cuda", "completed", "other"):
+        pods.end(name)
+        pods.remove(name)
 
 
 def test_a_cleanup_is_refused_while_pods_need_a_handler_and_finishes_once_they_are_deleted(

@@ -58,6 +58,18 @@ def test_a_container_lives_through_every_step_of_an_upgrade(site: Site) -> None:
     assert site.asked_of_the_runtime() >= {"create", "start", "exec", "kill", "delete"}
 
 
+def test_a_plan_names_the_containers_that_run_through_our_handlers_and_counts_the_others(site: Site) -> None:
+    site.containers.start("ordinary", "runc")
+    site.install()
+    site.containers.start("held")
+    name = f"{support.NAMESPACE}/held" if isinstance(site.containers, PodContainers) else "held"
+    changed = ("--runtime-name", "another")
+    assert f"Running now: 2 containers, 1 of them through handlers of this program: {name}." in site.plan(*changed)
+    for each in ("ordinary", "held"):
+        site.end(each)
+    assert "No container runs now." in site.plan(*changed)
+
+
 def test_a_container_lives_through_every_step_of_a_cleanup_that_keeps_the_toolkit(site: Site) -> None:
     site.install()
     site.containers.start("old")

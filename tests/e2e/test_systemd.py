@@ -18,6 +18,9 @@ UNIT = "containerd"
 IDLE = "Nothing to do"
 REFUSING = f"ExecStartPre=/bin/sh -c '! grep -q nvidia {CONFIG} || {{ echo the policy forbids nvidia >&2; exit 9; }}'"
 
+RESTARTED = {"needs", "part", "behind"}
+"""The units of a test that systemd restarts with containerd."""
+
 
 def test_containerd_is_restarted_once_for_install_and_never_for_a_run_after_it(machine: Machine) -> None:
     before = machine.serve(UNIT, CONFIG, CONFIGURATION)
@@ -47,6 +50,44 @@ def test_containerd_is_restarted_once_for_install_and_never_for_a_run_after_it(m
     assert machine.state(CONFIG) == before
     assert machine.handlers() == {"runc"}
     assert not machine.exists(INSTALL_DIR)
+
+
+def test_the_units_that_a_restart_takes_along_are_named_before_and_restarted_then(machine: Machine) -> None:
+    machine.serve(UNIT, CONFIG, CONFIGURATION)
+    settings = {
+        "needs": "Requires=containerd.service",
+        "part": "PartOf=containerd.service",
+        "behind": "BindsTo=needs.service",
+        "stops": "StopPropagatedFrom=containerd.service",
+        "wants": "Wants=containerd.service",
+        "down": "Requires=containerd.service",
+    }
+    for name, setting in settings.items():
+        text = f"[Unit]\n{setting}\n[Service]\nExecStart=/usr/bin/sleep infinity\n"
+        machine.host.path(f"/etc/systemd/system/{name}.service").write_text(text)
+    machine.host.run("systemctl", "daemon-reload")
+    machine.host.run("systemctl", "start", *(name for name in settings if name != "down"))
+    before = {name: machine.host.property(name, "InvocationID") for name in settings}
+
+    text, planned = machine.plan()
+    (engine,) = planned["engines"]
+    impact = engine["impact"]
+    assert {each["name"]: f"{each['setting']}={each['of']}" for each in impact["units"]} == {
+        f"{name}.service": settings[name] for name in RESTARTED
+    }
+    assert [each["name"] for each in impact["units_at_stop"]] == ["stops.service"]
+    assert "With it systemd restarts needs.service (Requires=containerd.service), " in text
+    assert "containerd is restarted, and its containers keep running." in text
+    assert (impact["running"], impact["through_handlers"], impact["unknown"]) == (0, 0, [])
+    assert machine.starts(UNIT) == 1, "a plan changes nothing"
+
+    code, output = machine.run()
+    assert code == 0, output
+    assert output.index("event=reload-impact") < output.index("event=reloading ")
+    assert 'units="needs.service,part.service,behind.service"' in output
+    restarted = {name for name in settings if machine.host.property(name, "InvocationID") != before[name]}
+    assert restarted == RESTARTED
+    assert not machine.active("down")
 
 
 def test_a_unit_that_refuses_the_new_file_gets_the_old_one_back_and_its_words_are_told(machine: Machine) -> None:

@@ -132,6 +132,16 @@ class Machine:
         run = self.start("--no-daemon", *flags)
         return run.finish(within=120), run.output
 
+    def plan(self) -> tuple[str, dict[str, Any]]:
+        """Return what `toolkit-installer plan` shows to people, and with `--json`."""
+        shown = []
+        for flags in ((), ("--json",)):
+            run = self._installer.start("toolkit-installer", "plan", *self.flags, *flags)
+            assert run.finish() == 0, run.output
+            shown.append(run.output)
+        planned: dict[str, Any] = json.loads(shown[1][shown[1].index("{\n") :])
+        return shown[0], planned
+
     def run_as_unit(self, *flags: object, with_unit: str) -> None:
         """Start it as the unit `installer`, which stops and starts with `with_unit` as a pod may with its engine."""
         words = " ".join(map(str, (SCRIPTS / "toolkit-installer", "run", *self.flags, *flags)))
