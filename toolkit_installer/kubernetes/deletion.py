@@ -151,9 +151,9 @@ def _failure(place: str, found: Found, answer: Answer, seconds: float) -> NotDel
     if found is Found.GOING:
         namespace = place.partition("/")[0]
         return NotDeletedError(
-            f"the DaemonSet {place} is being deleted, and after {seconds:g} s some of its pods are still there",
-            hint=f"kubectl -n {namespace} get pods -o wide shows them; one whose node is away ends when the node is "
-            "back, or once the Node is deleted",
+            f"the DaemonSet {place} is being deleted, and is still there after {seconds:g} s",
+            hint=f"kubectl -n {namespace} get pods -o wide shows the pods that it waits for; one whose node is away "
+            "ends when the node is back, or once the Node is deleted",
         )
     return NotDeletedError(
         f"after {seconds:g} s the API server has not said that the DaemonSet {place} is gone: {verdicts.said(answer)}",

@@ -170,7 +170,7 @@ def test_refusals_with_other_answers_between_them_do_not_add_up() -> None:
 
 def test_pods_that_do_not_end_are_told_from_an_api_server_that_does_not_answer() -> None:
     error = failure(Server((ALWAYS, GOING)), 60)
-    assert "after 60 s some of its pods are still there" in error.reason
+    assert "is being deleted, and is still there after 60 s" in error.reason
     assert "kubectl -n toolkit get pods -o wide" in str(error.hint)
     error = failure(Server((ALWAYS, AWAY)), 60)
     assert "after 60 s the API server has not said that" in error.reason
