@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import tempfile
 import uuid
 from pathlib import Path
@@ -30,6 +31,8 @@ PODS = "toolkit-"
 """What the names of the installer's pods begin with."""
 _STARTS = "/run/engine-starts"
 _ANSWER_SECONDS = 60.0
+_OF_INTEREST = re.compile(r"toolkit-|StopContainer|Kill container|[Ff]ailed to|deadline|Start(ing|ed)|Stopp(ing|ed)")
+_LINES, _COLUMNS = 60, 300
 # The kernel is everybody's, and a kubelet would set these: it finds them as it wants them.
 _SETTINGS = {
     "vm/overcommit_memory": 1,
@@ -83,6 +86,15 @@ class Node:
             stack.enter_context(self.logs)
             stack.pop_all()
         return self
+
+    def account(self) -> str:
+        """Return what runs of the installer, and what kubelet and engine said of its pods in the last minutes."""
+        running = self.host.run("ps", "-eo", "pid,ppid,lstart,stat,args").stdout
+        units = (f"--unit={unit}" for unit in ("kubelet", self.kind.unit))
+        journal = self.host.run("journalctl", "--no-pager", "--output=short-precise", "--since=-4min", *units).stdout
+        lines = [line for line in running.splitlines() if "toolkit-installer" in line]
+        lines += [line for line in journal.splitlines() if _OF_INTEREST.search(line)][-_LINES:]
+        return "\n".join(line[:_COLUMNS] for line in lines)
 
     def __exit__(self, *_: object) -> None:
         with contextlib.ExitStack() as stack:

@@ -99,15 +99,21 @@ class RealCluster:
         """Return all that the installer's pods on a node said in this test, those that are gone too."""
         return self.nodes[node].logs.text()
 
-    def story(self) -> str:
-        """Return what became of the installer's pods, for whoever reads why a test failed."""
+    def story(self, *nodes: str) -> str:
+        """Return what became of the installer's pods, for whoever reads why a test failed: on all nodes, or on some.
+
+        Of some there is also what still runs there, and what kubelet and engine said of these pods.
+        """
         parts = []
         for node, pods in sorted(self.pods().items()):
-            for pod in pods:
+            for pod in pods if node in (nodes or self.nodes) else ():
                 states = pod["status"].get("initContainerStatuses", []) + pod["status"].get("containerStatuses", [])
                 told = {each["name"]: each["state"] for each in states}
                 parts.append(f"--- {node} {pod['metadata']['name']} {pod['status'].get('phase')} {json.dumps(told)}")
-        parts += [f"--- what its containers said on {name}\n{pod_logs.brief(self.said(name))}" for name in self.nodes]
+        parts += [
+            f"--- what its containers said on {name}\n{pod_logs.brief(self.said(name))}" for name in nodes or self.nodes
+        ]
+        parts += [f"--- what runs on {name}, and what was said of it\n{self.nodes[name].account()}" for name in nodes]
         return "\n".join(parts)
 
     # --- what is done ---
@@ -306,9 +312,9 @@ class RealCluster:
                     continue
                 left.remove(name)
                 assert not (changed := changes(before.files, now.files)), (
-                    f"{name} is not as it was: {changed}\n{self.story()}"
+                    f"{name} is not as it was: {changed}\n{self.story(name)}"
                 )
-                assert now.handlers == before.handlers, f"{name}:\n{self.story()}"
+                assert now.handlers == before.handlers, f"{name}:\n{self.story(name)}"
                 self._assert_reloads(name, now, reloads)
 
     def _assert_reloads(self, name: str, now: Standing, reloads: int | None) -> None:
