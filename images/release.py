@@ -23,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ def _built(asked: Request, folder: Path) -> Layout:
         }
         _run(str(PROJECT / "images/build"), environment=variables)
     builder = (asked.builder, *asked.flags)
-    index = f"localhost/toolkit-installer-index:{os.getpid()}"  # a name that nobody else's index has
+    index = f"localhost/toolkit-installer-index:{uuid.uuid4().hex}"  # a name that nobody else's index has
     _run(*builder, "manifest", "create", index)
     try:
         for name in names.values():

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.support.built.go_tools import Tool
 from tests.support.built.installer_image import BuiltImage
 from tests.support.registry import Registry
 
+pytestmark = pytest.mark.alone  # a release takes minutes: it is made once for all of these tests, by one worker
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 PAYLOAD = "1.19.0"
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -124,7 +126,7 @@ def published(
 
 def pushed_base(store: Path, here: Registry) -> str:
     """Push the bases of both machines as one index, and return its digest."""
-    index = f"localhost/bases:{os.getpid()}"  # a name that no killed run left
+    index = f"localhost/bases:{uuid.uuid4().hex}"  # a name that no killed run left
     bases = (f"containers-storage:{installer_image.BASE}", "containers-storage:localhost/base-arm64:1")
     installer_image.buildah(store, "manifest", "create", index, *bases)
     try:
