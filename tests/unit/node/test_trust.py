@@ -238,7 +238,8 @@ MAY_NAME_PROC = frozenset(
         "lifecycle/waiting_state.py",  # the kernel's name for a memory file
         "lifecycle/readiness.py",  # a process that was believed, watched for its end
         "lifecycle/metrics/endpoint.py",  # our own children
-        "lifecycle/still_needed/containers.py",  # processes that `matching` yielded
+        "lifecycle/impact/running.py",  # processes that `matching` yielded
+        "lifecycle/still_needed/containers.py",  # likewise
         "engines/common/command_line.py",  # a process that was believed
         "engines/common/trial.py",  # the descriptors that a program is given
         "engines/crio/trial.py",
