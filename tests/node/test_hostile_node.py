@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -479,40 +480,37 @@ def test_without_a_node_root_a_folder_above_that_others_can_write_to_is_refused_
 # --- as somebody who is not root ---
 
 
-def test_what_root_made_is_no_trap_for_another_user_and_what_others_made_is() -> None:
+@contextlib.contextmanager
+def made_for_somebody(*own: str) -> Iterator[tuple[FakeNode, Path]]:
+    """Yield a node of root's, in which these paths are another user's, and that user's scratch folder."""
     with tempfile.TemporaryDirectory(prefix="toolkit-installer-test-") as name:
         folder = Path(name)
         folder.chmod(0o755)
         payloads.build(folder / "payload")
         (folder / "scratch").mkdir()
         made = another(FakeNode(folder, folder / "payload"), folder / "node")
-        mine = ["etc/docker", "etc/docker/daemon.json", "run", "usr/local"]
-        for place in (folder / "scratch", *(made.root / path for path in mine)):
+        for place in (folder / "scratch", *(made.root / path for path in own)):
             os.chown(place, SOMEBODY, SOMEBODY)
+        yield made, folder / "scratch"
+
+
+def test_what_root_made_is_no_trap_for_another_user_and_what_others_made_is() -> None:
+    with made_for_somebody("etc/docker", "etc/docker/daemon.json", "run", "usr/local") as (made, scratch):
         before = made.snapshot()
-        assert run(made, folder / "scratch", "run", "--no-daemon", user=SOMEBODY).code == 0
-        assert run(made, folder / "scratch", "uninstall", user=SOMEBODY).code == 0
+        assert run(made, scratch, "run", "--no-daemon", user=SOMEBODY).code == 0
+        assert run(made, scratch, "uninstall", user=SOMEBODY).code == 0
         assert made.snapshot() == before
         os.chown(made.place("/etc"), SOMEBODY + 1, SOMEBODY + 1)
-        refused = run(made, folder / "scratch", "run", "--no-daemon", user=SOMEBODY)
+        refused = run(made, scratch, "run", "--no-daemon", user=SOMEBODY)
         assert refused.code == 3
         assert f"user {SOMEBODY + 1}" in refused.output
 
 
 def test_plan_says_that_another_user_may_not_write_there_below_what_would_be_done_and_exits_as_run_would() -> None:
-    with tempfile.TemporaryDirectory(prefix="toolkit-installer-test-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        payloads.build(folder / "payload")
-        (folder / "scratch").mkdir()
-        made = another(FakeNode(folder, folder / "payload"), folder / "node")
-        for place in (folder / "scratch", made.place("/run")):
-            os.chown(place, SOMEBODY, SOMEBODY)
+    with made_for_somebody("run") as (made, scratch):
         made.place(DAEMON_JSON).chmod(0o644)
         before = made.snapshot()
-        said = [
-            run(made, folder / "scratch", *command, user=SOMEBODY) for command in (("plan",), ("run", "--no-daemon"))
-        ]
+        said = [run(made, scratch, *command, user=SOMEBODY) for command in (("plan",), ("run", "--no-daemon"))]
         assert [each.code for each in said] == [3, 3]
         assert all("this user may not write there" in each.output for each in said), [each.output for each in said]
         assert all("run it as root" in each.output for each in said)

@@ -34,12 +34,8 @@ CASES = [
     ("nvidia-toolkit", Program.NVIDIA_TOOLKIT, ["-h"]),
     ("nvidia-ctk-installer", Program.NVIDIA_CTK_INSTALLER, ["-help"]),
 ]
-WIDE = {"toolkit-installer", "toolkit-installer-run", "toolkit-installer-run-all"}
 FILES = [
-    (f"{name}-{width}.txt", program, arguments, width)
-    for name, program, arguments in CASES
-    for width in (80, 120)
-    if width == 80 or name in WIDE
+    (f"{name}-{width}.txt", program, arguments, width) for name, program, arguments in CASES for width in (80, 120)
 ]
 PAGES = [*cli_help.COMMANDS.values(), *cli_help.OLD_NAMES.values()]
 

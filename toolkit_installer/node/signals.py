@@ -113,17 +113,12 @@ def limited(seconds: float) -> Iterator[None]:
 
 def unblock() -> None:
     """Let the handled signals end the program at once: for commands that change nothing."""
-    _State.end_at_once = True
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-
-
-class _State:
-    end_at_once = False
 
 
 def end_at_once() -> bool:
     """Tell whether a signal ends the program without a word, and so without a look at the programs that it started."""
-    return _State.end_at_once
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ()).isdisjoint(HANDLED)
 
 
 def unblock_all() -> None:
