@@ -48,7 +48,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist loadgroup \
 	--tx "$$(($$(nproc) + $(1)))*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python"
 
 .PHONY: test
-test: .venv/installed ## the tests that need no engine and no root, in two to three minutes; of each sweep a part
+test: .venv/installed ## the tests that need no engine and no root, in about three minutes; of each sweep a part
 	@$(call PYTEST,2) --quick $(ARGS)
 
 .PHONY: test-changed
