@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,27 @@ class Layout:
         if _digest(content) != described["digest"]:
             raise LayoutError(f"{path} is not what its name says")
         return content
+
+    def restate(self, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
+        """Change every manifest and its configuration by a function of the two; nothing refers to them yet.
+
+        The layers stay. What the manifests, the configurations and the index were before is gone. Raises LayoutError.
+        """
+        index = self.index()
+        document = self.document(index)
+        before, after = {index["digest"]}, set()
+        for each in document["manifests"]:
+            manifest = self.document(each)
+            config = self.document(manifest["config"])
+            before |= {each["digest"], manifest["config"]["digest"]}
+            change(manifest, config)
+            manifest["config"].update(self._add(_text(config), manifest["config"]["mediaType"]))
+            each.update(self._add(_text(manifest), each["mediaType"]))
+            after |= {each["digest"], manifest["config"]["digest"]}
+        index.update(self._add(_text(document), INDEX))
+        (self.folder / "index.json").write_bytes(_text(self._top() | {"manifests": [index]}))
+        for digest in before - after - {index["digest"]}:
+            self._path(digest).unlink()
 
     def attach(self, subject: Descriptor, kind: str, name: str, content: bytes, created: str) -> Descriptor:
         """Have a document refer to an image or to one of its manifests, and return its descriptor.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import hashlib
 import io
 import json
@@ -37,6 +38,8 @@ MACHINES = ("amd64", "arm64")
 BILL = "application/vnd.cyclonedx+json"
 _BUILDERS = ("podman", "buildah")
 _BY_DIGEST = re.compile(r"\S+@sha256:[0-9a-f]{64}")
+_BASE_NAME = "org.opencontainers.image.base.name"
+_BASE_DIGEST = "org.opencontainers.image.base.digest"
 _IN_IMAGE = "opt/toolkit-installer/sbom.cdx.json"
 
 
@@ -155,7 +158,16 @@ def _built(asked: Request, folder: Path) -> Layout:
         _run(*builder, "manifest", "push", "--all", "--format", "oci", index, f"oci:{folder}:{__version__}")
     finally:
         _run(*builder, "manifest", "rm", index)
-    return Layout(folder)
+    layout = Layout(folder)
+    layout.restate(functools.partial(name_base, asked.base))
+    return layout
+
+
+def name_base(base: str, manifest: dict[str, Any], config: dict[str, Any]) -> None:
+    """Name the base as it was asked for: a builder does it by any name that its store has for the same image."""
+    _, _, digest = base.partition("@")
+    manifest["annotations"] = manifest.get("annotations", {}) | {_BASE_NAME: base, _BASE_DIGEST: digest}
+    config["history"] = [{key: each[key] for key in each if key != "comment"} for each in config["history"]]
 
 
 def _bill(layout: Layout, manifest: Mapping[str, Any]) -> bytes:

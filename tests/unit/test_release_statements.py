@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from images import statements
+from images import release, statements
 from images.layout import INDEX, MANIFEST, Layout, LayoutError
 from images.statements import NotAffected, Source
 
@@ -86,19 +87,43 @@ def test_the_provenance_names_the_commit_first_and_then_what_went_in() -> None:
 # --- the layout ---
 
 
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    """One image for two machines, without any layer."""
-    (tmp_path / "blobs/sha256").mkdir(parents=True)
-    empty = Layout(tmp_path)
+def built(folder: Path, base: str) -> Layout:
+    """Return one image for two machines, without any layer, of a builder that has this name for the base."""
+    (folder / "blobs/sha256").mkdir(parents=True)
+    empty = Layout(folder)
     manifests = []
     for machine in ("amd64", "arm64"):
-        described = empty._add(json.dumps({"layers": [], "for": machine}).encode(), MANIFEST)
+        last = {"created_by": "ENTRYPOINT", "comment": f"FROM {base}"}
+        config = empty._add(json.dumps({"architecture": machine, "history": [last]}).encode(), "application/config")
+        named = {"org.opencontainers.image.base.name": base}
+        described = empty._add(json.dumps({"config": config, "layers": [], "annotations": named}).encode(), MANIFEST)
         manifests.append(described | {"platform": {"architecture": machine, "os": "linux"}})
     index = empty._add(json.dumps({"manifests": manifests}).encode(), INDEX)
     index |= {"annotations": {"org.opencontainers.image.ref.name": "1.2.3"}}
-    (tmp_path / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [index]}))
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [index]}))
     return empty
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return built(tmp_path, "registry.example/base:1")
+
+
+def test_a_release_is_the_same_whatever_its_builder_calls_the_base(tmp_path: Path) -> None:
+    base = f"registry.example/base@sha256:{'a' * 64}"
+    found = []
+    for name in ("registry.example/base:1", "localhost/mine:2"):
+        layout = built(tmp_path / name.replace("/", "-"), name)
+        layout.restate(functools.partial(release.name_base, base))
+        found.append({path.name: path.read_bytes() for path in layout.folder.rglob("*") if path.is_file()})
+        for machine, described in layout.machines().items():
+            manifest = layout.document(described)
+            assert manifest["annotations"]["org.opencontainers.image.base.name"] == base
+            assert manifest["annotations"]["org.opencontainers.image.base.digest"] == base.partition("@")[2]
+            config = layout.document(manifest["config"])
+            assert config == {"architecture": machine, "history": [{"created_by": "ENTRYPOINT"}]}
+    assert found[0] == found[1]
+    assert len(found[0]) == 2 * 2 + 1 + 1, "what was there before is gone"
 
 
 def test_what_refers_to_an_image_is_found_from_the_layout_and_has_its_content(layout: Layout) -> None:
