@@ -11,8 +11,8 @@ import click
 from toolkit_installer.cli import output
 from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
-from toolkit_installer.cli.options.model import Kind, Option
-from toolkit_installer.cli.options.resolve import Sources
+from toolkit_installer.cli.options.model import Option
+from toolkit_installer.cli.options.resolve import Sources, nearest
 from toolkit_installer.cli.options.table import (
     BY_NAME,
     DELETION_TIMEOUT,
@@ -32,7 +32,7 @@ FULL_HELP_FLAG = "--help-all"
 VERSION_FLAGS = ("-v", "--version")
 ALIASES: Mapping[str, str] = {"install": "run"}
 COMPLETE_VARIABLE = "_TOOLKIT_INSTALLER_COMPLETE"
-"""What the completion scripts set when they ask."""
+"""What a completion script sets when it asks."""
 
 _Values = dict[str, Sequence[str]]
 _Job = Callable[[_Values], int]
@@ -141,31 +141,23 @@ def _unknown(name: str, commands: Sequence[str], context: click.Context) -> clic
 
 def _meant(word: str, words: Sequence[str]) -> str:
     """Return what is said of the word that was probably meant; empty where none is near."""
-    import difflib  # noqa: PLC0415  # of mistakes alone
-
-    nearest = difflib.get_close_matches(word, words, n=1)
-    return f": did you mean {nearest[0]!r}?" if nearest else ""
+    meant = nearest(word, words)
+    return f": did you mean {meant!r}?" if meant is not None else ""
 
 
 def _option(row: Option) -> click.Option:
     """Return what click reads of a row. All values are texts: `build` knows what they mean."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem  # noqa: PLC0415  # of completion alone
+        from toolkit_installer.cli import completion  # noqa: PLC0415  # of completion alone
 
-        if row.choices:
-            return [CompletionItem(word) for word in row.choices if word.startswith(begun)]
-        return [CompletionItem(begun, type="file")] if row.kind in _FILES else []
+        return completion.values(row, begun)
 
     names = [row.name, *(f"--{name}" for name in row.long_names)]
     return click.Option(names, multiple=True, type=str, hidden=row.hidden, shell_complete=complete)
 
 
-_FILES = frozenset({Kind.PATH, Kind.ROOT, Kind.EXECUTABLE, Kind.INSTALL_DIR, Kind.PID_FILE})
-
 # --- the commands about the program ---
-
-_SHELLS = ("bash", "zsh", "fish")
 
 
 def _about_the_program() -> list[click.Command]:
@@ -175,7 +167,7 @@ def _about_the_program() -> list[click.Command]:
         _OwnHelp(
             "completion",
             callback=_show_completion,
-            params=[click.Argument(["shell"], required=False, shell_complete=_shells)],
+            params=[click.Argument(["shell"], required=False, shell_complete=_complete_shell)],
         ),
     ]
 
@@ -194,39 +186,35 @@ def _show_help(command: str | None) -> int:
     return 0
 
 
-def _shells(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    return [shell for shell in _SHELLS if shell.startswith(begun)]
+def _complete_shell(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    from toolkit_installer.cli import completion  # noqa: PLC0415  # of completion alone
+
+    return [shell for shell in completion.SHELLS if shell.startswith(begun)]
 
 
 def _show_completion(shell: str | None) -> int:
-    from click import shell_completion  # noqa: PLC0415  # of completion alone
+    from toolkit_installer.cli import completion  # noqa: PLC0415  # of completion alone
 
     context = click.get_current_context()
-    known = f"{', '.join(_SHELLS[:-1])} and {_SHELLS[-1]} are known"
+    known = f"{', '.join(completion.SHELLS[:-1])} and {completion.SHELLS[-1]} are known"
     if shell is None:
         raise click.UsageError(f"for which shell? {known}", context)
-    if shell not in _SHELLS:
-        raise click.UsageError(f"there is no completion for {shell!r}{_meant(shell, _SHELLS) or f': {known}'}", context)
-    root = context.find_root()
-    kind = shell_completion.get_completion_class(shell)
-    assert kind is not None  # noqa: S101  # it is one of those that click has
-    made = kind(root.command, {}, Program.TOOLKIT_INSTALLER, COMPLETE_VARIABLE)
-    # not source(), which would start a bash to see how old it is
-    output.show_own((made.source_template % made.source_vars()).strip())
+    if shell not in completion.SHELLS:
+        meant = _meant(shell, completion.SHELLS) or f": {known}"
+        raise click.UsageError(f"there is no completion for {shell!r}{meant}", context)
+    output.show_own(completion.script(shell, context.find_root().command, COMPLETE_VARIABLE))
     return 0
 
 
 def complete(environment: Mapping[str, str]) -> int | None:
     """Answer a shell that asks how a command line goes on; return None where none asks."""
-    shell, _, asked = environment.get(COMPLETE_VARIABLE, "").partition("_")
-    if asked != "complete" or shell not in _SHELLS:
+    if COMPLETE_VARIABLE not in environment:
         return None
-    from click import shell_completion  # noqa: PLC0415  # of completion alone
+    from toolkit_installer.cli import completion  # noqa: PLC0415  # of completion alone
 
-    kind = shell_completion.get_completion_class(shell)
-    assert kind is not None  # noqa: S101  # as above
-    program = Program.TOOLKIT_INSTALLER
-    output.show_own(kind(_Group(environment), {}, program, COMPLETE_VARIABLE).complete())
+    if (shell := completion.asking(environment[COMPLETE_VARIABLE])) is None:
+        return None
+    output.show_own(completion.answer(shell, _Group(environment)))
     return 0
 
 

@@ -122,18 +122,18 @@ def answer_of(option: Option, texts: tuple[str, ...], label: str) -> Answer:
         return Answer(values.read(option, texts), text, label)
     except values.NotAllowedError as error:
         shown = repr(text) if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]!r}..."
-        meant = _nearest(text, option.choices)
+        meant = nearest(text, option.choices)
         suggestion = f"did you mean {meant!r}? " if meant is not None else ""
         raise UsageError(f"{label}: {shown} is not allowed", hint=f"{suggestion}allowed: {error.allowed}") from error
 
 
-def _nearest(text: str, words: Sequence[str]) -> str | None:
+def nearest(text: str, words: Sequence[str]) -> str | None:
     """Return the word that was probably meant, if any is like it. Pure."""
     import difflib  # noqa: PLC0415  # of mistakes alone
 
     # each as plain text: a member of an enumeration would be shown as such
-    nearest = difflib.get_close_matches(text[:_LONGEST_SHOWN], [str(word) for word in words], n=1)
-    return nearest[0] if nearest else None
+    found = difflib.get_close_matches(text[:_LONGEST_SHOWN], [str(word) for word in words], n=1)
+    return found[0] if found else None
 
 
 def _typed(value: Value | None, kind: type[_T], name: str) -> _T:
