@@ -264,6 +264,8 @@ class Settings(msgspec.Struct, frozen=True):
     """None: console on a terminal, logfmt otherwise."""
     require_live: bool = False
     """Change nothing unless each engine answers now, and will serve the handlers once this run is done."""
+    verify_with_canary: bool = False
+    """Start a short container through each handler after a reload, and take the change back if one fails."""
     wait_for_driver: bool = False
     """Where a driver is needed and none is usable, change nothing until there is one, in place of ending with 8."""
     cleanup: Cleanup = Cleanup.ALWAYS

@@ -17,7 +17,7 @@ NOT_AMID_A_CHANGE = {
     "click.shell_completion",  # what a shell asks
     "email.utils",  # the answers of the API server, who is asked before a change, and comes with requests
 }
-OF_CHILDREN = {f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "runtime_pb2")}
+OF_CHILDREN = {f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2")}
 LIST_MODULES = """
 import sys
 from toolkit_installer import log

@@ -176,6 +176,16 @@ class DesiredState(msgspec.Struct, frozen=True):
 _Found = TypeVar("_Found", bound=Inspection)
 
 
+class Trials(msgspec.Struct, frozen=True):
+    """What became of short containers through some handlers.
+
+    `faults`: the handlers that do not work, and why, in the engine's words. `unknown`: why nothing is known of any.
+    """
+
+    faults: Mapping[str, str]
+    unknown: str = ""
+
+
 class Adapter(Protocol[_Found]):
     """An engine's adapter. `_Found` is what it finds of its engine, and works with."""
 
@@ -255,6 +265,16 @@ class Adapter(Protocol[_Found]):
         asked yet, or does not run. Raises EngineSilentError.
         """
         return ()
+
+    def try_handlers(
+        self, node: Node, socket: str, seconds: float, control: str, handlers: Mapping[str, bool]
+    ) -> Trials:
+        """Start a short container through each handler, see whether it runs, and remove it in every case.
+
+        `control` is a handler that is none of ours, and tried first: where a container cannot be started at all, no
+        handler is to blame. The value of `handlers` tells whether a container has to see the node's GPUs. What a killed
+        run left is removed too. Raises EngineSilentError.
+        """
 
     def signal(self, node: Node, process: Process) -> None:
         """Signal the live engine's process to reload. Raises ConfigurationError."""

@@ -12,7 +12,7 @@ from toolkit_installer.driver import cdi
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Live
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
-from toolkit_installer.lifecycle import plan, record
+from toolkit_installer.lifecycle import canary, plan, record
 from toolkit_installer.lifecycle.files import installing
 from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
@@ -146,6 +146,9 @@ class Applier:
         finally:
             if self.switcher.reloads > before:
                 self._reloaded.add(work.name)
+        if self.settings.verify_with_canary and self.switcher.reloads > before:
+            with contextlib.nullcontext() if self.interruptible else signals.deferred():
+                canary.verify(self.node, work, self.settings, folder)
         if work.changes and work.reload.mode is ReloadMode.NONE and not work.reload.by_itself:
             log.get().warning(
                 "The engine was not reloaded: it serves the handlers after its next restart",

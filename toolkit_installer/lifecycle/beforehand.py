@@ -26,9 +26,7 @@ _OTHERS = (
 )
 """What functions import of other packages. A unit test holds this to all functions of the program."""
 
-_OF_CHILDREN = frozenset(
-    {"toolkit_installer.engines.common.cri.ask", "toolkit_installer.engines.common.cri.runtime_pb2"}
-)
+_OF_CHILDREN = frozenset(f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2"))
 """Programs of their own: they bring gRPC along, whose threads are not for the process that starts programs."""
 
 OF_OTHER_COMMANDS = frozenset(

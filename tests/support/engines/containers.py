@@ -70,6 +70,10 @@ class Containers(abc.ABC):
         """Delete it and what belongs to it. Raises ContainerError."""
 
     @abc.abstractmethod
+    def are_there(self) -> bool:
+        """Tell whether the engine has any container or pod, running or not, whoever made it."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Let the engine go."""
 
@@ -132,6 +136,10 @@ class DockerContainers(Containers):
         """Delete it."""
         with _refusals():
             self.client.containers.get(name).remove()
+
+    def are_there(self) -> bool:
+        """Ask dockerd."""
+        return bool(self.client.containers.list(all=True))
 
     def close(self) -> None:
         """Close the connection."""
@@ -232,6 +240,10 @@ class PodContainers(Containers):
         """Delete what is left of a pod that has ended."""
         self._call("RemovePodSandbox", {1: self._pods[name][0]})
         del self._pods[name]
+
+    def are_there(self) -> bool:
+        """Ask the CRI."""
+        return bool(self._call("ListPodSandbox", {}) or self._call("ListContainers", {}))
 
     def close(self) -> None:
         """End the program that asks."""

@@ -81,6 +81,7 @@ OURS = {
     "--startup-taint": ("STARTUP_TAINT",),
     "--retaint": ("RETAINT",),
     "--node-labels": ("NODE_LABELS",),
+    "--verify-with-canary": ("VERIFY_WITH_CANARY",),
     "--node-events": ("NODE_EVENTS",),
     "--service-account-dir": ("SERVICE_ACCOUNT_DIR",),
     "--kubernetes-service-host": ("KUBERNETES_SERVICE_HOST",),

@@ -146,6 +146,12 @@ ROWS = (
         "engine that does not run is configured all the same: it serves the handlers once it starts.",
     ),
     _own(
+        "verify_with_canary",
+        Kind.FLAG,
+        help="After a reload, start one short container through each handler and remove it again: the change is taken "
+        "back, and the exit code is 5, where one does not start.",
+    ),
+    _own(
         "wait_for_driver",
         Kind.FLAG,
         help="Where no driver is usable yet, change nothing and wait for one, instead of exiting with 8. It matters "

@@ -19,6 +19,7 @@ from toolkit_installer.engines.api import (
     Live,
     Recorded,
     Reload,
+    Trials,
 )
 from toolkit_installer.engines.common import answering, reloading, serving
 from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnswerError
@@ -151,6 +152,15 @@ class Containerd(Adapter[ContainerdInspection]):
         if live.process is None or root_file.behind(live.process) is not None:
             return ""
         return containerd_inspection.reads_instead(node, live.process, tuple(files.values()))
+
+    def try_handlers(
+        self, node: Node, socket: str, seconds: float, control: str, handlers: Mapping[str, bool]
+    ) -> Trials:
+        """Start a short container through each handler. Raises EngineSilentError."""
+        try:
+            return client.try_handlers(node.root, socket, seconds, control, handlers)
+        except NoAnswerError as error:
+            raise EngineSilentError(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
 
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, of which containerd dies; its unit starts it again. Raises ConfigurationError.

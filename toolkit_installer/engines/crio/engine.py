@@ -22,6 +22,7 @@ from toolkit_installer.engines.api import (
     Inspection,
     Live,
     Reload,
+    Trials,
 )
 from toolkit_installer.engines.common import answering, command_line, reloading
 from toolkit_installer.engines.common.answering import NoAnswerError
@@ -239,6 +240,15 @@ class Crio(Adapter[CrioInspection]):
         """Return the folder of drop-ins that CRI-O reads, where ours is not in there."""
         drop_in = files.get(crio_desired.DROP_IN_ROLE)
         return "" if drop_in is None else crio_places.reads_instead(node, live, drop_in)
+
+    def try_handlers(
+        self, node: Node, socket: str, seconds: float, control: str, handlers: Mapping[str, bool]
+    ) -> Trials:
+        """Start a short container through each handler. Raises EngineSilentError."""
+        try:
+            return client.try_handlers(node.root, socket, seconds, control, handlers)
+        except NoAnswerError as error:
+            raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
 
     def signal(self, node: Node, process: Process) -> None:  # noqa: ARG002  # for engines that are signalled
         """Refuse: see `reload`. Raises ConfigurationError."""

@@ -20,6 +20,7 @@ from toolkit_installer.engines.api import (
     Live,
     Recorded,
     Reload,
+    Trials,
 )
 from toolkit_installer.engines.common import answering, command_line, reloading, serving
 from toolkit_installer.engines.common.answering import NoAnswerError
@@ -199,6 +200,17 @@ class Docker(Adapter[Inspection]):
     def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
         """Return the file that dockerd reads, where that is not ours."""
         return _reads_instead(node, live, files[ROLE]) if ROLE in files else ""
+
+    def try_handlers(
+        self, node: Node, socket: str, seconds: float, control: str, handlers: Mapping[str, bool]
+    ) -> Trials:
+        """Start a short container through each handler. Raises EngineSilentError."""
+        from toolkit_installer.engines.docker import canary  # noqa: PLC0415  # of those who ask for it alone
+
+        try:
+            return canary.try_handlers(node.root, socket, seconds, control, handlers)
+        except NoAnswerError as error:
+            raise EngineSilentError(f"dockerd does not answer: {error.reason}", path=socket) from error
 
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, which makes dockerd read daemon.json in place. Raises ConfigurationError."""

@@ -25,16 +25,16 @@ import grpc  # noqa: E402  # see above
 
 from toolkit_installer.engines.common.cri import runtime_pb2  # noqa: E402  # see above
 
-_SERVICE = "/runtime.v1.RuntimeService"
+_SERVICE = "runtime.v1.RuntimeService"
 _LEAST_SECONDS = 0.1
 """For a call whose time is over: gRPC then says so by itself."""
 
 
 def ask(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
     """Return version, handlers and verbose info of a CRI. Raises grpc.RpcError."""
-    version = _call(channel, "Version", runtime_pb2.VersionRequest(), runtime_pb2.VersionResponse, seconds)
+    version = call(channel, "Version", runtime_pb2.VersionRequest(), runtime_pb2.VersionResponse, seconds)
     request = runtime_pb2.StatusRequest(verbose=True)
-    status = _call(channel, "Status", request, runtime_pb2.StatusResponse, seconds)
+    status = call(channel, "Status", request, runtime_pb2.StatusResponse, seconds)
     return {
         "name": version.runtime_name,
         "version": version.runtime_version,
@@ -52,10 +52,10 @@ def pods(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
     """
     deadline = time.monotonic() + seconds
     request = runtime_pb2.ListPodSandboxRequest()
-    listed = _call(channel, "ListPodSandbox", request, runtime_pb2.ListPodSandboxResponse, seconds)
+    listed = call(channel, "ListPodSandbox", request, runtime_pb2.ListPodSandboxResponse, seconds)
     asked = runtime_pb2.ListContainersRequest()
     remaining = max(_LEAST_SECONDS, deadline - time.monotonic())
-    containers = _call(channel, "ListContainers", asked, runtime_pb2.ListContainersResponse, remaining).containers
+    containers = call(channel, "ListContainers", asked, runtime_pb2.ListContainersResponse, remaining).containers
     inhabited = {container.pod_sandbox_id for container in containers}
     found = []
     for pod in listed.items:
@@ -64,7 +64,7 @@ def pods(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
         details = runtime_pb2.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
         remaining = max(_LEAST_SECONDS, deadline - time.monotonic())
         try:
-            answer = _call(channel, "PodSandboxStatus", details, runtime_pb2.PodSandboxStatusResponse, remaining)
+            answer = call(channel, "PodSandboxStatus", details, runtime_pb2.PodSandboxStatusResponse, remaining)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 continue
@@ -83,14 +83,14 @@ def _annotations(text: str) -> dict[str, str] | None:
         return None
 
 
-def _call(channel: grpc.Channel, method: str, request: Any, answer: Any, seconds: float) -> Any:
+def call(channel: grpc.Channel, method: str, request: Any, answer: Any, seconds: float, service: str = _SERVICE) -> Any:
     """Return what the CRI answers to one call, a message of the class `answer`. Raises grpc.RpcError."""
-    call = channel.unary_unary(
-        f"{_SERVICE}/{method}",
+    made = channel.unary_unary(
+        f"/{service}/{method}",
         request_serializer=type(request).SerializeToString,
         response_deserializer=answer.FromString,
     )
-    return call(request, timeout=seconds)
+    return made(request, timeout=seconds)
 
 
 def main_of_pods() -> int:
@@ -101,11 +101,16 @@ def main_of_pods() -> int:
 def main(question: Callable[[grpc.Channel, float], dict[str, Any]] = ask) -> int:
     """Ask for the status, print, and return the exit status."""
     name, seconds = sys.argv[1:]
+    return connected(name, lambda channel: question(channel, float(seconds)))
+
+
+def connected(name: str, question: Callable[[grpc.Channel], dict[str, Any]]) -> int:
+    """Ask on a socket, print the answer as JSON, or what was said against it, and return the exit status."""
     # some servers refuse the socket's path as the authority of an HTTP/2 request
     options = (("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", 64 << 20))
     try:
         with grpc.insecure_channel(f"unix:{name}", options=options) as channel:
-            answer = question(channel, float(seconds))
+            answer = question(channel)
     except grpc.RpcError as error:
         print(f"{error.code().name}: {error.details()}", file=sys.stderr)  # noqa: T201  # a program's own answer
         return 1

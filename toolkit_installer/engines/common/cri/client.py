@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from toolkit_installer import patterns
+from toolkit_installer.engines.api import Trials
 from toolkit_installer.engines.common.answering import SILENCE, NoAnswerError, place_of_socket
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.disk.root import Root
@@ -63,6 +65,16 @@ def pods(root: Root, path: str, seconds: float) -> list[Pod]:
     return [Pod(pod["id"], pod["namespace"], pod["name"], pod["annotations"]) for pod in answer["pods"]]
 
 
+def try_handlers(root: Root, path: str, seconds: float, control: str, handlers: Mapping[str, bool]) -> Trials:
+    """Start a short container through each handler, with the CRI on the node's socket `path`.
+
+    All answers together may take `seconds`; canary.tried says the rest. Raises NoAnswerError, Stopped.
+    """
+    asked = json.dumps({"control": control, "handlers": dict(handlers)})
+    answer = _asked(root, path, seconds, "main", asked, module="canary", allowed=seconds)
+    return Trials(faults=answer["faults"], unknown=answer["unknown"])
+
+
 def plain(said: str) -> str:
     """Return what gRPC says in words; what the engine itself says is left as it is. Pure."""
     if said.startswith("DEADLINE_EXCEEDED: "):
@@ -71,10 +83,13 @@ def plain(said: str) -> str:
     return unreachable[1] if unreachable is not None else said
 
 
-def _asked(root: Root, path: str, seconds: float, function: str, *, allowed: float) -> dict[str, Any]:
+def _asked(
+    root: Root, path: str, seconds: float, function: str, *more: str, allowed: float, module: str = "ask"
+) -> dict[str, Any]:
     """Return what one of the child's functions prints, which gets `allowed` seconds for its answer."""
     folder, name = os.path.split(place_of_socket(root, path))
-    command = interpreter.calling(f"toolkit_installer.engines.common.cri.ask:{function}", "ask", name, f"{seconds:g}")
+    called = f"toolkit_installer.engines.common.cri.{module}:{function}"
+    command = interpreter.calling(called, module, name, f"{seconds:g}", *more)
     try:
         done = run(command, seconds=allowed + _START_SECONDS, folder=folder)
     except ProgramError as error:

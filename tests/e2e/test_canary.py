@@ -1,0 +1,78 @@
+"""The canary on real engines: a handler that the engine serves and that starts no container is taken back."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tests.e2e.file_states import state_of
+from tests.support.engines.containers import PodContainers
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.errors import ExitCode
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import EngineName
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.program import Installer
+    from tests.e2e.sites import Site
+    from tests.support.engines.crio import CrioEngine
+
+CANARY = "--verify-with-canary"
+BROKEN = "#!/bin/sh\necho 'libc.so.6: version GLIBC_2.99 not found' >&2\nexit 1\n"
+
+
+def run(site: Site, *more: object) -> tuple[int, str]:
+    started = site.installer.start("toolkit-installer", "run", "--no-daemon", *site.flags, CANARY, *more)
+    return started.finish(), started.output
+
+
+def test_a_container_is_started_through_each_handler_and_nothing_of_it_stays(site: Site) -> None:
+    code, output = run(site)
+    assert code == 0, output
+    handlers = re.search(r"event=canary .*handlers=(\S+)", output)
+    assert handlers is not None, output
+    assert set(handlers[1].strip('"').split(",")) == {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+    assert {"create", "start", "delete"} <= site.asked_of_the_runtime()
+    assert site.journal.read_text().count(" create ") >= 3
+    assert not site.containers.are_there()
+    assert "event=canary" not in site.install(CANARY), "nothing was reloaded"
+
+
+def test_a_program_that_does_not_run_on_this_node_is_seen_and_taken_back(site: Site) -> None:
+    """The engine serves its handlers all the same."""
+    before = state_of(site.engine.config)
+    (site.folder / "low-level-runtime").write_text(BROKEN)
+    code, output = run(site)
+    assert code == ExitCode.ENGINE_REJECTED, output
+    assert "a container does not start through nvidia: " in output
+    assert "its old configuration is back" in output
+    assert state_of(site.engine.config) == before
+    assert not site.serves_us()
+    assert not site.containers.are_there()
+    assert not site.install_dir.exists()
+    site.install()
+    assert site.serves_us(), "without the canary nobody sees it"
+
+
+def test_crio_is_tried_with_its_own_image_and_a_handler_that_it_does_not_know_is_told(
+    crio: CrioEngine, installer: Installer, folder: Path, payload: Path, cgroup: str
+) -> None:
+    """This CRI-O is in no unit, so no run would restart it: its adapter is called."""
+    with PodContainers(crio, cgroup) as pods:
+        flags = ("--config", crio.config, "--socket", crio.socket, "--restart-mode", "none")
+        where = ("--toolkit-install-dir", folder / "nvidia", "--toolkit-source-root", payload)
+        own = ("--pid-file", folder / "pid" / "toolkit.pid")
+        done = installer.start("toolkit-installer", "run", "--no-daemon", "--runtime", "crio", *flags, *where, *own)
+        assert done.finish() == 0, done.output
+        crio.restart()
+        (folder / "nvidia/toolkit/nvidia-container-runtime.cdi").write_text(BROKEN)
+        asked = {"nvidia": False, "nvidia-legacy": True, "nvidia-cdi": False, "absent": False}
+        trials = adapter_of(EngineName.CRIO).try_handlers(Node("/"), str(crio.socket), 60, "runc", asked)
+        assert trials.unknown == ""
+        assert set(trials.faults) == {"nvidia-legacy", "nvidia-cdi", "absent"}
+        assert "has no device of NVIDIA's in its /dev" in trials.faults["nvidia-legacy"]
+        assert "GLIBC_2.99" in trials.faults["nvidia-cdi"]
+        assert "runtime handler absent" in trials.faults["absent"]
+        assert not pods.are_there()

@@ -1,0 +1,155 @@
+"""Starts one short container through each of some handlers of docker, from an image that is made here.
+
+The image holds one file, a static program that waits for ever; nothing is pulled, and the container has no network. All
+is removed again, and so is what a killed run left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import struct
+import tarfile
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from toolkit_installer import log
+from toolkit_installer.engines.api import Trials
+from toolkit_installer.engines.common import answering, canaries
+from toolkit_installer.engines.common.answering import NoAnswerError, place_of_socket
+from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.signals import interruptible, limited
+from toolkit_installer.node.sockets import reachable
+
+if TYPE_CHECKING:
+    import docker
+
+_LABEL = "toolkit-installer.canary"
+_PROGRAM = "canary"
+_ADDRESS = 0x400000
+"""Where the program is loaded: where linkers put programs that cannot be moved."""
+_WAITING = {
+    # mov eax, 34 (pause); syscall; jmp to the first
+    "x86_64": (62, bytes.fromhex("b822000000 0f05 ebf7")),
+    # mov x8, 73 (ppoll) and x0 to x4, 0; svc 0; b to the first
+    "aarch64": (183, struct.pack("<8I", 0xD2800928, *(0xD2800000 | n for n in range(5)), 0xD4000001, 0x17FFFFF9)),
+}
+"""By machine: e_machine of ELF, and the instructions. Sources: elf(5), syscalls(2), the architectures' manuals."""
+
+
+def program(machine: str) -> bytes | None:
+    """Return an executable that waits until it is killed, for a machine as uname has it; None: unknown. Pure."""
+    if machine not in _WAITING:
+        return None
+    number, code = _WAITING[machine]
+    start = 64 + 56  # of ELF's own header, and of one of a program
+    size = start + len(code)
+    identity = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64 bits, little-endian, version 1
+    header = struct.pack("<HHIQQQIHHHHHH", 2, number, 1, _ADDRESS + start, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _ADDRESS, _ADDRESS, size, size, 0x1000)  # to load, read and run
+    return identity + header + segment + code
+
+
+def try_handlers(root: Root, path: str, seconds: float, control: str, handlers: Mapping[str, bool]) -> Trials:
+    """Start a short container through each handler, with the dockerd on the node's socket.
+
+    Raises NoAnswerError, Stopped. Of what the parameters mean, Adapter.try_handlers tells.
+    """
+    place_of_socket(root, path)
+    if (executable := program(os.uname().machine)) is None:
+        return Trials({}, f"there is no program for a {os.uname().machine} to try them with")
+    log.listen()
+    import docker.errors  # noqa: PLC0415  # what most runs can do without
+    import requests.exceptions  # noqa: PLC0415
+    import urllib3.exceptions  # noqa: PLC0415
+
+    try:
+        with reachable(root, path) as name, interruptible(), limited(seconds):
+            # what containers are made of differs by version: dockerd is asked for its own
+            client = docker.APIClient(base_url=f"unix://{name}", version="auto", timeout=max(1, round(seconds)))
+            client.trust_env = False  # as in client.info
+            with contextlib.closing(client):
+                return _tried(client, executable, docker.errors.APIError, control, handlers)
+    except (OSError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        why = answering.words(error, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)
+        raise NoAnswerError(why, path=path) from error
+
+
+def _tried(
+    client: docker.APIClient,
+    executable: bytes,
+    refusal: type[Exception],
+    control: str,
+    handlers: Mapping[str, bool],
+) -> Trials:
+    """Try the handlers; `refusal` is what the SDK raises for what dockerd refuses."""
+    try:
+        with _image(client, executable) as image:
+            canary = _Canary(client, image, refusal)
+            if fault := canary.fault(control, shows_gpus=False):
+                return Trials({}, f"no container can be started through {control} either: {fault}")
+            faults = {each: canary.fault(each, shows_gpus=shown) for each, shown in handlers.items()}
+    except refusal as error:  # of the image, or of what an earlier run left
+        return Trials({}, _words(error))
+    return Trials({each: fault for each, fault in faults.items() if fault})
+
+
+def _words(error: Exception) -> str:
+    """Return dockerd's own words in what the SDK raises."""
+    return str(getattr(error, "explanation", None) or error)
+
+
+@contextlib.contextmanager
+def _image(client: docker.APIClient, executable: bytes) -> Iterator[str]:
+    """Yield the ID of an image with this program; it goes again, with all containers of its kind."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as written:
+        member = tarfile.TarInfo(_PROGRAM)
+        member.size, member.mode = len(executable), 0o755
+        written.addfile(member, io.BytesIO(executable))
+    _remove_containers(client)
+    client.import_image_from_data(archive.getvalue(), repository=canaries.NAME, tag="1")
+    try:
+        yield f"{canaries.NAME}:1"
+    finally:
+        _remove_containers(client)
+        client.remove_image(f"{canaries.NAME}:1", force=True)
+
+
+def _remove_containers(client: docker.APIClient) -> None:
+    for container in client.containers(all=True, filters={"label": _LABEL}):
+        client.remove_container(container["Id"], force=True)
+
+
+class _Canary:
+    def __init__(self, client: docker.APIClient, image: str, refusal: type[Exception]) -> None:
+        self._client = client
+        self._image = image
+        self._refusal = refusal
+
+    def fault(self, handler: str, *, shows_gpus: bool) -> str:
+        """Return what is wrong with the handler, in dockerd's words; empty: nothing."""
+        container = ""
+        try:
+            container = self._client.create_container(
+                self._image,
+                [f"/{_PROGRAM}"],
+                environment={canaries.VARIABLE: canaries.asking(shows_gpus=shows_gpus)},
+                labels={_LABEL: "true"},
+                host_config=self._client.create_host_config(runtime=handler, network_mode="none"),
+            )["Id"]
+            self._client.start(container)
+            return _wrong(self._client.inspect_container(container)["State"], shows_gpus=shows_gpus)
+        except self._refusal as error:
+            return _words(error)
+        finally:
+            if container:
+                self._client.remove_container(container, force=True)
+
+
+def _wrong(state: Mapping[str, Any], *, shows_gpus: bool) -> str:
+    """Return what is wrong with a container that was started."""
+    if not state["Running"]:
+        return f"the container ended at once, with status {state['ExitCode']}: {state['Error']}".rstrip(": ")
+    return canaries.without_gpus(int(state["Pid"])) if shows_gpus else ""
