@@ -8,6 +8,7 @@ import re
 import socket
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,19 @@ from tests.bench.peer import Peer
 _SETTLED_SECONDS = 120
 _WATCHED_SECONDS = 65
 _REQUESTS = 200
+_BARE = """
+import socket, sys
+body = sys.argv[1].encode()
+answer = b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\nConnection: close\\r\\n\\r\\n%s" % (len(body), body)
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    while True:
+        client, _ = server.accept()
+        with client:
+            client.recv(8192)
+            client.sendall(answer)
+"""
+"""The least that a server in Python does: whatever it is asked, it says the same, to one after the other."""
 
 
 def _pss(pid: int) -> float:
@@ -43,13 +57,29 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
+def _answer(port: int) -> str:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+
+
 def _answered(port: int) -> float:
     """Return how many milliseconds an answer takes, from connecting to its end."""
     began = time.perf_counter()
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-        connection.request("GET", "/metrics")
-        connection.getresponse().read()
+    _answer(port)
     return (time.perf_counter() - began) * 1000
+
+
+@contextlib.contextmanager
+def _bare(body: str) -> Iterator[int]:
+    """Start a server that only says `body`, and give its port."""
+    command = [sys.executable, "-I", "-S", "-c", _BARE, body]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.terminate()
 
 
 @contextlib.contextmanager
@@ -92,9 +122,12 @@ def _served(node: Node, theirs: float) -> list[Figure]:
     port = _free_port()
     command = node.command("run", "--cleanup", "never", "--metrics-address", f"127.0.0.1:{port}")
     with _waiting(command, "Waiting for signal") as pid:
-        answered = [_answered(port) for _ in range(_REQUESTS)]
         memory = sum(map(_pss, _with_children(pid)))
+        with _bare(_answer(port)) as bare:
+            answered = [(_answered(port), _answered(bare)) for _ in range(_REQUESTS)]
+    ours, least = map(statistics.median, zip(*answered, strict=True))
     return [
         Figure("idle, metrics served: PSS", "MB", memory, theirs, 10.7),
-        Figure("metrics: an answer", "ms", statistics.median(answered), None, 10.0),
+        Figure("metrics: an answer", "ms", ours, None, 10.0),
+        Figure("metrics: over a bare server", "x", ours / least),
     ]
