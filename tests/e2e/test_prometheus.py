@@ -117,7 +117,7 @@ def test_every_alert_fires_and_resolves_and_every_query_of_the_dashboard_is_answ
         ask(watching, unanswered)
         (ready,) = watching.query("sum(toolkit_installer_ready)")
         assert ready["value"][1] == "1"
-        (reloads,) = watching.query("toolkit_installer_reloads_total")
+        (reloads,) = watching.query("toolkit_installer_reloads_total{reason='install'}")
         assert (reloads["metric"]["node"], reloads["value"][1]) == (NODE, "1")
 
         # a file that somebody changed; putting it back reloads the engine, and that three times is too often

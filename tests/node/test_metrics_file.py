@@ -64,6 +64,7 @@ def test_it_tells_of_an_installation_and_goes_with_the_run(node: FakeNode, file:
     found = read(file)
     assert (found["ready"], found["engine_served docker"], found["driver_usable"]) == (1, 1, 1)
     assert (found["reloads_total docker install"], found["rollbacks_total"]) == (1, 0)
+    assert found["reloads_total docker rollback"] == 0
     assert found["engine_away_seconds docker"] >= 0
     assert found["last_converge_timestamp_seconds"] > 1_700_000_000
     assert (found["last_result done"], found["toolkit_files_damaged"]) == (1, 0)
@@ -82,6 +83,16 @@ def test_what_was_counted_survives_the_sleep(node: FakeNode, file: Path) -> None
     run.wait_for("Nothing to do")
     run.wait_for(WAITING)
     assert read(file)["reloads_total docker install"] == 1
+    assert run.stop() == 0
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_a_run_that_has_reloaded_nothing_says_0_so_that_its_first_reload_is_seen(node: FakeNode, file: Path) -> None:
+    assert started(node, file, "--cleanup", "never").stop() == 0
+    run = started(node, file)
+    assert "Nothing to do" in run.output
+    found = read(file)
+    assert (found["reloads_total docker install"], found["reloads_total docker rollback"]) == (0, 0)
     assert run.stop() == 0
 
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+REASONS = ("install", "rollback")
+"""What reloads are for."""
+
 
 class Counted(msgspec.Struct, frozen=True):
     """Is remembered while the run sleeps."""

@@ -101,11 +101,14 @@ class MetricsReport:
         )
 
     def _metrics(self, readiness: Readiness, receipt: Receipt | None) -> Metrics:
-        engines = receipt.engines if receipt is not None else ()
+        engines = [str(each.name) for each in receipt.engines] if receipt is not None else []
+        so_far = self._so_far()
         return msgspec.structs.replace(
-            self._so_far(),
+            so_far,
             ready=readiness.state.ready,
-            served={str(each.name): str(each.name) not in readiness.unserved for each in engines},
+            served={name: name not in readiness.unserved for name in engines},
+            # as in `prepare`: the first reload of a waiting run would not be seen otherwise
+            reloads={(name, why): 0 for name in engines for why in counting.REASONS} | dict(so_far.reloads),
             drifted=tuple(drift.drifted(self._node, receipt)) if self._looks_for_drift else (),
             payload=(receipt.release or "") if receipt is not None else "",
             driver_usable=not readiness.driver_away,
