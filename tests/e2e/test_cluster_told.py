@@ -101,14 +101,14 @@ def _stop_and_start_its_engine(cluster: RealCluster, name: str, watch: Watch, fo
     node, (pod,) = cluster.nodes[name], cluster.pods()[name]
     address = f"{pod['status']['podIP']}:{PORT}"
     alerts = ("ToolkitEngineNotServing", "ToolkitNotReady")
-    with Prometheus(folder / "prometheus", address, "1h", cluster.plane.hardware.enter) as prometheus:
+    with Prometheus(folder / "prometheus", address, cluster.plane.hardware.enter) as prometheus:
         prometheus.wait_for("toolkit_installer_ready == 1")
         node.host.run("systemctl", "stop", node.kind.unit)
         wait_until(lambda: watch.of(name)[-1] == ("tainted", "EngineDown"), "the stopped engine is told", within=60)
-        prometheus.wait_until(*alerts)
+        prometheus.wait_until(*alerts, within=90)
         node.host.run("systemctl", "start", node.kind.unit)
         wait_until(lambda: watch.of(name)[-1] == SERVING, "the engine that was started again is told", within=90)
-        prometheus.wait_until(*alerts, fires=False)
+        prometheus.wait_until(*alerts, fires=False, within=90)
 
 
 def _with_metrics(objects: list[Object]) -> list[Object]:
