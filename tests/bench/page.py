@@ -29,9 +29,10 @@ _HEAD = """\
 
 `make bench` measures this and makes this page. Seconds are of processor time, with that of every program that was
 started. The peer is NVIDIA's own `nvidia-ctk-installer`, on a node like ours; both were measured in turn in each round,
-and medians are shown. What has no counterpart in the peer has a "-": it serves no metrics. An answer of ours takes the
+and medians are shown. What has no counterpart in the peer, such as metrics, has a "-". An answer of ours takes the
 milliseconds that its client waits; beside it stands how many times as long that is as with a bare server, a loop in
-Python that says the same text whatever it is asked.
+Python that says the same text whatever it is asked. Memory is PSS: what other processes have in common with one counts
+in part, so that it is less while others of the same Python run on the machine.
 """
 _REST = """\
 What the rest is: the peer is a compiled program, and its start costs next to nothing. Ours is a Python program. What it

@@ -10,6 +10,7 @@ import pytest
 from tests.bench import page, plots, table
 from tests.bench.counts import Count, counted
 from tests.bench.figures import Figure, curves, loaded, power
+from tests.support.built import go_tools
 
 DATA = page.read(page.MEASURED)
 FIGURES = loaded(DATA["figures"])
@@ -29,10 +30,18 @@ def test_no_plot_lies_there_that_the_page_does_not_show() -> None:
 
 def test_every_figure_that_is_promised_is_there() -> None:
     names = "\n".join(figure.name for figure in FIGURES)
-    for promised in ("start", "converged run", "first install", "uninstall", "status", "idle: PSS", "idle: wake-ups"):
+    for promised in (
+        *("start", "converged run", "first install", "uninstall", "status", "idle: PSS", "idle: wake-ups"),
+        *("idle, metrics served: PSS", "metrics: an answer", "metrics: over a bare server"),
+    ):
         assert promised in names
     ends = {name: (points[0].size, points[-1].size) for name, points in curves(FIGURES).items()}
     assert ends == {"edit": (1, 4000), "payload": (10, 600), "handlers": (1, 1000), "imports": (1, 1000)}
+
+
+def test_the_peer_is_the_one_that_make_bench_builds() -> None:
+    for data in (DATA, page.read(page.FLEET)):
+        assert f"v{data['versions']['nvidia-ctk-installer']}" == go_tools.NEWEST_PEER.version
 
 
 def test_the_table_is_one_screen() -> None:
