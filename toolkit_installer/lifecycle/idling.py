@@ -33,6 +33,8 @@ DRIVER = "DRIVER"
 """The driver came, went, or was replaced."""
 GPU = "GPU"
 """A device came or went on a node that showed no GPU."""
+BUSY = "BUSY"
+"""What keeps an engine from being reloaded may have ended."""
 LATER = "LATER"
 """The time has come to find out again what was not known."""
 STOPPING = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGQUIT: "SIGQUIT"}

@@ -169,6 +169,17 @@ def parent_of(process: Process) -> int | None:
         return None
 
 
+def own_ancestors() -> frozenset[int]:
+    """Return our own PID and those of the processes that we come from, as far as they are seen from here."""
+    own = psutil.Process()
+    return frozenset((own.pid, *(each.pid for each in own.parents())))
+
+
+def pids() -> list[int]:
+    """Return the PIDs of all processes that are seen from here."""
+    return psutil.pids()
+
+
 def environment(process: Process) -> dict[str, str]:
     """Return the variables that the process was started with; none where they cannot be read."""
     try:

@@ -239,6 +239,7 @@ MAY_NAME_PROC = frozenset(
         "lifecycle/readiness.py",  # a process that was believed, watched for its end
         "lifecycle/metrics/endpoint.py",  # our own children
         "lifecycle/impact/running.py",  # processes that `matching` yielded
+        "lifecycle/reload_when/busy.py",  # likewise
         "lifecycle/still_needed/containers.py",  # likewise
         "engines/common/command_line.py",  # a process that was believed
         "engines/common/trial.py",  # the descriptors that a program is given

@@ -68,11 +68,11 @@ def of(identity: str, bundle: Bundle | None) -> Name:
     """Return what a container is called."""
     if bundle is None:
         return Name()
-    specification = _object(f"{bundle.folder}/{_SPECIFICATION}")
-    told = _pod(specification.get("annotations"))
+    said = specification(bundle)
+    told = _pod(said.get("annotations"))
     if told.pod or not re.fullmatch(_DOCKERS_ID, identity):
         return told
-    folders = dict.fromkeys([_DOCKERS_FOLDER, *_dockers_folders(specification, identity)])
+    folders = dict.fromkeys([_DOCKERS_FOLDER, *_dockers_folders(said, identity)])
     for folder in folders:
         remembered = _object(f"{bundle.root.rstrip('/')}{folder}/{identity}/{_REMEMBERED}")
         configured = remembered.get("Config")
@@ -85,9 +85,23 @@ def of(identity: str, bundle: Bundle | None) -> Name:
     return Name()
 
 
+def specification_of(bundle: Bundle) -> str:
+    """Return where a container's specification is, as the installer sees it."""
+    return f"{bundle.folder}/{_SPECIFICATION}"
+
+
+def specification(bundle: Bundle) -> Mapping[str, Any]:
+    """Return a container's specification, {} where there is none to be read."""
+    return _object(specification_of(bundle))
+
+
 def is_sandbox(bundle: Bundle) -> bool | None:
     """Tell whether a container only keeps a pod's namespaces; None where there is no specification of it."""
-    specification = _object(f"{bundle.folder}/{_SPECIFICATION}")
+    return keeps_namespaces(specification(bundle))
+
+
+def keeps_namespaces(specification: Mapping[str, Any]) -> bool | None:
+    """Tell the same by a container's specification, None for one that is empty. Pure."""
     if not specification:
         return None
     annotations = specification.get("annotations")

@@ -68,7 +68,7 @@ def found(node: Node, folder: str) -> list[str]:
     needed: dict[str, str] = {}
     # a shim tells its PID, which is more than its bundle does: it comes first
     for container in [*_watched(), *_bundles(node)]:
-        if container.pid is not None and _is_elsewhere(node, container.pid, container.runtime or folder):
+        if container.pid is not None and is_elsewhere(node, container.pid, container.runtime or folder):
             continue  # in a pod, anybody is root and called a shim
         if container.runtime is None:
             needed.setdefault(container.name, f"{container.words} may run with it")
@@ -186,7 +186,7 @@ def _bundles_below(files: Reader, tasks: str) -> Iterator[_Container]:
             yield _Container(posixpath.basename(bundle), runtime, None, f"its bundle {bundle} is there", place)
 
 
-def _is_elsewhere(node: Node, pid: int, path: str) -> bool:
+def is_elsewhere(node: Node, pid: int, path: str) -> bool:
     """Tell whether the process has a `/` of its own in which there is no `path`: it cannot run what is there."""
     try:
         if Reader(Root(f"/proc/{pid}/root")).status(path) is not None:

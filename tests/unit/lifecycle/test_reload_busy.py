@@ -1,0 +1,223 @@
+"""What counts as a GPU container, by played shims and monitors, specifications, and devices that are open."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.started import wait_until_it_shows
+from toolkit_installer.lifecycle import idling
+from toolkit_installer.lifecycle.reload_when import busy, requests
+from toolkit_installer.node import device_users, processes
+from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.trust import Standing
+
+PROGRAM = "#!/bin/sh\nread -r _\n"
+TASKS = "io.containerd.runtime.v2.task"
+DEVICE = {"linux": {"devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]}}
+POD = {"io.kubernetes.cri.sandbox-name": "train-0", "io.kubernetes.cri.sandbox-namespace": "ml"}
+SANDBOX = {**POD, "io.kubernetes.cri.container-type": "sandbox"}
+
+Start = Callable[..., int]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Start a process with this name, these arguments and this working directory; no others are seen."""
+    started: list[subprocess.Popen[bytes]] = []
+    matching = processes.matching
+
+    def own(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str, Standing]]:
+        known = {process.pid for process in started}
+        return (each for each in matching(wanted) if each[0] in known)
+
+    monkeypatch.setattr(processes, "matching", own)
+
+    def start(name: str, *arguments: str, folder: Path = tmp_path) -> int:
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        if not program.exists():
+            program.write_text(PROGRAM)
+            program.chmod(0o755)
+        started.append(subprocess.Popen([program, *arguments], cwd=folder, stdin=subprocess.PIPE))
+        wait_until_it_shows(started[-1].pid, name)
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+class Played:
+    """A containerd's bundles and shims, and a toolkit."""
+
+    def __init__(self, start: Start, folder: Path) -> None:
+        self.start = start
+        self.folder = folder
+        self.toolkit = folder / "toolkit"
+        self.runtime = self.toolkit / "nvidia-container-runtime"
+        self.toolkit.mkdir()
+        self.runtime.write_text("")
+
+    def bundle(self, name: str, runtime: object, said: Mapping[str, Any] | None = None) -> Path:
+        place = self.folder / TASKS / "k8s.io" / name
+        place.mkdir(parents=True)
+        if said is not None:
+            (place / "config.json").write_text(json.dumps({"annotations": POD, **said}))
+        if runtime is not None:
+            (place / "runtime").write_text(str(runtime))
+        return place
+
+    def shim(self, place: Path) -> int:
+        return self.start("containerd-shim-runc-v2", "-id", place.name, folder=place)
+
+    def look(self, *, by_default: bool = False) -> tuple[str, ...]:
+        return busy.look(Node("/"), str(self.toolkit), by_default=by_default).why
+
+
+@pytest.fixture
+def played(start: Start, tmp_path: Path) -> Played:
+    return Played(start, tmp_path)
+
+
+def test_a_node_without_containers_is_idle(played: Played) -> None:
+    assert played.look() == ()
+
+
+def test_a_container_through_a_handler_keeps_the_node_busy_and_a_sandbox_or_an_ordinary_one_does_not(
+    played: Played,
+) -> None:
+    played.shim(played.bundle("pause", played.runtime, {"annotations": SANDBOX}))
+    played.bundle("web", "/usr/bin/runc", {})
+    assert played.look() == ()
+    played.bundle("train", played.runtime, {})
+    assert played.look() == ("ml/train-0 runs through a handler of this program",)
+
+
+def test_where_the_handler_is_the_default_those_count_that_ask_for_a_gpu(played: Played) -> None:
+    played.shim(played.bundle("web", played.runtime, {"process": {"env": ["PATH=/bin"]}}))
+    assert played.look(by_default=True) == ()
+    assert len(played.look()) == 1
+    played.bundle("train", played.runtime, {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}})
+    assert played.look(by_default=True) == ("ml/train-0 runs through a handler of this program",)
+
+
+def test_a_device_from_a_cdi_specification_counts_whatever_the_runtime_is(played: Played) -> None:
+    played.shim(played.bundle("web", "/usr/bin/runc", {}))
+    played.bundle("train", None, DEVICE)  # of a shim that names no executable, such as Kata's
+    assert played.look() == ("ml/train-0 runs with a device of NVIDIA's",)
+
+
+def test_what_cannot_be_read_counts(played: Played) -> None:
+    played.shim(played.bundle("secret", "/usr/bin/runc", None))
+    assert played.look() == ("secret runs with a specification that cannot be read",)
+
+
+def test_an_old_shim_does_not_tell_its_runtime_and_counts(played: Played) -> None:
+    played.start("containerd-shim", "-workdir", "/run/containerd/io.containerd.runtime.v1.linux/moby/0123456789abcdef")
+    assert played.look() == ("0123456789ab runs through a runtime that nobody tells",)
+
+
+def test_a_monitor_tells_its_container_and_one_for_many_does_not(played: Played) -> None:
+    bundle = played.bundle("train", None, {})
+    flags = ("-c", "train", "-b", str(bundle), "-r")
+    played.start("conmon", *flags, "/usr/bin/runc")
+    assert played.look() == ()
+    played.start("conmon", *flags, str(played.runtime))
+    assert played.look() == ("ml/train-0 runs through a handler of this program",)
+    many = played.start("conmonrs")
+    assert any(f"the monitor {many} (conmonrs) does not tell its containers" in why for why in played.look())
+
+
+def test_a_shim_that_this_user_may_not_look_at_counts(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "matching", lambda _: iter([(7, "containerd-shim", Standing.UNSEEN)]))
+    (why,) = played.look()
+    assert why.startswith("the process 7 may not be looked at")
+
+
+def test_a_process_table_that_cannot_be_read_counts(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> Iterator[tuple[int, str, Standing]]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(processes, "matching", refuse)
+    (why,) = played.look()
+    assert why.startswith("the node's containers cannot be looked at: ")
+
+
+def test_the_container_that_this_program_runs_in_does_not_count(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = played.bundle("own", played.runtime, {}), played.bundle("other", played.runtime, {})
+    (own / "init.pid").write_text(str(os.getpid()))
+    shim = played.shim(own)
+    (other / "init.pid").write_text(str(shim))
+    assert played.look() == ("ml/train-0 runs through a handler of this program",)
+    (other / "init.pid").write_text(str(os.getppid()))
+    assert played.look() == ()
+    (other / "init.pid").unlink()  # the shim has others beside its own
+    monkeypatch.setattr(processes, "own_ancestors", lambda: frozenset({os.getpid(), shim}))
+    assert played.look() == ("ml/train-0 runs through a handler of this program",)
+
+
+def test_what_is_to_be_watched_changes_when_the_container_ends(played: Played) -> None:
+    bundle = played.bundle("train", played.runtime, {})
+    shim = played.shim(played.bundle("pause", "/usr/bin/runc", {"annotations": SANDBOX}))
+    watched = busy.look(Node("/"), str(played.toolkit), by_default=False).watched
+    assert {path for path, _ in watched} == {f"/proc/{shim}", f"/proc/{shim}/cwd/../train/config.json"}
+    assert all(idling.identity(path) == known for path, known in watched)
+    (bundle / "config.json").unlink()
+    assert [path for path, known in watched if idling.identity(path) != known] == [
+        f"/proc/{shim}/cwd/../train/config.json"
+    ]
+
+
+@pytest.mark.parametrize(
+    "said, has, asks",
+    [
+        ({}, False, False),
+        (DEVICE, True, True),
+        ({"linux": {"devices": [{"path": "/dev/gpu", "type": "c", "major": 195}]}}, True, True),
+        ({"linux": {"devices": [{"path": "/dev/null", "type": "c", "major": 1}, "?"]}}, False, False),
+        ({"mounts": [{"source": "/dev/nvidiactl", "destination": "/dev/nvidiactl"}]}, True, True),
+        ({"mounts": [{"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/all"}]}, False, True),
+        ({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}}, False, True),
+        ({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_VERSION=12"]}}, False, False),
+        ({"process": {"env": ["NVIDIA_VISIBLE_DEVICES="]}}, False, False),
+        ({"process": {"env": ["CUDA_VERSION=12"]}}, False, True),
+        ({"annotations": {"cdi.k8s.io/gpu": "nvidia.com/gpu=0"}}, False, True),
+        ({"annotations": {"nvidia.cdi.k8s.io/container.a": "nvidia.com/gpu=0"}}, False, True),
+        ({"linux": 7, "mounts": {}, "process": [], "annotations": None}, False, False),
+        ({"process": {"env": "NVIDIA_VISIBLE_DEVICES=all"}}, False, False),
+    ],
+)
+def test_what_a_specification_says_of_gpus(said: dict[str, Any], has: bool, asks: bool) -> None:  # noqa: FBT001
+    assert (requests.has_device(said), requests.asks_for_one(said)) == (has, asks)
+
+
+def test_the_numbers_of_a_drivers_devices_are_those_of_its_name() -> None:
+    listed = "Character devices:\n  1 mem\n195 nvidia\n234 nvidia-caps\n507 nvidia-uvm\n\nBlock devices:\n  8 nvidia\n"
+    assert device_users.majors("nvidia", listed) == {195, 234, 507}
+    assert device_users.majors("nvidia", "Character devices:\n  1 mem\n") == frozenset()
+    assert device_users.majors("mem") == {1}
+
+
+def test_a_process_with_such_a_device_counts_unless_it_is_the_nodes_own() -> None:
+    held = "import sys\nheld = open('/dev/null')\nprint('ready', flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        null = os.major(os.stat("/dev/null").st_rdev)
+        assert child.pid in device_users.in_containers({null}, [Root("/proc")]).pids
+        assert child.pid not in device_users.in_containers({null}, [Root("/")]).pids
+        assert child.pid not in device_users.in_containers({null + 190}, [Root("/proc")]).pids
+        assert device_users.in_containers((), [Root("/no-such-folder")]) == device_users.Users()
+        child.communicate(b"")
