@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.node import zones
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.instants import quickly
 from tests.support.api_server import (
@@ -120,6 +121,28 @@ def test_a_node_is_tainted_then_ready_then_untainted_and_at_the_end_as_it_was(no
     assert run.stop() == 0, run.output
     assert (condition(server), taints(server), labels(server)) == ({}, [], {})
     assert bare(server) == before
+    assert node.read(DAEMON_JSON) == DOCKER
+
+
+def test_a_reload_that_is_pending_is_the_condition_and_an_event_until_it_is_made(
+    node: FakeNode, server: Server, dockerd: FakeDockerd
+) -> None:
+    zones.shows(node, "12:00")
+    run = waiting(node, server, *ALL, "--reload-when", "02:00-04:00")
+    assert steps(server) == ["False Installing", "taint", "False ReloadPending"]
+    assert condition(server)["message"].startswith("A reload of docker is pending: it is outside of 02:00-04:00 (")
+    zones.shows(node, "12:30")  # the reason is another one, as the next window opens at another time
+    run.wait_for("event=reload-still-pending")
+    run.wait_for(WAITING)
+    (event,) = events(server)
+    assert (event["reason"], event["type"], event.get("count", 1)) == ("ReloadPending", "Normal", 1)
+    assert "nvidia" not in dict(dockerd.take().handlers)
+    zones.shows(node, "03:00")
+    run.wait_for("event=configured")
+    run.wait_for(WAITING)
+    assert steps(server)[-2:] == ["True Serving", "no taint"]
+    del server.cluster.objects[DAEMON_SET_PATH]
+    assert run.stop() == 0, run.output
     assert node.read(DAEMON_JSON) == DOCKER
 
 

@@ -18,6 +18,7 @@ from toolkit_installer.lifecycle import idling
 from toolkit_installer.node import signals
 
 LOOK_SECONDS = 0.1
+CLOCK_SECONDS = 0.5
 
 
 class Clock:
@@ -53,6 +54,7 @@ def main() -> int:
         mock.patch("toolkit_installer.lifecycle.wait._LOOK_SECONDS", LOOK_SECONDS),
         mock.patch("toolkit_installer.lifecycle.wait._LATER_SECONDS", LOOK_SECONDS),
         mock.patch("toolkit_installer.lifecycle.wait._SOON_SECONDS", LOOK_SECONDS),
+        mock.patch("toolkit_installer.lifecycle.wait._CLOCK_SECONDS", CLOCK_SECONDS),
         mock.patch("toolkit_installer.kubernetes.wanted.time", clock),
         mock.patch("toolkit_installer.kubernetes.wanted.signals", clock),
     ):

@@ -15,6 +15,7 @@ PACKAGE = pathlib.Path(toolkit_installer.__file__).parent
 NOT_AMID_A_CHANGE = {
     "shutil",  # the help's width
     "click.shell_completion",  # what a shell asks
+    "zoneinfo",  # a window of --reload-when is looked at before a change, and once more amid it
     "email.utils",  # the answers of the API server, who is asked before a change, and comes with requests
 }
 OF_CHILDREN = {f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2")}

@@ -62,9 +62,16 @@ class Fields:
         self.pid_file = pid_file
         self.fd = -1
 
-    def of(self, remembered: Remembered, *, later: bool, watched: tuple[tuple[str, str, str], ...] = ()) -> list[str]:
+    def of(
+        self,
+        remembered: Remembered,
+        *,
+        later: bool,
+        watched: tuple[tuple[str, str, str], ...] = (),
+        within: float | None = None,
+    ) -> list[str]:
         with pytest.raises(Replaced) as caught:
-            wait.wait(self.pid_file, None, watched, remembered, later=later)
+            wait.wait(self.pid_file, None, watched, remembered, later=later, within=within)
         self.fd = int(caught.value.args[-1])
         return os.pread(self.fd, idling.LIMIT, 0).decode().split("\0")  # what reads it in earnest closes it
 
@@ -102,6 +109,19 @@ def test_what_is_not_known_is_looked_for_less_and_less_often_but_never_given_up(
         float(fields.of(msgspec.structs.replace(REMEMBERED, tries=tries), later=True)[2]) for tries in (*range(8), 5000)
     ]
     assert pauses == [30, 60, 120, 240, 480, 600, 600, 600, 600]
+
+
+@pytest.mark.parametrize(
+    "later, within, seconds",
+    [(False, 7.5, "7.5"), (False, 90_000.0, "600.0"), (True, 7.5, "7.5"), (True, 90_000.0, "30.0"), (False, None, "")],
+)
+def test_a_time_of_the_clock_is_slept_until_but_not_without_a_look_at_the_clock(
+    fields: Fields,
+    later: bool,  # noqa: FBT001
+    within: float | None,
+    seconds: str,
+) -> None:
+    assert fields.of(msgspec.structs.replace(REMEMBERED, tries=0), later=later, within=within)[2] == seconds
 
 
 def test_a_node_that_may_not_be_configured_yet_is_asked_for_sooner(fields: Fields) -> None:

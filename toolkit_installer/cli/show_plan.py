@@ -66,6 +66,8 @@ class Planned(msgspec.Struct, frozen=True):
     device_nodes: tuple[str, ...] = ()
     files: tuple[PlannedFile, ...] = ()
     """The toolkit's config.toml, and CDI specifications."""
+    waits_for: str | None = None
+    """What `run` would wait for before it does any of this (`--reload-when`), None for nothing."""
 
 
 _SCHEMA = 1
@@ -126,6 +128,7 @@ def _planned(node: Node, seen: Prepared, stops: str | None, shown: Gpus) -> Plan
         remove=plan.toolkit.remove,
         engines=tuple(_planned_engine(work, _impact(node, seen, work)) for work in plan.engines),
         given_back=tuple(str(record.name) for record in others),
+        waits_for=_waits_for(node, seen),
         device_nodes=plan.device_nodes,
         files=tuple(PlannedFile(path, diff.unified(path, *both)) for path, *both in [*_config(node, seen), *files]),
     )
@@ -138,6 +141,14 @@ def _impact(node: Node, seen: Prepared, work: EngineWork) -> Impact | None:
     from toolkit_installer.lifecycle.impact import look  # noqa: PLC0415  # only where a reload is due
 
     return look.of_reload(node, work.name, work.inspection, work.reload, seen.plan.toolkit.folder)
+
+
+def _waits_for(node: Node, seen: Prepared) -> str | None:
+    """Return in words what `run` would wait for, None for nothing."""
+    from toolkit_installer.lifecycle.reload_when.gate import ReloadGate  # noqa: PLC0415  # as above
+
+    pending = ReloadGate(seen.target.settings, node).looked_at(seen)
+    return pending.reason if pending is not None else None
 
 
 def _planned_engine(work: EngineWork, impact: Impact | None) -> PlannedEngine:
@@ -179,7 +190,9 @@ def lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
     ]
     if seen.plan.empty and not others:
         return [*lines, _NOTHING]
-    lines = [_summary(seen, others), "", *lines]
+    waits_for = _waits_for(node, seen)
+    waits = [f"`run` would wait before it does any of this, as --reload-when says: {waits_for}."] if waits_for else []
+    lines = [_summary(seen, others), *waits, "", *lines]
     if (record := moved(recorded, seen.plan.engines)) is not None:
         lines.append(f"Engine {record.name}: the handlers are taken back first, from {_paths(record)}")
     lines += [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]

@@ -62,6 +62,9 @@ def _facts(health: Health) -> Iterator[tuple[str, str]]:
         yield "", f"-> {reason.remedy}"
     yield "State:", {ABSENT: "not installed"}.get(health.state, health.state) + _since(health.changed)
     yield "Running:", _running(health)
+    if health.pending_reload is not None:
+        waits = health.pending_reload
+        yield "Pending:", f"a reload of {', '.join(waits.engines)}, since {waits.since}: {waits.reason}"
     for gpu in health.gpus:
         yield "GPU:", gpu
     if health.driver is not None:

@@ -29,6 +29,7 @@ class Reason(enum.StrEnum):
     SERVING = "Serving"
     NO_GPU = "NoGpu"
     INSTALLING = "Installing"
+    RELOAD_PENDING = "ReloadPending"
     ENGINE_REJECTED = "EngineRejected"
     ENGINE_DOWN = "EngineDown"
     DRIVER_NOT_READY = "DriverNotReady"

@@ -23,6 +23,7 @@ from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.record import Recorder
 from toolkit_installer.lifecycle.reload import NotServedError, Switch, Switcher
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+from toolkit_installer.lifecycle.reload_when.gate import ReloadGate, ReloadPendingError
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
 from toolkit_installer.node import signals
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
@@ -40,12 +41,19 @@ class Applier:
     """Brings the node to where the plan wants it, or back to where it was."""
 
     def __init__(
-        self, node: Node, store: ReceiptStore, pid_file: PidFile, attention: Attention, settings: Settings
+        self,
+        node: Node,
+        store: ReceiptStore,
+        pid_file: PidFile,
+        attention: Attention,
+        settings: Settings,
+        gate: ReloadGate,
     ) -> None:
         self.node = node
         self.store = store
         self.attention = attention
         self.settings = settings
+        self.gate = gate
         self.interruptible = settings.cleanup is Cleanup.ALWAYS
         self.switcher = Switcher(node, attention, settings.reload_timeout, store.folder)
         self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
@@ -57,7 +65,8 @@ class Applier:
         """Carry the plan out. When anything fails, the engine's files go back first, then the error goes on.
 
         Raises EngineRejectedError, EngineDownError, NodeError, ChangedMeanwhileError, ConfigurationError for what no
-        receipt can say; DriverNotReadyError where device nodes cannot be created; Stopped after a signal.
+        receipt can say; ReloadPendingError; DriverNotReadyError where device nodes cannot be created; Stopped after a
+        signal.
         """
         if any(engine.reload_why for engine in seen.plan.engines):
             self.budget.require_reload()
@@ -117,6 +126,8 @@ class Applier:
         for specification in seen.plan.specifications:
             self._safe_point()
             self.switcher.writer.write(None, specification.file, specification.target)
+        # the toolkit may have taken a while; from the first engine on, all is finished, or taken back
+        self.gate.require(seen)
         for engine in seen.plan.engines:
             self._safe_point()
             self._switch_engine(engine, work.folder)
@@ -164,7 +175,13 @@ class Applier:
 
         Raises EngineRejectedError or EngineDownError in place of an error that came from the engine.
         """
-        if isinstance(error, InstallerError):
+        if isinstance(error, ReloadPendingError):
+            log.get().info(
+                "The reload is not allowed any more: what was begun is taken back",
+                key="reload-put-off",
+                why=error.reason,
+            )
+        elif isinstance(error, InstallerError):
             log.get().error("The change failed and is taken back", key="rollback", reason=str(error))
         failures = [failure for work in reversed(seen.plan.engines) if (failure := self._tried_back(work, error))]
         failures += [failure for made in seen.plan.specifications if (failure := self._tried_replacing(made))]

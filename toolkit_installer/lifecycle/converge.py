@@ -12,6 +12,7 @@ from toolkit_installer.lifecycle import plan as plan_of
 from toolkit_installer.lifecycle.files.writer import undisturbed
 from toolkit_installer.lifecycle.prepare import Prepared, prepare
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+from toolkit_installer.lifecycle.reload_when.gate import ReloadGate
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -37,6 +38,7 @@ class Converger:
         self._store = store
         self._pid_file = pid_file
         self._attention = attention
+        self.gate = ReloadGate(settings, node)
         self.driver_away = False
         """No driver is usable, as far as the last look went: files generated for the previous one are kept."""
         self.processes: dict[EngineName, Process | None] = {}
@@ -56,8 +58,6 @@ class Converger:
     def _converge(self) -> None:
         """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
         seen = self._prepare()
-        self.driver_away = seen.driver_away
-        self.processes = {work.name: work.inspection.process for work in seen.plan.engines}
         _say(seen)
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
             if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
@@ -77,7 +77,7 @@ class Converger:
         for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines):
             assert seen.receipt is not None  # noqa: S101  # it has the record
             self._reverter().refuse_stranding(seen.receipt, record)
-        Applier(self._node, self._store, self._pid_file, self._attention, self._settings).apply(seen)
+        Applier(self._node, self._store, self._pid_file, self._attention, self._settings, self.gate).apply(seen)
         self._retire_others(seen)
         log.get().info("The node is configured", key="configured", folder=seen.plan.toolkit.folder)
 
@@ -103,8 +103,12 @@ class Converger:
         return EngineReverter(self._node, self._store, self._attention, self._settings.reload_timeout)
 
     def _prepare(self) -> Prepared:
-        """Prepare the change; first revert a file of the same engine that is no longer to have the handlers."""
-        seen = prepare(self._store.load(), self._settings, self._node, self._store)
+        """Prepare the change; first revert a file of the same engine that is no longer to have the handlers.
+
+        Raises ReloadPendingError where neither may be done yet.
+        """
+        seen = self._looked()
+        self.gate.require(seen)
         while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
             self._attention.raise_if_stopped()
             if any(engine.reload_why for engine in seen.plan.engines):
@@ -113,7 +117,14 @@ class Converger:
                 name for engine in seen.plan.engines if engine.name == record.name for name in engine.desired.served
             }
             self._reverter().retire(seen.receipt, record, staying=again)
-            seen = prepare(self._store.load(), self._settings, self._node, self._store)
+            seen = self._looked()
+        return seen
+
+    def _looked(self) -> Prepared:
+        """Prepare the change, and note what was seen on the way."""
+        seen = prepare(self._store.load(), self._settings, self._node, self._store)
+        self.driver_away = seen.driver_away
+        self.processes = {work.name: work.inspection.process for work in seen.plan.engines}
         return seen
 
 

@@ -24,6 +24,7 @@ HAPPENINGS: Mapping[str, tuple[str, bool]] = {
     "engine-serves": ("EngineReloaded", False),
     "engine-started": ("EngineStarted", False),
     "not-ready-engine": ("EngineNotServing", True),
+    "reload-pending": ("ReloadPending", False),
     "rollback": ("RolledBack", True),
     "drift": ("Drift", True),
     "toolkit-damaged": ("Drift", True),

@@ -18,6 +18,8 @@ from toolkit_installer.lifecycle.drift_report import DriftWatch
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
 from toolkit_installer.lifecycle.leaving import Leaving
 from toolkit_installer.lifecycle.readiness import Readiness
+from toolkit_installer.lifecycle.reload_when import pending
+from toolkit_installer.lifecycle.reload_when.gate import ReloadPendingError
 from toolkit_installer.lifecycle.telling import Telling
 from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node import clock, signals
@@ -56,6 +58,7 @@ class Instance:
         """Paths that change with the driver, with their identities from before it was looked for."""
         self._gpus = GpuWatch(settings, node)
         self._converger = Converger(settings, node, self.store, pid_file, self.attention)
+        self._gate = self._converger.gate
         self._tries = 0
         self._looked_at, self._failure = 0.0, ""
         """When the node was last brought to where it should be, and why that failed (`Remembered`)."""
@@ -89,16 +92,18 @@ class Instance:
     def _converge_and_note(self) -> None:
         """Converge, and note that it went well. Raises InstallerError, Stopped."""
         self.converge()
-        # a node without a GPU, or whose driver is away, is to be more than it is
-        self._telling.converged(whole=not (self._gpus.idle or self._converger.driver_away))
+        # a node without a GPU, or whose driver is away, or whose reload is pending, is to be more than it is
+        waits = self._gpus.idle or self._converger.driver_away or self._gate.pending is not None
+        self._telling.converged(whole=not waits)
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of `idling`."""
         self._recall(remembered)
-        if events == {idling.LATER}:
+        events = frozenset(events)
+        if events <= {idling.LATER, idling.BUSY}:
             log.only_news(remembered.said)
-        if self._gpus.idle:  # whatever it was woken for: it is known only once it was looked at again
-            self.attention.again = True
+        # whatever it was woken for: it is known only once it was looked at again
+        self.attention.again |= self._gpus.idle
         if idling.DRIFT in events:
             self._drifted()
         self._readiness.stopped = remembered.engine_stopped
@@ -110,6 +115,7 @@ class Instance:
             self._ask_again()
             if self._converger.driver_away:
                 self._look_for_driver("none was usable so far")
+        self.attention.again |= self._gate.is_worth_a_look(events)
         for name in signal.Signals.__members__.keys() & events:
             if name == signal.SIGHUP.name:
                 log.get().info("Looking again", key="looking-again", signal=name)
@@ -131,6 +137,7 @@ class Instance:
         self._looked_at, self._failure = remembered.looked_at, remembered.failure
         self._gpus.idle = remembered.without_gpu
         self._telling.recall(remembered.telling)
+        self._gate.pending = pending.understood(remembered.pending)
 
     def _ask_again(self, *, loudly: bool = False) -> None:
         """Ask whether the node is wanted, where that is open; what was held back is done once it is."""
@@ -200,6 +207,7 @@ class Instance:
         A node that may not be changed yet is not ready.
         """
         marker = self._readiness.marker
+        self._readiness.pending = self._gate.pending
         if self._held():
             marker.clear()
             return True
@@ -227,7 +235,7 @@ class Instance:
         self._driver = gpu_watch.identified(roots.signs(self.node, self.settings.toolkit))
         receipt = trust.load(self.node, self.store)
         if self._gpus.leaves_alone(receipt):
-            self._converger.driver_away = False
+            self._converger.driver_away, self._gate.pending = False, None
             return
         if receipt is None:
             self._readiness.marker.clear()  # of a node that had no GPU
@@ -235,6 +243,9 @@ class Instance:
         self._looked_at, self._failure = clock.now(), ""
         try:
             self._converger.converge(receipt)
+        except ReloadPendingError:
+            if not self.settings.daemon:
+                raise
         except DriverNotReadyError as error:
             if self.settings.wait_for_driver and not self.settings.daemon:
                 self._gpus.wait_for_driver()
@@ -278,24 +289,28 @@ class Instance:
         receipt = trust.load_if_usable(self.node, self.store)
         watched = self._drift.watched(receipt)
         # looked at after its identity was taken: whatever is changed from here on, the idle process sees
-        if watched and not self._drift.told and self._drifted():
+        put_off = self._gate.pending is not None and self.settings.on_drift is OnDrift.REPAIR
+        if watched and not self._drift.told and not put_off and self._drifted():
             return
         watched += self._readiness.watched(receipt, self._converger.processes)
         watched += [(idling.DRIVER, *each) for each in self._driver]
         watched += [(idling.GPU, *each) for each in self._gpus.watched]
+        watched += [(idling.BUSY, *each) for each in self._gate.watched]
         watched += self._telling.watched()
         log.get().info("Waiting for signal", key="waiting")
         unknown = self._converger.driver_away or (self._question is not None and not self._question.standing.wanted)
         unknown |= self._readiness.stopped or self._telling.owes
+        opens = self._gate.seconds()
+        unknown |= self._gate.pending is not None and opens is None
         tries = self._tries if unknown else 0
         away, idle = self._converger.driver_away, self._gpus.idle
         standing = self._question.standing if self._question is not None else Standing()
         remembered = Remembered(
             *((), self._driver, away, tries, idle, self._command, standing, self._readiness.stopped),
             *(self._looked_at, self._failure, log.said(), tuple(self._drift.differences.items())),
-            self._telling.remembered(),
+            *(self._telling.remembered(), pending.plain(self._gate.pending)),
         )
-        wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown)
+        wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown, within=opens)
 
     def _exit_code(self) -> int:
         """Return 0, or 128 plus the signal's number if `--no-daemon` was interrupted: its caller must not go on."""

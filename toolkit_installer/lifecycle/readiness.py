@@ -14,6 +14,7 @@ from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.lifecycle import drift_report, idling, ready_file
 from toolkit_installer.lifecycle.plan import mismatches
 from toolkit_installer.lifecycle.ready_file import Marker
+from toolkit_installer.lifecycle.reload_when.pending import Pending
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
@@ -42,6 +43,8 @@ class Readiness:
         self.damaged = 0
         """How many of the toolkit's files would not work."""
         self.driver_away = False
+        self.pending: Pending | None = None
+        """The reload that is not allowed yet."""
         self._settings = settings
         self._node = node
         self._told = settings.reports is not None or settings.counts
@@ -60,26 +63,28 @@ class Readiness:
         """
         patience = self._settings.reload_timeout
         seen, damage = ask_engines(self._node, receipt, min(_SOON_SECONDS, patience)), self._damage(receipt)
-        _say(receipt, seen.wrong, damage, driver_away=driver_away)
+        _say(receipt, seen.wrong, damage, driver_away=driver_away, waits=self.pending is not None)
         if seen.hangs and patience > _SOON_SECONDS:
             self._note(receipt, seen, damage, driver_away=driver_away)
             tell()
             before, seen = seen, ask_engines(self._node, receipt, patience - _SOON_SECONDS)
             if seen.wrong not in ((), before.wrong):
-                _say(receipt, seen.wrong, [], driver_away=False)
+                _say(receipt, seen.wrong, [], driver_away=False, waits=False)
         self._note(receipt, seen, damage, driver_away=driver_away)
 
     def _note(self, receipt: Receipt | None, seen: Answers, damage: list[str], *, driver_away: bool) -> None:
         """Note how the node stands, and write or remove the ready file. Raises NodeError."""
         self._asked, self.stopped = seen.watched, seen.stopped or seen.hangs
         self.unserved, self.damaged, self.driver_away = seen.unserved, len(damage), driver_away
-        self.state = _state(receipt, seen, damage, driver_away=driver_away)
+        self.state = _state(receipt, seen, damage, driver_away=driver_away, pending=self.pending)
         if self._told:
             from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # only where somebody is told
 
             self.state = msgspec.structs.replace(self.state, message=mask(self.state.message))
         if receipt is not None and _is_installed(receipt) and driver_away and not (seen.wrong or damage):
             self.marker.start(ready_file.described(receipt))
+        if self.pending is not None:  # all is done that may be done, and a new pod could do no more
+            self.marker.start(f"{self.pending.words}\n")
         if receipt is None or not self.state.ready:
             self.marker.clear()
             return
@@ -107,9 +112,11 @@ def _is_installed(receipt: Receipt | None) -> bool:
     return receipt is not None and receipt.state is State.INSTALLED
 
 
-def _say(receipt: Receipt | None, wrong: Sequence[str], damage: Sequence[str], *, driver_away: bool) -> None:
+def _say(
+    receipt: Receipt | None, wrong: Sequence[str], damage: Sequence[str], *, driver_away: bool, waits: bool
+) -> None:
     """Say what keeps the node from being ready."""
-    if wrong or not (_is_installed(receipt) or driver_away):
+    if wrong or not (_is_installed(receipt) or driver_away or waits):
         log.get().warning(
             "Not ready: the engines do not serve the handlers", key="not-ready-engine", why="; ".join(wrong)
         )
@@ -119,10 +126,14 @@ def _say(receipt: Receipt | None, wrong: Sequence[str], damage: Sequence[str], *
         log.get().warning("Not ready: no driver is usable", key="not-ready-driver")
 
 
-def _state(receipt: Receipt | None, seen: Answers, damage: Sequence[str], *, driver_away: bool) -> NodeState:
+def _state(
+    receipt: Receipt | None, seen: Answers, damage: Sequence[str], *, driver_away: bool, pending: Pending | None
+) -> NodeState:
     """Return how the node stands; of several things that are wrong, the one that the others come from. Pure."""
     if driver_away:
         return NodeState(Reason.DRIVER_NOT_READY, "No driver is usable: `kubectl logs` of the pod says what is missing")
+    if pending is not None and not seen.silent and not (pending.served and _is_installed(receipt)):
+        return NodeState(Reason.RELOAD_PENDING, pending.words)
     if receipt is None or not _is_installed(receipt):
         return NodeState(Reason.INSTALLING, "The toolkit is not installed yet")
     if seen.wrong:
@@ -132,7 +143,8 @@ def _state(receipt: Receipt | None, seen: Answers, damage: Sequence[str], *, dri
         words = f"{'; '.join(damage)} (`--on-drift repair` or SIGHUP puts the toolkit's files back)"
         return NodeState(Reason.DRIFT, words)
     served = "; ".join(ready_file.described(receipt).splitlines())
-    return NodeState(Reason.SERVING, served or "The toolkit is installed, and no engine is configured for it")
+    served = served or "The toolkit is installed, and no engine is configured for it"
+    return NodeState(Reason.SERVING, served if pending is None else f"{served}; {pending.words}")
 
 
 class Answers(msgspec.Struct, frozen=True):

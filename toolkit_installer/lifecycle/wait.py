@@ -24,6 +24,8 @@ _LATEST_SECONDS = 600.0
 _SOON_SECONDS = 2.0
 _LATEST_SOON_SECONDS = 120.0
 """Where a node is not configured before the API server says that it may be: a pod waits for it, and its users."""
+_CLOCK_SECONDS = 600.0
+"""How long at most until a time of the node's clock is looked at again: somebody may set it meanwhile."""
 _DOUBLINGS = 10
 """More than it takes to get there; nobody counts on for months."""
 
@@ -72,12 +74,14 @@ def wait(
     remembered: Remembered,
     *,
     later: bool,
+    within: float | None = None,
 ) -> None:
     """Replace this program by the idle one, same PID, locks kept, signals still blocked. Does not return.
 
     `watched` are events, paths in the installer's mount namespace, and the paths' identities as `idling` has
     them: they are compared every 30 s. With `later` the installer is woken in any case, first after 30 s, then after
     longer and longer pauses of up to 10 min; a run that may not change the node yet after 2 s, and 2 min at most.
+    It is woken `within` so many seconds as well, 10 min at most.
     """
     first = list(remembered.command) or [sys.executable, *sys.orig_argv[1:]]
     memory = {
@@ -96,7 +100,9 @@ def wait(
     held = remembered.standing.held
     first_pause, longest = (_SOON_SECONDS, _LATEST_SOON_SECONDS) if held else (_LATER_SECONDS, _LATEST_SECONDS)
     pause = min(longest, first_pause * 2 ** min(remembered.tries, _DOUBLINGS))
-    seconds = str(pause) if later else ""
+    latest = [pause] if later else []
+    latest += [min(within, _CLOCK_SECONDS)] if within is not None else []
+    seconds = str(min(latest)) if latest else ""
     text = json.dumps(memory, default=msgspec.structs.asdict)
     fields = [text, str(_LOOK_SECONDS), seconds, str(len(command)), *command]
     for each in watched:

@@ -11,6 +11,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.kubernetes.standing import Standing
 from toolkit_installer.lifecycle import idling
+from toolkit_installer.lifecycle.reload_when import pending
 from toolkit_installer.node import descriptors
 
 VERSION = 5
@@ -52,6 +53,8 @@ class Remembered(msgspec.Struct, frozen=True):
     """Files that somebody changed, and what a run would change in each then: a diff in which secrets are masked."""
     telling: Mapping[str, Any] = {}
     """What was told of the node, and what is still to be (`telling.Telling`)."""
+    pending: Mapping[str, Any] = {}
+    """The reload that was not allowed then (`reload_when.pending`)."""
     known: bool = True
     """Whether all of the state was understood; if not, the installer inspects the node anew."""
 
@@ -105,6 +108,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
         said=tuple(lines) if _is_texts(lines) else (),
         differences=differences or (),
         telling=telling if isinstance(telling, dict) else {},
+        pending=pending.plain(pending.understood(said.get("pending"))),
         known=_is_texts(answered)
         and pairs is not None
         and type(away) is bool

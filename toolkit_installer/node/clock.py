@@ -35,7 +35,7 @@ def boot_seconds() -> float:
 
 
 def now() -> float:
-    """Return the seconds since 1970 by the node's clock, for people alone: somebody may set it."""
+    """Return the seconds since 1970 by the node's clock, for what people see and ask for: somebody may set it."""
     return time.time()
 
 

@@ -40,6 +40,7 @@ def test_everything_is_read_back_as_it_was_meant() -> None:
         converged_at=1_800_000_000.0,
         payload="1.19.0",
         driver_usable=False,
+        reload_pending=True,
         damaged=3,
     )
     assert read(metrics) == {
@@ -55,6 +56,7 @@ def test_everything_is_read_back_as_it_was_meant() -> None:
         ("last_converge_timestamp_seconds", ()): 1_800_000_000,
         ("payload_info", (("version", "1.19.0"),)): 1,
         ("driver_usable", ()): 0,
+        ("reload_pending", ()): 1,
         ("toolkit_files_damaged", ()): 3,
     }
 

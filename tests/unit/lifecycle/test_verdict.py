@@ -24,6 +24,7 @@ from toolkit_installer.lifecycle.health.form import (
     Health,
     LastLook,
     LiveHealth,
+    PendingReload,
     Places,
     ToolkitHealth,
     Verdict,
@@ -52,6 +53,7 @@ WHOLE = Found(
     running_pid=3035,
     killed_pid=None,
     last_look=LastLook("2026-11-23T06:12:04Z", None),
+    pending_reload=None,
     gpus=("NVIDIA device 2330 at 0000:1b:00.0",),
     has_gpu=True,
     driver=DriverHealth(usable=True, root="/run/nvidia/driver", version="580.82.07", wrong=(), meant_for=DRIVER),
@@ -110,6 +112,9 @@ NO_DRIVER = DriverHealth(
     meant_for="/run/nvidia/driver",
     wrong=("/run/nvidia/driver: nvidia-smi ends with 9: Failed to initialize NVML: Driver/library version mismatch",),
 )
+WAITS = PendingReload(
+    ("containerd",), "it is outside of Sat 02:00-04:00", "2026-11-23T06:12:04Z", "2026-11-28T01:00:00Z"
+)
 CASES = {
     "whole": (WHOLE, Verdict.OK, ""),
     "stopped-on-purpose": (but(running_pid=None, last_look=None), Verdict.OK, ""),
@@ -132,6 +137,11 @@ CASES = {
         f"{TOOLKIT}/nvidia-container-runtime: it is empty",
     ),
     "copy-touched": (but(toolkit=toolkit(Damage("a.real", "touched", certain=False))), Verdict.DEGRADED, "touched"),
+    "reload-pending": (
+        but(BARE, running_pid=7, pending_reload=WAITS),
+        Verdict.DEGRADED,
+        "a reload of containerd is pending since 2026-11-23T06:12:04Z: it is outside of Sat 02:00-04:00",
+    ),
     "engine-silent": (but(engines=engine(SILENT)), Verdict.BROKEN, "connection refused"),
     "engine-serves-not": (but(engines=engine(UNSERVED)), Verdict.BROKEN, "it does not list the handler nvidia"),
     "engine-reads-another": (
@@ -179,6 +189,7 @@ SHOWN = (
     "engine-silent",
     "killed-waiting",
     "drift-told",
+    "reload-pending",
 )
 
 

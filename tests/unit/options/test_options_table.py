@@ -93,6 +93,7 @@ OURS = {
     "--without-gpu": ("WITHOUT_GPU",),
     "--reload-timeout": ("RELOAD_TIMEOUT",),
     "--reload-budget": ("RELOAD_BUDGET",),
+    "--reload-when": ("RELOAD_WHEN",),
     "--allow-restart": ("ALLOW_RESTART",),
     "--require-live": ("REQUIRE_LIVE",),
     "--wait-for-driver": ("WAIT_FOR_DRIVER",),

@@ -140,6 +140,14 @@ ROWS = (
         "take the engine down with it. Cleanup is never refused.",
     ),
     _own(
+        "reload_when",
+        Kind.RELOAD_WHEN,
+        default="now",
+        help="When an engine is reloaded for installing: now; idle, while no GPU container runs on the node; or in a "
+        "window of the node's time, such as 'Sat 02:00-04:00', '22:00-02:00' for every day, or several, separated by "
+        "commas. Until then nothing of the change is made. Cleanup and rollback never wait.",
+    ),
+    _own(
         "require_live",
         Kind.FLAG,
         help="Change nothing, and exit with 5, unless the engine answers now and will serve the handlers. Otherwise an "

@@ -40,6 +40,7 @@ class Kind(enum.StrEnum):
     INDEX = "0..99"
     SECONDS = "SECONDS"
     BUDGET = "N/SECONDS"
+    RELOAD_WHEN = "now|idle|WINDOW"
     JSON_OBJECT = "JSON"
     ARGUMENTS = "'FLAGS'"
     PREFIXES = "PREFIX,..."

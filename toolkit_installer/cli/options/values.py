@@ -130,6 +130,18 @@ def _budget(text: str) -> tuple[int, float]:
     return int(match[1]), float(match[2])
 
 
+def _reload_when(text: str) -> str:
+    """Return the option's text as it is said everywhere."""
+    if text in ("now", "idle"):
+        return text
+    from toolkit_installer.lifecycle.reload_when import windows
+
+    try:
+        return windows.normal(text)
+    except ValueError as error:
+        raise NotAllowedError(f"{windows.ALLOWED} ({error})") from error
+
+
 def _condition(text: str) -> str:
     """Return the type of a condition, the usual one for a word that says yes, none for one that says no."""
     with contextlib.suppress(NotAllowedError):
@@ -265,6 +277,7 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
             float,
         ),
         Kind.BUDGET: _budget,
+        Kind.RELOAD_WHEN: _reload_when,
         Kind.JSON_OBJECT: _json_object,
         Kind.ARGUMENTS: str,  # read by shlex rules, later
         # of a list: one of its items

@@ -48,6 +48,17 @@ class LastLook(msgspec.Struct, frozen=True):
     """Why that failed, None if it did not."""
 
 
+class PendingReload(msgspec.Struct, frozen=True):
+    """A reload that the waiting instance may not make yet (`--reload-when`)."""
+
+    engines: tuple[str, ...]
+    reason: str
+    since: str
+    """When the instance began to wait: RFC 3339, UTC."""
+    opens: str | None
+    """When the next window opens, None where no window is waited for: RFC 3339, UTC."""
+
+
 class DriverHealth(msgspec.Struct, frozen=True):
     """The driver: its root on the node and its version, or in `wrong`, root by root, why none is usable."""
 
@@ -125,6 +136,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     killed_pid: int | None
     """The PID in a PID file that nobody holds any more: its instance was killed."""
     last_look: LastLook | None
+    pending_reload: PendingReload | None
     gpus: tuple[str, ...]
     has_gpu: bool | None
     """None where that cannot be told."""

@@ -18,11 +18,13 @@ from toolkit_installer.lifecycle.health.form import (
     Found,
     LastLook,
     LiveHealth,
+    PendingReload,
     Places,
     ToolkitHealth,
 )
 from toolkit_installer.lifecycle.health.verdict import ABSENT, AS_WRITTEN
 from toolkit_installer.lifecycle.plan import mismatches
+from toolkit_installer.lifecycle.reload_when import pending
 from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node import clock, locks
 from toolkit_installer.node.node import Node
@@ -51,6 +53,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         running_pid=running,
         killed_pid=killed,
         last_look=_last_look(remembered),
+        pending_reload=_pending(remembered),
         gpus=seen.words,
         has_gpu=has_gpu,
         driver=_driver(node, settings, has_gpu=has_gpu),
@@ -76,6 +79,15 @@ def _last_look(remembered: Remembered | None) -> LastLook | None:
     if remembered is None or not remembered.looked_at:
         return None
     return LastLook(clock.text(remembered.looked_at), remembered.failure or None)
+
+
+def _pending(remembered: Remembered | None) -> PendingReload | None:
+    """Return the reload that the running instance waits for, None where it waits for none, or is at work."""
+    waits = pending.understood(remembered.pending) if remembered is not None else None
+    if waits is None:
+        return None
+    opens = clock.text(waits.opens) if waits.opens is not None else None
+    return PendingReload(waits.engines, waits.reason, clock.text(waits.since), opens)
 
 
 def _changed(node: Node, store: ReceiptStore) -> str | None:

@@ -13,6 +13,7 @@ ABSENT, INSTALLED = "absent", "installed"
 _REPAIR = "`toolkit-installer run`, or a HUP to the running instance, puts it right"
 _PUT_BACK = "`plan` shows the difference; --on-drift repair, a HUP or a new `run` puts the handlers back"
 _INSTALL = "`toolkit-installer plan` shows what `run` would do, `run` does it"
+_WAITS = "the running instance makes it once that is over; one with `--reload-when now` makes it at once"
 _LOOK_AT_LOG = "look at the log of the running instance"
 SEVERITY = list(Verdict)
 """The better first; a verdict's place here is the exit code of `status --check`."""
@@ -30,6 +31,10 @@ def _reasons(found: Found) -> Iterator[Reason]:
     if found.last_look is not None and found.last_look.failure:
         what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
         yield Reason(Verdict.DEGRADED, what, _LOOK_AT_LOG)
+    if found.pending_reload is not None:
+        waits = found.pending_reload
+        what = f"a reload of {', '.join(waits.engines)} is pending since {waits.since}: {waits.reason}"
+        yield Reason(Verdict.DEGRADED, what, _WAITS)
     if found.state == ABSENT:
         yield from _not_installed(found)
     elif found.state != INSTALLED:
@@ -39,7 +44,7 @@ def _reasons(found: Found) -> Iterator[Reason]:
 
 
 def _not_installed(found: Found) -> Iterator[Reason]:
-    if found.has_gpu is False:
+    if found.has_gpu is False or found.pending_reload is not None:
         return
     if found.running_pid is not None:
         what = f"nothing is installed, although an instance runs (PID {found.running_pid})"

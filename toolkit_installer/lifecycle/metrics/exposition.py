@@ -32,6 +32,8 @@ class Metrics(msgspec.Struct, frozen=True):
     payload: str = ""
     """The installed release, empty where none is."""
     driver_usable: bool = True
+    reload_pending: bool = False
+    """Whether a reload is due and not allowed yet."""
     damaged: int = 0
     """How many of the toolkit's files are not what was put there."""
 
@@ -84,6 +86,7 @@ def text(metrics: Metrics) -> str:
                 [({"version": metrics.payload}, 1)] if metrics.payload else [],
             ),
             _metric("driver_usable", "Whether the driver that is needed is usable.", [({}, metrics.driver_usable)]),
+            _metric("reload_pending", "Whether a reload is due and not allowed yet.", [({}, metrics.reload_pending)]),
             _metric(
                 "toolkit_files_damaged",
                 "Files of the toolkit that are not what was put there.",

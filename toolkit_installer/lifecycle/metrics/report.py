@@ -112,6 +112,7 @@ class MetricsReport:
             drifted=tuple(drift.drifted(self._node, receipt)) if self._looks_for_drift else (),
             payload=(receipt.release or "") if receipt is not None else "",
             driver_usable=not readiness.driver_away,
+            reload_pending=readiness.pending is not None,
             damaged=readiness.damaged,
         )
 

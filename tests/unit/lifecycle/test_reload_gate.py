@@ -1,0 +1,65 @@
+"""When a run whose reload is pending looks again, and what it remembers meanwhile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from toolkit_installer.lifecycle import idling
+from toolkit_installer.lifecycle.reload_when import pending
+from toolkit_installer.lifecycle.reload_when.gate import ReloadGate
+from toolkit_installer.lifecycle.reload_when.pending import Pending
+from toolkit_installer.node import clock
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import Settings
+
+SINCE = 1_700_000_000.0
+"""2023-11-14 22:13:20 in UTC, a Tuesday."""
+WAITS = Pending(("containerd",), "it is closed", SINCE, SINCE + 60.0)
+
+
+@pytest.fixture
+def window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReloadGate:
+    monkeypatch.setattr(clock, "now", lambda: SINCE)
+    gate = ReloadGate(Settings(reload_when="Wed 02:00-04:00"), Node.open(str(tmp_path), "/host"))
+    gate.pending = WAITS
+    return gate
+
+
+def test_a_closed_window_is_worth_no_look_and_what_is_told_of_it_is_true(
+    window: ReloadGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not window.is_worth_a_look({idling.LATER})
+    assert window.pending is not None
+    assert window.pending.opens == SINCE + 3600 * 3 + 46 * 60 + 40  # 2023-11-15 02:00
+    assert "(UTC, the node's time zone): the next window opens at 2023-11-15T02:00:00Z" in window.pending.reason
+    assert window.pending.since == SINCE
+    assert window.seconds() == window.pending.opens - SINCE
+    monkeypatch.setattr(clock, "now", lambda: SINCE + 4 * 3600)
+    assert window.is_worth_a_look({idling.LATER})
+    assert window.seconds() is None  # and not none at all, which would be an endless loop
+
+
+def test_an_engine_that_was_restarted_is_worth_a_look_whatever_the_time_is(window: ReloadGate) -> None:
+    assert window.is_worth_a_look({idling.ENGINE})
+    assert not window.is_worth_a_look({idling.DRIFT, "SIGTERM"})
+    window.pending = None
+    assert not window.is_worth_a_look({idling.ENGINE, idling.BUSY, idling.LATER})
+
+
+def test_a_time_zone_that_broke_meanwhile_is_worth_a_look_that_says_so(window: ReloadGate, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/localtime").write_text("none")
+    assert window.is_worth_a_look({idling.LATER})
+
+
+def test_what_is_waited_for_is_remembered() -> None:
+    assert pending.understood(json.loads(json.dumps(pending.plain(WAITS)))) == WAITS
+    assert pending.plain(None) == {}
+    others: list[Any] = [None, {}, [], "?", {"engines": 7}, msgspec.to_builtins(WAITS) | {"since": "then"}]
+    for said in others:
+        assert pending.understood(said) is None
