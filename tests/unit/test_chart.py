@@ -74,6 +74,7 @@ def test_the_program_understands_what_the_values_say() -> None:
         'runtime="containerd"',
         'onDrift="repair"',
         'restartMode="signal"',
+        'reloadWhen="Sat 02:00-04:00, 23:00-01:00"',
         'installDir="/opt/x"',
         'logFormat="json"',
         "debug=true",
@@ -88,6 +89,7 @@ def test_the_program_understands_what_the_values_say() -> None:
     )
     assert found.runtimes == ("containerd",)
     assert found.on_drift == "repair"
+    assert found.reload_when == "Sat 02:00-04:00, 23:00-01:00"
     assert found.toolkit.install_dir == "/opt/x"
     assert (found.log_format, found.debug) == ("json", True)
     assert (found.engine.set_as_default, found.engine.runtime_name) == (True, "gpu")

@@ -89,6 +89,7 @@ ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     "cleanup": ('"never"', variable("CLEANUP")),
     "onDrift": ('"repair"', variable("ON_DRIFT")),
     "restartMode": ('"none"', variable("RUNTIME_RESTART_MODE")),
+    "reloadWhen": ('"Sat 02:00-04:00"', variable("RELOAD_WHEN")),
     "installDir": ('"/x"', variable("TOOLKIT_INSTALL_DIR", MAIN, WAIT, STATUS)),
     "installOnly": (
         "true",

@@ -85,6 +85,7 @@ NVIDIA_DRIVER_ROOT: driverRoot
 NVIDIA_RUNTIME_NAME: runtimeName
 NVIDIA_RUNTIME_SET_AS_DEFAULT: setAsDefault
 ON_DRIFT: onDrift
+RELOAD_WHEN: reloadWhen
 RETAINT: startupTaint.retaint
 ROOT: installDir
 RUNTIME: runtime
