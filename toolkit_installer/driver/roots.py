@@ -74,7 +74,7 @@ def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
     A node that has the toolkit already keeps the root that it was installed with while no driver is usable: one that
     is being replaced is no reason to change anything. Raises DriverNotReadyError for others.
     """
-    if not _is_looked_for(toolkit):
+    if not is_looked_for(toolkit):
         places = (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
         return Driver(*places), False
     seen = find_driver(node, toolkit)
@@ -86,18 +86,29 @@ def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
                 f"no driver is usable on this node: {'; '.join(seen.missing)}",
                 hint="--wait-for-driver waits for one; --driver-root names a root that is used unseen",
             )
-        log.get().warning(
-            "No driver is usable now: the installed root stays", key="driver-gone", root=root, missing=seen.missing
-        )
+        say_gone(root, seen.missing)
         found = _described(node, toolkit, Driver(root), _seen_at(node, toolkit, Driver(root)))
     else:
-        log.get().info(
-            "Found the driver", key="driver-found", root=found.root, dev_root=found.dev_root, version=found.version
-        )
+        say_found(found)
     return found, seen.driver is None
 
 
-def _is_looked_for(toolkit: ToolkitSettings) -> bool:
+def say_found(found: Driver) -> None:
+    """Log that a driver is usable."""
+    log.get().info(
+        "Found the driver", key="driver-found", root=found.root, dev_root=found.dev_root, version=found.version
+    )
+
+
+def say_gone(root: str, missing: tuple[str, ...], hint: str | None = None) -> None:
+    """Log that the driver of an installed root is not usable any more."""
+    log.get().warning(
+        "No driver is usable now: the installed root stays", key="driver-gone", root=root, missing=missing, hint=hint
+    )
+
+
+def is_looked_for(toolkit: ToolkitSettings) -> bool:
+    """Tell whether any of the driver's places is to be found. If not, they are used as they were given, unseen."""
     return AUTO in (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
 
 
@@ -120,13 +131,9 @@ def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SEC
 
 
 def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
-    """Return paths, in the installer's mount namespace, some of which change when a driver comes, goes or is replaced.
-
-    None where nothing that is installed depends on which driver it is.
-    """
-    if not _is_looked_for(toolkit) and not toolkit.cdi.enabled:
-        return ()
-    found = [reader.root.outside(path) for reader in node.readers() for path in (CONTAINER_READY, DRIVER_READY)]
+    """Return paths, in the installer's mount namespace, of which some change when a driver comes, goes or is new."""
+    said_by = (CONTAINER_READY, DRIVER_READY) if toolkit.driver_root == AUTO else ()
+    found = [reader.root.outside(path) for reader in node.readers() for path in said_by]
     for place, _ in _places(node, toolkit):
         for view in _candidates(node, toolkit, place):
             root = Root(os.path.realpath(view))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.driver import roots
 from toolkit_installer.errors import SIGNALLED, DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.kubernetes.standing import Standing
 from toolkit_installer.lifecycle import gpu_watch, idling, wait
 from toolkit_installer.lifecycle.converge import Converger
 from toolkit_installer.lifecycle.drift_report import DriftWatch
+from toolkit_installer.lifecycle.driver_watch import DriverWatch
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
 from toolkit_installer.lifecycle.leaving import Leaving
 from toolkit_installer.lifecycle.readiness import Readiness
@@ -54,8 +54,7 @@ class Instance:
             self._question = Question(settings.cluster)
         self._telling = Telling(settings, node)
         self._readiness = Readiness(settings, node)
-        self._driver: tuple[tuple[str, str], ...] = ()
-        """Paths that change with the driver, with their identities from before it was looked for."""
+        self._driver = DriverWatch(settings, node)
         self._gpus = GpuWatch(settings, node)
         self._converger = Converger(settings, node, self.store, pid_file, self.attention)
         self._gate = self._converger.gate
@@ -93,7 +92,7 @@ class Instance:
         """Converge, and note that it went well. Raises InstallerError, Stopped."""
         self.converge()
         # a node without a GPU, or whose driver is away, or whose reload is pending, is to be more than it is
-        waits = self._gpus.idle or self._converger.driver_away or self._gate.pending is not None
+        waits = self._gpus.idle or self._driver_away or self._gate.pending is not None
         self._telling.converged(whole=not waits)
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
@@ -113,7 +112,7 @@ class Instance:
         if idling.LATER in events:
             self._tries = remembered.tries + 1
             self._ask_again()
-            if self._converger.driver_away:
+            if self._driver_away:
                 self._look_for_driver("none was usable so far")
         self.attention.again |= self._gate.is_worth_a_look(events)
         for name in signal.Signals.__members__.keys() & events:
@@ -132,7 +131,8 @@ class Instance:
         """Know again what the process before the idle one knew."""
         if self._question is not None:
             self._question.recall(remembered.standing, remembered.answered)
-        self._driver, self._converger.driver_away = remembered.driver, remembered.driver_away
+        self._driver.recall(remembered)
+        self._converger.driver_away = remembered.driver_away and not self._driver.named
         self._command = remembered.command
         self._looked_at, self._failure = remembered.looked_at, remembered.failure
         self._gpus.idle = remembered.without_gpu
@@ -223,7 +223,7 @@ class Instance:
                 marker.write(gpu_watch.READY, "nothing is to be done on this node")
                 self._readiness.state = NodeState(Reason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed")
             else:
-                self._readiness.mark(receipt, driver_away=self._converger.driver_away, tell=tell)
+                self._readiness.mark(receipt, driver_away=self._driver_away, tell=tell)
             tell()
         except Stopped as stopped:
             self._unfinished = stopped
@@ -232,7 +232,7 @@ class Instance:
 
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
-        self._driver = gpu_watch.identified(roots.signs(self.node, self.settings.toolkit))
+        self._driver.renew()
         receipt = trust.load(self.node, self.store)
         if self._gpus.leaves_alone(receipt):
             self._converger.driver_away, self._gate.pending = False, None
@@ -269,9 +269,14 @@ class Instance:
         return changed
 
     def _look_for_driver(self, why: str) -> None:
-        """Converge again, unless that would repair files whose drift is only to be reported."""
-        # whatever comes of it: this change is known
-        self._driver = gpu_watch.identified(path for path, _ in self._driver)
+        """Converge again, unless that would repair files whose drift is only to be reported.
+
+        A root that was named is looked at, and no more: what is installed does not depend on it.
+        """
+        if self._driver.named:
+            self._see_driver(self._driver.renew)
+            return
+        self._driver.changed()
         receipt = trust.load_if_usable(self.node, self.store)
         drifted = [] if self.settings.on_drift is OnDrift.REPAIR else drift.drifted(self.node, receipt)
         if drifted:
@@ -284,8 +289,24 @@ class Instance:
             log.get().info("Looking for the driver again", key="looking-for-driver", why=why)
             self.attention.again = True
 
+    @property
+    def _driver_away(self) -> bool:
+        """Whether no driver is usable, as far as the last look went."""
+        return self._converger.driver_away or self._driver.away
+
+    def _see_driver(self, look: Callable[[], None]) -> bool:
+        """Look at the driver; tell whether it was looked at, and no signal came, which stays pending."""
+        try:
+            look()
+        except Stopped as stopped:
+            self._unfinished = stopped
+            return False
+        return True
+
     def _wait(self) -> None:
-        """Become the idle process. Returns only if a file was changed since it was written, which is new."""
+        """Become the idle process. Returns only for a file that was changed since it was written, and for a signal."""
+        if not self._gpus.idle and not self._see_driver(self._driver.look_first):
+            return
         receipt = trust.load_if_usable(self.node, self.store)
         watched = self._drift.watched(receipt)
         # looked at after its identity was taken: whatever is changed from here on, the idle process sees
@@ -293,22 +314,22 @@ class Instance:
         if watched and not self._drift.told and not put_off and self._drifted():
             return
         watched += self._readiness.watched(receipt, self._converger.processes)
-        watched += [(idling.DRIVER, *each) for each in self._driver]
+        watched += [(idling.DRIVER, *each) for each in self._driver.watched]
         watched += [(idling.GPU, *each) for each in self._gpus.watched]
         watched += [(idling.BUSY, *each) for each in self._gate.watched]
         watched += self._telling.watched()
         log.get().info("Waiting for signal", key="waiting")
-        unknown = self._converger.driver_away or (self._question is not None and not self._question.standing.wanted)
+        unknown = self._driver_away or (self._question is not None and not self._question.standing.wanted)
         unknown |= self._readiness.stopped or self._telling.owes
         opens = self._gate.seconds()
         unknown |= self._gate.pending is not None and opens is None
         tries = self._tries if unknown else 0
-        away, idle = self._converger.driver_away, self._gpus.idle
+        away, idle = self._driver_away, self._gpus.idle
         standing = self._question.standing if self._question is not None else Standing()
         remembered = Remembered(
-            *((), self._driver, away, tries, idle, self._command, standing, self._readiness.stopped),
+            *((), self._driver.watched, away, tries, idle, self._command, standing, self._readiness.stopped),
             *(self._looked_at, self._failure, log.said(), tuple(self._drift.differences.items())),
-            *(self._telling.remembered(), pending.plain(self._gate.pending)),
+            *(self._telling.remembered(), pending.plain(self._gate.pending), self._driver.seen),
         )
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=unknown, within=opens)
 

@@ -55,6 +55,8 @@ class Remembered(msgspec.Struct, frozen=True):
     """What was told of the node, and what is still to be (`telling.Telling`)."""
     pending: Mapping[str, Any] = {}
     """The reload that was not allowed then (`reload_when.pending`)."""
+    driver_seen: str = ""
+    """What was seen so far of a driver in a root that was named (`driver_watch.Seen`)."""
     known: bool = True
     """Whether all of the state was understood; if not, the installer inspects the node anew."""
 
@@ -92,7 +94,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
     away, tries = said.get("driver_away"), said.get("tries")
     standing = _standing(said.get("standing"))
     looked_at, failure, lines = said.get("looked_at"), said.get("failure"), said.get("said")
-    telling = said.get("telling")
+    telling, seen = said.get("telling"), said.get("driver_seen")
     pairs, differences = _pairs(driver), _pairs(said.get("differences"))
     return Remembered(
         answered=tuple(answered) if _is_texts(answered) else (),
@@ -109,6 +111,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
         differences=differences or (),
         telling=telling if isinstance(telling, dict) else {},
         pending=pending.plain(pending.understood(said.get("pending"))),
+        driver_seen=seen if isinstance(seen, str) else "",
         known=_is_texts(answered)
         and pairs is not None
         and type(away) is bool
