@@ -29,7 +29,7 @@ _GRACE_SECONDS = 30.0
 
 def run(settings: Settings) -> int:
     """Install, wait, clean up; return the exit code. Raises InstallerError."""
-    from toolkit_installer.lifecycle import wait
+    from toolkit_installer.lifecycle import last_run, wait
     from toolkit_installer.lifecycle.instance import Instance
     from toolkit_installer.node import programs
 
@@ -46,11 +46,15 @@ def run(settings: Settings) -> int:
         instance = Instance(settings, node, pid_file)
         try:
             if woken is None:
-                return instance.start()
-            instance.store.lock_fd = woken.lock_fd
-            if woken.lock_fd is None:
-                instance.store.lock_fd = wait.held(node.root.outside(instance.store.folder))
-            return instance.resume(woken.events, woken.remembered)
+                code = instance.start()
+            else:
+                instance.store.lock_fd = woken.lock_fd
+                if woken.lock_fd is None:
+                    instance.store.lock_fd = wait.held(node.root.outside(instance.store.folder))
+                code = instance.resume(woken.events, woken.remembered)
+            if code == ExitCode.DONE:
+                last_run.forget(node, pid_file.path, settings.ready_file)
+            return code
         finally:
             # before the PID file goes: whoever waits for that finds nobody at work then
             if instance.store.lock_fd is not None:
@@ -252,7 +256,7 @@ def delete_daemonset(_settings: Settings, *, deletion: DeletionSettings, seconds
 
 def uninstall(settings: Settings) -> int:
     """Revert all that a running instance, or a killed one, installed; return the exit code. Raises InstallerError."""
-    from toolkit_installer.lifecycle import beforehand
+    from toolkit_installer.lifecycle import beforehand, last_run
     from toolkit_installer.lifecycle.ready_file import Marker
     from toolkit_installer.lifecycle.revert import request as uninstall_request
     from toolkit_installer.lifecycle.revert.uninstall import finish_uninstall
@@ -273,6 +277,7 @@ def uninstall(settings: Settings) -> int:
         try:
             Marker(settings.ready_file, node.calls).clear_before_cleanup()
             finish_uninstall(settings, node, store, pid_file)
+            last_run.forget(node, pid_file.path, settings.ready_file)
         finally:
             pid_file.release()
     except Stopped as stopped:

@@ -36,9 +36,9 @@ def main(program: Program, arguments: Sequence[str], environment: Mapping[str, s
     except BrokenPipeError as error:
         if _only_prints(program, arguments) and output.reader_is_gone():
             return ExitCode.DONE
-        return _explain(error, arguments, variables)
+        return _explain(error, program, arguments, variables)
     except Exception as error:  # noqa: BLE001  # the last line of defence: whatever it is gets a message and a code
-        return _explain(error, arguments, variables)
+        return _explain(error, program, arguments, variables)
     return status
 
 
@@ -54,29 +54,35 @@ def _invoke(command: click.Command, program: Program, arguments: Sequence[str]) 
 # --- when it goes wrong ---
 
 
-def _explain(error: Exception, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+def _explain(error: Exception, program: Program, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Log the error as one line and return its exit code."""
     from toolkit_installer import log  # noqa: PLC0415  # --help needs no log
     from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # see above
 
     # of a command line that may make no sense as a whole
-    given = (token for token in argv.read(arguments, argv.grammar_of(OPTIONS)) if isinstance(token, Given))
-    log_format, debug = build.logging({token.option.name: (token.text,) for token in given}, environment)
+    tokens = (token for token in argv.read(arguments, argv.grammar_of(OPTIONS)) if isinstance(token, Given))
+    given = {token.option.name: (token.text,) for token in tokens}
+    log_format, debug = build.logging(given, environment)
     log.configure(log_format, debug=debug, stream=sys.stderr, environment=environment)
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else Program.TOOLKIT_INSTALLER
         error = UsageError(error.format_message(), hint=f"{command} --help lists what is allowed")
-    if isinstance(error, InstallerError):
-        code = error.exit_code
-        log.get().error(error.reason, key=code.event, code=int(code), file=error.path, line=error.line, hint=error.hint)
-        return code
-    hint = "please report it" if debug else "please report it, with what --debug shows"
-    log.get().error(f"this is a bug: {type(error).__name__}: {mask(str(error))}", key="bug", hint=hint)
-    if debug:
+    failure = error
+    if not isinstance(failure, InstallerError):
+        hint = "please report it" if debug else "please report it, with what --debug shows"
+        failure = InstallerError(f"this is a bug: {type(error).__name__}: {mask(str(error))}", hint=hint)
+    from toolkit_installer.cli import result  # noqa: PLC0415  # of failures alone
+
+    result.keep(failure, program, arguments, given, environment)
+    code = failure.exit_code
+    log.get().error(
+        failure.reason, key=code.event, code=int(code), file=failure.path, line=failure.line, hint=failure.hint
+    )
+    if failure is not error and debug:
         import traceback  # noqa: PLC0415  # of bugs, and of nothing else
 
         output.explain(mask("".join(traceback.format_exception(error)).rstrip()))
-    return ExitCode.BUG
+    return code
 
 
 def _only_prints(program: Program, arguments: Sequence[str]) -> bool:

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import msgspec
 
 from toolkit_installer.cli import output
+from toolkit_installer.lifecycle.health import verdict
 from toolkit_installer.lifecycle.health.form import EngineHealth, FileHealth, Health, ToolkitHealth
 from toolkit_installer.lifecycle.health.verdict import ABSENT, INSTALLED
+from toolkit_installer.lifecycle.last_run import LastRun
 
 _LABEL = 9
 """Columns of the label before each fact."""
@@ -65,6 +67,8 @@ def _facts(health: Health) -> Iterator[tuple[str, str]]:
     if health.pending_reload is not None:
         waits = health.pending_reload
         yield "Pending:", f"a reload of {', '.join(waits.engines)}, since {waits.since}: {waits.reason}"
+    if health.last_run is not None:
+        yield from _last_run(health, health.last_run)
     for gpu in health.gpus:
         yield "GPU:", gpu
     if health.driver is not None:
@@ -97,6 +101,14 @@ def _running(health: Health) -> str:
     did = "" if look is None else "last failed" if look.failure else "last brought the node up to date"
     said = "" if look is None else f", which {did} at {look.at}"
     return f"PID {health.running_pid}{said}"
+
+
+def _last_run(health: Health, ended: LastRun) -> Iterator[tuple[str, str]]:
+    """Yield how the last run ended that failed, and what it said, unless that is among the reasons."""
+    yield "Last:", f"`{ended.command}` failed at {ended.ended} with exit code {ended.exit_code} ({ended.event})"
+    if not verdict.counts(health):
+        yield "", verdict.said(ended)
+        yield from [("", f"-> {ended.remedy}")] if ended.remedy else []
 
 
 def _toolkit(toolkit: ToolkitHealth) -> Iterator[tuple[str, str]]:

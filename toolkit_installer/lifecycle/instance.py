@@ -11,7 +11,7 @@ from toolkit_installer import log
 from toolkit_installer.errors import SIGNALLED, DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.kubernetes.standing import Standing
-from toolkit_installer.lifecycle import gpu_watch, idling, wait
+from toolkit_installer.lifecycle import gpu_watch, idling, last_run, wait
 from toolkit_installer.lifecycle.converge import Converger
 from toolkit_installer.lifecycle.drift_report import DriftWatch
 from toolkit_installer.lifecycle.driver_watch import DriverWatch
@@ -91,6 +91,7 @@ class Instance:
     def _converge_and_note(self) -> None:
         """Converge, and note that it went well. Raises InstallerError, Stopped."""
         self.converge()
+        last_run.forget(self.node, self.pid_file.path, self.settings.ready_file)
         # a node without a GPU, or whose driver is away, or whose reload is pending, is to be more than it is
         waits = self._gpus.idle or self._driver_away or self._gate.pending is not None
         self._telling.converged(whole=not waits)

@@ -27,6 +27,19 @@ def ourselves() -> frozenset[int]:
     return frozenset({0, os.geteuid()})
 
 
+def not_ours(status: os.stat_result) -> str | None:
+    """Return in words why what has this status may have been put there by others; None if only root, or we, could."""
+    if not stat.S_ISREG(status.st_mode):
+        return "is no regular file"
+    if status.st_uid not in ourselves():
+        return f"belongs to user {status.st_uid}"
+    if status.st_mode & 0o022:
+        return "can be written to by others"
+    if status.st_nlink > 1:
+        return "has another name as well: it may be somebody else's file"
+    return None
+
+
 def groups(owner: os.stat_result | None = None) -> frozenset[int]:
     """Return the groups that count as nobody else: root's, our own, and the group of the node root's owner."""
     own = {0, os.getegid()}

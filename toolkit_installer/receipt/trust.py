@@ -6,7 +6,6 @@ left there, or a flaw in an older version would all be carried out as well.
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 import stat
@@ -17,6 +16,7 @@ from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, InstallerError, located
+from toolkit_installer.node import owners
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory, schema
@@ -61,17 +61,10 @@ def load_if_usable(node: Node, store: ReceiptStore) -> Receipt | None:
 def require_ours(node: Node, path: str) -> None:
     """Raise ConfigurationError unless what is at `path`, the receipt's, can only have been put there by root or us."""
     status = node.files.own_status(path)
-    if status is None:
-        return
-    with located(path):
-        if not stat.S_ISREG(status.st_mode):
-            raise schema.damaged("is no regular file")
-        if status.st_uid not in (0, os.geteuid()):
-            raise schema.damaged(f"belongs to user {status.st_uid}")
-        if status.st_mode & 0o022:
-            raise schema.damaged("can be written to by others")
-        if status.st_nlink > 1:
-            raise schema.damaged("has another name as well: it may be somebody else's file")
+    wrong = owners.not_ours(status) if status is not None else None
+    if wrong is not None:
+        with located(path):
+            raise schema.damaged(wrong)
 
 
 def _wrong(node: Node, folder: str, found: Receipt) -> Iterator[str]:

@@ -29,6 +29,7 @@ from toolkit_installer.lifecycle.health.form import (
     ToolkitHealth,
     Verdict,
 )
+from toolkit_installer.lifecycle.last_run import LastRun
 
 ROOT = pathlib.Path(__file__).parents[3]
 DATA = ROOT / "tests" / "data" / "status"
@@ -54,6 +55,7 @@ WHOLE = Found(
     killed_pid=None,
     last_look=LastLook("2026-11-23T06:12:04Z", None),
     pending_reload=None,
+    last_run=None,
     gpus=("NVIDIA device 2330 at 0000:1b:00.0",),
     has_gpu=True,
     driver=DriverHealth(usable=True, root="/run/nvidia/driver", version="580.82.07", wrong=(), meant_for=DRIVER),
@@ -115,6 +117,29 @@ NO_DRIVER = DriverHealth(
 WAITS = PendingReload(
     ("containerd",), "it is outside of Sat 02:00-04:00", "2026-11-23T06:12:04Z", "2026-11-28T01:00:00Z"
 )
+REJECTED = LastRun(
+    command="run",
+    version="1.2.3",
+    exit_code=5,
+    event="engine-rejected",
+    ended="2026-11-23T06:12:09Z",
+    reason="the engine did not serve the new configuration within 60 s, and the old one is back: "
+    "it does not list the handler nvidia",
+    file="/etc/containerd/config.toml",
+    line=None,
+    remedy="look at the engine's own log",
+)
+MISTYPED = LastRun(
+    command="run",
+    version="1.2.3",
+    exit_code=2,
+    event="usage",
+    ended="2026-11-23T06:12:09Z",
+    reason="--runtime: 'dokcer' is not allowed",
+    file=None,
+    line=None,
+    remedy="did you mean 'docker'? allowed: docker, containerd, crio, auto",
+)
 CASES = {
     "whole": (WHOLE, Verdict.OK, ""),
     "stopped-on-purpose": (but(running_pid=None, last_look=None), Verdict.OK, ""),
@@ -126,6 +151,23 @@ CASES = {
         but(last_look=LastLook("2026-11-23T06:12:04Z", "/etc/docker/daemon.json:3: not JSON")),
         Verdict.DEGRADED,
         "could not do its work at 2026-11-23T06:12:04Z: /etc/docker/daemon.json:3: not JSON",
+    ),
+    "run-rejected": (
+        but(BARE, last_run=REJECTED),
+        Verdict.DEGRADED,
+        "the last `run` failed at 2026-11-23T06:12:09Z: /etc/containerd/config.toml: the engine did not serve",
+    ),
+    "run-refused-at-a-line": (
+        but(running_pid=None, last_run=msgspec.structs.replace(REJECTED, line=7, remedy=None)),
+        Verdict.DEGRADED,
+        "/etc/containerd/config.toml:7: the engine",
+    ),
+    "run-rejected-and-another-at-work": (but(last_look=None, last_run=REJECTED), Verdict.OK, ""),
+    "run-mistyped": (but(running_pid=None, last_look=None, last_run=MISTYPED), Verdict.OK, ""),
+    "run-mistyped-on-a-bare-node": (
+        but(BARE, last_run=MISTYPED),
+        Verdict.DEGRADED,
+        "the last `run` failed at 2026-11-23T06:12:09Z: --runtime: 'dokcer' is not allowed",
     ),
     "killed-amid": (but(state="applying", installed=False, running_pid=None), Verdict.BROKEN, "was killed"),
     "reverting-now": (but(state="reverting", installed=False), Verdict.DEGRADED, "reverted right now"),
@@ -190,6 +232,8 @@ SHOWN = (
     "killed-waiting",
     "drift-told",
     "reload-pending",
+    "run-rejected",
+    "run-mistyped",
 )
 
 

@@ -81,7 +81,7 @@ _UNINSTALL_NAMES = _LOOKING | frozenset(
     {"runtime", "pid_file", "ready_file", "keep_toolkit", "remove_toolkit", "without_gpu", "reload_timeout"}
     | {"reload_budget", "allow_restart", "install_dir", "socket", "restart_mode"}
 )
-_STATUS_NAMES = _LOOKING | frozenset({"install_dir", "pid_file", "source_root"})
+_STATUS_NAMES = _LOOKING | frozenset({"install_dir", "pid_file", "ready_file", "source_root"})
 _DETECT_NAMES = _LOOKING | frozenset({"runtime", "socket", "config", "reload_timeout"})
 
 

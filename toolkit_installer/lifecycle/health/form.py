@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from toolkit_installer.lifecycle.files.intact import Damage
+from toolkit_installer.lifecycle.last_run import LastRun
 
 SCHEMA = 1
 """Raised when a field goes or means something else; fields that come raise nothing."""
@@ -137,6 +138,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The PID in a PID file that nobody holds any more: its instance was killed."""
     last_look: LastLook | None
     pending_reload: PendingReload | None
+    last_run: LastRun | None
+    """A run, or an uninstall, that failed and is over; None where none did since this boot, or one succeeded since."""
     gpus: tuple[str, ...]
     has_gpu: bool | None
     """None where that cannot be told."""

@@ -9,7 +9,7 @@ from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import serving
-from toolkit_installer.lifecycle import waiting_state
+from toolkit_installer.lifecycle import last_run, waiting_state
 from toolkit_installer.lifecycle.files import intact
 from toolkit_installer.lifecycle.health.form import (
     DriverHealth,
@@ -54,6 +54,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         killed_pid=killed,
         last_look=_last_look(remembered),
         pending_reload=_pending(remembered),
+        last_run=last_run.kept(node, _pid_files(settings, receipt), settings.ready_file),
         gpus=seen.words,
         has_gpu=has_gpu,
         driver=_driver(node, settings, has_gpu=has_gpu),
@@ -67,11 +68,16 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
 
 def _instances(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[int | None, int | None]:
     """Return the PID of the running instance, under whichever of the program's names, and that of a killed one."""
-    paths = dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])])
+    paths = _pid_files(settings, receipt)
     running = next((pid for path in paths if (pid := locks.holder(node.files, path)) is not None), None)
     if running is not None:
         return running, None
     return None, next((pid for path in paths if (pid := locks.named(node.files, path)) is not None), None)
+
+
+def _pid_files(settings: Settings, receipt: Receipt | None) -> list[str]:
+    """Return where the PID files of runs may be, under whichever of the program's names."""
+    return list(dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]))
 
 
 def _last_look(remembered: Remembered | None) -> LastLook | None:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from toolkit_installer.errors import ExitCode
 from toolkit_installer.lifecycle.health.form import EngineHealth, Found, Health, Reason, Verdict
+from toolkit_installer.lifecycle.last_run import LastRun
 
 AS_WRITTEN = "as written"
 ABSENT, INSTALLED = "absent", "installed"
@@ -14,6 +16,7 @@ _REPAIR = "`toolkit-installer run`, or a HUP to the running instance, puts it ri
 _PUT_BACK = "`plan` shows the difference; --on-drift repair, a HUP or a new `run` puts the handlers back"
 _INSTALL = "`toolkit-installer plan` shows what `run` would do, `run` does it"
 _WAITS = "the running instance makes it once that is over; one with `--reload-when now` makes it at once"
+_AGAIN = "mend that, and start it again: a run that succeeds makes this go"
 _LOOK_AT_LOG = "look at the log of the running instance"
 SEVERITY = list(Verdict)
 """The better first; a verdict's place here is the exit code of `status --check`."""
@@ -35,12 +38,31 @@ def _reasons(found: Found) -> Iterator[Reason]:
         waits = found.pending_reload
         what = f"a reload of {', '.join(waits.engines)} is pending since {waits.since}: {waits.reason}"
         yield Reason(Verdict.DEGRADED, what, _WAITS)
+    if found.last_run is not None and counts(found):
+        what = f"the last `{found.last_run.command}` failed at {found.last_run.ended}: {said(found.last_run)}"
+        yield Reason(Verdict.DEGRADED, what, found.last_run.remedy or _AGAIN)
     if found.state == ABSENT:
         yield from _not_installed(found)
     elif found.state != INSTALLED:
         yield _half_way(found)
     else:
         yield from _installed(found)
+
+
+def counts(found: Found) -> bool:
+    """Tell whether what the last run came to is a reason for the verdict.
+
+    Not while another one is at work; nor on a node that is installed, if all it was is a mistyped command line.
+    """
+    ended = found.last_run
+    mistyped = ended is not None and ended.exit_code == ExitCode.USAGE and found.state == INSTALLED
+    return ended is not None and found.running_pid is None and not mistyped
+
+
+def said(ended: LastRun) -> str:
+    """Return in words what a run said last, with the place that it names."""
+    place = "" if ended.file is None else ended.file if ended.line is None else f"{ended.file}:{ended.line}"
+    return f"{place}: {ended.reason}" if place else ended.reason
 
 
 def _not_installed(found: Found) -> Iterator[Reason]:

@@ -1,0 +1,69 @@
+"""What a command that changes the node came to, where it failed: kept on the node for `status`."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+
+from toolkit_installer import __version__, log
+from toolkit_installer.cli import tree
+from toolkit_installer.cli.options.place import place
+from toolkit_installer.documents.secrets import mask
+from toolkit_installer.errors import ExitCode, InstallerError
+from toolkit_installer.lifecycle import last_run
+from toolkit_installer.lifecycle.last_run import LastRun
+from toolkit_installer.node import clock
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import Program
+
+_CHANGING = frozenset({"run", "uninstall"})
+_UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""Who may not write to the node has not changed it either, and was told so."""
+
+
+def keep(
+    error: InstallerError,
+    program: Program,
+    arguments: Sequence[str],
+    given: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str],
+) -> None:
+    """Keep how the command ended; where that fails it is said, and nothing else follows from it.
+
+    `given` are the options of a command line that may make no sense as a whole: where they do not even say which node
+    it is, nothing is kept. A run that found another one at work is none that the node's state came from.
+    """
+    command = _command(program, arguments)
+    where = place(given, environment, program)
+    if command is None or where is None or error.exit_code is ExitCode.ALREADY_RUNNING:
+        return
+    code = error.exit_code
+    ended = LastRun(
+        command=command,
+        version=__version__,
+        exit_code=int(code),
+        event=code.event,
+        ended=clock.text(clock.now()),
+        reason=last_run.cut(mask(error.reason)),
+        file=error.path,
+        line=error.line,
+        remedy=last_run.cut(mask(error.hint)) if error.hint else None,
+    )
+    try:
+        node = Node.open(where.node_root, where.host_root)
+        last_run.keep(node, where.pid_file, where.ready_file, ended)
+    except Exception as failure:  # noqa: BLE001  # whatever it is, the error that it is about has to be told
+        if not (isinstance(failure, NodeError) and failure.number in _UNWRITABLE):
+            log.get().warning(
+                "`status` will not know how this ended: it cannot be kept", key="result-not-kept", reason=str(failure)
+            )
+
+
+def _command(program: Program, arguments: Sequence[str]) -> str | None:
+    """Return which command was given, None where it changes nothing of the node."""
+    if program is not Program.TOOLKIT_INSTALLER:
+        return "run"
+    word = arguments[0] if arguments else ""
+    command = tree.ALIASES.get(word, word)
+    return command if command in _CHANGING else None
