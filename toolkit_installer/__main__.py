@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -51,7 +52,22 @@ def _start(name: str) -> int:
     from toolkit_installer.cli import commands  # noqa: PLC0415  # see above
     from toolkit_installer.settings import Program  # noqa: PLC0415  # see above
 
-    return commands.main(Program(name), sys.argv[1:])
+    return _leave(commands.main(Program(name), sys.argv[1:]))
+
+
+def _leave(code: int) -> int:
+    """End the process at once, with this exit code: the kernel takes its memory back as one piece.
+
+    Python would look at each object for garbage, and take each apart: a sixth of what a command costs. What libraries
+    want done at the end is done here as well. Returns where a stream can't be flushed: that is for Python's own end.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001  # there is no other way to it; multiprocessing uses it in the same place
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return code
+    os._exit(code)
 
 
 def toolkit_installer() -> int:
