@@ -108,13 +108,13 @@ def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHe
     """
     if has_gpu is False:
         return None
-    meant_for = roots.installed_root(node, settings.toolkit.folder)
     seen = roots.find_driver(node, settings.toolkit, _DRIVER_SECONDS)
     found = seen.driver
+    if found is None and has_gpu is None and seen.nothing_there:
+        return None
+    meant_for = roots.installed_root(node, settings.toolkit.folder)
     if found is not None:
         return DriverHealth(usable=True, root=found.root, version=found.version, wrong=(), meant_for=meant_for)
-    if has_gpu is None and seen.nothing_there:
-        return None
     return DriverHealth(usable=False, root=None, version=None, wrong=seen.missing, meant_for=meant_for)
 
 
