@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import pytest
 
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.engines.rules import Served
-from tests.support.api_server import serving
+from tests.support.api_server import DAEMON_SET_PATH, serving
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode, Run
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
@@ -132,6 +133,12 @@ def test_a_command_for_a_pod_without_a_node(recorded: Recorded, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])
+def test_a_first_install(recorded: Recorded, engine: str) -> None:
+    recorded.do(*recorded.node.arguments("run", "--no-daemon", engine=engine))
+    check(f"first-{engine}", recorded.modules()[0])
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])
 def test_a_run_that_finds_nothing_to_do(recorded: Recorded, engine: str) -> None:
     recorded.node.do("run", "--no-daemon", engine=engine)
     said = recorded.do(*recorded.node.arguments("run", "--no-daemon", engine=engine))
@@ -170,6 +177,25 @@ def test_nothing_is_imported_while_the_node_is_changed(recorded: Recorded, docke
         recorded.do(*recorded.node.arguments("run", "--no-daemon", engine=engine))
         recorded.do(*recorded.node.arguments("uninstall", engine=engine))
     assert len(recorded.modules()) == 6
+    assert recorded.amid_a_change() == []
+
+
+def test_nothing_is_imported_while_the_node_is_changed_by_a_run_that_asks_the_cluster_and_tells_of_itself(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    """What speaks to them is left out where a run does not begin with it (`beforehand.CHOSEN_BEFORE`)."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    textfile = str(tmp_path / "it.prom")
+    told = ("--metrics-textfile", textfile, "--metrics-address", address, "--node-condition", "true")
+    with serving(tmp_path) as server:
+        run = recorded.start(*recorded.node.arguments("run", *server.flags, *told, engine="containerd"))
+        run.wait_for(WAITING)
+        del server.cluster.objects[DAEMON_SET_PATH]
+        assert run.stop() == 0, run.output
+    assert "The node is as it was" in run.output
+    assert "toolkit_installer.kubernetes.wanted" in recorded.modules()[0]
+    assert len(recorded.modules()) == 2
     assert recorded.amid_a_change() == []
 
 

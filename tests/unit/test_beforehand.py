@@ -18,6 +18,8 @@ NOT_AMID_A_CHANGE = {
     "zoneinfo",  # a window of --reload-when is looked at before a change, and once more amid it
     "email.utils",  # the answers of the API server, who is asked before a change, and comes with requests
 }
+OF_A_RUN = ("kubernetes.client", "lifecycle.metrics.report")
+"""What a run has imported by then where it asks the cluster, and where it tells of itself."""
 OF_CHILDREN = {f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2")}
 LIST_MODULES = """
 import sys
@@ -29,8 +31,15 @@ print(*sys.modules)
 """
 
 
+OF_A_POD = "".join(f"import toolkit_installer.{name}\n" for name in OF_A_RUN) + LIST_MODULES
 OF_CONTAINERD = LIST_MODULES.replace("everything()", "everything(frozenset({'containerd'}))")
 OF_DOCKER = LIST_MODULES.replace("everything()", "everything(frozenset({'containerd', 'docker'}))")
+
+
+def there(text: str) -> set[str]:
+    """Return what a program that lists its modules has imported."""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
 
 
 def imported_by_functions(tree: ast.AST) -> Iterator[str]:
@@ -48,17 +57,15 @@ def test_what_any_function_imports_is_there_before_the_node_is_changed() -> None
     late = {name for tree in trees for name in imported_by_functions(tree)}
     late -= NOT_AMID_A_CHANGE | beforehand.OF_OTHER_COMMANDS
     assert {"docker.constants", "structlog", "toolkit_installer.lifecycle.apply"} <= late
-    done = subprocess.run([sys.executable, "-c", LIST_MODULES], capture_output=True, text=True, check=True)
-    assert late - set(done.stdout.split()) == set()
+    assert late - there(OF_A_POD) == set()
 
 
 def test_all_of_the_program_is_there_before_the_node_is_changed_but_what_starts_threads() -> None:
     files = (file.relative_to(PACKAGE.parent).with_suffix("") for file in PACKAGE.rglob("*.py"))
     modules = {".".join(file.parts).removesuffix(".__init__") for file in files}
-    done = subprocess.run([sys.executable, "-c", LIST_MODULES], capture_output=True, text=True, check=True)
-    there = set(done.stdout.split())
-    assert modules - there == OF_CHILDREN | beforehand.OF_OTHER_COMMANDS
-    assert "grpc" not in there
+    found = there(OF_A_POD)
+    assert modules - found == OF_CHILDREN | beforehand.OF_OTHER_COMMANDS
+    assert "grpc" not in found
 
 
 def all_imported(tree: ast.AST) -> Iterator[str]:
@@ -93,10 +100,6 @@ def test_of_the_commands_that_change_the_node_none_imports_what_is_left_out() ->
 
 
 def test_what_dockerd_alone_is_asked_with_is_left_out_where_dockerd_is_not_asked() -> None:
-    def there(text: str) -> set[str]:
-        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-        return set(done.stdout.split())
-
     whole, of_docker, of_containerd = map(there, (LIST_MODULES, OF_DOCKER, OF_CONTAINERD))
     left_out = {name for name in whole - of_docker if name.startswith("toolkit_installer.")}
     assert left_out
@@ -105,4 +108,42 @@ def test_what_dockerd_alone_is_asked_with_is_left_out_where_dockerd_is_not_asked
     assert not {"docker", "requests", "http.client"} & of_containerd
     left_out = {name for name in whole - of_containerd if name.startswith("toolkit_installer.")}
     engines = ("toolkit_installer.engines.crio.", "toolkit_installer.engines.docker.")
-    assert all(f"{name}.".startswith(engines) for name in left_out)
+    assert {name for name in left_out if not f"{name}.".startswith(engines)} == {
+        f"toolkit_installer.documents.json_{name}" for name in ("document", "edit", "errors", "scan")
+    }
+
+
+def own_imports() -> dict[str, set[str]]:
+    """Return what each of the program's modules imports, be it at once or late."""
+    return {
+        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): set(
+            all_imported(ast.parse(file.read_text()))
+        )
+        for file in PACKAGE.rglob("*.py")
+    }
+
+
+def test_what_speaks_to_the_cluster_is_left_out_where_the_run_has_not_begun_with_it() -> None:
+    alone, of_a_pod = there(LIST_MODULES), there(OF_A_POD)
+    left_out = {name for name in of_a_pod - alone if name.startswith("toolkit_installer.")}
+    assert {"toolkit_installer.kubernetes.wanted", "toolkit_installer.lifecycle.metrics.endpoint"} <= left_out
+    # none of it is imported by anything else but by what makes it when the run begins, which is never left out
+    makes_it = {f"toolkit_installer.lifecycle.{name}" for name in ("instance", "leaving", "telling")}
+    for name, imported in own_imports().items():
+        if name not in left_out | makes_it | beforehand.OF_OTHER_COMMANDS:
+            assert not imported & left_out, name
+    for name in makes_it - {"toolkit_installer.lifecycle.leaving"}:
+        tree = ast.parse((PACKAGE.parent / f"{name.replace('.', '/')}.py").read_text())
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef) and set(all_imported(function)) & left_out:
+                assert function.name == "__init__", name
+
+
+def test_no_file_of_containerd_is_written_as_json() -> None:
+    allowed = (
+        "toolkit_installer.documents.json_",
+        "toolkit_installer.engines.docker",
+        "toolkit_installer.engines.crio",
+    )
+    for name, imported in own_imports().items():
+        assert name.startswith(allowed) or not any(each.startswith(allowed[0]) for each in imported), name

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Collection, Iterator
 
 import toolkit_installer
 from toolkit_installer import late, log
@@ -36,9 +37,24 @@ OF_OTHER_COMMANDS = frozenset(
             for name in ("new_file", "report", "show_detect", "show_plan", "show_status")
         ),
         *("toolkit_installer.lifecycle.report", "toolkit_installer.documents.bundle", "toolkit_installer.node.kernel"),
+        "toolkit_installer.kubernetes.deletion",
     }
 )
 """What commands that change nothing are made of: no other module imports any of these."""
+
+CHOSEN_BEFORE = {
+    "toolkit_installer.kubernetes.": "toolkit_installer.kubernetes.client",
+    "toolkit_installer.lifecycle.node_report.": "toolkit_installer.kubernetes.client",
+    "toolkit_installer.lifecycle.event_report.": "toolkit_installer.kubernetes.client",
+    "toolkit_installer.lifecycle.metrics.": "toolkit_installer.lifecycle.metrics.report",
+}
+"""What a run asks the cluster with, and whom it tells what it does, are made before it looks at the node (`Instance`).
+
+Where the module on the right was not imported by then, nobody is asked or told, and nothing on the left is used.
+"""
+
+_JSON = "toolkit_installer.documents.json_"
+"""What the files of the engines in APART are written with, and no other's."""
 
 APART = (EngineName.DOCKER, EngineName.CRIO)
 """The engines of whose packages nothing is imported but for their own sake; containerd's files others look at too."""
@@ -78,9 +94,11 @@ def _modules() -> Iterator[str]:
                     yield inside if stem == "__init__" else f"{inside}.{stem}"
 
 
-def _is_left_out(module: str, others: Iterable[EngineName]) -> bool:
+def _is_left_out(module: str, others: Collection[EngineName]) -> bool:
     return (
         module in _OF_CHILDREN
         or module in OF_OTHER_COMMANDS
         or any(f"{module}.".startswith(f"toolkit_installer.engines.{name}.") for name in others)
+        or (module.startswith(_JSON) and len(others) == len(APART))
+        or any(f"{module}.".startswith(part) and key not in sys.modules for part, key in CHOSEN_BEFORE.items())
     )
