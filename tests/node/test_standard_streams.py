@@ -41,7 +41,7 @@ def test_a_run_without_usable_streams_waits_and_cleans_up(node: FakeNode, redire
     process = shell(node, redirection, "run")
     idle = Path(f"/proc/{process.pid}/cmdline")
     deadline = time.monotonic() + DEADLINE
-    while b"idle_process.py" not in idle.read_bytes():
+    while b"idle_process." not in idle.read_bytes():
         assert process.poll() is None, "it ended instead of waiting"
         assert time.monotonic() < deadline
         time.sleep(0.02)

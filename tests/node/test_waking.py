@@ -87,7 +87,7 @@ def asleep(run: Run) -> None:
     """Wait until the process is the idle one, and sleeps."""
     deadline = time.monotonic() + 30
     process = psutil.Process(run.pid)
-    while b"idle_process.py" not in Path(f"/proc/{run.pid}/cmdline").read_bytes() or process.status() != "sleeping":
+    while b"idle_process." not in Path(f"/proc/{run.pid}/cmdline").read_bytes() or process.status() != "sleeping":
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

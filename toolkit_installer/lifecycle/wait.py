@@ -115,7 +115,7 @@ def wait(
             os.set_inheritable(kept, True)  # noqa: FBT003  # its only form
     sys.stdout.flush()
     sys.stderr.flush()
-    idle = interpreter.isolated(_WAITER, str(fd))
+    idle = interpreter.isolated(interpreter.compiled(_WAITER), str(fd))
     os.execv(idle[0], idle)  # noqa: S606  # no shell
 
 

@@ -32,6 +32,22 @@ def isolated(script: str, *arguments: str) -> list[str]:
     return [_PYTHON, "-I", "-S", *flags, script, *arguments]
 
 
+def compiled(script: str) -> str:
+    """Return what is run in place of a script: its bytecode, or the script itself where there is none that can be run.
+
+    Who runs the script has it compiled, and the compiler stays in the memory of a process that does next to nothing.
+    """
+    import importlib.util  # noqa: PLC0415  # of what falls asleep, and of nothing else
+
+    bytecode = importlib.util.cache_from_source(script)
+    try:
+        with open(bytecode, "rb") as file:
+            runs = file.read(len(importlib.util.MAGIC_NUMBER)) == importlib.util.MAGIC_NUMBER
+    except OSError:
+        return script
+    return bytecode if runs else script
+
+
 def calling(function: str, name: str, *arguments: str) -> list[str]:
     """Return the words that call a function (`module:function`) of this package in a program of its own."""
     return isolated(_THIS, function, name, str(len(_PATH)), *_PATH, *arguments)

@@ -176,7 +176,7 @@ KillMode=process
         properties = [f"--property={each}" for each in lasts]
         self.host.run("systemd-run", "--unit=lasts", *properties, "/bin/true")
         self.host.run("systemctl", "poweroff", "--no-block")
-        self.host.run("pkill", "-TERM", "-f", "idle_process.py")
+        self.host.run("pkill", "-TERM", "-f", "idle_process")
 
     def reboot(self) -> None:
         """Cut its power, and start it again: its disk is as it was, and everything else new."""

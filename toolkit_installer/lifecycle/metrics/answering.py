@@ -19,7 +19,7 @@ quick one.
 """
 
 import _socket  # without the classes and enumerations that the module around it makes
-import os
+import posix as os  # the calls alone, as idling.py has them
 import select
 import sys
 import time

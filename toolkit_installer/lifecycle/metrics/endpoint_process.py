@@ -8,5 +8,6 @@ Both are descriptors, as answering.py says.
 import sys
 
 if __name__ == "__main__":
-    sys.path.insert(0, __file__.rpartition("/")[0])  # this folder, which -I leaves away
+    # this folder, which -I leaves away; the bytecode's is one further in
+    sys.path.insert(0, __file__.rpartition("/")[0].removesuffix("/__pycache__"))
     __import__("answering").main()

@@ -1,0 +1,50 @@
+"""What is run in place of a script: its bytecode, where that can be run."""
+
+from __future__ import annotations
+
+import py_compile
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer.lifecycle import wait
+from toolkit_installer.lifecycle.metrics import endpoint
+from toolkit_installer.node import interpreter
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    written = tmp_path / "script.py"
+    written.write_text("import sys\nprint(__name__, *sys.argv[1:])\n")
+    return written
+
+
+def test_a_script_without_bytecode_is_run_itself(script: Path) -> None:
+    assert interpreter.compiled(str(script)) == str(script)
+
+
+def test_the_bytecode_of_a_script_does_what_the_script_does(script: Path) -> None:
+    bytecode = py_compile.compile(str(script), doraise=True)
+    assert interpreter.compiled(str(script)) == bytecode
+    for program in (str(script), str(bytecode)):
+        done = subprocess.run(interpreter.isolated(program, "a", "b"), capture_output=True, text=True, check=True)
+        assert done.stdout == "__main__ a b\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"\r\n", b"\x00\x00\r\n" + bytes(12)])
+def test_bytecode_of_another_python_or_half_of_it_is_not_run(script: Path, content: bytes) -> None:
+    """Python would end at once with "Bad magic number", in place of waiting."""
+    bytecode = Path(py_compile.compile(str(script), doraise=True) or "")
+    bytecode.write_bytes(content)
+    assert interpreter.compiled(str(script)) == str(script)
+
+
+@pytest.mark.parametrize("source, module", [(wait._WAITER, "idling"), (endpoint._PROGRAM, "answering")])
+def test_a_process_that_waits_finds_its_own_module_from_its_bytecode(tmp_path: Path, source: str, module: str) -> None:
+    """It lies one folder further in."""
+    bytecode = tmp_path / "__pycache__" / "program.pyc"
+    py_compile.compile(source, str(bytecode), doraise=True)
+    (tmp_path / f"{module}.py").write_text("def main():\n    print('found')\n")
+    done = subprocess.run(interpreter.isolated(str(bytecode)), capture_output=True, text=True, check=True)
+    assert done.stdout == "found\n"
