@@ -39,9 +39,14 @@ What the rest is: the peer is a compiled program, and its start costs next to no
 costs beyond the peer, in a run with nothing to do, is the start of the interpreter and the import of what the command
 needs, and then the comparison of the node with what it should be; the peer compares nothing, and writes everything
 again. A first install imports all that a change may need before it changes anything, as the program's own files may be
-gone half-way; it hashes each file of the payload as it copies it, by which damage is found later, and for 84 MB that
-alone takes as long as the peer's whole run; it writes the receipt, flushes each file to the disk before its name is
-there, and parses each edited file a second time.
+gone half-way: that is nearly half of it. It writes the receipt, flushes each file to the disk before its name is there,
+and parses each edited file a second time. The copying itself is a tenth.
+
+The waiting process has some 2.6 MB of its own, and a Python that does nothing but wait has 2.56: 1.3 are libpython's
+data, whose addresses are put in at the start, and 1.2 the types, names and modules that any start makes. What it waits
+with takes 0.07. The other 5.8 MB are pages of files, which the kernel takes back where it needs them: 3.6 of libpython,
+the rest of libc, libm and the locale. PSS divides these by the number of processes that have them mapped. So it is the
+larger the fewer other Python programs run on the machine, up to 8.5 MB where there is none.
 """
 _GROWTH = f"""\
 ## Growth
