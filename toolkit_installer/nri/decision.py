@@ -1,0 +1,124 @@
+"""What a container gets: CDI devices by name, nothing, or a refusal. Pure.
+
+A pod asks by annotations, those of nvidia-ctk-installer v1.20.1. Of these, the first that the pod has counts, even if
+it is empty (`GetEffectiveAnnotation`, github.com/containerd/nri v0.12.5, pkg/plugin/annotations.go):
+
+    nvidia.cdi.k8s.io/container.NAME      for one container
+    nvidia.cdi.k8s.io/pod                 for all of the pod's
+    nvidia.cdi.k8s.io                     the same
+
+Its value is a list of CDI devices by their full names, with commas between.
+
+**Management devices** are all of a node's GPUs, for those who look after the node: they are given to the pods of some
+namespaces alone. What else asks for one is refused. Not so where the program goes by one of its two old names: there
+the container starts without any device, as their callers know it. A pod's user sees a refusal, and no log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from toolkit_installer import patterns
+
+DOMAIN = "nvidia.cdi.k8s.io"
+MANAGEMENT = "management.nvidia.com/gpu"
+"""The kind of management devices that is always one, whatever --cdi-kind says: an older specification may be there."""
+LONGEST = 256 * 1024
+"""Bytes of an annotation. Kubernetes takes no more for all of a pod's together (`TotalAnnotationSizeLimitB`)."""
+
+_NAME = patterns.lazy(r"[A-Za-z][\w.-]*/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*", re.ASCII)
+"""vendor/class=device, by the specification of CDI; it is a little wider than what is there."""
+_SHOWN = 100
+
+
+class Asked(NamedTuple):
+    """A container that the engine is about to create; names are Kubernetes' own, `annotations` the pod's."""
+
+    namespace: str
+    pod: str
+    container: str
+    annotations: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+class Policy(NamedTuple):
+    """Who may have management devices.
+
+    `kinds` are those beside MANAGEMENT. `lenient`: who asks without right gets nothing, and starts.
+    """
+
+    namespaces: frozenset[str]
+    kinds: frozenset[str] = frozenset()
+    lenient: bool = False
+
+
+class Granted(NamedTuple):
+    """The container gets these devices; none: it asked for nothing."""
+
+    devices: tuple[str, ...] = ()
+
+
+class Withheld(NamedTuple):
+    """The container asked for what it may not have, and starts without."""
+
+    reason: str
+
+
+class Refused(NamedTuple):
+    """The container is not to be created; the reason is for whoever made the pod."""
+
+    reason: str
+
+
+Verdict = Granted | Withheld | Refused
+
+
+def decide(asked: Asked, policy: Policy) -> Verdict:
+    """Return what the container gets."""
+    key = next((key for key in _keys(asked.container) if key in asked.annotations), None)
+    if key is None:
+        return Granted()
+    value = asked.annotations[key]
+    if len(value.encode()) > LONGEST:
+        return Refused(f"the annotation {key} has more than {LONGEST} bytes")
+    kind = _management(value, policy)
+    if kind is not None and asked.namespace not in policy.namespaces:
+        reason = (
+            f"the annotation {key} asks for devices of the kind {kind}, which only pods in these namespaces may have: "
+            f"{', '.join(sorted(policy.namespaces))}. This pod is in {asked.namespace}. Ask for GPUs by the resource "
+            "of a device plugin, or have the namespace added with --nri-management-cdi-device-namespaces"
+        )
+        return Withheld(reason) if policy.lenient else Refused(reason)
+    if policy.lenient:
+        return Granted(tuple(value.split(",")))
+    return _strictly(key, value)
+
+
+def _keys(container: str) -> tuple[str, ...]:
+    """Return the annotations that count for a container, the first of them most."""
+    return f"{DOMAIN}/container.{container}", f"{DOMAIN}/pod", DOMAIN
+
+
+def _management(value: str, policy: Policy) -> str | None:
+    """Return the kind of management devices that is asked for, None: none.
+
+    Wherever it stands in the value: an engine that splits the list in its own way is not to find more in it than is
+    found here.
+    """
+    return next((kind for kind in sorted({MANAGEMENT, *policy.kinds}) if kind in value), None)
+
+
+def _strictly(key: str, value: str) -> Verdict:
+    """Return the devices of a value, each once. Spaces around a name are a slip of the pen, and meant as none."""
+    names = [name.strip() for name in value.split(",")] if value.strip() else []
+    wrong = next((name for name in names if not _NAME.fullmatch(name)), None)
+    if wrong is not None:
+        return Refused(
+            f"the annotation {key} has {wrong[:_SHOWN]!r}, which is no full name of a CDI device, such as "
+            "nvidia.com/gpu=0: correct the pod"
+        )
+    return Granted(tuple(dict.fromkeys(names)))
