@@ -42,6 +42,30 @@ def refuse_strangers(root: Root, path: str) -> None:
         _refuse_stranger(*_listener(connection), path)
 
 
+def believed(root: Root, path: str, flag: str) -> socket.socket:
+    """Return a connection that does not block, to the node's unix socket; the caller closes it.
+
+    The socket's file is root's or ours, and so is whoever listens. `flag` is what names the socket. Raises
+    StrangerError, OSError, NodeError.
+    """
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(reachable(root, path))
+        owner = os.lstat(name).st_uid
+        if owner not in ourselves():
+            raise StrangerError(
+                f"the socket is of user {owner}, who is neither root nor who this installer is: it is not believed",
+                path=path,
+                hint=f"look at who made it (ls -l), and name the engine's own socket with {flag}",
+            )
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        closing = stack.enter_context(contextlib.ExitStack())
+        closing.callback(connection.close)
+        connection.connect(name)
+        _refuse_stranger(*_listener(connection), path, flag)
+        closing.pop_all()
+        return connection
+
+
 def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
     """Return the process that answers on the node's unix socket; None if nothing answers, or it is not seen from here.
 
@@ -99,13 +123,13 @@ def _believes(pid: int, user: int) -> bool:
     return user in ourselves() and (not pid or trust.standing(pid) is not Standing.STRANGER)
 
 
-def _refuse_stranger(pid: int, user: int, path: str) -> None:
+def _refuse_stranger(pid: int, user: int, path: str, flag: str = "--socket") -> None:
     if not _believes(pid, user):
         who = f"whoever answers there (PID {pid}, user {user})"
         raise StrangerError(
             f"{who} is neither root nor who this installer is: it is not believed",
             path=path,
-            hint="look at who listens there (ss -xlp), and name the engine's own socket with --socket",
+            hint=f"look at who listens there (ss -xlp), and name the engine's own socket with {flag}",
         )
 
 

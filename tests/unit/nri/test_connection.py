@@ -1,0 +1,267 @@
+"""The plugin on a socket: what it does by itself, with a clock of the test's and an engine that is told each word."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.nri import engine
+from toolkit_installer.errors import ExitCode
+from toolkit_installer.node import sockets
+from toolkit_installer.node.disk.root import Root
+from toolkit_installer.nri.backoff import STEADY
+from toolkit_installer.nri.connection import REGISTRATION_SECONDS, Lost, Plugin
+from toolkit_installer.nri.decision import DOMAIN, Policy
+from toolkit_installer.nri.serving import CannotStartError, UnsupportedEngineError, serve
+from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Rejected, Serving, Unsupported
+
+SECONDS = 20
+OTHER = 65534
+
+
+class Clock:
+    """Goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Engine:
+    """Listens in a folder; what it says is the test's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "nri.sock"
+        self.listener: socket.socket | None = None
+        self.connections: list[socket.socket] = []
+
+    def start(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(self.path))
+        self.listener.listen()
+
+    def accept(self) -> socket.socket:
+        assert self.listener is not None
+        connection, _ = self.listener.accept()
+        connection.settimeout(SECONDS)
+        self.connections.append(connection)
+        return connection
+
+    def stop(self) -> None:
+        for each in (self.listener, *self.connections):
+            if each is not None:
+                each.close()
+        self.connections.clear()
+
+
+@pytest.fixture
+def nri(tmp_path: Path) -> Iterator[Engine]:
+    made = Engine(tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def plugin(nri: Engine, clock: Clock) -> Iterator[Plugin]:
+    policy = Policy(frozenset({"gpu-operator"}))
+    made = Plugin(Root("/"), str(nri.path), Identity("toolkit-installer", 10), policy, clock)
+    yield made
+    made.close()
+
+
+def waited(plugin: Plugin, clock: Clock) -> list[Event | Lost]:
+    """Let the time pass that the plugin can wait."""
+    patience = plugin.patience()
+    assert patience is not None
+    clock.now += patience
+    return plugin.due()
+
+
+def registered(nri: Engine, plugin: Plugin) -> socket.socket:
+    assert plugin.due() == []
+    connection = nri.accept()
+    assert engine.messages(connection.recv(4096), engine.RUNTIME)
+    connection.sendall(engine.taken() + engine.configure() + engine.synchronize())
+    assert [type(event) for event in plugin.ready()] == [Configured, Serving]
+    connection.recv(4096)
+    return connection
+
+
+def test_it_registers_and_answers(nri: Engine, plugin: Plugin) -> None:
+    nri.start()
+    connection = registered(nri, plugin)
+    assert plugin.patience() is None
+    connection.sendall(engine.create(5, "default", {DOMAIN: "nvidia.com/gpu=0"}))
+    (event,) = plugin.ready()
+    assert isinstance(event, Answered)
+    assert engine.devices(engine.answers(connection.recv(4096))[5][2]) == ["nvidia.com/gpu=0"]
+    assert not plugin.writing
+
+
+def test_without_an_engine_it_tries_again_and_tells_it_once(nri: Engine, plugin: Plugin, clock: Clock) -> None:
+    assert plugin.fileno() is None
+    assert plugin.due() == [Lost("No such file or directory")]
+    for _ in range(20):
+        assert waited(plugin, clock) == []
+    nri.start()
+    registered(nri, plugin)
+
+
+def test_an_engine_that_is_started_anew_has_the_plugin_again(nri: Engine, plugin: Plugin, clock: Clock) -> None:
+    nri.start()
+    for _ in range(3):
+        registered(nri, plugin)
+        clock.now += STEADY
+        nri.stop()
+        assert plugin.ready() == [Lost("the engine closed the connection")]
+        assert plugin.fileno() is None
+        assert waited(plugin, clock) == [Lost("Connection refused")]
+        nri.start()
+        patience = plugin.patience()
+        assert patience is not None
+        assert patience <= 1
+        clock.now += patience
+
+
+def test_an_engine_that_does_not_configure_it_is_given_up(nri: Engine, plugin: Plugin, clock: Clock) -> None:
+    nri.start()
+    assert plugin.due() == []
+    connection = nri.accept()
+    connection.sendall(engine.taken())
+    assert plugin.ready() == []
+    assert plugin.patience() == REGISTRATION_SECONDS
+    assert waited(plugin, clock) == [Lost("the engine has not configured the plugin within 5 s")]
+
+
+def test_an_engine_that_does_not_take_it_is_left_and_asked_again(nri: Engine, plugin: Plugin, clock: Clock) -> None:
+    nri.start()
+    plugin.due()
+    nri.accept().sendall(engine.refused("two of that name"))
+    assert plugin.ready() == [
+        Rejected("two of that name"),
+        Lost("the engine did not take the plugin: two of that name"),
+    ]
+    assert plugin.fileno() is None
+    waited(plugin, clock)
+    assert plugin.fileno() is not None
+
+
+def test_who_does_not_speak_the_protocol_is_left(nri: Engine, plugin: Plugin) -> None:
+    nri.start()
+    plugin.due()
+    nri.accept().sendall(b"HTTP/1.1 400 Bad Request\r\n")
+    (event,) = plugin.ready()
+    assert isinstance(event, Lost)
+    assert event.reason.startswith("the engine does not speak NRI: ")
+
+
+def test_answers_that_the_engine_does_not_read_wait_and_then_it_is_left(
+    nri: Engine, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit_installer.nri.connection._MOST", 300_000)
+    nri.start()
+    connection = registered(nri, plugin)
+    names = ",".join(f"nvidia.com/gpu={number}" for number in range(2000))
+    told: list[Event | Lost] = []
+    for call in range(5, 400, 2):
+        connection.sendall(engine.create(call, "default", {DOMAIN: names}))
+        told = plugin.ready()
+        if plugin.fileno() is None:
+            break
+    assert plugin.fileno() is None
+    assert told[-1] == Lost("the engine does not read its answers")
+    assert not plugin.writing
+
+
+def test_what_could_not_be_sent_at_once_is_sent_later(nri: Engine, plugin: Plugin) -> None:
+    nri.start()
+    connection = registered(nri, plugin)
+    names = [f"nvidia.com/gpu={number}" for number in range(2500)]
+    calls, call = [], 5
+    while not plugin.writing:
+        connection.sendall(engine.create(call, "default", {DOMAIN: ",".join(names)}))
+        plugin.ready()
+        calls.append(call)
+        call += 2
+    data = b""
+    while len(engine.answers(data)) < len(calls):
+        data += connection.recv(1 << 20)
+        plugin.ready()
+    assert all(engine.devices(payload) == names for _, _, payload in engine.answers(data).values())
+    assert not plugin.writing
+
+
+def test_a_socket_that_is_somebody_elses_is_not_believed(nri: Engine, plugin: Plugin) -> None:
+    nri.start()
+    os.chown(nri.path, OTHER, OTHER)
+    (event,) = plugin.due()
+    assert isinstance(event, Lost)
+    assert f"of user {OTHER}" in event.reason
+    assert "--nri-socket" in event.reason
+
+
+def test_somebody_else_who_listens_is_not_believed(
+    nri: Engine, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who made the socket is what the kernel says; that it is asked, and its answer heard, is what is tested."""
+    nri.start()
+    monkeypatch.setattr(sockets, "_listener", lambda _connection: (0, OTHER))
+    (event,) = plugin.due()
+    assert isinstance(event, Lost)
+    assert f"user {OTHER}" in event.reason
+    assert nri.accept().recv(1) == b""
+
+
+def test_a_plain_file_in_its_place_is_no_engine(nri: Engine, plugin: Plugin) -> None:
+    nri.path.write_text("")
+    assert plugin.due() == [Lost("Connection refused")]
+
+
+def test_it_cannot_start_where_there_is_no_engine(plugin: Plugin) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader), os.fdopen(writer), pytest.raises(CannotStartError) as caught:
+        serve(plugin, lambda _event: None, reader)
+    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+    assert "--nri-socket" in str(caught.value)
+    assert plugin.path in str(caught.value)
+
+
+def test_an_engine_that_would_leave_the_devices_out_ends_it_with_the_versions(nri: Engine, plugin: Plugin) -> None:
+    nri.start()
+    plugin.due()
+    connection = nri.accept()
+    connection.sendall(engine.taken() + engine.configure(version="v1.7.24"))
+    told: list[Event | Lost] = []
+    reader, writer = os.pipe()
+    with (
+        os.fdopen(reader),
+        os.fdopen(writer),
+        pytest.raises(UnsupportedEngineError, match=r"v1\.7\.24.*1\.7\.30") as no,
+    ):
+        serve(plugin, told.append, reader)
+    assert no.value.exit_code is ExitCode.BAD_CONFIGURATION
+    assert [type(event) for event in told] == [Unsupported]
+    said = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert engine.answers(said)[1][0] == 9
+
+
+def test_it_stops_when_it_is_told_to(nri: Engine, plugin: Plugin) -> None:
+    nri.start()
+    connection = registered(nri, plugin)
+    reader, writer = os.pipe()
+    os.close(writer)
+    with os.fdopen(reader):
+        serve(plugin, lambda _event: None, reader)
+    assert connection.recv(1) == b""

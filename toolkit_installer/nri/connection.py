@@ -1,0 +1,184 @@
+"""The plugin on the engine's NRI socket: it connects, answers, and connects again when the engine was started anew.
+
+Nothing here blocks, and nothing waits: who runs it asks how long it may wait (`patience`), and for what (`fileno`,
+`writing`), and calls `ready` and `due`. serving.py does that; so can a loop that has other work as well.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node import sockets
+from toolkit_installer.node.disk.root import Root
+from toolkit_installer.nri.backoff import Backoff
+from toolkit_installer.nri.decision import Policy
+from toolkit_installer.nri.frames import ProtocolError
+from toolkit_installer.nri.session import Configured, Event, Identity, Rejected, Serving, Session, Unsupported
+
+REGISTRATION_SECONDS = 5.0
+"""What the engine gives a plugin (`DefaultPluginRegistrationTimeout`), and what it gets itself."""
+_FLAG = "--nri-socket"
+_READ = 64 * 1024
+_MOST = 8 << 20
+"""Bytes that an engine may leave unread before it is given up: two of the largest messages."""
+
+
+class Lost(NamedTuple):
+    """The engine is not asking any more, or does not yet; it is tried again."""
+
+    reason: str
+
+
+class Plugin:
+    """The plugin of one engine. `path` is the node's path of the NRI socket."""
+
+    def __init__(
+        self, root: Root, path: str, identity: Identity, policy: Policy, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._root = root
+        self.path = path
+        self._identity = identity
+        self._policy = policy
+        self._clock = clock
+        self._backoff = Backoff()
+        self._socket: socket.socket | None = None
+        self._session = Session(identity, policy)
+        self._out = bytearray()
+        self._deadline: float | None = None
+        self._since: float | None = None
+        self._told: str | None = None
+
+    def fileno(self) -> int | None:
+        """Return the connection's descriptor, None: there is none now."""
+        return None if self._socket is None else self._socket.fileno()
+
+    @property
+    def writing(self) -> bool:
+        """Whether there is something to be sent as soon as the engine takes it."""
+        return bool(self._out)
+
+    def patience(self) -> float | None:
+        """Return after how many seconds `due` is to be called at the latest; None: never, as the engine asks."""
+        when = self._backoff.when() if self._socket is None else self._deadline
+        return None if when is None else max(0.0, when - self._clock())
+
+    def due(self) -> list[Event | Lost]:
+        """Do what the time has come for: connect, or give up an engine that does not answer."""
+        now = self._clock()
+        if self._socket is not None:
+            if self._deadline is not None and now >= self._deadline:
+                return self._lose(f"the engine has not configured the plugin within {REGISTRATION_SECONDS:g} s")
+            return []
+        if not self._backoff.due(now, self._seen()):
+            return []
+        return self._connect()
+
+    def ready(self) -> list[Event | Lost]:
+        """Take what the engine sent, answer, and send what is to be sent."""
+        if self._socket is None:
+            return []
+        try:
+            data = self._socket.recv(_READ)
+        except BlockingIOError:
+            return self._send()  # it was the other direction that is ready
+        except OSError as error:
+            return self._lose(_words(error))
+        return self._take(data) if data else self._lose("the engine closed the connection")
+
+    def close(self) -> None:
+        """End the connection, if there is one."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self) -> list[Event | Lost]:
+        try:
+            connection = sockets.believed(self._root, self.path, _FLAG)
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
+            return self._failed(_words(error), there=False)
+        except (OSError, InstallerError) as error:
+            return self._failed(_words(error), there=True)
+        self._socket = connection
+        self._session = Session(self._identity, self._policy)
+        self._out = bytearray(self._session.begin())
+        self._deadline = self._clock() + REGISTRATION_SECONDS
+        self._since = None
+        return self._send()
+
+    def _take(self, data: bytes) -> list[Event | Lost]:
+        """Answer what came."""
+        try:
+            replies, events = self._session.receive(data)
+        except ProtocolError as error:
+            return self._lose(f"the engine does not speak NRI: {error}")
+        self._note(events)
+        self._out += replies
+        told: list[Event | Lost] = [*events, *self._send()]
+        for event in events:
+            if isinstance(event, Rejected):
+                told += self._lose(f"the engine did not take the plugin: {event.reason}")
+        return told
+
+    def _send(self) -> list[Event | Lost]:
+        """Send what the engine takes now; the rest waits, within bounds."""
+        if self._socket is None or not self._out:
+            return []
+        try:
+            sent = self._socket.send(self._out, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            return self._lose(_words(error))
+        del self._out[:sent]
+        if len(self._out) > _MOST:
+            return self._lose("the engine does not read its answers")
+        return []
+
+    def _note(self, events: list[Event]) -> None:
+        """Remember what the next steps depend on."""
+        for event in events:
+            if isinstance(event, Configured | Unsupported):
+                self._deadline = None
+            if isinstance(event, Serving):
+                self._since = self._clock()
+                self._told = None
+
+    def _lose(self, reason: str) -> list[Event | Lost]:
+        self.close()
+        self._out.clear()
+        since, self._since, self._deadline = self._since, None, None
+        if since is None:
+            return self._failed(reason, there=True)
+        self._backoff.lost(self._clock(), since, self._seen())
+        return self._tell(reason)
+
+    def _failed(self, reason: str, *, there: bool) -> list[Event | Lost]:
+        self._backoff.failed(self._clock(), self._seen(), there=there)
+        return self._tell(reason)
+
+    def _tell(self, reason: str) -> list[Event | Lost]:
+        """Tell a reason once, however often it comes in a row."""
+        if reason == self._told:
+            return []
+        self._told = reason
+        return [Lost(reason)]
+
+    def _seen(self) -> str:
+        """Return what identifies what is in the socket's place."""
+        try:
+            with sockets.reachable(self._root, self.path) as name:
+                status = os.lstat(name)
+        except (OSError, InstallerError) as error:
+            return type(error).__name__
+        return f"{status.st_dev} {status.st_ino} {status.st_ctime_ns}"
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
