@@ -187,12 +187,22 @@ class PodContainers(Containers):
         *,
         environment: Mapping[str, str] = _NOTHING,
         annotations: Mapping[str, str] = _NOTHING,
+        of_pod: Mapping[str, str] = _NOTHING,
+        namespace: str = NAMESPACE,
     ) -> str:
-        """Start a pod with one container; return the container's id."""
+        """Start a pod with one container; return the container's id. `of_pod` are the pod's own annotations."""
         host = {1: 2, 2: 1}  # NamespaceOption: the node's network, PIDs of its own
-        pod = {1: {1: name, 2: f"uid-{name}", 3: NAMESPACE}, 3: str(self._folder), 8: {1: self._cgroup, 2: {1: host}}}
+        variables, notes, pods_notes = (
+            [{1: key, 2: value} for key, value in each.items()] for each in (environment, annotations, of_pod)
+        )
+        pod = {
+            1: {1: name, 2: f"uid-{name}", 3: namespace},
+            3: str(self._folder),
+            7: pods_notes,
+            8: {1: self._cgroup, 2: {1: host}},
+        }
         sandbox = self._call("RunPodSandbox", {1: pod, 2: handler})["1"]
-        variables, notes = ([{1: key, 2: value} for key, value in each.items()] for each in (environment, annotations))
+        self._pods[name] = sandbox, ""  # its container may be refused
         config = {
             1: {1: name},
             2: {1: images.IMAGE, 18: images.IMAGE},
@@ -244,6 +254,15 @@ class PodContainers(Containers):
     def are_there(self) -> bool:
         """Ask the CRI."""
         return bool(self._call("ListPodSandbox", {}) or self._call("ListContainers", {}))
+
+    def clear(self) -> None:
+        """Delete all pods, those among them whose container was refused."""
+        for name, (sandbox, container) in list(self._pods.items()):
+            if container:
+                self.delete(name)
+            else:
+                self._call("StopPodSandbox", {1: sandbox})
+                self.remove(name)
 
     def close(self) -> None:
         """End the program that asks."""

@@ -27,13 +27,15 @@ class CrioEngine(Engine):
 
     programs = ("conmon", "crun", "runc", "setpriv")
 
-    def __init__(self, folder: Path, programs_in: Path) -> None:
+    def __init__(self, folder: Path, programs_in: Path, *, nri: bool = False) -> None:
+        """`nri`: with the socket nri/nri.sock in the folder."""
         super().__init__(folder, "crio", programs_in=programs_in)
         self.config = folder / "crio.conf"
         self.drop_ins = folder / "crio.conf.d"
         self.images = folder / "images.tar"
         self._pinns = programs_in / "pinns"
         self._made_outside: list[Path] = []
+        self._nri = nri
 
     def command(self) -> list[str]:
         """Return the command line: where everything is that is not the configuration's business."""
@@ -65,10 +67,21 @@ class CrioEngine(Engine):
             "--stream-port": "0",
             "--pause-command": "",  # what the image says
             "--ctr-stop-timeout": "30",
-            "--enable-nri": "false",  # its socket is the machine's
+            **self._nri_settings(),
             "--disable-hostport-mapping": "true",  # so are iptables
         }
         return ["crio", *(f"{flag}={value}" for flag, value in {**places, **settings}.items())]
+
+    def _nri_settings(self) -> dict[str, object]:
+        if not self._nri:
+            return {"--enable-nri": "false"}  # its socket is the machine's
+        nri = self.folder / "nri"
+        return {
+            "--enable-nri": "true",
+            "--nri-listen": nri / "nri.sock",
+            "--nri-plugin-dir": nri / "plugins",
+            "--nri-plugin-config-dir": nri / "conf.d",
+        }
 
     @property
     def _policy(self) -> Path:

@@ -1,0 +1,262 @@
+"""The NRI plugin on live engines: containerd 2.4, which gives a container what a plugin names, and CRI-O 1.34.0.
+
+That CRI-O, as Go's module proxy has it, takes the plugin and leaves the devices out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.nri_plugins import Peer, Plugin, Recorder
+from tests.support.built import go_tools
+from tests.support.built.go_tools import Tool
+from tests.support.engines.containers import ContainerError, PodContainers
+from tests.support.engines.crio import CrioEngine
+from tests.support.engines.daemons import ContainerdEngine
+from tests.unit.nri import engine as wire
+
+DOMAIN = "nvidia.cdi.k8s.io"
+RECORDED = Path(__file__).parents[1] / "data" / "nri" / "containerd-2.4.2"
+"""What containerd and the peer's plugin said to each other; NRI_FILES=write records it anew."""
+OWN = "example.com/mgmt"
+_CONFIG = """version = 2
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
+plugin_path = "@FOLDER@/nri/plugins"
+plugin_config_path = "@FOLDER@/nri/conf.d"
+socket_path = "@FOLDER@/nri/nri.sock"
+
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "registry.example/pause:1"
+disable_apparmor = true
+restrict_oom_score_adj = true
+enable_cdi = true
+cdi_spec_dirs = ["@FOLDER@/cdi"]
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+conf_dir = "@FOLDER@/cni"
+
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+NoPivotRoot = true
+"""
+_CRIO = """[crio.runtime]
+default_runtime = "runc"
+hooks_dir = ["@FOLDER@/hooks.d"]
+cdi_spec_dirs = ["@FOLDER@/cdi"]
+
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/sbin/runc"
+runtime_type = "oci"
+runtime_root = "@FOLDER@/runc"
+monitor_path = "/usr/bin/conmon"
+
+[crio.image]
+pause_image = "registry.example/pause:1"
+"""
+
+
+def specify(folder: Path) -> None:
+    """Make up devices of three kinds: each container's environment says which it has."""
+    folder.mkdir()
+    for kind in ("example.com/gpu", "management.nvidia.com/gpu", OWN):
+        devices = [
+            {
+                "name": name,
+                "containerEdits": {
+                    "env": [f"HAS_{name}={kind}"],
+                    "deviceNodes": [{"path": f"/dev/made-up-{name}", "hostPath": "/dev/null"}],
+                },
+            }
+            for name in ("0", "1", "all")
+        ]
+        text = json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": devices})
+        (folder / f"{kind.replace('/', '-')}.json").write_text(text)
+
+
+@pytest.fixture
+def containerd(folder: Path, go_tool: Callable[[Tool], Path]) -> Iterator[ContainerdEngine]:
+    with ContainerdEngine(folder / "engine", programs_in=go_tool(go_tools.CONTAINERD)) as engine:
+        engine.folder.mkdir(mode=0o700)
+        specify(engine.folder / "cdi")
+        engine.config.write_text(_CONFIG.replace("@FOLDER@", str(engine.folder)))
+        engine.start()
+        yield engine
+
+
+@pytest.fixture
+def crio(folder: Path, go_tool: Callable[[Tool], Path]) -> Iterator[CrioEngine]:
+    with CrioEngine(folder / "engine", go_tool(go_tools.CRIO), nri=True) as engine:
+        engine.folder.mkdir(mode=0o700)
+        specify(engine.folder / "cdi")
+        engine.config.write_text(_CRIO.replace("@FOLDER@", str(engine.folder)))
+        engine.start()
+        yield engine
+
+
+@pytest.fixture
+def pods(request: pytest.FixtureRequest, cgroup: str) -> Iterator[PodContainers]:
+    engine = request.getfixturevalue("crio" if "crio" in request.fixturenames else "containerd")
+    with PodContainers(engine, cgroup) as containers:
+        yield containers
+        containers.clear()
+
+
+def nri(engine: ContainerdEngine | CrioEngine) -> Path:
+    return engine.folder / "nri" / "nri.sock"
+
+
+def devices(pods: PodContainers, name: str) -> list[str]:
+    """Return what a container has of what was made up: the device nodes, and the kinds that its environment tells."""
+    nodes = [word for word in pods.execute(name, "ls", "/dev").split() if word.startswith("made-up-")]
+    lines = pods.execute(name, "env").splitlines()
+    kinds = [line.removeprefix("HAS_") for line in lines if line.startswith("HAS_")]
+    assert sorted(f"made-up-{kind.partition('=')[0]}" for kind in kinds) == sorted(nodes)
+    return sorted(kinds)
+
+
+def test_a_container_has_the_devices_that_its_pod_asks_for_and_another_has_none(
+    containerd: ContainerdEngine, pods: PodContainers
+) -> None:
+    with Plugin(nri(containerd)) as plugin:
+        assert plugin.told()[0] == "Configured"
+        assert plugin.told() == ["Serving"]
+        pods.start("plain", "")
+        assert devices(pods, "plain") == []
+        pods.start("all", "", of_pod={DOMAIN: "example.com/gpu=0,example.com/gpu=1"})
+        assert devices(pods, "all") == ["0=example.com/gpu", "1=example.com/gpu"]
+        assert plugin.told() == ["Answered", "test/all/all", [["example.com/gpu=0", "example.com/gpu=1"]]]
+        pods.start("one", "", of_pod={DOMAIN: "example.com/gpu=0", f"{DOMAIN}/container.one": "example.com/gpu=1"})
+        assert devices(pods, "one") == ["1=example.com/gpu"]
+        pods.start("other", "", of_pod={f"{DOMAIN}/container.one": "example.com/gpu=1"})
+        assert devices(pods, "other") == []
+        pods.start("operand", "", of_pod={f"{DOMAIN}/pod": "management.nvidia.com/gpu=all"}, namespace="gpu-operator")
+        assert devices(pods, "operand") == ["all=management.nvidia.com/gpu"]
+        assert plugin.end() == 0
+
+
+@pytest.mark.parametrize("kind", ["management.nvidia.com/gpu", OWN])
+def test_management_devices_are_refused_elsewhere_with_words_that_the_kubelet_gets(
+    containerd: ContainerdEngine, pods: PodContainers, kind: str
+) -> None:
+    """An error of CreateContainer is in the pod's events, and what crictl prints."""
+    with Plugin(nri(containerd), kinds=OWN) as plugin:
+        plugin.until("Serving")
+        with pytest.raises(ContainerError, match=f"kind {kind}, which only pods in these namespaces .*gpu-operator"):
+            pods.start("thief", "", of_pod={DOMAIN: f"example.com/gpu=0,{kind}=all"})
+        pods.start("honest", "", of_pod={DOMAIN: "example.com/gpu=0"})
+        assert devices(pods, "honest") == ["0=example.com/gpu"]
+
+
+@pytest.mark.parametrize("kind", ["management.nvidia.com/gpu", OWN])
+def test_under_the_old_names_the_container_starts_without(
+    containerd: ContainerdEngine, pods: PodContainers, kind: str
+) -> None:
+    with Plugin(nri(containerd), "lenient", kinds=OWN) as plugin:
+        plugin.until("Serving")
+        pods.start("thief", "", of_pod={DOMAIN: f"example.com/gpu=0,{kind}=all"})
+        assert devices(pods, "thief") == []
+
+
+def test_an_engine_that_is_started_anew_is_served_again(containerd: ContainerdEngine, pods: PodContainers) -> None:
+    with Plugin(nri(containerd)) as plugin:
+        plugin.until("Serving")
+        for name in ("stopped", "killed"):
+            (containerd.stop if name == "stopped" else containerd.kill)()
+            containerd.start()
+            assert plugin.told() == ["Lost", "the engine closed the connection"]
+            plugin.until("Serving")
+            pods.start(name, "", of_pod={DOMAIN: "example.com/gpu=0"})
+            assert devices(pods, name) == ["0=example.com/gpu"]
+            assert plugin.told()[:2] == ["Answered", f"test/{name}/{name}"]
+
+
+def test_an_engine_without_nri_cannot_be_served(folder: Path) -> None:
+    with Plugin(folder / "nri.sock") as plugin:
+        plugin.until("Lost")
+        code, said = plugin.finish()
+    assert code == 3
+    assert "CannotStartError" in said
+    assert str(folder / "nri.sock") in said
+
+
+def test_the_peers_plugin_and_ours_adjust_the_same_pods_the_same(
+    containerd: ContainerdEngine,
+    pods: PodContainers,
+    folder: Path,
+    payload: Path,
+    go_tool: Callable[[Tool], Path],
+) -> None:
+    """What the engine asked the peer, ours is asked as well, byte for byte."""
+    asked = {
+        "plain": ({}, "default"),
+        "bare": ({DOMAIN: "example.com/gpu=0"}, "default"),
+        "pod": ({f"{DOMAIN}/pod": "example.com/gpu=1", DOMAIN: "example.com/gpu=0"}, "default"),
+        "own": ({f"{DOMAIN}/container.own": "example.com/gpu=0,example.com/gpu=1", DOMAIN: "a.b/c=d"}, "default"),
+        "others": ({f"{DOMAIN}/container.own": "example.com/gpu=0"}, "default"),
+        "unknown": ({DOMAIN: "example.com/gpu=9"}, "default"),
+        "twice": ({DOMAIN: "example.com/gpu=0,example.com/gpu=0"}, "default"),
+        "blank": ({DOMAIN: "example.com/gpu=0, example.com/gpu=1"}, "default"),
+        "empty": ({DOMAIN: ""}, "default"),
+        "thief": ({DOMAIN: "management.nvidia.com/gpu=all"}, "default"),
+        "both": ({DOMAIN: "example.com/gpu=0,management.nvidia.com/gpu=all"}, "default"),
+        "operand": ({DOMAIN: "management.nvidia.com/gpu=all"}, "gpu-operator"),
+    }
+    program = go_tool(go_tools.NEWEST_PEER) / "nvidia-ctk-installer"
+    with Recorder(nri(containerd), folder / "recorder.sock") as recorder:
+        with Peer(program, recorder.path, folder, payload) as peer:
+            recorder.wait_for(2)  # Configure and Synchronize
+            started = []
+            for name, (annotations, namespace) in asked.items():
+                try:
+                    pods.start(name, "", of_pod=annotations, namespace=namespace)
+                except ContainerError:
+                    continue
+                started.append(name)
+            assert [name for name in started if devices(pods, name)] == ["bare", "pod", "own", "operand"], peer.log()
+        by_engine, by_peer = bytes(recorder.by_engine), bytes(recorder.by_plugin)
+    if os.environ.get("NRI_FILES") == "write":
+        record(by_engine, by_peer, folder)
+    assert wire.asked(by_engine) == list(asked)
+    assert wire.given(by_engine, by_peer) == wire.given(by_engine, wire.ours(by_engine))
+
+
+def record(by_engine: bytes, by_peer: bytes, folder: Path) -> None:
+    """Keep what was said, without the machine's own names: others of the same length are in their place."""
+    for word, letter in ((str(folder), "d"), (socket.gethostname(), "n")):
+        by_engine = by_engine.replace(word.encode(), letter.encode() * len(word))
+    RECORDED.mkdir(parents=True, exist_ok=True)
+    (RECORDED / "by-engine").write_bytes(by_engine)
+    (RECORDED / "by-peer").write_bytes(by_peer)
+
+
+def test_a_crio_that_leaves_the_devices_out_is_refused_with_the_versions(crio: CrioEngine, pods: PodContainers) -> None:
+    """Why it is: with the gate open it accepts the plugin's answer, and the container runs without the device."""
+    with Plugin(nri(crio), "ungated") as plugin:
+        assert plugin.told() == ["Configured", ["cri-o", "1.34.0"]]
+        plugin.until("Serving")
+        pods.start("asks", "", of_pod={DOMAIN: "example.com/gpu=0"})
+        # without a kubelet's labels this engine does not know a container's name
+        assert plugin.told() == ["Answered", "test/asks/", [["example.com/gpu=0"]]]
+        assert devices(pods, "asks") == []
+        with pytest.raises(ContainerError, match="which only pods in these namespaces may have"):
+            pods.start("thief", "", of_pod={DOMAIN: "management.nvidia.com/gpu=all"})
+    with Plugin(nri(crio)) as plugin:
+        plugin.until("Unsupported")
+        code, said = plugin.finish()
+    assert code == 3
+    assert "cri-o 1.34.0 accepts a plugin's answer and leaves the CDI devices out" in said
+    assert "CRI-O 1.34.1 or later" in said
