@@ -1,6 +1,6 @@
-"""The NRI plugin on live engines: containerd 2.4, which gives a container what a plugin names, and CRI-O 1.34.0.
+"""The NRI plugin on live engines: containerd 2.x gives a container what a plugin names.
 
-That CRI-O, as Go's module proxy has it, takes the plugin and leaves the devices out.
+containerd 1.7.24, and CRI-O 1.34.0 as Go's module proxy has it, take the plugin and leave the devices out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 from tests.e2e.nri_plugins import Peer, Plugin, Recorder
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
+from tests.support.built.releases import Release, Suite
 from tests.support.engines.containers import ContainerError, PodContainers
 from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import ContainerdEngine
@@ -88,8 +89,17 @@ def specify(folder: Path) -> None:
 
 
 @pytest.fixture
-def containerd(folder: Path, go_tool: Callable[[Tool], Path]) -> Iterator[ContainerdEngine]:
-    with ContainerdEngine(folder / "engine", programs_in=go_tool(go_tools.CONTAINERD)) as engine:
+def containerd(
+    folder: Path,
+    go_tool: Callable[[Tool], Path],
+    release: Callable[[Suite], Release],
+    request: pytest.FixtureRequest,
+) -> Iterator[ContainerdEngine]:
+    """Yield the newest containerd, or one of Debian's, whose suite is the fixture's parameter."""
+    suite: Suite | None = getattr(request, "param", None)
+    of_debian = release(suite) if suite is not None else None
+    programs = go_tool(go_tools.CONTAINERD) if suite is None else None
+    with ContainerdEngine(folder / "engine", of_debian, programs) as engine:
         engine.folder.mkdir(mode=0o700)
         specify(engine.folder / "cdi")
         engine.config.write_text(_CONFIG.replace("@FOLDER@", str(engine.folder)))
@@ -128,6 +138,7 @@ def devices(pods: PodContainers, name: str) -> list[str]:
     return sorted(kinds)
 
 
+@pytest.mark.parametrize("containerd", [None, Suite.SID], indirect=True)
 def test_a_container_has_the_devices_that_its_pod_asks_for_and_another_has_none(
     containerd: ContainerdEngine, pods: PodContainers
 ) -> None:
@@ -148,6 +159,7 @@ def test_a_container_has_the_devices_that_its_pod_asks_for_and_another_has_none(
         assert plugin.end() == 0
 
 
+@pytest.mark.parametrize("containerd", [None, Suite.SID], indirect=True)
 @pytest.mark.parametrize("kind", ["management.nvidia.com/gpu", OWN])
 def test_management_devices_are_refused_elsewhere_with_words_that_the_kubelet_gets(
     containerd: ContainerdEngine, pods: PodContainers, kind: str
@@ -241,6 +253,24 @@ def record(by_engine: bytes, by_peer: bytes, folder: Path) -> None:
     RECORDED.mkdir(parents=True, exist_ok=True)
     (RECORDED / "by-engine").write_bytes(by_engine)
     (RECORDED / "by-peer").write_bytes(by_peer)
+
+
+@pytest.mark.parametrize("containerd", [Suite.TRIXIE], indirect=True)
+def test_a_containerd_that_leaves_the_devices_out_is_refused_with_the_versions(
+    containerd: ContainerdEngine, pods: PodContainers
+) -> None:
+    """Why it is: with the gate open it accepts the plugin's answer, and the container runs without the device."""
+    with Plugin(nri(containerd), "ungated") as plugin:
+        plugin.until("Serving")
+        pods.start("asks", "", of_pod={DOMAIN: "example.com/gpu=0"})
+        assert plugin.told()[0] == "Answered"
+        assert devices(pods, "asks") == []
+    with Plugin(nri(containerd)) as plugin:
+        plugin.until("Unsupported")
+        code, said = plugin.finish()
+    assert code == 3
+    assert "containerd 1.7.24" in said
+    assert "1.7.30 or 2.1.0" in said
 
 
 def test_a_crio_that_leaves_the_devices_out_is_refused_with_the_versions(crio: CrioEngine, pods: PodContainers) -> None:
