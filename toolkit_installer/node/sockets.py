@@ -7,13 +7,16 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node import signals, trust
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.owners import ourselves
-from toolkit_installer.node.processes import Process, inspect_process
 from toolkit_installer.node.trust import Standing
+
+if TYPE_CHECKING:
+    from toolkit_installer.node.processes import Process
 
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred of unix(7): pid, uid, gid."""
@@ -71,6 +74,8 @@ def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
 
     Raises StrangerError if a stranger answers.
     """
+    from toolkit_installer.node.processes import inspect_process  # noqa: PLC0415  # who only connects has half as much
+
     found = peer(root, path, greeting)
     if found is None:
         return None

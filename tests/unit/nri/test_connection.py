@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,6 @@ import pytest
 
 from tests.unit.nri import engine
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.node import sockets
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.nri.backoff import STEADY
 from toolkit_installer.nri.connection import REGISTRATION_SECONDS, Lost, Plugin
@@ -203,6 +204,7 @@ def test_what_could_not_be_sent_at_once_is_sent_later(nri: Engine, plugin: Plugi
     assert not plugin.writing
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who can give a file away")
 def test_a_socket_that_is_somebody_elses_is_not_believed(nri: Engine, plugin: Plugin) -> None:
     nri.start()
     os.chown(nri.path, OTHER, OTHER)
@@ -212,16 +214,21 @@ def test_a_socket_that_is_somebody_elses_is_not_believed(nri: Engine, plugin: Pl
     assert "--nri-socket" in event.reason
 
 
-def test_somebody_else_who_listens_is_not_believed(
-    nri: Engine, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who made the socket is what the kernel says; that it is asked, and its answer heard, is what is tested."""
-    nri.start()
-    monkeypatch.setattr(sockets, "_listener", lambda _connection: (0, OTHER))
-    (event,) = plugin.due()
-    assert isinstance(event, Lost)
-    assert f"user {OTHER}" in event.reason
-    assert nri.accept().recv(1) == b""
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who can become somebody else")
+def test_somebody_else_who_listens_is_not_believed(nri: Engine, plugin: Plugin) -> None:
+    """The socket is root's; who called listen(2) is what the kernel tells."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(nri.path))
+        script = f"import os, socket; os.setuid({OTHER}); socket.socket(fileno={listener.fileno()}).listen()"
+        command = [sys.executable, "-I", "-S", "-c", script]
+        subprocess.run(command, pass_fds=[listener.fileno()], check=True, timeout=SECONDS)
+        (event,) = plugin.due()
+        assert isinstance(event, Lost)
+        assert f"user {OTHER}" in event.reason
+        assert "--nri-socket" in event.reason
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1) == b""
 
 
 def test_a_plain_file_in_its_place_is_no_engine(nri: Engine, plugin: Plugin) -> None:
