@@ -183,6 +183,17 @@ def test_under_the_old_names_the_container_starts_without(
         assert devices(pods, "thief") == []
 
 
+def test_of_a_hundred_containers_created_at_once_none_is_missed(
+    containerd: ContainerdEngine, pods: PodContainers
+) -> None:
+    with Plugin(nri(containerd)) as plugin:
+        plugin.until("Serving")
+        containers = pods.create_many("crowd", 100, {DOMAIN: "example.com/gpu=0"}, at_once=8)
+        for container in containers:
+            assert "HAS_0=example.com/gpu" in pods.specification(container)["process"]["env"]
+        assert [plugin.told()[0] for _ in containers] == ["Answered"] * 100
+
+
 def test_an_engine_that_is_started_anew_is_served_again(containerd: ContainerdEngine, pods: PodContainers) -> None:
     with Plugin(nri(containerd)) as plugin:
         plugin.until("Serving")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
+import concurrent.futures
+import json
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import docker
 
@@ -19,6 +21,8 @@ from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine
 _NOTHING: Mapping[str, str] = {}
 
 _STOP_SECONDS = 30
+_NAMESPACES = {1: 2, 2: 1}
+"""NamespaceOption: the node's network, PIDs of its own."""
 _EXECS = 3
 """How often a container is asked that says nothing."""
 NAMESPACE = "test"
@@ -168,6 +172,7 @@ class PodContainers(Containers):
         self._folder = engine.folder / "pods"
         self._folder.mkdir()
         self._pods: dict[str, tuple[str, str]] = {}
+        self._socket = engine.socket
         self._cri = CriClient(engine.socket, ContainerError)
         self._call = self._cri.call
         if isinstance(engine, CrioEngine):
@@ -191,18 +196,9 @@ class PodContainers(Containers):
         namespace: str = NAMESPACE,
     ) -> str:
         """Start a pod with one container; return the container's id. `of_pod` are the pod's own annotations."""
-        host = {1: 2, 2: 1}  # NamespaceOption: the node's network, PIDs of its own
-        variables, notes, pods_notes = (
-            [{1: key, 2: value} for key, value in each.items()] for each in (environment, annotations, of_pod)
-        )
-        pod = {
-            1: {1: name, 2: f"uid-{name}", 3: namespace},
-            3: str(self._folder),
-            7: pods_notes,
-            8: {1: self._cgroup, 2: {1: host}},
-        }
-        sandbox = self._call("RunPodSandbox", {1: pod, 2: handler})["1"]
+        pod, sandbox = self._pod(name, handler, namespace, of_pod)
         self._pods[name] = sandbox, ""  # its container may be refused
+        variables, notes = ([{1: key, 2: value} for key, value in each.items()] for each in (environment, annotations))
         config = {
             1: {1: name},
             2: {1: images.IMAGE, 18: images.IMAGE},
@@ -210,12 +206,56 @@ class PodContainers(Containers):
             6: variables,
             10: notes,
             11: f"{name}.log",
-            15: {2: {3: host}},
+            15: {2: {3: _NAMESPACES}},
         }
         container = self._call("CreateContainer", {1: sandbox, 2: config, 3: pod})["1"]
         self._pods[name] = sandbox, container
         self._call("StartContainer", {1: container})
         return container
+
+    def _pod(
+        self, name: str, handler: str, namespace: str, annotations: Mapping[str, str]
+    ) -> tuple[dict[int, Any], str]:
+        """Start a pod; return its configuration and its id."""
+        config = {
+            1: {1: name, 2: f"uid-{name}", 3: namespace},
+            3: str(self._folder),
+            7: [{1: key, 2: value} for key, value in annotations.items()],
+            8: {1: self._cgroup, 2: {1: _NAMESPACES}},
+        }
+        return config, self._call("RunPodSandbox", {1: config, 2: handler})["1"]
+
+    def create_many(self, name: str, count: int, of_pod: Mapping[str, str], *, at_once: int) -> list[str]:
+        """Create containers in one pod, none of them started, and so many calls at a time; return their ids."""
+        pod, sandbox = self._pod(name, "", NAMESPACE, of_pod)
+        self._pods[name] = sandbox, ""
+        clients = [CriClient(self._socket, ContainerError) for _ in range(at_once)]
+
+        def create(number: int) -> str:
+            client = clients.pop()
+            try:
+                config = {
+                    1: {1: f"{name}-{number}"},
+                    2: {1: images.IMAGE, 18: images.IMAGE},
+                    3: images.COMMAND,
+                    15: {2: {3: _NAMESPACES}},
+                }
+                return client.call("CreateContainer", {1: sandbox, 2: config, 3: pod})["1"]
+            finally:
+                clients.append(client)
+
+        try:
+            with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+                return list(pool.map(create, range(count)))
+        finally:
+            for client in clients:
+                client.close()
+
+    def specification(self, container: str) -> dict[str, Any]:
+        """Return a container's OCI specification, as containerd shows it."""
+        told = self._call("ContainerStatus", {1: container, 2: 1}, 2)
+        specification: dict[str, Any] = json.loads(told["2"])["runtimeSpec"]
+        return specification
 
     def pod(self, name: str) -> str:
         """Return the id of the container's pod."""
