@@ -111,6 +111,10 @@ man: .venv/installed ## docs/toolkit-installer.8 anew: the manual page, from the
 layers: .venv/installed ## docs/layers.svg anew: the layers of the package, from the import contract
 	@$(BIN)/python -m tests.support.layers
 
+.PHONY: stubs
+stubs: .venv/installed ## the classes of the messages of CRI and NRI anew, from our own protos
+	@$(BIN)/python -m tests.support.stubs
+
 .PHONY: bench
 bench: .venv/installed ## the measurements, beside NVIDIA's own installer; writes docs/performance.md. ARGS=--short counts alone
 	@$(BIN)/python -m tests.bench $(ARGS)

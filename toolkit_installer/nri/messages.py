@@ -1,6 +1,6 @@
 """What is said between the engine and the plugin, as values and as protobuf's bytes. Pure.
 
-nri_pb2.py is made of nri.proto, in this folder: python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. nri.proto
+nri_pb2.py is made of nri.proto: `make stubs` does that anew.
 """
 
 from __future__ import annotations
