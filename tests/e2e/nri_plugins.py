@@ -58,6 +58,10 @@ class Plugin:
             pass
         return told
 
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
     def finish(self) -> tuple[int, str]:
         """Return the exit code and what it says on stderr, once it has ended by itself."""
         _, errors = self._process.communicate(timeout=_SECONDS)

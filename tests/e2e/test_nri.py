@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,6 +206,22 @@ def test_an_engine_that_is_started_anew_is_served_again(containerd: ContainerdEn
             pods.start(name, "", of_pod={DOMAIN: "example.com/gpu=0"})
             assert devices(pods, name) == ["0=example.com/gpu"]
             assert plugin.told()[:2] == ["Answered", f"test/{name}/{name}"]
+
+
+def test_a_plugin_that_missed_an_answer_and_was_disconnected_is_there_again(
+    containerd: ContainerdEngine, pods: PodContainers
+) -> None:
+    """What is created meanwhile has no devices, and nobody is told: why nothing may delay an answer."""
+    with Plugin(nri(containerd)) as plugin:
+        plugin.until("Serving")
+        plugin.signal(signal.SIGSTOP)
+        pods.start("missed", "", of_pod={DOMAIN: "example.com/gpu=0"})
+        assert devices(pods, "missed") == []
+        plugin.signal(signal.SIGCONT)
+        plugin.until("Lost")
+        plugin.until("Serving")
+        pods.start("after", "", of_pod={DOMAIN: "example.com/gpu=0"})
+        assert devices(pods, "after") == ["0=example.com/gpu"]
 
 
 def test_an_engine_without_nri_cannot_be_served(folder: Path) -> None:
