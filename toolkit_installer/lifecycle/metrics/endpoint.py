@@ -101,8 +101,7 @@ class Endpoint:
                 self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, answering.TOLD)
                 for each in (listener, theirs):
                     each.set_inheritable(True)
-                program = interpreter.compiled(_PROGRAM)
-                command = interpreter.isolated(program, str(listener.fileno()), str(theirs.fileno()))
+                command = interpreter.isolated(_PROGRAM, str(listener.fileno()), str(theirs.fileno()))
                 silent = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
                 self._pid = os.posix_spawn(command[0], command, {}, file_actions=silent, setsigmask=idling.SIGNALS)
 

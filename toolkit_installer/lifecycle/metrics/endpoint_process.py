@@ -8,6 +8,5 @@ Both are descriptors, as answering.py says.
 import sys
 
 if __name__ == "__main__":
-    # this folder, which -I leaves away; the bytecode's is one further in
-    sys.path.insert(0, __file__.rpartition("/")[0].removesuffix("/__pycache__"))
+    sys.path.insert(0, __file__.rpartition("/")[0])  # this folder, which -I leaves away
     __import__("answering").main()
