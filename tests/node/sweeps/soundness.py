@@ -28,6 +28,7 @@ from tests.support.fake_node import (
     TOOLKIT,
     Entry,
 )
+from toolkit_installer.lifecycle import last_run
 
 FILES = {"docker": (DAEMON_JSON,), "containerd": (CONFIG_TOML, DROP_IN), "crio": (CRIO_SITE, CRIO_DROP_IN)}
 """Each engine's files; the first is the operator's."""
@@ -214,8 +215,12 @@ def becoming(path: str) -> str:
 def _dangling(tree: Tree, original: Tree) -> Iterator[str]:
     """Yield which file, of whatever engine, names an executable of the toolkit's that is gone, and did not before."""
     for path, entry in tree.items():
-        if _in_toolkit(path) or f"{path}/".startswith(f"{STORE}/"):
-            continue
+        if (
+            _in_toolkit(path)
+            or f"{path}/".startswith(f"{STORE}/")
+            or posixpath.basename(becoming(path)) == last_run.FILE
+        ):
+            continue  # the last tells people what a run has said, and no engine reads it
         for name in sorted(mentioned(entry) - mentioned(original.get(path))):
             if name not in tree or tree[name].mode & 0o555 != 0o555:
                 yield f"{path} names {name}, which is missing, or not to be executed"
