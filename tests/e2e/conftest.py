@@ -41,6 +41,17 @@ if TYPE_CHECKING:
 DATA = Path(__file__).parent / "data"
 
 
+_LONGEST = ("told", "drivers", "outages", "starting", "chart")
+"""What the names of those files of tests on a cluster end in whose tests take longest, the longest first."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the longest tests on a cluster begin first: a worker that is free takes the next, and none is left alone."""
+    places = {f"test_cluster_{name}": number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)) if item.get_closest_marker("cluster") else -1)
+
+
 def skips_are_failures() -> bool:
     """Tell whether this run must not leave anything out."""
     return os.environ.get("CI") == "true" or os.environ.get("E2E_NO_SKIP") == "1"

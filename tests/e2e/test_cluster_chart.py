@@ -17,7 +17,7 @@ from tests.support.built.go_tools import Tool
 from tests.support.chart import CHART
 from tests.support.engines.daemons import PATH
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
+pytestmark = pytest.mark.cluster
 AT_ONCE = ("--set", "updateStrategy.rollingUpdate.maxUnavailable=100%", "--set", "minReadySeconds=0")
 _SECONDS = 360
 """More than the five minutes that Helm itself waits."""

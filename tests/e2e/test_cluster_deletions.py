@@ -10,7 +10,7 @@ from tests.e2e.cluster import account_tokens
 from tests.e2e.cluster.rollout import BYSTANDER, DAEMON_SET, LABEL, NAME, NAMESPACE, TAINT, RealCluster
 from tests.support import manifests
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("deleted")]
+pytestmark = pytest.mark.cluster
 
 
 def test_a_node_that_is_not_wanted_any_more_is_given_back_the_others_are_left_alone_and_the_daemonset_takes_them_along(

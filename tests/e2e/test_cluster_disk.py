@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.cluster.rollout import DAEMON_SET, RealCluster, wait_until
 from tests.e2e.hosts.machine import HANDLERS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
+pytestmark = pytest.mark.cluster
 
 
 def test_a_full_disk_amid_a_rollout_stops_it_there_and_every_node_serves_as_before(cluster: RealCluster) -> None:

@@ -13,7 +13,7 @@ from tests.e2e.cluster.rollout import NAME, RealCluster, wait_until
 from tests.e2e.hosts.machine import INSTALL_DIR
 from tests.support import driver_roots
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("deleted")]
+pytestmark = pytest.mark.cluster
 SERVED = "the engines serve the handlers"
 GONE = "No driver is usable now: the installed root stays"
 UNANSWERED = "does not say whether the DaemonSet wants this node"

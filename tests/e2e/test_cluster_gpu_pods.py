@@ -11,7 +11,7 @@ from tests.e2e.cluster.standings import changes
 from tests.e2e.hosts.gpu_nodes import THE_GPU
 from tests.e2e.hosts.machine import INSTALL_DIR
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
+pytestmark = pytest.mark.cluster
 
 
 def names(cluster: RealCluster, wanted: Callable[[str], bool]) -> list[str]:

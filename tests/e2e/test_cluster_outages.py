@@ -8,7 +8,7 @@ from tests.e2e.cluster import outages
 from tests.e2e.cluster.rollout import DAEMON_SET, RealCluster
 from tests.e2e.hosts.machine import HANDLERS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("starting")]
+pytestmark = pytest.mark.cluster
 
 
 def test_a_node_whose_pod_cannot_ask_amid_a_deletion_stays_configured_and_uninstall_gives_it_back(

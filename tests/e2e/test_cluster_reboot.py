@@ -8,7 +8,7 @@ from tests.e2e.cluster.rollout import BYSTANDER, NAME, RealCluster, wait_until
 from tests.e2e.hosts.gpu_nodes import THE_GPU
 from tests.e2e.hosts.machine import HANDLERS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("configured")]
+pytestmark = pytest.mark.cluster
 
 
 def test_a_node_that_was_rebooted_is_found_configured_and_given_back(cluster: RealCluster) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.cluster.rollout import DAEMON_SET, SECOND_IMAGE, RealCluster
 from tests.e2e.hosts.gpu_nodes import NOTHING, THE_GPU
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("installed")]
+pytestmark = pytest.mark.cluster
 
 
 def test_one_daemonset_configures_every_node_its_rollout_goes_from_node_to_node_and_its_deletion_is_byte_exact(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.cluster.rollout import RealCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("starting")]
+pytestmark = pytest.mark.cluster
 ROUNDS = int(os.environ.get("E2E_ROUNDS", "3"))
 """How often it is tried; E2E_ROUNDS=100 is for whoever changes what is asked of the API server."""
 _SEED = int(os.environ.get("E2E_SEED", "1"))

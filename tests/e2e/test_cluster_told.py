@@ -21,7 +21,7 @@ from tests.support.prometheus import Prometheus
 from toolkit_installer import __version__
 from toolkit_installer.kubernetes.taints import READY_IN
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("starting")]
+pytestmark = pytest.mark.cluster
 OVERLAY = "overlays/startup-taint"
 _PATCH = """
 import ssl, sys, urllib.error, urllib.request
