@@ -241,7 +241,7 @@ class ControlPlane:
             text=True,
             check=False,
             timeout=within,
-            env={"PATH": PATH, "HOME": str(self.folder)},
+            env={"PATH": PATH, "HOME": str(self.folder), **SPARING},
         )
         if check and done.returncode:
             words = " ".join(map(str, arguments))

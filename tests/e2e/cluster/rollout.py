@@ -205,6 +205,8 @@ class RealCluster:
         daemon_set = self._daemon_set()
         if daemon_set["status"].get("observedGeneration") != daemon_set["metadata"]["generation"]:
             return False
+        if daemon_set["status"]["numberReady"] < len(nodes):  # to list all pods each time costs more
+            return False
         generation = daemon_set["metadata"]["annotations"]["deprecated.daemonset.template.generation"]
         pods = self.pods()
         return all(
