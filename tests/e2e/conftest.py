@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 from tests.e2e import sites
 from tests.e2e.cluster import control_plane, kinds, record, tidying
 from tests.e2e.cluster.control_plane import ControlPlane
+from tests.e2e.cluster.kept_images import KeptImages
 from tests.e2e.cluster.nodes import Node
 from tests.e2e.cluster.objects import workload
 from tests.e2e.cluster.rollout import BYSTANDER, SECOND, RealCluster
@@ -279,19 +281,26 @@ def join(
 
     def started(stack: contextlib.ExitStack, plane: ControlPlane, wanted: Iterable[Kind]) -> RealCluster:
         ours = [built_image.reference, f"{installer_image.NAME}:{SECOND}"]
-        images.renamed(built_image.archive, plane.images / "ours.tar", *ours)
-        (plane.images / "theirs.tar").write_bytes(images.archive())
+        theirs = images.archive()
+        kept = KeptImages(" ".join([built_image.archive.name, *ours, hashlib.sha256(theirs).hexdigest()]))
 
         made = []
         for number, kind in enumerate(wanted, start=1):
             suite = release(kind.suite) if kind.suite is not None else None
             engine = go_tool(kind.tool) if kind.tool is not None else None
-            node = Node(number, kind, plane, kubernetes, plane.folder.parent, release=suite, engine=engine)
+            node = Node(number, kind, plane, kubernetes, release=suite, engine=engine, kept=kept)
             made.append(stack.enter_context(node))
+        if not all(node.has_images for node in made):
+            images.renamed(built_image.archive, plane.images / "ours.tar", *ours)
+            (plane.images / "theirs.tar").write_bytes(theirs)
 
         def bring(node: Node) -> None:
-            node.load(plane.images / "theirs.tar", images.PAUSE, images.IMAGE)
-            node.load(plane.images / "ours.tar", *ours)
+            if not node.has_images:
+                node.load(plane.images / "theirs.tar", images.PAUSE, images.IMAGE)
+                node.load(plane.images / "ours.tar", *ours)
+                if not kept.have(node.kind, node.host):
+                    with node.at_rest():
+                        kept.keep(node.kind, node.host)
             node.install_driver()
 
         with ThreadPoolExecutor(len(made)) as pool:

@@ -18,6 +18,8 @@ from tests.support.engines.cri_client import CriStatuses
 CNI = Path("/usr/lib/cni")
 """The plugins of Debian's package containernetworking-plugins."""
 CNI_CONFIGURATION = "/etc/cni/net.d"
+_STORAGE = {"containerd": "/var/lib/containerd", "crio": "/var/lib/containers", "docker": "/var/lib/docker"}
+_DAEMONS = {"containerd": "containerd", "crio": "/usr/local/bin/crio", "docker": "dockerd"}
 _ARCHIVE = "/run/image.tar"
 """Where CRI-O pulls images from, whatever their names."""
 _LOAD_SECONDS = 300
@@ -84,6 +86,20 @@ class Kind:
     """Whether it is restarted to take its configuration over, and not only signalled."""
     below: str | None = None
     """The unit of what stands between it and the kubelet."""
+
+    @property
+    def storage(self) -> str:
+        """Where it keeps its images."""
+        return _STORAGE[self.unit]
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """What has to be started for it, in this order."""
+        return (self.unit, self.below) if self.below else (self.unit,)
+
+    def version(self, host: Host) -> str:
+        """Return what its daemon says of its version, without being started."""
+        return host.run(_DAEMONS[self.unit], "--version").stdout
 
     def bring(self, host: Host, programs: Path | None) -> None:
         """Bring what no package has to a machine; `programs` is what Go built."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from tests.e2e.cluster import control_plane
 from tests.e2e.cluster.control_plane import BRIDGE, ControlPlane
 from tests.e2e.cluster.files import Files, State
+from tests.e2e.cluster.kept_images import KeptImages
 from tests.e2e.cluster.kinds import CNI_CONFIGURATION
 from tests.e2e.cluster.pod_logs import PodLogs
 from tests.e2e.hosts import gpu_host
@@ -52,7 +53,8 @@ _CHANGING = (
 class Node:
     """Node `number` of a cluster, with an engine of this kind, of `release` where one is given.
 
-    `programs` has the kubelet, `engine` what Go built for the engine. The control plane's images are there as well.
+    `programs` has the kubelet, `engine` what Go built for the engine. The control plane's images are there as well, and
+    `kept` may have what an engine of its kind makes of them.
     """
 
     def __init__(
@@ -61,13 +63,14 @@ class Node:
         kind: Kind,
         plane: ControlPlane,
         programs: Path,
-        folder: Path,
         *,
         release: Release | None = None,
         engine: Path | None = None,
+        kept: KeptImages | None = None,
     ) -> None:
         self.number, self.kind, self.name = number, kind, f"node{number}"
-        self._plane, self._programs, self._engine, self._folder = plane, programs, engine, folder / self.name
+        self._plane, self._programs, self._engine = plane, programs, engine
+        self._folder = plane.folder.parent / self.name
         self.hardware = Hardware(self._folder / "disk")
         shown = [programs, plane.images]
         self.host = Host(self.hardware.disk, release=release, shown=shown, hardware=self.hardware)
@@ -75,6 +78,9 @@ class Node:
         self._files = Files()
         self._statuses = CriStatuses(_ANSWER_SECONDS)
         self._driver = False
+        self._kept = kept
+        self.has_images = False
+        """Whether its engine has had the images from its first start on."""
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -82,6 +88,7 @@ class Node:
             self._connect()
             stack.enter_context(self.host)
             self._furnish()
+            self.has_images = self._kept is not None and self._kept.give(self.kind, self.host)
             self._boot()
             stack.enter_context(self.logs)
             stack.pop_all()
@@ -166,9 +173,11 @@ KillMode=process
             self.host.path(file).write_text(f"{value}\n")
             run("mount", "--bind", file, f"/proc/sys/{setting}")
         self.kind.prepare_boot(self.host)
-        run("systemctl", "start", self.kind.unit)
-        for unit in (*([self.kind.below] if self.kind.below else ()), "kubelet"):
-            run("systemctl", "start", unit)
+        self._start()
+
+    def _start(self) -> None:
+        for unit in (*self.kind.units, "kubelet"):
+            self.host.run("systemctl", "start", unit)
 
     def begin_to_shut_down(self) -> None:
         """Have its systemd stop units, one of which takes long, and tell the installer to stop, as it tells all."""
@@ -200,6 +209,15 @@ KillMode=process
         self._driver = False
         if gpu:
             gpu_host.plug_in(self.host)
+
+    @contextlib.contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Have its engine, and all that asks it, stopped until the block ends."""
+        socket = f"{self.kind.unit}.socket"  # docker's would start it again
+        sockets = (socket,) if self.host.run("systemctl", "is-active", socket, check=False).returncode == 0 else ()
+        self.host.run("systemctl", "stop", "kubelet", *reversed(self.kind.units), *sockets)
+        yield
+        self._start()
 
     def load(self, archive: Path, *names: str) -> None:
         """Bring an image, with these names, to its engine, from a file in a folder that it is shown."""
