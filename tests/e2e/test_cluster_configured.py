@@ -19,6 +19,9 @@ from tests.support import manifests
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("configured")]
 
 
+WANTED = "The DaemonSet wants this node"
+
+
 class Installation:
     """The installation that the tests share, made anew where one of them did not leave it as it was."""
 
@@ -31,6 +34,9 @@ class Installation:
         self.cluster.note()
         self.cluster.apply()
         self.cluster.wait_until_ready()
+        # A busy API server may answer too late, and is asked again. A run that was never told takes back what it did.
+        told = self.cluster.said
+        wait_until(lambda: all(WANTED in told(name) for name in self.cluster.nodes), "every pod was told so")
         self.cluster.assert_configured(reloads=1)
         self._files = {name: node.differences() for name, node in self.cluster.nodes.items()}
 
