@@ -313,7 +313,7 @@ def test_whatever_fails_while_it_is_kept_the_run_ends_as_it_would(known: FakeNod
         assert f"file={DAEMON_JSON}" in done.output
     full = run(known, tmp_path, "run", "--no-daemon", plan=Plan(at=keeping(whole.calls)[0], fault=Fault.FULL))
     assert full.code == ExitCode.BAD_CONFIGURATION
-    assert "`status` will not know how this ended" in full.output
+    assert "How this ended cannot be kept" in full.output
 
 
 def test_a_record_that_cannot_be_removed_is_said_and_stops_nothing(known: FakeNode, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import os
+import posix
 import socket
 import subprocess
 import sys
@@ -358,7 +359,7 @@ def test_the_next_command_is_taken_where_the_first_cannot_be(tmp_path: Path, mon
     script = tmp_path / "script"
     first, second = ["/bin/python3", "-I", str(script), "run"], ["/bin/python3", "-m", "toolkit_installer"]
     assert str(script) in idling.become([(str(script), first), (str(script), second)])
-    monkeypatch.setattr(os, "execv", execute)
+    monkeypatch.setattr(posix, "execv", execute)
     for expected in (second, first):
         with pytest.raises(Replaced) as caught:
             idling.become([(str(script), first), ("", second)])

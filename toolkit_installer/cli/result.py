@@ -56,7 +56,9 @@ def keep(
     except Exception as failure:  # noqa: BLE001  # whatever it is, the error that it is about has to be told
         if not (isinstance(failure, NodeError) and failure.number in _UNWRITABLE):
             log.get().warning(
-                "`status` will not know how this ended: it cannot be kept", key="result-not-kept", reason=str(failure)
+                "How this ended cannot be kept: `status` will not know of it",
+                key="result-not-kept",
+                reason=str(failure),
             )
 
 

@@ -53,6 +53,9 @@ CHOSEN_BEFORE = {
 Where the module on the right was not imported by then, nobody is asked or told, and nothing on the left is used.
 """
 
+_OF_THE_PLUGIN = "toolkit_installer.nri."
+"""What the engine asks of a plugin changes nothing of the node."""
+
 _JSON = "toolkit_installer.documents.json_"
 """What the files of the engines in APART are written with, and no other's."""
 
@@ -98,6 +101,7 @@ def _is_left_out(module: str, others: Collection[EngineName]) -> bool:
     return (
         module in _OF_CHILDREN
         or module in OF_OTHER_COMMANDS
+        or f"{module}.".startswith(_OF_THE_PLUGIN)
         or any(f"{module}.".startswith(f"toolkit_installer.engines.{name}.") for name in others)
         or (module.startswith(_JSON) and len(others) == len(APART))
         or any(f"{module}.".startswith(part) and key not in sys.modules for part, key in CHOSEN_BEFORE.items())
