@@ -42,8 +42,11 @@ def last(node: FakeNode, *more: str) -> Any:
 
 
 @pytest.fixture
-def known(node: FakeNode) -> FakeNode:
-    """A node whose run folder is there, as one of a driver container or of an earlier run is."""
+def known(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
+    """A node whose run folder is there, and every command on it is told of a ready file in that folder."""
+    given = node.arguments
+    ready = ("--ready-file", str(node.place(f"{RUN_FOLDER}/ready")))
+    monkeypatch.setattr(node, "arguments", lambda *words, **more: [*given(*words, **more), *ready])
     node.place(RUN_FOLDER).mkdir(parents=True)
     node.write(DAEMON_JSON, BAD)
     return node
@@ -73,8 +76,11 @@ def test_a_run_that_was_refused_is_told_of_with_its_code_its_place_and_its_remed
     assert {path: entry for path, entry in after.items() if path != RECORD} == before
 
 
-def test_a_run_that_was_refused_leaves_nothing_on_a_node_that_has_no_run_folder(node: FakeNode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [False, True], ids=["", "that has the run folder"])
+def test_a_run_that_was_refused_leaves_nothing_on_the_node(node: FakeNode, tmp_path: Path, *, folder: bool) -> None:
     node.write(DAEMON_JSON, BAD)
+    if folder:
+        node.place(RUN_FOLDER).mkdir(parents=True)
     before = node.snapshot()
     assert "/run" in before
     refused(node)
@@ -118,18 +124,18 @@ def test_a_run_that_succeeds_and_waits_makes_it_go_at_once(known: FakeNode) -> N
 
 
 @pytest.mark.parametrize("mended", [False, True])
-def test_an_uninstall_leaves_no_trace_of_it(node: FakeNode, *, mended: bool) -> None:
-    before = node.snapshot()
-    node.place(RUN_FOLDER).mkdir(parents=True)
-    node.write(DAEMON_JSON, BAD)
-    refused(node)
-    node.write(HALF, b"half")  # of one that was killed while it wrote it
-    node.place(DAEMON_JSON).unlink()
+def test_an_uninstall_leaves_no_trace_of_it(known: FakeNode, *, mended: bool) -> None:
+    known.place(DAEMON_JSON).unlink()
+    before = known.snapshot()
+    known.write(DAEMON_JSON, BAD)
+    refused(known)
+    assert known.exists(RECORD)
+    known.write(HALF, b"half")  # of one that was killed while it wrote it
+    known.place(DAEMON_JSON).unlink()
     if mended:
-        assert node.do("run", "--no-daemon").process.returncode == 0
-    assert node.do("uninstall").process.returncode == 0
-    node.place(RUN_FOLDER).rmdir()
-    assert node.snapshot() == before
+        assert known.do("run", "--no-daemon").process.returncode == 0
+    assert known.do("uninstall").process.returncode == 0
+    assert known.snapshot() == before
 
 
 @pytest.mark.parametrize("old_name", [False, True], ids=["", "under an old name"])
@@ -138,7 +144,8 @@ def test_options_that_make_no_sense_are_told_of_and_make_no_good_node_bad(known:
     assert known.do("run", "--no-daemon").process.returncode == 0
     before = status(known)["verdict"]
     program = [str(SCRIPTS / ("nvidia-toolkit" if old_name else "toolkit-installer"))]
-    command = [*program, *([] if old_name else ["install"]), "--node-root", str(known.root), "--runtime"]
+    ready = ("--ready-file", str(known.place(f"{RUN_FOLDER}/ready")))
+    command = [*program, *([] if old_name else ["install"]), "--node-root", str(known.root), *ready, "--runtime"]
     done = subprocess.run([*command, f"password={SECRET}"], capture_output=True, text=True, check=False)
     assert done.returncode == ExitCode.USAGE
     seen = status(known)

@@ -84,9 +84,13 @@ class Applier:
                 self.store.save(receipt, seen.originals)
             copies = self._change(seen, receipt)
         except (InstallerError, Stopped) as error:
-            with signals.deferred():
-                self._put_back(seen, receipt, error)
-            raise
+            try:
+                with signals.deferred():
+                    self._put_back(seen, receipt, error)
+                raise
+            except InstallerError as told:
+                told.begun = True
+                raise
         # the engines have been seen to serve it: from here on the record is what stands
         settled = record.settled(seen, receipt, copies)
         self.store.save(settled, {})

@@ -34,7 +34,7 @@ from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import EngineSettings, ReloadMode
+from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
 _ASK_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
@@ -199,13 +199,20 @@ class EngineReverter:
         try:
             self.switcher.make(switch, interruptible=False)
         except NotServedError as error:
-            if error.answers:
-                raise EngineRejectedError(
-                    f"{work.name} has its old configuration back, but {error.reason}",
-                    hint="look for another file that names the handler; then run `toolkit-installer uninstall`",
-                ) from error
-            raise EngineDownError(
-                f"{work.name} DOES NOT COME BACK, although its old configuration is in place: {error.reason}",
-                hint="look at its log and restart it; then run `toolkit-installer uninstall`",
-            ) from error
+            failure = _failure(work.name, error)
+            failure.begun = True
+            raise failure from error
         log.get().info("Took the handlers back", key="handlers-removed", engine=work.name)
+
+
+def _failure(name: EngineName, error: NotServedError) -> EngineRejectedError | EngineDownError:
+    """Return what is said of an engine that has its old files, and does not serve without the handlers. Pure."""
+    if error.answers:
+        return EngineRejectedError(
+            f"{name} has its old configuration back, but {error.reason}",
+            hint="look for another file that names the handler; then run `toolkit-installer uninstall`",
+        )
+    return EngineDownError(
+        f"{name} DOES NOT COME BACK, although its old configuration is in place: {error.reason}",
+        hint="look at its log and restart it; then run `toolkit-installer uninstall`",
+    )
