@@ -7,6 +7,7 @@ import concurrent.futures
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +22,7 @@ from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine
 _NOTHING: Mapping[str, str] = {}
 
 _STOP_SECONDS = 30
+_HEARD_SECONDS, _POLL_SECONDS = 30.0, 0.05
 _NAMESPACES = {1: 2, 2: 1}
 """NamespaceOption: the node's network, PIDs of its own."""
 _EXECS = 3
@@ -185,6 +187,16 @@ class PodContainers(Containers):
             self._pull(engine, more or {})
         else:
             _import(engine, more or {})
+            self._wait_for_images()
+
+    def _wait_for_images(self) -> None:
+        """Wait until the CRI has heard of what was imported: containerd tells it after the import has ended."""
+        deadline = time.monotonic() + _HEARD_SECONDS
+        for name in (images.IMAGE, images.PAUSE):
+            while not self._call("ImageService/ImageStatus", {1: {1: name}}):
+                if time.monotonic() > deadline:
+                    raise ContainerError(f"the CRI does not know {name}, which was imported")
+                time.sleep(_POLL_SECONDS)
 
     def _pull(self, engine: CrioEngine, more: Mapping[str, Path]) -> None:
         """Let CRI-O pull the image, from where it is told to pull all images from."""
