@@ -94,7 +94,6 @@ RUNTIME_RESTART_MODE: restartMode
 STARTUP_TAINT: startupTaint.taint
 TOOLKIT_DEBUG: debug
 TOOLKIT_INSTALL_DIR: installDir
-TOOLKIT_METHOD: method
 WITHOUT_GPU: withoutGpu
 {{- end }}
 
