@@ -52,7 +52,8 @@ def keep(
     )
     try:
         node = Node.open(where.node_root, where.host_root)
-        last_run.keep(node, where.pid_file, where.ready_file, ended, refused=not error.begun)
+        refused = not error.begun or code is ExitCode.DRIVER_NOT_READY
+        last_run.keep(node, where.pid_file, where.ready_file, ended, refused=refused)
     except Exception as failure:  # noqa: BLE001  # whatever it is, the error that it is about has to be told
         if not (isinstance(failure, NodeError) and failure.number in _UNWRITABLE):
             log.get().warning(

@@ -20,7 +20,7 @@ from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import recover
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
-from toolkit_installer.settings import EngineName, Method, Settings
+from toolkit_installer.settings import EngineName, Settings
 from toolkit_installer.toolkit import payload, wrappers
 
 if TYPE_CHECKING:
@@ -58,11 +58,9 @@ class Converger:
     def _converge(self) -> None:
         """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
         seen = self._prepare()
-        _say_method(seen)
         _say(seen)
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
-            self._tidy(seen.receipt)
-            if not plan_of.superseded(seen.receipt.engines, seen.plan):
+            if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
                 log.get().info(
                     "Nothing to do: the node is as it should be", key="nothing-to-do", folder=seen.plan.toolkit.folder
                 )
@@ -76,20 +74,12 @@ class Converger:
 
         paths = [wanted.path for engine in seen.plan.engines for wanted in engine.desired.files]
         self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
-        for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan):
+        for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines):
             assert seen.receipt is not None  # noqa: S101  # it has the record
             self._reverter().refuse_stranding(seen.receipt, record)
         Applier(self._node, self._store, self._pid_file, self._attention, self._settings, self.gate).apply(seen)
         self._retire_others(seen)
         log.get().info("The node is configured", key="configured", folder=seen.plan.toolkit.folder)
-
-    def _tidy(self, receipt: Receipt) -> None:
-        """Remove what a run left that was killed when all but that was done. Raises InstallerError."""
-        if not self._store.needless(receipt):
-            return
-        self._store.prepare()  # which locks: nobody else is about to name them
-        if self._store.load() == receipt:
-            self._store.tidy(receipt)
 
     def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
         """Raise ConfigurationError for what is in the way; AlreadyRunningError if it is another instance's, at work."""
@@ -102,7 +92,7 @@ class Converger:
     def _retire_others(self, seen: Prepared) -> None:
         """Revert the engines that are no longer to have the handlers, once the new one serves them."""
         receipt = self._store.load()
-        for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan):
+        for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan.engines):
             assert receipt is not None  # noqa: S101  # it has the record
             receipt = self._reverter().retire(receipt, record)
 
@@ -136,20 +126,6 @@ class Converger:
         self.driver_away = seen.driver_away
         self.processes = {work.name: work.inspection.process for work in seen.plan.engines}
         return seen
-
-
-def _say_method(seen: Prepared) -> None:
-    """Log the method where it was chosen for the node, and why the others were passed over."""
-    if seen.target.settings.method is Method.AUTO:
-        choice = seen.plan.choice
-        over = "; ".join(f"{each.method}: {each.why}" for each in choice.passed_over) or None
-        log.get().info(
-            "Chose how containers get the GPU",
-            key="method-chosen",
-            method=choice.method,
-            why=choice.why,
-            not_taken=over,
-        )
 
 
 def _say(seen: Prepared) -> None:
