@@ -1,24 +1,24 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.support import wiping
-from tests.unit.started import wait_until_it_shows
+from tests.unit.started import Started
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import serving
 from toolkit_installer.lifecycle.still_needed import containers, holders
@@ -32,13 +32,9 @@ TOOLKIT = f"/usr/local/nvidia-{uuid.uuid4().hex}/toolkit"
 """No other test's: processes are looked for on the whole machine."""
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
 TASKS = "io.containerd.runtime.v2.task"
-# It waits for its standard input to be closed, whatever its arguments are.
-PROGRAM = "#!/bin/sh\nread -r _\n"
 
 
 _NOBODY = 65534
-
-Start = Callable[..., int]
 
 
 @pytest.fixture
@@ -48,24 +44,9 @@ def node(tmp_path: Path) -> Node:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a process that has the name and arguments given, and the folder as its working directory."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, *arguments: str, folder: Path = tmp_path) -> int:
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(PROGRAM)
-        program.chmod(0o755)
-        folder.mkdir(parents=True, exist_ok=True)
-        started.append(subprocess.Popen([program, *arguments], cwd=folder, stdin=subprocess.PIPE))
-        wait_until_it_shows(started[-1].pid, name)
-        return started[-1].pid
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+def start(tmp_path: Path) -> Iterator[Started]:
+    with contextlib.closing(Started(tmp_path)) as started:
+        yield started
 
 
 def bundle(tasks: Path, name: str, runtime: str = RUNTIME) -> Path:
@@ -77,7 +58,7 @@ def bundle(tasks: Path, name: str, runtime: str = RUNTIME) -> Path:
 
 
 def test_a_container_that_was_started_through_our_handler_holds_the_toolkit(
-    node: Node, start: Start, tmp_path: Path
+    node: Node, start: Started, tmp_path: Path
 ) -> None:
     # the runtime exists neither here nor there, so it cannot be told apart
     pid = start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee"))
@@ -87,7 +68,7 @@ def test_a_container_that_was_started_through_our_handler_holds_the_toolkit(
 
 @pytest.mark.parametrize("call", ["readlink", "stat"])
 def test_a_shim_whose_folder_the_kernel_does_not_show_may_hold_the_toolkit(
-    node: Node, start: Start, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+    node: Node, start: Started, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A security module may forbid it to root, too: what cannot be seen may run with it."""
     pid = start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee", "/usr/bin/runc"))
@@ -107,7 +88,7 @@ def test_a_shim_whose_folder_the_kernel_does_not_show_may_hold_the_toolkit(
     "error", [psutil.AccessDenied(), PermissionError(errno.EPERM, os.strerror(errno.EPERM))], ids=repr
 )
 def test_a_monitor_that_may_not_be_asked_may_hold_the_toolkit(
-    node: Node, start: Start, error: Exception, monkeypatch: pytest.MonkeyPatch
+    node: Node, start: Started, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = start("conmon", "-c", "c0ffee", "-r", "/usr/bin/runc")
     real = psutil.Process.create_time
@@ -127,7 +108,7 @@ POD = {"io.kubernetes.cri.sandbox-name": "train-0", "io.kubernetes.cri.sandbox-n
 POD_OF_CRIO = {"io.kubernetes.pod.name": "train-0", "io.kubernetes.pod.namespace": "research"}
 
 
-def test_who_holds_the_toolkit_is_told_by_pod_and_namespace(node: Node, start: Start, tmp_path: Path) -> None:
+def test_who_holds_the_toolkit_is_told_by_pod_and_namespace(node: Node, start: Started, tmp_path: Path) -> None:
     tasks = tmp_path / TASKS
     place = bundle(tasks, "pod")
     for name, folder in (("pod", place), ("worker", bundle(tasks, "worker"))):
@@ -139,7 +120,7 @@ def test_who_holds_the_toolkit_is_told_by_pod_and_namespace(node: Node, start: S
     assert "the container worker of pod research/train-0 (cuda) (its bundle is there)" in worker
 
 
-def test_the_pod_of_a_container_that_crio_watches_is_told(node: Node, start: Start, tmp_path: Path) -> None:
+def test_the_pod_of_a_container_that_crio_watches_is_told(node: Node, start: Started, tmp_path: Path) -> None:
     folder = tmp_path / "userdata"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"annotations": POD_OF_CRIO}))
@@ -160,19 +141,19 @@ def test_the_pod_of_a_container_without_shim_and_engine_is_told(node: Node) -> N
     ["runc", "/usr/bin/runc", f"{TOOLKIT}-of-another/nvidia-container-runtime", ""],
     ids=["runc", "path", "neighbour", "none"],
 )
-def test_an_ordinary_container_holds_nothing(node: Node, start: Start, tmp_path: Path, runtime: str) -> None:
+def test_an_ordinary_container_holds_nothing(node: Node, start: Started, tmp_path: Path, runtime: str) -> None:
     start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee", runtime))
     assert holders.holders(node, TOOLKIT) == []
 
 
 def test_a_container_of_another_node_with_the_same_paths_holds_nothing(
-    node: Node, start: Start, tmp_path: Path
+    node: Node, start: Started, tmp_path: Path
 ) -> None:
     start("containerd-shim-runc-v2", folder=bundle(tmp_path / TASKS, "c0ffee", sys.executable))
     assert holders.holders(node, str(Path(sys.executable).parent)) == []
 
 
-def test_each_container_of_a_pod_is_named_though_they_share_a_shim(node: Node, start: Start, tmp_path: Path) -> None:
+def test_each_container_of_a_pod_is_named_though_they_share_a_shim(node: Node, start: Started, tmp_path: Path) -> None:
     tasks = tmp_path / TASKS
     pid = start("containerd-shim-runc-v2", folder=bundle(tasks, "pod"))
     bundle(tasks, "worker")
@@ -182,7 +163,9 @@ def test_each_container_of_a_pod_is_named_though_they_share_a_shim(node: Node, s
     assert "the container worker (" in worker
 
 
-def test_a_shim_that_has_not_started_its_container_yet_holds_nothing(node: Node, start: Start, tmp_path: Path) -> None:
+def test_a_shim_that_has_not_started_its_container_yet_holds_nothing(
+    node: Node, start: Started, tmp_path: Path
+) -> None:
     start("containerd-shim-runc-v2", "-namespace", "k8s.io", "start", folder=tmp_path / TASKS / "k8s.io" / "soon")
     assert holders.holders(node, TOOLKIT) == []
 
@@ -213,14 +196,14 @@ OLD_SHIM = ("-namespace", "moby", "-workdir", "/var/lib/containerd/io.containerd
 
 @pytest.mark.parametrize("root", [("-runtime-root", "/var/run/docker/runtime-nvidia"), ()])
 def test_a_container_of_an_old_shim_that_does_not_tell_its_runtime_holds_the_toolkit(
-    node: Node, start: Start, old_shim: str, root: tuple[str, ...]
+    node: Node, start: Started, old_shim: str, root: tuple[str, ...]
 ) -> None:
     pid = start(old_shim, *OLD_SHIM, *root)
     assert holders.holders(node, TOOLKIT) == [f"the container c0ffee (PID {pid}) may run with it"]
 
 
 def test_a_container_of_an_old_shim_that_docker_gave_to_runc_holds_nothing(
-    node: Node, start: Start, old_shim: str
+    node: Node, start: Started, old_shim: str
 ) -> None:
     start(old_shim, *OLD_SHIM, "-runtime-root", "/var/run/docker/runtime-runc")
     assert holders.holders(node, TOOLKIT) == []
@@ -233,14 +216,14 @@ def test_a_container_of_an_old_shim_that_docker_gave_to_runc_holds_nothing(
         (f"--runtime={RUNTIME}", "--cid=abc", "--persist-dir", "/run/x"),
     ],
 )
-def test_a_conmon_holds_the_toolkit_for_its_container(node: Node, start: Start, arguments: tuple[str, ...]) -> None:
+def test_a_conmon_holds_the_toolkit_for_its_container(node: Node, start: Started, arguments: tuple[str, ...]) -> None:
     pid = start("conmon", *arguments)
     assert holders.holders(node, TOOLKIT) == [f"the container abc (PID {pid}) runs with {RUNTIME}"]
 
 
 @pytest.mark.parametrize("name", ["conmon", "containerd-shim-runc-v2"])
 def test_what_watches_a_container_and_has_wiped_its_command_line_may_hold_the_toolkit(
-    node: Node, start: Start, name: str
+    node: Node, start: Started, name: str
 ) -> None:
     pid = start(name, "-r", "/usr/bin/runc", "-c", "c0ffee")
     while " S " not in Path(f"/proc/{pid}/stat").read_text():
@@ -285,7 +268,9 @@ def test_an_engine_with_a_wiped_command_line_and_an_odd_socket_is_asked_on_each_
 
 
 @pytest.mark.parametrize("arguments", [("-c", "abc", "-r", "/usr/bin/runc"), ("-c", "abc"), ("--version",)])
-def test_a_conmon_that_runs_something_else_holds_nothing(node: Node, start: Start, arguments: tuple[str, ...]) -> None:
+def test_a_conmon_that_runs_something_else_holds_nothing(
+    node: Node, start: Started, arguments: tuple[str, ...]
+) -> None:
     start("conmon", *arguments)
     assert holders.holders(node, TOOLKIT) == []
 
@@ -354,7 +339,7 @@ def test_an_engine_whose_socket_this_user_may_not_look_at_holds_the_toolkit_rath
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is needed: run as root")
 def test_a_shim_that_this_user_may_not_look_at_holds_the_toolkit_rather_than_fail_the_cleanup(
-    node: Node, start: Start
+    node: Node, start: Started
 ) -> None:
     pid = start("containerd-shim-runc-v2", "-id", "x")
     expected = f"the container of PID {pid} (this user may not look, root may) may run with it"

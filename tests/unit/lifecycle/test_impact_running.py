@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.unit.started import wait_until_it_shows
+from tests.unit.started import Started
 from toolkit_installer.engines.api import Inspection, Live
 from toolkit_installer.lifecycle.impact import look, running
 from toolkit_installer.lifecycle.impact.words import Running
@@ -19,47 +19,22 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.trust import Standing
 from toolkit_installer.settings import EngineName
 
-PROGRAM = "#!/bin/sh\nread -r _\n"
-"""It waits for its standard input to be closed, whatever its arguments are."""
 TASKS = "io.containerd.runtime.v2.task"
-
-Start = Callable[..., int]
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Start a process that has the name and arguments given, and the folder as its working directory.
-
-    No other processes are seen: tests that run beside this one have shims and conmons of their own.
-    """
-    started: list[subprocess.Popen[bytes]] = []
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    """No other processes are seen: tests that run beside this one have shims and conmons of their own."""
     real = processes.inspect_process
-
-    def own(pid: int) -> processes.Process | None:
-        return real(pid) if pid in {process.pid for process in started} else None
-
-    monkeypatch.setattr(processes, "inspect_process", own)
-
-    def start(name: str, *arguments: str, folder: Path = tmp_path) -> int:
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        if not program.exists():  # one that was started may still have to read it
-            program.write_text(PROGRAM)
-            program.chmod(0o755)
-        started.append(subprocess.Popen([program, *arguments], cwd=folder, stdin=subprocess.PIPE))
-        wait_until_it_shows(started[-1].pid, name)
-        return started[-1].pid
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    with contextlib.closing(Started(tmp_path)) as started:
+        monkeypatch.setattr(processes, "inspect_process", lambda pid: real(pid) if pid in started.pids else None)
+        yield started
 
 
 class Played:
     """An engine, the shims and bundles of its containers, and a toolkit."""
 
-    def __init__(self, start: Start, folder: Path) -> None:
+    def __init__(self, start: Started, folder: Path) -> None:
         self.start = start
         self.folder = folder
         self.socket = folder / "containerd.sock"
@@ -94,7 +69,7 @@ class Played:
 
 
 @pytest.fixture
-def played(start: Start, tmp_path: Path) -> Played:
+def played(start: Started, tmp_path: Path) -> Played:
     return Played(start, tmp_path)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.started import wait_until_it_shows
+from tests.unit.started import Started
 from toolkit_installer.lifecycle import idling
 from toolkit_installer.lifecycle.reload_when import busy, requests
 from toolkit_installer.node import device_users, processes
@@ -20,47 +21,26 @@ from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.trust import Standing
 
-PROGRAM = "#!/bin/sh\nread -r _\n"
 TASKS = "io.containerd.runtime.v2.task"
 DEVICE = {"linux": {"devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]}}
 POD = {"io.kubernetes.cri.sandbox-name": "train-0", "io.kubernetes.cri.sandbox-namespace": "ml"}
 SANDBOX = {**POD, "io.kubernetes.cri.container-type": "sandbox"}
 
-Start = Callable[..., int]
-
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Start a process with this name, these arguments and this working directory; no others are seen."""
-    started: list[subprocess.Popen[bytes]] = []
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    """No other processes are seen than those that it starts."""
     matching = processes.matching
-
-    def own(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str, Standing]]:
-        known = {process.pid for process in started}
-        return (each for each in matching(wanted) if each[0] in known)
-
-    monkeypatch.setattr(processes, "matching", own)
-
-    def start(name: str, *arguments: str, folder: Path = tmp_path) -> int:
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        if not program.exists():
-            program.write_text(PROGRAM)
-            program.chmod(0o755)
-        started.append(subprocess.Popen([program, *arguments], cwd=folder, stdin=subprocess.PIPE))
-        wait_until_it_shows(started[-1].pid, name)
-        return started[-1].pid
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    with contextlib.closing(Started(tmp_path)) as started:
+        own = lambda wanted: (each for each in matching(wanted) if each[0] in started.pids)  # noqa: E731
+        monkeypatch.setattr(processes, "matching", own)
+        yield started
 
 
 class Played:
     """A containerd's bundles and shims, and a toolkit."""
 
-    def __init__(self, start: Start, folder: Path) -> None:
+    def __init__(self, start: Started, folder: Path) -> None:
         self.start = start
         self.folder = folder
         self.toolkit = folder / "toolkit"
@@ -85,7 +65,7 @@ class Played:
 
 
 @pytest.fixture
-def played(start: Start, tmp_path: Path) -> Played:
+def played(start: Started, tmp_path: Path) -> Played:
     return Played(start, tmp_path)
 
 
