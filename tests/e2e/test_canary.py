@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.e2e.file_states import state_of
+from tests.support.engines import images
 from tests.support.engines.containers import PodContainers
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.errors import ExitCode
@@ -56,6 +60,20 @@ def test_a_program_that_does_not_run_on_this_node_is_seen_and_taken_back(site: S
     assert site.serves_us(), "without the canary nobody sees it"
 
 
+@pytest.mark.parametrize("site", ["containerd"], indirect=True)
+def test_where_no_container_starts_at_all_the_handlers_are_not_to_blame(site: Site) -> None:
+    """The engine has lost the image that keeps pods' namespaces, and nobody is there to pull it from."""
+    environment = {"PATH": site.engine.path}
+    command = ["ctr", "--address", str(site.engine.socket), "--namespace", "k8s.io", "images", "rm", "--sync"]
+    subprocess.run([*command, images.PAUSE], check=True, capture_output=True, timeout=60, env=environment)
+    code, output = run(site)
+    assert code == 0, output
+    assert "event=canary-impossible" in output
+    assert images.PAUSE in output
+    assert site.serves_us()
+    assert not site.containers.are_there()
+
+
 def test_crio_is_tried_with_its_own_image_and_a_handler_that_it_does_not_know_is_told(
     crio: CrioEngine, installer: Installer, folder: Path, payload: Path, cgroup: str
 ) -> None:
@@ -69,7 +87,7 @@ def test_crio_is_tried_with_its_own_image_and_a_handler_that_it_does_not_know_is
         crio.restart()
         (folder / "nvidia/toolkit/nvidia-container-runtime.cdi").write_text(BROKEN)
         asked = {"nvidia": False, "nvidia-legacy": True, "nvidia-cdi": False, "absent": False}
-        trials = adapter_of(EngineName.CRIO).try_handlers(Node("/"), str(crio.socket), 60, "runc", asked)
+        trials = adapter_of(EngineName.CRIO).try_handlers(Node("/"), str(crio.socket), 60, {"runc": False, **asked})
         assert trials.unknown == ""
         assert set(trials.faults) == {"nvidia-legacy", "nvidia-cdi", "absent"}
         assert "has no device of NVIDIA's in its /dev" in trials.faults["nvidia-legacy"]

@@ -266,14 +266,11 @@ class Adapter(Protocol[_Found]):
         """
         return ()
 
-    def try_handlers(
-        self, node: Node, socket: str, seconds: float, control: str, handlers: Mapping[str, bool]
-    ) -> Trials:
+    def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler, see whether it runs, and remove it in every case.
 
-        `control` is a handler that is none of ours, and tried first: where a container cannot be started at all, no
-        handler is to blame. The value of `handlers` tells whether a container has to see the node's GPUs. What a killed
-        run left is removed too. Raises EngineSilentError.
+        The value of `handlers` tells whether a container has to see the node's GPUs; the name "" is the engine's
+        default. What a killed run left is removed too. Raises EngineSilentError.
         """
 
     def signal(self, node: Node, process: Process) -> None:

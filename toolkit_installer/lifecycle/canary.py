@@ -34,16 +34,19 @@ def verify(node: Node, work: EngineWork, settings: Settings, folder: str) -> Non
         live = engine.ask(node, work.inspection.socket, seconds)
         control = _control(live, work, folder)
         shown = _shows_gpus(node, settings)
-        handlers = {name: shown and name == settings.engine.runtime_name for name in work.desired.served}
-        trials = engine.try_handlers(node, work.inspection.socket, seconds, control, handlers)
+        ours = {name: shown and name == settings.asked_of(work.name).runtime_name for name in work.desired.served}
+        trials = engine.try_handlers(node, work.inspection.socket, seconds, {control: False, **ours})
     except EngineSilentError as error:
         raise NotServedError(f"no container could be tried: {error.reason}", answers=False) from error
-    if trials.unknown:
+    unknown = trials.unknown
+    if control in trials.faults:  # where a container cannot be started at all, no handler is to blame
+        unknown = f"none starts through {control or 'the default handler'} either: {trials.faults[control]}"
+    if unknown:
         log.get().warning(
             "No container could be tried: whether the handlers work is not known",
             key="canary-impossible",
             engine=work.name,
-            reason=secrets.mask(trials.unknown),
+            reason=secrets.mask(unknown),
         )
         return
     if trials.faults:
@@ -53,8 +56,8 @@ def verify(node: Node, work: EngineWork, settings: Settings, folder: str) -> Non
         "A container was started through each handler, and removed again",
         key="canary",
         engine=work.name,
-        handlers=",".join(handlers),
-        gpus=any(handlers.values()),
+        handlers=",".join(ours),
+        gpus=any(ours.values()),
     )
 
 

@@ -153,12 +153,10 @@ class Containerd(Adapter[ContainerdInspection]):
             return ""
         return containerd_inspection.reads_instead(node, live.process, tuple(files.values()))
 
-    def try_handlers(
-        self, node: Node, socket: str, seconds: float, control: str, handlers: Mapping[str, bool]
-    ) -> Trials:
+    def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""
         try:
-            return client.try_handlers(node.root, socket, seconds, control, handlers)
+            return client.try_handlers(node.root, socket, seconds, handlers)
         except NoAnswerError as error:
             raise EngineSilentError(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
 

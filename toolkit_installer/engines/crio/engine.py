@@ -241,12 +241,10 @@ class Crio(Adapter[CrioInspection]):
         drop_in = files.get(crio_desired.DROP_IN_ROLE)
         return "" if drop_in is None else crio_places.reads_instead(node, live, drop_in)
 
-    def try_handlers(
-        self, node: Node, socket: str, seconds: float, control: str, handlers: Mapping[str, bool]
-    ) -> Trials:
+    def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""
         try:
-            return client.try_handlers(node.root, socket, seconds, control, handlers)
+            return client.try_handlers(node.root, socket, seconds, handlers)
         except NoAnswerError as error:
             raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
 

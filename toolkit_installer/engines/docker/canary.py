@@ -51,7 +51,7 @@ def program(machine: str) -> bytes | None:
     return identity + header + segment + code
 
 
-def try_handlers(root: Root, path: str, seconds: float, control: str, handlers: Mapping[str, bool]) -> Trials:
+def try_handlers(root: Root, path: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
     """Start a short container through each handler, with the dockerd on the node's socket.
 
     Raises NoAnswerError, Stopped. Of what the parameters mean, Adapter.try_handlers tells.
@@ -70,7 +70,7 @@ def try_handlers(root: Root, path: str, seconds: float, control: str, handlers: 
             client = docker.APIClient(base_url=f"unix://{name}", version="auto", timeout=max(1, round(seconds)))
             client.trust_env = False  # as in client.info
             with contextlib.closing(client):
-                return _tried(client, executable, docker.errors.APIError, control, handlers)
+                return _tried(client, executable, docker.errors.APIError, handlers)
     except (OSError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
         why = answering.words(error, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)
         raise NoAnswerError(why, path=path) from error
@@ -80,15 +80,12 @@ def _tried(
     client: docker.APIClient,
     executable: bytes,
     refusal: type[Exception],
-    control: str,
     handlers: Mapping[str, bool],
 ) -> Trials:
     """Try the handlers; `refusal` is what the SDK raises for what dockerd refuses."""
     try:
         with _image(client, executable) as image:
             canary = _Canary(client, image, refusal)
-            if fault := canary.fault(control, shows_gpus=False):
-                return Trials({}, f"no container can be started through {control} either: {fault}")
             faults = {each: canary.fault(each, shows_gpus=shown) for each, shown in handlers.items()}
     except refusal as error:  # of the image, or of what an earlier run left
         return Trials({}, _words(error))

@@ -201,14 +201,12 @@ class Docker(Adapter[Inspection]):
         """Return the file that dockerd reads, where that is not ours."""
         return _reads_instead(node, live, files[ROLE]) if ROLE in files else ""
 
-    def try_handlers(
-        self, node: Node, socket: str, seconds: float, control: str, handlers: Mapping[str, bool]
-    ) -> Trials:
+    def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""
         from toolkit_installer.engines.docker import canary  # noqa: PLC0415  # of those who ask for it alone
 
         try:
-            return canary.try_handlers(node.root, socket, seconds, control, handlers)
+            return canary.try_handlers(node.root, socket, seconds, handlers)
         except NoAnswerError as error:
             raise EngineSilentError(f"dockerd does not answer: {error.reason}", path=socket) from error
 

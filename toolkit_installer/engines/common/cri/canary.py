@@ -158,20 +158,14 @@ def _pid(info: Mapping[str, str]) -> int | None:
         return None
 
 
-def tried(channel: grpc.Channel, seconds: float, control: str, handlers: Mapping[str, bool]) -> dict[str, Any]:
+def tried(channel: grpc.Channel, seconds: float, handlers: Mapping[str, bool]) -> dict[str, Any]:
     """Return the handlers' faults, by name, in words, and why nothing is known of them where that is so.
 
-    `control` is a handler that is none of ours: where not even that one works, the others are not to blame. The value
-    of `handlers` tells whether a container through it is to see the node's GPUs. Raises grpc.RpcError.
+    The value of `handlers` tells whether a container is to see the node's GPUs. Raises grpc.RpcError.
     """
     canary = _Canary(channel, time.monotonic() + seconds)
     try:
         canary.remove_all()
-        if fault := canary.fault(control, shows_gpus=False):
-            return {
-                "faults": {},
-                "unknown": f"no container can be started through {control or 'the default'} either: {fault}",
-            }
         faults = {name: canary.fault(name, shows_gpus=shown) for name, shown in handlers.items()}
         canary.remove_all()  # an engine keeps a pod that it could not start
     except _TakenError as error:
@@ -186,5 +180,4 @@ def tried(channel: grpc.Channel, seconds: float, control: str, handlers: Mapping
 def main() -> int:
     """Try the handlers that the last argument names, print, and return the exit status."""
     name, seconds, asked = sys.argv[1:]
-    wanted = json.loads(asked)
-    return connected(name, lambda channel: tried(channel, float(seconds), wanted["control"], wanted["handlers"]))
+    return connected(name, lambda channel: tried(channel, float(seconds), json.loads(asked)))

@@ -65,13 +65,12 @@ def pods(root: Root, path: str, seconds: float) -> list[Pod]:
     return [Pod(pod["id"], pod["namespace"], pod["name"], pod["annotations"]) for pod in answer["pods"]]
 
 
-def try_handlers(root: Root, path: str, seconds: float, control: str, handlers: Mapping[str, bool]) -> Trials:
+def try_handlers(root: Root, path: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
     """Start a short container through each handler, with the CRI on the node's socket `path`.
 
     All answers together may take `seconds`; canary.tried says the rest. Raises NoAnswerError, Stopped.
     """
-    asked = json.dumps({"control": control, "handlers": dict(handlers)})
-    answer = _asked(root, path, seconds, "main", asked, module="canary", allowed=seconds)
+    answer = _asked(root, path, seconds, "main", json.dumps(dict(handlers)), module="canary", allowed=seconds)
     return Trials(faults=answer["faults"], unknown=answer["unknown"])
 
 
