@@ -35,8 +35,8 @@ class InstallerError(Exception):
     """Root of all expected failures: `reason` says what, `path` and `line` (1-based) where, `hint` what to do next."""
 
     exit_code = ExitCode.BUG
-    begun = False
-    """A change of the node was under way when it was raised; it was taken back, as far as that could be done."""
+    reloaded = False
+    """An engine had been asked to read a change when it was raised; that was taken back, as far as it could be."""
 
     def __init__(
         self, reason: str, *, path: str | None = None, line: int | None = None, hint: str | None = None

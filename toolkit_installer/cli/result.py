@@ -52,8 +52,7 @@ def keep(
     )
     try:
         node = Node.open(where.node_root, where.host_root)
-        refused = not error.begun or code not in (ExitCode.ENGINE_REJECTED, ExitCode.ENGINE_DOWN)
-        last_run.keep(node, where.pid_file, where.ready_file, ended, refused=refused)
+        last_run.keep(node, where.pid_file, where.ready_file, ended, reloaded=error.reloaded)
     except Exception as failure:  # noqa: BLE001  # whatever it is, the error that it is about has to be told
         if not (isinstance(failure, NodeError) and failure.number in _UNWRITABLE):
             log.get().warning(

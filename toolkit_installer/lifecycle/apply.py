@@ -89,7 +89,7 @@ class Applier:
                     self._put_back(seen, receipt, error)
                 raise
             except InstallerError as told:
-                told.begun = True
+                told.reloaded = self.switcher.reloads > 0
                 raise
         # the engines have been seen to serve it: from here on the record is what stands
         settled = record.settled(seen, receipt, copies)

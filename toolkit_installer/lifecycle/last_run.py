@@ -1,9 +1,9 @@
 """What a run came to that failed and is over: kept for `status` until a run, or an uninstall, succeeds.
 
-The record lies beside the PID file, where the reloads are counted too: on a node's /run, which a boot empties. No
-folder is made for it. Where there is none, and where the run was refused, which is to leave nothing on the node, it
-lies beside the ready file, which is the installer's own: in a pod that is a volume which goes with the pod, and not
-with the container.
+Where an engine was reloaded, the record lies beside the PID file, where the reloads are counted too: on a node's /run,
+which a boot empties. Any other run that fails leaves the node as it was, and nothing new there: its record lies beside
+the ready file, which is the installer's own. In a pod that is a volume which goes with the pod, and not with the
+container.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class LastRun(msgspec.Struct, frozen=True):
     remedy: str | None
 
 
-def keep(node: Node, pid_path: str, ready_file: str | None, ended: LastRun, *, refused: bool) -> None:
+def keep(node: Node, pid_path: str, ready_file: str | None, ended: LastRun, *, reloaded: bool) -> None:
     """Write the record in place of an older one, atomically; not where another instance is at work.
 
-    `refused`: nothing is written to the node. Raises NodeError, ConfigurationError.
+    `reloaded`: an engine was; if not, nothing is written to the node. Raises NodeError, ConfigurationError.
     """
     if locks.holder(node.files, pid_path) is not None:
         return  # how that one ends is what counts
-    for files, folder in _places(node, [] if refused else [pid_path], ready_file):
+    for files, folder in _places(node, [pid_path] if reloaded else [], ready_file):
         status = files.own_status(folder)
         if status is not None and stat.S_ISDIR(status.st_mode):
             body = {"form": _FORM, "boot": clock.boot_id(), **msgspec.structs.asdict(ended)}

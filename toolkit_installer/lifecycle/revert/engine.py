@@ -200,7 +200,7 @@ class EngineReverter:
             self.switcher.make(switch, interruptible=False)
         except NotServedError as error:
             failure = _failure(work.name, error)
-            failure.begun = True
+            failure.reloaded = self.switcher.reloads > 0
             raise failure from error
         log.get().info("Took the handlers back", key="handlers-removed", engine=work.name)
 
