@@ -72,7 +72,7 @@ def played() -> Played:
 def applier(played: Played, monkeypatch: pytest.MonkeyPatch) -> Applier:
     made = Applier.__new__(Applier)
     parts = {"node": object(), "store": played, "recorder": played, "budget": played}
-    vars(made).update(parts, switcher=SimpleNamespace(unseen=False))
+    vars(made).update(parts, switcher=SimpleNamespace(unseen=False, reloads=0))
 
     def change(_seen: object, _receipt: Receipt) -> tuple[Copy, ...]:
         played.done.append("change")
