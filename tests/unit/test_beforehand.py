@@ -129,7 +129,7 @@ def test_what_speaks_to_the_cluster_is_left_out_where_the_run_has_not_begun_with
     left_out = {name for name in of_a_pod - alone if name.startswith("toolkit_installer.")}
     assert {"toolkit_installer.kubernetes.wanted", "toolkit_installer.lifecycle.metrics.endpoint"} <= left_out
     # none of it is imported by anything else but by what makes it when the run begins, which is never left out
-    makes_it = {f"toolkit_installer.lifecycle.{name}" for name in ("instance", "leaving", "telling")}
+    makes_it = {f"toolkit_installer.lifecycle.{name}" for name in ("leaving", "telling", "watches")}
     for name, imported in own_imports().items():
         if name not in left_out | makes_it | beforehand.OF_OTHER_COMMANDS:
             assert not imported & left_out, name
