@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.support import manifests
 from tests.support.built import commands, go_tools
 from tests.support.built.go_tools import GoToolError
@@ -43,7 +41,7 @@ def values_of(overlay: str) -> Path:
 
 def rendered(*arguments: str | Path) -> list[Object]:
     """Return what Helm makes of the chart with these arguments, hooks included. Raises ChartError, GoToolError."""
-    return [each for each in yaml.safe_load_all(helm("template", RELEASE, CHART, *arguments)) if each is not None]
+    return manifests.objects(helm("template", RELEASE, CHART, *arguments))
 
 
 def installed(*arguments: str | Path) -> list[Object]:

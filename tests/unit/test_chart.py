@@ -63,7 +63,7 @@ def test_a_difference_is_seen() -> None:
 
 def test_it_makes_the_same_for_another_release_and_revision() -> None:
     upgraded = chart.helm("template", "other", CHART, "--namespace", "kube-system", "--is-upgrade")
-    assert [each for each in yaml.safe_load_all(upgraded) if each is not None] == chart.rendered()
+    assert manifests.objects(upgraded) == chart.rendered()
 
 
 # --- what the values come to together ---

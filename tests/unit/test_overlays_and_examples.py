@@ -158,7 +158,7 @@ def test_the_kustomization_that_the_page_shows_names_another_image_and_sets_a_va
     base = os.path.relpath(manifests.FOLDER / "base", tmp_path)
     assert "toolkit-installer/daemonset/base" in shown
     (tmp_path / "kustomization.yaml").write_text(shown.replace("toolkit-installer/daemonset/base", base))
-    objects = list(yaml.safe_load_all(manifests.built(tmp_path)))
+    objects = manifests.objects(manifests.built(tmp_path))
     assert [problem for each in objects for problem in manifests.problems(each, manifests.minors())] == []
     spec = one(objects, "DaemonSet")["spec"]["template"]["spec"]
     (container,) = spec["containers"]

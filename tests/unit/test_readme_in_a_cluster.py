@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.support import manifests
 from tests.support.built import go_tools
@@ -79,7 +78,7 @@ def typed(tmp_path: Path) -> Typed:
     assert (done.returncode, done.stderr) == (0, "")
     return Typed(
         [line.split() for line in (tmp_path / "docker").read_text().splitlines()],
-        list(yaml.safe_load_all((tmp_path / "applied").read_text())),
+        manifests.objects((tmp_path / "applied").read_text()),
     )
 
 
