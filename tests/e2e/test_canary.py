@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from typing import TYPE_CHECKING
@@ -72,6 +73,32 @@ def test_where_no_container_starts_at_all_the_handlers_are_not_to_blame(site: Si
     assert images.PAUSE in output
     assert site.serves_us()
     assert not site.containers.are_there()
+
+
+@pytest.mark.parametrize("site", ["containerd"], indirect=True)
+def test_an_image_that_somebody_has_made_is_not_started_however_small_it_is(site: Site, folder: Path) -> None:
+    """Whoever may create pods brings images to the node, and the canary runs in the node's own network."""
+    program, saved, renamed = (folder / name for name in ("a-users", "saved.tar", "renamed.tar"))
+    program.write_text("")
+    saved.write_bytes(images.archive({"bin/busybox": program}))
+    images.renamed(saved, renamed, "registry.example/a-users:1")
+    environment = {"PATH": site.engine.path}
+    command = ["ctr", "--address", str(site.engine.socket), "--namespace", "k8s.io", "images"]
+    for more in (["import", renamed], ["label", "registry.example/a-users:1", "io.cri-containerd.pinned=pinned"]):
+        subprocess.run([*command, *more], check=True, capture_output=True, timeout=60, env=environment)
+    site.install()
+    with subprocess.Popen([*command[:-1], "events"], stdout=subprocess.PIPE, text=True, env=environment) as events:
+        try:
+            adapter = adapter_of(EngineName.CONTAINERD)
+            trials = adapter.try_handlers(Node("/"), str(site.engine.socket), 60, {"nvidia": False})
+            assert (trials.faults, trials.unknown) == ({}, "")
+            assert events.stdout is not None
+            told = [*itertools.takewhile(lambda line: "/containers/delete" not in line, events.stdout)]
+        finally:
+            events.terminate()
+    created = [line for line in told if "/containers/create" in line]
+    # the container that keeps the pod's namespaces, and the canary; both of the one image that has two names
+    assert [images.IMAGE in line or images.PAUSE in line for line in created] == [True, True], created
 
 
 def test_crio_is_tried_with_its_own_image_and_a_handler_that_it_does_not_know_is_told(

@@ -22,6 +22,8 @@ PAUSE = "registry.example/pause:1"
 _SCRIPT = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done"
 _BUSYBOX = "bin/busybox"
 COMMAND = [f"/{_BUSYBOX}", "sh", "-c", _SCRIPT]
+_OTHER_NAMES = ("repositories", "index.json", "oci-layout")
+"""What names an image too: for docker before 1.10, and for those who read an OCI layout."""
 _NOTHING: Mapping[str, Path] = {}
 
 
@@ -70,7 +72,11 @@ def renamed(archive: Path, into: Path, *names: str) -> None:
     """Write an image that is in a file as `docker save` makes it into another, under these names."""
     with tarfile.open(archive) as old, tarfile.open(into, "w") as new:
         for entry in old:
-            if entry.name == "repositories":  # of docker before 1.10
+            if entry.name in (
+                "repositories",
+                "index.json",
+                "oci-layout",
+            ):  # name it too, for others than docker's readers
                 continue
             content = old.extractfile(entry) if entry.isreg() else None
             if entry.name == "manifest.json" and content is not None:

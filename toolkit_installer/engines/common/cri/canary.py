@@ -1,7 +1,8 @@
 """Starts one short container through each of some handlers of a CRI; run as a program of its own, as `ask` is.
 
-The image is one that the engine has: the one that it keeps pods' namespaces with, which does nothing. The pod is in the
-node's own network, so that no network plugin is needed. All is removed again, and so is what a killed one left.
+The image is the one that the engine keeps pods' namespaces with, which does nothing: no other one is started, as others
+are what any user of the cluster has made. The pod is in the node's own network, so that no network plugin is needed.
+All is removed again, and so is what a killed one left.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from toolkit_installer.engines.common.canaries import NAME, VARIABLE
 from toolkit_installer.engines.common.cri import runtime_pb2 as cri
 from toolkit_installer.engines.common.cri.ask import call, connected
 
-_IMAGES = "runtime.v1.ImageService"
 _LABELS = {"toolkit-installer/canary": "true"}
 _PARENTS = ("", "system.slice")
 """Where the pod's control group is: the engine's default, and what runc takes where systemd keeps the groups."""
@@ -32,7 +32,11 @@ _GONE = (grpc.StatusCode.NOT_FOUND,)
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
-class _TakenError(Exception):
+class _UntriedError(Exception):
+    """No handler can be tried; the text says why."""
+
+
+class _TakenError(_UntriedError):
     """Somebody else deleted the canary while it was tried."""
 
 
@@ -42,10 +46,9 @@ class _Canary:
     def __init__(self, channel: grpc.Channel, deadline: float) -> None:
         self._channel = channel
         self._deadline = deadline
-        self._image = ""
 
     def fault(self, handler: str, *, shows_gpus: bool) -> str:
-        """Return what is wrong with the handler, in the engine's words; empty: nothing. Raises _TakenError."""
+        """Return what is wrong with the handler, in the engine's words; empty: nothing. Raises _UntriedError."""
         for _ in range(_TRIES):
             with contextlib.suppress(_TakenError):
                 return self._tried(handler, shows_gpus=shows_gpus)
@@ -96,7 +99,7 @@ class _Canary:
 
     def _started(self, pod: str, config: Any, devices: str) -> str:
         """Start a container in the pod, and return its ID. Raises grpc.RpcError."""
-        image = self._image or self._smallest()
+        image = self._of_pod(pod)
         namespaces = cri.NamespaceOption(network=cri.NODE, pid=cri.CONTAINER)
         container = cri.ContainerConfig(
             metadata=cri.ContainerMetadata(name=NAME),
@@ -112,16 +115,20 @@ class _Canary:
         self._call("StartContainer", cri.StartContainerRequest(container_id=identity), cri.Nothing)
         return identity
 
-    def _smallest(self) -> str:
-        """Return the image that keeps pods' namespaces: pinned, else the smallest. Raises grpc.RpcError.
+    def _of_pod(self, pod: str) -> str:
+        """Return the image that a pod's namespaces are kept with. Raises _UntriedError, grpc.RpcError.
 
-        It is asked for once a pod runs: the engine has it then.
+        containerd tells it of each pod; CRI-O of itself, as a pod need not have a container that keeps its namespaces.
         """
-        found = self._call("ListImages", cri.ListImagesRequest(), cri.ListImagesResponse, _IMAGES).images
-        chosen = min(found, key=lambda each: (not each.pinned, each.size), default=None)
-        # by a name: CRI-O refuses an ID as what the user has said
-        self._image = next(iter(chosen.repo_tags), chosen.id) if chosen is not None else ""
-        return self._image
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod, verbose=True)
+        of_pod = self._call("PodSandboxStatus", request, cri.PodSandboxStatusResponse).info
+        image = _said(of_pod, "info").get("image")
+        if not image:
+            of_engine = self._call("Status", cri.StatusRequest(verbose=True), cri.StatusResponse).info
+            image = _said(of_engine, "config").get("sandboxImage")
+        if not isinstance(image, str) or not image:
+            raise _UntriedError("the engine does not tell which image it keeps pods' namespaces with")
+        return image
 
     def _wrong(self, container: str, *, shows_gpus: bool) -> str:
         """Return what is wrong with a container that was started. Raises grpc.RpcError."""
@@ -130,8 +137,8 @@ class _Canary:
         status = answer.status
         if status.state == cri.CONTAINER_EXITED:
             return f"the container ended at once, with status {status.exit_code}: {status.message}".rstrip(": ")
-        pid = _pid(answer.info) if shows_gpus else None
-        return "" if pid is None else canaries.without_gpus(pid)
+        pid = _said(answer.info, "info").get("pid") if shows_gpus else None
+        return canaries.without_gpus(pid) if isinstance(pid, int) else ""
 
     def _removed(self, pod: str) -> None:
         """Stop and remove a pod with its containers. Raises grpc.RpcError for what is there and cannot be removed."""
@@ -150,12 +157,13 @@ class _Canary:
         return call(self._channel, method, request, answer, seconds, service)
 
 
-def _pid(info: Mapping[str, str]) -> int | None:
-    """Return the process in what the engine calls a container's `info`, None where it does not tell it. Pure."""
+def _said(info: Mapping[str, str], key: str) -> Mapping[str, Any]:
+    """Return an object in what the engine tells as `info`, empty where it tells none. Pure."""
     try:
-        return int(json.loads(info.get("info", ""))["pid"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
+        said = json.loads(info.get(key, ""))
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def tried(channel: grpc.Channel, seconds: float, handlers: Mapping[str, bool]) -> dict[str, Any]:
@@ -168,7 +176,7 @@ def tried(channel: grpc.Channel, seconds: float, handlers: Mapping[str, bool]) -
         canary.remove_all()
         faults = {name: canary.fault(name, shows_gpus=shown) for name, shown in handlers.items()}
         canary.remove_all()  # an engine keeps a pod that it could not start
-    except _TakenError as error:
+    except _UntriedError as error:
         return {"faults": {}, "unknown": str(error)}
     except grpc.RpcError as error:  # of what an earlier run left, or of the images
         if error.code() in _AWAY:

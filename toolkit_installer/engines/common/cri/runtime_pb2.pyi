@@ -361,25 +361,3 @@ class ContainerStatus(_message.Message):
     exit_code: int
     message: str
     def __init__(self, state: _Optional[_Union[ContainerState, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
-
-class ListImagesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ListImagesResponse(_message.Message):
-    __slots__ = ("images",)
-    IMAGES_FIELD_NUMBER: _ClassVar[int]
-    images: _containers.RepeatedCompositeFieldContainer[Image]
-    def __init__(self, images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
-
-class Image(_message.Message):
-    __slots__ = ("id", "repo_tags", "size", "pinned")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    REPO_TAGS_FIELD_NUMBER: _ClassVar[int]
-    SIZE_FIELD_NUMBER: _ClassVar[int]
-    PINNED_FIELD_NUMBER: _ClassVar[int]
-    id: str
-    repo_tags: _containers.RepeatedScalarFieldContainer[str]
-    size: int
-    pinned: bool
-    def __init__(self, id: _Optional[str] = ..., repo_tags: _Optional[_Iterable[str]] = ..., size: _Optional[int] = ..., pinned: _Optional[bool] = ...) -> None: ...
