@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import pytest
 
 import toolkit_installer
 from toolkit_installer.lifecycle import beforehand
@@ -36,10 +39,31 @@ OF_CONTAINERD = LIST_MODULES.replace("everything()", "everything(frozenset({'con
 OF_DOCKER = LIST_MODULES.replace("everything()", "everything(frozenset({'containerd', 'docker'}))")
 
 
-def there(text: str) -> set[str]:
+pytestmark = pytest.mark.xdist_group("beforehand")  # what all of them read is read once
+
+
+@functools.cache
+def there(text: str) -> frozenset[str]:
     """Return what a program that lists its modules has imported."""
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    return frozenset(done.stdout.split())
+
+
+@functools.cache
+def trees() -> Mapping[str, ast.Module]:
+    """Return the program's modules, by their names."""
+    return {
+        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+            file.read_text()
+        )
+        for file in PACKAGE.rglob("*.py")
+    }
+
+
+@functools.cache
+def own_imports() -> Mapping[str, set[str]]:
+    """Return what each of the program's modules imports, be it at once or late."""
+    return {name: set(all_imported(tree)) for name, tree in trees().items()}
 
 
 def imported_by_functions(tree: ast.AST) -> Iterator[str]:
@@ -53,17 +77,14 @@ def imported_by_functions(tree: ast.AST) -> Iterator[str]:
 
 
 def test_what_any_function_imports_is_there_before_the_node_is_changed() -> None:
-    trees = [ast.parse(file.read_text()) for file in PACKAGE.rglob("*.py")]
-    late = {name for tree in trees for name in imported_by_functions(tree)}
+    late = {name for tree in trees().values() for name in imported_by_functions(tree)}
     late -= NOT_AMID_A_CHANGE | beforehand.OF_OTHER_COMMANDS
     assert {"docker.constants", "structlog", "toolkit_installer.lifecycle.apply"} <= late
     assert late - there(OF_A_POD) == set()
 
 
 def test_all_of_the_program_is_there_before_the_node_is_changed_but_what_starts_threads() -> None:
-    files = (file.relative_to(PACKAGE.parent).with_suffix("") for file in PACKAGE.rglob("*.py"))
-    modules = {".".join(file.parts).removesuffix(".__init__") for file in files}
-    modules = {name for name in modules if not f"{name}.".startswith("toolkit_installer.nri.")}  # it changes nothing
+    modules = {name for name in trees() if not f"{name}.".startswith("toolkit_installer.nri.")}  # it changes nothing
     found = there(OF_A_POD)
     assert modules - found == OF_CHILDREN | beforehand.OF_OTHER_COMMANDS
     assert "grpc" not in found
@@ -80,9 +101,7 @@ def all_imported(tree: ast.AST) -> Iterator[str]:
 def test_what_is_left_out_no_other_module_imports_at_any_time() -> None:
     """`cli.actions` has a function for each command, and of these only its own imports what makes it."""
     apart = {f"toolkit_installer.engines.{name}" for name in beforehand.APART}
-    for file in PACKAGE.rglob("*.py"):
-        name = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-        imported = set(all_imported(ast.parse(file.read_text())))
+    for name, imported in own_imports().items():
         if name not in beforehand.OF_OTHER_COMMANDS | {"toolkit_installer.cli.actions"}:
             assert not imported & beforehand.OF_OTHER_COMMANDS, name
         for package in apart:
@@ -93,7 +112,7 @@ def test_what_is_left_out_no_other_module_imports_at_any_time() -> None:
 def test_of_the_commands_that_change_the_node_none_imports_what_is_left_out() -> None:
     functions = {
         node.name: set(all_imported(node))
-        for node in ast.parse((PACKAGE / "cli/actions.py").read_text()).body
+        for node in trees()["toolkit_installer.cli.actions"].body
         if isinstance(node, ast.FunctionDef)
     }
     assert not (functions["run"] | functions["uninstall"]) & beforehand.OF_OTHER_COMMANDS
@@ -114,16 +133,6 @@ def test_what_dockerd_alone_is_asked_with_is_left_out_where_dockerd_is_not_asked
     }
 
 
-def own_imports() -> dict[str, set[str]]:
-    """Return what each of the program's modules imports, be it at once or late."""
-    return {
-        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): set(
-            all_imported(ast.parse(file.read_text()))
-        )
-        for file in PACKAGE.rglob("*.py")
-    }
-
-
 def test_what_speaks_to_the_cluster_is_left_out_where_the_run_has_not_begun_with_it() -> None:
     alone, of_a_pod = there(LIST_MODULES), there(OF_A_POD)
     left_out = {name for name in of_a_pod - alone if name.startswith("toolkit_installer.")}
@@ -134,8 +143,7 @@ def test_what_speaks_to_the_cluster_is_left_out_where_the_run_has_not_begun_with
         if name not in left_out | makes_it | beforehand.OF_OTHER_COMMANDS:
             assert not imported & left_out, name
     for name in makes_it - {"toolkit_installer.lifecycle.leaving"}:
-        tree = ast.parse((PACKAGE.parent / f"{name.replace('.', '/')}.py").read_text())
-        for function in ast.walk(tree):
+        for function in ast.walk(trees()[name]):
             if isinstance(function, ast.FunctionDef) and set(all_imported(function)) & left_out:
                 assert function.name == "__init__", name
 
