@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.quick import Few
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
 from toolkit_installer.node import lock_holders
 from toolkit_installer.node.calls import SystemCalls
@@ -221,8 +222,8 @@ sys.stdin.read(1)
 
 
 @as_root
-def test_of_many_that_replace_a_strangers_file_at_once_one_wins_and_has_the_file(files: Files) -> None:
-    for _ in range(8):
+def test_of_many_that_replace_a_strangers_file_at_once_one_wins_and_has_the_file(files: Files, few: Few) -> None:
+    for _ in few(range(8), most=2):
         put(files, "1\n")
         place(files).chmod(0o644)
         with locked_by(files, STRANGER), contextlib.ExitStack() as stack:
