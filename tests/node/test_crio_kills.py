@@ -12,6 +12,7 @@ import pytest
 from tests.node.faults import Fault, Outcome, Plan, run
 from tests.support.crio_reading import Reading, read, start
 from tests.support.fake_node import TOOLKIT, Entry, FakeNode
+from tests.support.quick import Few
 
 DROP_INS = "/etc/crio/crio.conf.d"
 DROP_IN = f"{DROP_INS}/99-nvidia.toml"
@@ -112,8 +113,8 @@ def check_gone(node: FakeNode, before: dict[str, Entry]) -> None:
     [(None, ()), (OPERATORS, ()), (None, HOOK_MODE)],
     ids=["handlers", "handlers in the operator's file", "hook"],
 )
-def test_killed_anywhere_in_an_installation(bench: Bench, drop_in: str | None, mode: tuple[str, ...]) -> None:
-    for at in instants(bench.do(bench.fresh(drop_in), "run", "--no-daemon", *mode)):
+def test_killed_anywhere_in_an_installation(bench: Bench, few: Few, drop_in: str | None, mode: tuple[str, ...]) -> None:
+    for at in few(instants(bench.do(bench.fresh(drop_in), "run", "--no-daemon", *mode))):
         node = bench.fresh(drop_in)
         before = node.snapshot()
         assert bench.do(node, "run", "--no-daemon", *mode, plan=Plan(at)).code == -9
@@ -148,8 +149,8 @@ def test_a_new_version_has_no_name_in_the_folder_before_it_is_whole(bench: Bench
 
 
 @pytest.mark.parametrize("drop_in", [None, OPERATORS], ids=["no file", "the operator's file"])
-def test_killed_anywhere_in_the_cleanup(bench: Bench, drop_in: str | None) -> None:
-    for at in instants(bench.do(bench.installed(drop_in), "uninstall")):
+def test_killed_anywhere_in_the_cleanup(bench: Bench, few: Few, drop_in: str | None) -> None:
+    for at in few(instants(bench.do(bench.installed(drop_in), "uninstall"))):
         node = bench.fresh(drop_in)
         before = node.snapshot()
         bench.good(node, "run", "--no-daemon")
@@ -163,9 +164,11 @@ def test_killed_anywhere_in_the_cleanup(bench: Bench, drop_in: str | None) -> No
     "fault, error", [(Fault.ONCE, errno.EIO), (Fault.ONCE, errno.EROFS), (Fault.FULL, errno.ENOSPC)]
 )
 @pytest.mark.parametrize("make", [Bench.fresh, Bench.installed], ids=["first", "change"])
-def test_failed_by_the_disk_anywhere(bench: Bench, make: Callable[..., FakeNode], fault: Fault, error: int) -> None:
+def test_failed_by_the_disk_anywhere(
+    bench: Bench, few: Few, make: Callable[..., FakeNode], fault: Fault, error: int
+) -> None:
     flags = OTHER_NAME if make is Bench.installed else ()
-    for at in instants(bench.do(make(bench, OPERATORS), "run", "--no-daemon", *flags)):
+    for at in few(instants(bench.do(make(bench, OPERATORS), "run", "--no-daemon", *flags))):
         node = make(bench, OPERATORS)
         failed = bench.do(node, "run", "--no-daemon", *flags, plan=Plan(at, fault, error))
         assert "Traceback" not in failed.output

@@ -16,6 +16,7 @@ from tests.node.engines.live import FakeContainerd, FakeDockerd
 from tests.node.engines.rules import Served
 from tests.node.faults import Fault, Plan
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
+from tests.support.quick import Few
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.services import Services
 
@@ -195,7 +196,7 @@ def test_an_engine_that_was_not_reached_is_not_reloaded_for_its_old_files(pair: 
 
 
 def test_killed_at_instants_of_an_installation_of_both_the_next_command_is_whole(
-    pair: FakeNode, tmp_path: Path
+    pair: FakeNode, tmp_path: Path, few: Few
 ) -> None:
     with dockerd(pair) as docker:
         before = tree(pair)
@@ -211,7 +212,7 @@ def test_killed_at_instants_of_an_installation_of_both_the_next_command_is_whole
         interesting = [at for at, call in enumerate(whole.calls) if "daemon.json" in call or "config.toml" in call]
         instants = sorted({*interesting, *(at + 1 for at in interesting), *range(0, len(whole.calls), 29)})
         assert len(instants) > 10
-        for turn, at in enumerate(at for at in instants if at < len(whole.calls)):
+        for turn, at in enumerate(few([at for at in instants if at < len(whole.calls)])):
             killed = faults.run(pair, tmp_path, "run", "--no-daemon", *budget, engine=BOTH, plan=Plan(at))
             assert killed.code == -9, killed.output
             assert pair.broken_runtimes() == [], whole.calls[at]
