@@ -118,8 +118,10 @@ def _places(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> lis
 
 
 def _read(files: Files, path: str) -> LastRun | None:
-    """Return the record at the canonical `path`, None where there is none of this boot. Raises NodeError and
-    ConfigurationError."""
+    """Return the record at the canonical `path`, None where there is none of this boot.
+
+    Raises NodeError, ConfigurationError.
+    """
     status = files.own_status(path)
     if status is None:
         return None
