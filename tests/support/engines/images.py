@@ -72,11 +72,7 @@ def renamed(archive: Path, into: Path, *names: str) -> None:
     """Write an image that is in a file as `docker save` makes it into another, under these names."""
     with tarfile.open(archive) as old, tarfile.open(into, "w") as new:
         for entry in old:
-            if entry.name in (
-                "repositories",
-                "index.json",
-                "oci-layout",
-            ):  # name it too, for others than docker's readers
+            if entry.name in _OTHER_NAMES:
                 continue
             content = old.extractfile(entry) if entry.isreg() else None
             if entry.name == "manifest.json" and content is not None:
