@@ -113,7 +113,8 @@ FAILING = {
 def test_no_error_on_the_way_to_a_new_process_is_the_runs(
     made: Endpoint, port: int, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    os.kill(made._pid, signal.SIGSTOP)  # so that it has to be killed, too
+    stopped = made._pid
+    os.kill(stopped, signal.SIGSTOP)  # so that it has to be killed, too
     monkeypatch.setattr(endpoint, "_HEARD_SECONDS", 0.1)
     with monkeypatch.context() as patched:
         where, name = FAILING[what]
@@ -123,6 +124,8 @@ def test_no_error_on_the_way_to_a_new_process_is_the_runs(
         made.leave("the run was told to stop")
         with pytest.raises(ConfigurationError, match=r"Too many open files"):
             Endpoint(Address("127.0.0.1", port)).prepare()
+    if name == "waitpid":
+        os.waitid(os.P_PID, stopped, _ENDED)  # it was killed, and has the port until it has ended
     tell(made)
     assert not is_lost(made)
     assert said(port) == (200, "Serving: all\n")
