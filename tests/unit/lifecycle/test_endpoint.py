@@ -125,7 +125,8 @@ def test_no_error_on_the_way_to_a_new_process_is_the_runs(
         with pytest.raises(ConfigurationError, match=r"Too many open files"):
             Endpoint(Address("127.0.0.1", port)).prepare()
     if name == "waitpid":
-        os.waitid(os.P_PID, stopped, _ENDED)  # it was killed, and has the port until it has ended
+        os.kill(stopped, signal.SIGKILL)  # as it was, unless another child was to be waited for before it
+        os.waitid(os.P_PID, stopped, _ENDED)  # until then it has the port
     tell(made)
     assert not is_lost(made)
     assert said(port) == (200, "Serving: all\n")
