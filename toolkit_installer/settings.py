@@ -54,6 +54,17 @@ class ConfigMode(enum.StrEnum):
     HOOK = "hook"
 
 
+class Method(enum.StrEnum):
+    """How containers get the GPU (`--method`), and what is asked for where the node is to decide."""
+
+    HANDLERS = "handlers"
+    """Named OCI runtimes in the engine's own configuration."""
+    CDI = "cdi"
+    """CDI specifications that the engine reads by itself."""
+    AUTO = "auto"
+    """The one that changes least, of those that the node supports."""
+
+
 class Cleanup(enum.StrEnum):
     """When the changes are reverted on exit (`--cleanup`)."""
 
@@ -258,6 +269,7 @@ class Settings(msgspec.Struct, frozen=True):
     engine: EngineSettings = EngineSettings()
     daemon: bool = True
     configure_engine: bool = True
+    method: Method = Method.HANDLERS
     pid_file: str = "/run/nvidia/toolkit.pid"
     debug: bool = False
     log_format: LogFormat | None = None

@@ -10,10 +10,13 @@ from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.detect import decide
-from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.lifecycle import reading_cdi
+from toolkit_installer.lifecycle.method import Way, choose, obstacle
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Settings
+from toolkit_installer.toolkit.payload import RUNTIMES
 
 
 def show(node: Node, settings: Settings, *, as_json: bool) -> int:
@@ -36,6 +39,7 @@ def look(node: Node, settings: Settings) -> tuple[dict[str, Any], ConfigurationE
     facts = {
         "decided": [_facts(node, target) for target in decided],
         "error": None if error is None else {"reason": error.reason, "hint": error.hint},
+        "method": _method(node, settings, decided),
         "evidence": [
             {
                 "kind": each.kind.value,
@@ -48,6 +52,30 @@ def look(node: Node, settings: Settings) -> tuple[dict[str, Any], ConfigurationE
         "gpus": list(gpus.find_gpus(node).words),
     }
     return facts, error
+
+
+def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> dict[str, Any] | None:
+    """Return the method of a run, or why the one that was asked for is not possible; None where no engine was found."""
+    if not decided:
+        return None
+    folder = settings.toolkit.cdi.folder
+    ways = []
+    for target in decided:
+        request = Request.of(target, RUNTIMES, settings.toolkit.folder)
+        try:
+            inspection = adapter_of(target.name).inspect(node, target)
+        except InstallerError as error:
+            ways.append(Way(target.name, silence=str(error), folder=folder))
+            continue
+        ways.append(reading_cdi.found(node, request, inspection, folder))
+    possible = {str(way.engine): obstacle(way) or None for way in ways}
+    facts: dict[str, Any] = {"asked": settings.method.value, "cdi_is_out": possible}
+    try:
+        choice = choose(settings.method, ways)
+    except InstallerError as error:
+        return facts | {"name": None, "why": str(error), "passed_over": []}
+    over = [{"method": each.method, "why": each.why} for each in choice.passed_over]
+    return facts | {"name": choice.method.value, "why": choice.reason, "passed_over": over}
 
 
 def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
@@ -102,8 +130,20 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             for file in decided["files"]
         ]
         lines += [f"  But:    {decided['trouble']}"] if decided["trouble"] else []
+    lines += _method_lines(facts["method"])
     lines += ["", "GPUs:", *(f"  {each}" for each in facts["gpus"])]
     if facts["error"] is not None:
         lines += ["", f"Not decided: {facts['error']['reason']}"]
         lines += [f"  Hint: {facts['error']['hint']}"] if facts["error"]["hint"] else []
     return lines
+
+
+def _method_lines(method: dict[str, Any] | None) -> list[str]:
+    if method is None:
+        return []
+    lines = ["", f"Method: {method['name'] or 'none'} ({method['why']})"]
+    lines += [f"  not {each['method']}: {each['why']}" for each in method["passed_over"]]
+    return lines + [
+        f"  cdi is out with {engine}: it {why}" if why else f"  cdi can be had from {engine}"
+        for engine, why in method["cdi_is_out"].items()
+    ]

@@ -14,6 +14,7 @@ from toolkit_installer.documents import diff
 from toolkit_installer.driver import gpus
 from toolkit_installer.driver.gpus import Gpus
 from toolkit_installer.errors import InstallerError
+from toolkit_installer.lifecycle.method import PassedOver
 from toolkit_installer.lifecycle.plan import EngineWork, moved, superseded
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import EngineRecord
@@ -33,6 +34,14 @@ class PlannedFile(msgspec.Struct, frozen=True):
 
     path: str
     diff: str
+
+
+class PlannedMethod(msgspec.Struct, frozen=True):
+    """How containers are to get the GPU, why, and which other ways were passed over."""
+
+    name: str
+    why: str
+    passed_over: tuple[PassedOver, ...]
 
 
 class PlannedEngine(msgspec.Struct, frozen=True):
@@ -68,6 +77,8 @@ class Planned(msgspec.Struct, frozen=True):
     """The toolkit's config.toml, and CDI specifications."""
     waits_for: str | None = None
     """What `run` would wait for before it does any of this (`--reload-when`), None for nothing."""
+    method: PlannedMethod | None = None
+    """None where no engine was looked at."""
 
 
 _SCHEMA = 1
@@ -131,7 +142,15 @@ def _planned(node: Node, seen: Prepared, stops: str | None, shown: Gpus) -> Plan
         waits_for=_waits_for(node, seen),
         device_nodes=plan.device_nodes,
         files=tuple(PlannedFile(path, diff.unified(path, *both)) for path, *both in [*_config(node, seen), *files]),
+        method=_method(seen),
     )
+
+
+def _method(seen: Prepared) -> PlannedMethod | None:
+    if not seen.target.engines:
+        return None
+    choice = seen.plan.choice
+    return PlannedMethod(choice.method.value, choice.reason, choice.passed_over)
 
 
 def _impact(node: Node, seen: Prepared, work: EngineWork) -> Impact | None:
@@ -169,7 +188,7 @@ def _planned_engine(work: EngineWork, impact: Impact | None) -> PlannedEngine:
 
 def _others(seen: Prepared) -> tuple[EngineRecord, ...]:
     """Return the engines that are to have no handlers any more."""
-    return superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines)
+    return superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan)
 
 
 def _config(node: Node, seen: Prepared) -> list[tuple[str, bytes | None, bytes | None]]:
@@ -188,11 +207,12 @@ def lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
     lines: list[str | DiffLine] = [
         f"CDI specification: {each.path}: {each.note}" for each in seen.plan.specifications if each.note
     ]
+    method = [f"Method: {seen.plan.choice}"] if seen.target.engines else []
     if seen.plan.empty and not others:
-        return [*lines, _NOTHING]
+        return [*lines, _NOTHING, *method]
     waits_for = _waits_for(node, seen)
     waits = [f"`run` would wait before it does any of this, as --reload-when says: {waits_for}."] if waits_for else []
-    lines = [_summary(seen, others), *waits, "", *lines]
+    lines = [_summary(seen, others), *waits, "", *lines, *method]
     if (record := moved(recorded, seen.plan.engines)) is not None:
         lines.append(f"Engine {record.name}: the handlers are taken back first, from {_paths(record)}")
     lines += [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]

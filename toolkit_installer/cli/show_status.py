@@ -10,9 +10,10 @@ import msgspec
 
 from toolkit_installer.cli import output
 from toolkit_installer.lifecycle.health import verdict
-from toolkit_installer.lifecycle.health.form import EngineHealth, FileHealth, Health, ToolkitHealth
+from toolkit_installer.lifecycle.health.form import EngineHealth, FileHealth, Health, MethodHealth, ToolkitHealth
 from toolkit_installer.lifecycle.health.verdict import ABSENT, INSTALLED
 from toolkit_installer.lifecycle.last_run import LastRun
+from toolkit_installer.settings import Method
 
 _LABEL = 9
 """Columns of the label before each fact."""
@@ -76,6 +77,8 @@ def _facts(health: Health) -> Iterator[tuple[str, str]]:
         yield "Driver:", f"{driver.version} in {driver.root}" if driver.usable else "; ".join(driver.wrong)
     if health.toolkit is not None:
         yield from _toolkit(health.toolkit)
+    if health.method is not None:
+        yield from _method(health.method)
     for engine in health.engines:
         yield from _engine(engine)
     for specification in health.specifications:
@@ -86,7 +89,9 @@ def _facts(health: Health) -> Iterator[tuple[str, str]]:
 
 def _praise(health: Health) -> str:
     if health.state == INSTALLED:
-        return ": the toolkit is whole, and every engine serves its handlers"
+        by_cdi = health.method is not None and health.method.name == Method.CDI
+        serves = "gives CDI devices" if by_cdi else "serves its handlers"
+        return f": the toolkit is whole, and every engine {serves}"
     return ": nothing is installed, and the node shows no GPU"
 
 
@@ -120,9 +125,18 @@ def _toolkit(toolkit: ToolkitHealth) -> Iterator[tuple[str, str]]:
         yield "", f"DAMAGED: {file.name}: {file.what}"
 
 
+def _method(method: MethodHealth) -> Iterator[tuple[str, str]]:
+    yield "Method:", f"{method.name} ({method.why})"
+    would = "is given it" if method.met else "would NOT be given it"
+    yield "", f"a container that asks for the GPU by {method.asked_by} {would}"
+    for why in method.against:
+        yield "", why
+
+
 def _engine(engine: EngineHealth) -> Iterator[tuple[str, str]]:
     live = engine.live
-    served = "does not answer" if not live.answers else "serves them" if live.served else "does NOT serve them"
+    what = "them" if engine.handlers else "CDI devices"
+    served = "does not answer" if not live.answers else f"serves {what}" if live.served else f"does NOT serve {what}"
     since = f" (PID {live.pid}, since {live.since})" if live.pid is not None else ""
     yield "Engine:", f"{engine.name} on {engine.socket}: {served}{since}"
     for detail in live.detail:

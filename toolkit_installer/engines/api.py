@@ -42,6 +42,10 @@ class Live(msgspec.Struct, frozen=True):
     """Whether running containers go on when it ends, as they do with most; None where it does not tell."""
     running: int | None = None
     """How many containers run, where it tells that with the rest."""
+    cdi_folders: tuple[str, ...] | None = None
+    """Where it looks for CDI specifications; nowhere: CDI is off in it. None where it does not tell."""
+    cdi_folders_if_on: tuple[str, ...] = ()
+    """Where it would look if CDI were not off in it, as far as it tells."""
 
     def refuse_signal(self, content: bytes | None, seen: bytes | None = None) -> None:
         """Raise ConfigurationError if the engine would die of the signal that makes it read a file with `content`.
@@ -171,6 +175,10 @@ class DesiredState(msgspec.Struct, frozen=True):
     """What the live engine takes over by a restart only, in words; empty: nothing. Where it is restarted at all."""
     dangers: tuple[str, ...] = ()
     """What may go wrong when the engine is reloaded, in words."""
+    cdi_on: bool = False
+    """The live engine is to have CDI on."""
+    absent: tuple[tuple[str, str], ...] = ()
+    """Handlers that the live engine is to have no more, with their executables: others may have the names again."""
 
 
 _Found = TypeVar("_Found", bound=Inspection)

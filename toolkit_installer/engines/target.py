@@ -67,6 +67,17 @@ class Request(msgspec.Struct, frozen=True):
     handlers: tuple[Handler, ...]
     default: str | None
     toolkit_folder: str
+    by_cdi: bool = False
+    """Containers get the GPU by CDI, without handlers: CDI is to be on in the engine, whatever was asked for."""
+
+    @property
+    def enable_cdi(self) -> bool:
+        """Whether CDI is to be turned on in the engine itself."""
+        return self.by_cdi or self.settings.enable_cdi
+
+    def by_cdi_alone(self) -> Request:
+        """Return what is asked of the engine where CDI takes the place of the handlers."""
+        return Request(self.target, (), None, self.toolkit_folder, by_cdi=True)
 
     @classmethod
     def of(cls, target: EngineTarget, executables: Collection[str], toolkit_folder: str) -> Request:

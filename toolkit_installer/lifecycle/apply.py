@@ -121,13 +121,16 @@ class Applier:
         work = seen.plan.toolkit
         for folder in receipt.folders:
             self.node.files.make_folders(folder)
-        made = installing.install(self.node, seen, self._safe_point)
+        copied = installing.install(self.node, seen, self._safe_point)
         if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
             # a killed run may have renamed what is in its place, and not on the disk: before a power cut
             toolkit_files.flush(self.node, work, receipt.folders)
         if work.write:
             log.get().info("Installed the toolkit", key="toolkit-installed", folder=work.folder, files=len(work.write))
-        for specification in seen.plan.specifications:
+        # the new way first: what is no longer wanted goes once the engines serve what is
+        made = [each for each in seen.plan.specifications if each.target != each.base]
+        gone = [each for each in seen.plan.specifications if each.target == each.base]
+        for specification in made:
             self._safe_point()
             self.switcher.writer.write(None, specification.file, specification.target)
         # the toolkit may have taken a while; from the first engine on, all is finished, or taken back
@@ -135,9 +138,12 @@ class Applier:
         for engine in seen.plan.engines:
             self._safe_point()
             self._switch_engine(engine, work.folder)
+        for specification in gone:
+            self._safe_point()
+            self.switcher.writer.write(None, specification.file, specification.target)
         written = {file.name for file in work.write}
         stood = [each for each in seen.facts.toolkit.copies if each.name not in written]
-        return Copies(self.node, work.folder, Tree(seen.target.payload.root)).settled([*stood, *made])
+        return Copies(self.node, work.folder, Tree(seen.target.payload.root)).settled([*stood, *copied])
 
     def _safe_point(self) -> None:
         if self.interruptible:
@@ -152,7 +158,7 @@ class Applier:
             self.budget.spend()
 
         def wrong(live: Live) -> list[str]:
-            return plan.mismatches(live, work.desired.served, work.desired.default)
+            return plan.differences(live, work.desired)
 
         switch = Switch(adapter_of(work.name), work.inspection, work.desired.files, reload, wrong)
         before = self.switcher.reloads

@@ -20,7 +20,7 @@ from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import recover
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
-from toolkit_installer.settings import EngineName, Settings
+from toolkit_installer.settings import EngineName, Method, Settings
 from toolkit_installer.toolkit import payload, wrappers
 
 if TYPE_CHECKING:
@@ -58,13 +58,15 @@ class Converger:
     def _converge(self) -> None:
         """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
         seen = self._prepare()
+        _say_method(seen)
         _say(seen)
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
-            if not plan_of.superseded(seen.receipt.engines, seen.plan.engines):
+            self._tidy(seen.receipt)
+            if not plan_of.superseded(seen.receipt.engines, seen.plan):
                 log.get().info(
                     "Nothing to do: the node is as it should be", key="nothing-to-do", folder=seen.plan.toolkit.folder
                 )
-            self._retire_others(seen)
+            self._retire_and_look_again(seen)
             return
         recorded = seen.receipt.engines if seen.receipt is not None else ()
         beforehand.everything(
@@ -74,12 +76,20 @@ class Converger:
 
         paths = [wanted.path for engine in seen.plan.engines for wanted in engine.desired.files]
         self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
-        for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan.engines):
+        for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan):
             assert seen.receipt is not None  # noqa: S101  # it has the record
             self._reverter().refuse_stranding(seen.receipt, record)
         Applier(self._node, self._store, self._pid_file, self._attention, self._settings, self.gate).apply(seen)
-        self._retire_others(seen)
+        self._retire_and_look_again(seen)
         log.get().info("The node is configured", key="configured", folder=seen.plan.toolkit.folder)
+
+    def _tidy(self, receipt: Receipt) -> None:
+        """Remove what a run left that was killed when all but that was done. Raises InstallerError."""
+        if not self._store.needless(receipt):
+            return
+        self._store.prepare()  # which locks: nobody else is about to name them
+        if self._store.load() == receipt:
+            self._store.tidy(receipt)
 
     def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
         """Raise ConfigurationError for what is in the way; AlreadyRunningError if it is another instance's, at work."""
@@ -89,12 +99,22 @@ class Converger:
             locked(self._store)
             raise
 
-    def _retire_others(self, seen: Prepared) -> None:
-        """Revert the engines that are no longer to have the handlers, once the new one serves them."""
+    def _retire_and_look_again(self, seen: Prepared) -> None:
+        """Retire the others; where CDI takes their place, see whether it is still on in an engine that was reloaded.
+
+        It may have been on by an edit that a killed run had taken out, and the engine not read yet.
+        """
+        if self._retire_others(seen) and seen.plan.cdi:
+            self._converge()
+
+    def _retire_others(self, seen: Prepared) -> bool:
+        """Revert the engines that are no longer to have the handlers, once the new one serves them; tell if any was."""
         receipt = self._store.load()
-        for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan.engines):
+        others = plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan)
+        for record in others:
             assert receipt is not None  # noqa: S101  # it has the record
             receipt = self._reverter().retire(receipt, record)
+        return bool(others)
 
     def _reverter(self) -> EngineReverter:
         beforehand.everything()
@@ -126,6 +146,20 @@ class Converger:
         self.driver_away = seen.driver_away
         self.processes = {work.name: work.inspection.process for work in seen.plan.engines}
         return seen
+
+
+def _say_method(seen: Prepared) -> None:
+    """Log the method where it was chosen for the node, and why the others were passed over."""
+    if seen.target.settings.method is Method.AUTO:
+        choice = seen.plan.choice
+        over = "; ".join(f"{each.method}: {each.why}" for each in choice.passed_over) or None
+        log.get().info(
+            "Chose how containers get the GPU",
+            key="method-chosen",
+            method=choice.method,
+            why=choice.why,
+            not_taken=over,
+        )
 
 
 def _say(seen: Prepared) -> None:

@@ -63,7 +63,7 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
     Return what a run would change, by path.
     """
     paths = drift.drifted(node, receipt)
-    engines = receipt.engines if receipt is not None else ()
+    engines = receipt.asked() if receipt is not None else ()
     # planning asks the engines: one that somebody stopped stays so
     ask = not any(serving.starts_when_asked(node, each.name, each.socket) for each in engines)
     differences, refusal = _differences(settings, node, store, receipt) if paths and ask else ({}, None)

@@ -13,6 +13,7 @@ from toolkit_installer.engines.api import Inspection, Recorded, Reload
 from toolkit_installer.engines.target import Request
 from toolkit_installer.lifecycle.files.cdi import Generated, SpecificationFacts
 from toolkit_installer.lifecycle.files.toolkit import Installed
+from toolkit_installer.lifecycle.method import Choice, Way
 from toolkit_installer.receipt.schema import Copy, EngineRecord, Receipt
 
 
@@ -69,3 +70,6 @@ class Facts(msgspec.Struct, frozen=True):
     specifications: SpecificationFacts
     generated: Generated | None
     """None where no specification was asked for."""
+    ways: tuple[Way, ...] = ()
+    """What the engines say of CDI, in their order."""
+    choice: Choice = Choice()

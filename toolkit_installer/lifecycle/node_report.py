@@ -277,6 +277,6 @@ def _labels(receipt: Receipt | None) -> tuple[tuple[str, str], ...] | None:
     """Return the labels that the node is to have; None: as they are."""
     if receipt is None or receipt.state is not State.INSTALLED:
         return None
-    engines = tuple(str(each.name) for each in receipt.engines)
+    engines = tuple(str(each.name) for each in receipt.asked())
     found = node_state.labels(version=__version__, engines=engines, payload=receipt.release)
     return tuple(sorted(found.items()))

@@ -11,17 +11,20 @@ from toolkit_installer.engines.api import Engine, Inspection, Recorded
 from toolkit_installer.engines.common import runtime_paths
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import DriverNotReadyError
+from toolkit_installer.lifecycle import reading_cdi
 from toolkit_installer.lifecycle.facts import EngineFacts, Facts, ToolkitFacts
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import Generated
 from toolkit_installer.lifecycle.files.copies import Copies
 from toolkit_installer.lifecycle.files.toolkit import Installed, installed
+from toolkit_installer.lifecycle.method import Choice, choose
 from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import Method
 from toolkit_installer.toolkit import layout, wrappers
 
 _CLOCK_SECONDS = 2.0
@@ -35,11 +38,15 @@ def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptS
     """
     originals: dict[str, bytes] = {}
     engines = tuple(_engine(node, each, receipt, store, originals) for each in target.engines)
-    generated = _generated(target)
+    asked, folder = target.settings.method, target.settings.toolkit.cdi.folder
+    looked_at = engines if asked is not Method.HANDLERS else ()
+    ways = tuple(reading_cdi.way(node, each, receipt, folder) for each in looked_at)
+    choice = choose(asked, ways)
+    generated = _generated(target, choice)
     recorded = receipt.specifications if receipt is not None else ()
     paths = [record.path for record in recorded] + ([generated.path] if generated is not None else [])
     specifications = cdi_files.read_specifications(node, store, paths)
-    return Facts(receipt, originals, engines, _toolkit(node, target, receipt), specifications, generated)
+    return Facts(receipt, originals, engines, _toolkit(node, target, receipt), specifications, generated, ways, choice)
 
 
 def _engine(
@@ -82,10 +89,10 @@ def _read_since(inspection: Inspection) -> bool:
     return max(changed) + _CLOCK_SECONDS < process.started <= time.time() + _CLOCK_SECONDS
 
 
-def _generated(target: Target) -> Generated | None:
+def _generated(target: Target, choice: Choice) -> Generated | None:
     """Return the CDI specification for the driver, and the device nodes that are to be created before."""
     asked = target.settings.toolkit.cdi
-    if not asked.enabled:
+    if not asked.enabled and choice.method is not Method.CDI:
         return None
     from toolkit_installer.driver import cdi
 

@@ -11,11 +11,13 @@ import msgspec
 
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredState, Inspection, Live, Reload
+from toolkit_installer.lifecycle import cdi_plan
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.files.toolkit import Installed
+from toolkit_installer.lifecycle.method import Choice
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
-from toolkit_installer.settings import EngineName, ReloadMode
+from toolkit_installer.settings import EngineName, Method, ReloadMode
 from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.layout import ToolkitFile
 
@@ -57,10 +59,14 @@ class Plan(msgspec.Struct, frozen=True):
 
     toolkit: ToolkitWork
     engines: tuple[EngineWork, ...]
+    """Those whose files are ours to look after: of the others, what a receipt names is given back in the end."""
     specifications: tuple[SpecificationWork, ...] = ()
     device_nodes: tuple[str, ...] = ()
     """The driver's device nodes that are to be created first, as the installer sees them; what is generated from them
     is looked at again then."""
+    cdi: tuple[EngineRecord, ...] = ()
+    """The engines whose containers are to get the GPU by CDI."""
+    choice: Choice = Choice()
 
     @property
     def empty(self) -> bool:
@@ -80,20 +86,31 @@ def plan(target: Target, facts: Facts) -> Plan:
     Raises ConfigurationError where an engine's files cannot be edited, PayloadError, UsageError; DriverNotReadyError
     where a CDI specification can be neither made nor kept.
     """
-    engines = tuple(_engine(each) for each in facts.engines)
+    by_cdi = facts.choice.method is Method.CDI
+    works = tuple(_engine(each, by_cdi=by_cdi) for each in facts.engines)
     if target.settings.configure_engine:
-        low_level = tuple(runtime for engine in engines for runtime in engine.desired.low_level)
+        low_level = tuple(runtime for engine in works for runtime in engine.desired.low_level)
     else:  # those that are configured stay so
         recorded = facts.receipt.engines if facts.receipt is not None else ()
         low_level = tuple(runtime for record in recorded for runtime in record.low_level)
     missing = facts.generated.missing_nodes if facts.generated is not None else ()
-    return Plan(_toolkit(target, facts, low_level, engines), engines, _specifications(facts), missing)
+    specifications = _specifications(facts)
+    engines = works
+    if by_cdi:
+        engines = tuple(work for work, way in zip(works, facts.ways, strict=True) if way.edited)
+        cdi_plan.refuse_what_gives_no_devices(facts, engines, specifications)
+    toolkit = _toolkit(target, facts, low_level, engines)
+    return Plan(toolkit, engines, specifications, missing, cdi_plan.readers(target, facts), facts.choice)
 
 
-def _engine(seen: EngineFacts) -> EngineWork:
+def _engine(seen: EngineFacts, *, by_cdi: bool) -> EngineWork:
     engine = adapter_of(seen.request.target.name)
-    desired = engine.desired(seen.inspection, seen.request, seen.records)
+    request = seen.request.by_cdi_alone() if by_cdi else seen.request
+    desired = engine.desired(seen.inspection, request, seen.records)
     desired = msgspec.structs.replace(desired, dangers=seen.dangers, low_level=seen.base_runtimes(desired.low_level))
+    if by_cdi:
+        had = seen.recorded.handlers if seen.recorded is not None else ()
+        desired = msgspec.structs.replace(desired, cdi_on=True, absent=had)
     due = seen.recorded is not None and seen.recorded.reload_due and not seen.read_since
     return engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=due)
 
@@ -171,19 +188,22 @@ def is_done(receipt: Receipt | None, plan: Plan) -> bool:
     """
     if receipt is None or receipt.state is not State.INSTALLED or not plan.empty:
         return False
+    if (receipt.cdi, receipt.method_why) != (plan.cdi, plan.choice.why):
+        return False
     paths = {work.path for work in plan.specifications if work.target not in (None, work.base)}
     return {engine.name for engine in plan.engines} <= {record.name for record in receipt.engines} and paths <= {
         record.path for record in receipt.specifications
     }
 
 
-def superseded(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> tuple[EngineRecord, ...]:
-    """Return the records of engines that are not to have handlers any more, because others have them now.
+def superseded(recorded: Sequence[EngineRecord], plan: Plan) -> tuple[EngineRecord, ...]:
+    """Return the records of engines that are not to have handlers any more: others have them, or CDI is the way now.
 
-    Without any engine to configure, what is configured stays as it is.
+    Without any engine to look after, what is configured stays as it is.
     """
-    now = {engine.name for engine in engines}
-    return tuple(record for record in recorded if engines and record.name not in now)
+    now = {engine.name for engine in plan.engines}
+    looked_after = plan.engines or plan.choice.method is Method.CDI
+    return tuple(record for record in recorded if looked_after and record.name not in now)
 
 
 def toolkit_work(
@@ -210,9 +230,18 @@ def engine_work(
         elif reload_due:
             why = "it was not reloaded after the last change"
         elif inspection.live is not None:
-            why = "; ".join(mismatches(inspection.live, desired.served, desired.default))
+            why = "; ".join(differences(inspection.live, desired))
             why = why or (desired.restart_why if reload.restarts else "")
     return EngineWork(name, inspection, desired, reload, why)
+
+
+def differences(live: Live, desired: DesiredState) -> list[str]:
+    """Return in words how the live engine differs from what it should be; nothing if it is so."""
+    wrong = mismatches(live, desired.served, desired.default)
+    if desired.cdi_on and live.cdi_folders == ():
+        wrong.append("CDI is off in it")
+    left = [name for name, path in desired.absent if live.handlers.get(name) == path and name not in live.own]
+    return wrong + [f"it still lists the handler {name}" for name in left]
 
 
 def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> list[str]:

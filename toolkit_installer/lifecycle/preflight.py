@@ -36,7 +36,9 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
     """
     for work in made.engines if target.settings.require_live else ():
         _require_live(work)
-    for seen, work in zip(facts.engines, made.engines, strict=True):
+    found = {seen.request.target.name: seen for seen in facts.engines}
+    for work in made.engines:  # not all that were found are to be changed
+        seen = found[work.name]
         _refuse_deadly_signal(work)
         if work.changes and work.inspection.live is not None:
             is_ours = stranding.handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
@@ -47,7 +49,7 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
         return
     driver_roots = (target.driver.seen_at, target.driver.root)
     own_container.refuse(node, target.settings, plan.folders(made.engines), driver_roots)
-    if made.toolkit.write:
+    if made.toolkit.write and not made.cdi:  # no container runs through a wrapper then
         _refuse_no_shell(node)
     _refuse_toolkit_folder(node, made.toolkit.folder)
     for wanted in (wanted for work in made.engines for wanted in work.desired.files if wanted.changes):
@@ -67,7 +69,7 @@ def _require_live(work: EngineWork) -> None:
             hint="nothing was changed; start it, or leave --require-live out: it serves the handlers once it starts",
         )
     takes_over = reload.mode is not ReloadMode.NONE or reload.by_itself
-    wrong = plan.mismatches(live, work.desired.served, work.desired.default)
+    wrong = plan.differences(live, work.desired)
     if wrong and not takes_over:
         raise EngineRejectedError(
             f"{work.name} would not serve the handlers, as it is not reloaded: {'; '.join(wrong)}",

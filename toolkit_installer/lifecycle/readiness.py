@@ -11,8 +11,7 @@ from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.common import answering, serving
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
-from toolkit_installer.lifecycle import drift_report, idling, ready_file
-from toolkit_installer.lifecycle.plan import mismatches
+from toolkit_installer.lifecycle import drift_report, idling, reading_cdi, ready_file
 from toolkit_installer.lifecycle.ready_file import Marker
 from toolkit_installer.lifecycle.reload_when.pending import Pending
 from toolkit_installer.node.node import Node
@@ -103,9 +102,9 @@ class Readiness:
         """Return what changes with the engines: as they were asked, else as converging saw their `processes`."""
         if self._asked is not None or receipt is None:
             return self._asked or ()
-        seen = [each for engine in receipt.engines for each in _process_of(processes.get(engine.name))]
+        seen = [each for engine in receipt.asked() for each in _process_of(processes.get(engine.name))]
         alive = [each for each in seen if each[2]]  # the others were restarted by us
-        return (*alive, *(_socket_of(self._node, engine) for engine in receipt.engines))
+        return (*alive, *(_socket_of(self._node, engine) for engine in receipt.asked()))
 
 
 def _is_installed(receipt: Receipt | None) -> bool:
@@ -170,7 +169,7 @@ def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
     unserved: set[str] = set()
     watched: list[tuple[str, str, str]] = []
     stopped = silent = hangs = False
-    for engine in receipt.engines if receipt is not None else ():
+    for engine in receipt.asked() if receipt is not None else ():
         # taken before the engine is asked: a restart from here on is seen
         watched.append(_socket_of(node, engine))
         if serving.starts_when_asked(node, engine.name, engine.socket):
@@ -185,7 +184,7 @@ def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
             missing = [_silence(node, engine, heard)]
         else:
             process = live.process
-            missing = [f"{engine.name}: {each}" for each in mismatches(live, dict(engine.handlers), engine.default)]
+            missing = [f"{engine.name}: {each}" for each in reading_cdi.unserved(node, receipt, engine, live)]
             watched += _answer_of(node, engine) if process is not None else []
         unserved |= {str(engine.name)} if missing else set()
         wrong += missing

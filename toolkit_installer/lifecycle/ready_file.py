@@ -14,7 +14,7 @@ from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.disk.writing import own_metadata
-from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.receipt.schema import EngineRecord, Receipt
 
 STARTED = ".started"
 """What the name of the other file ends with."""
@@ -83,4 +83,9 @@ class Marker:
 
 def described(receipt: Receipt) -> str:
     """Return what the file says: a line for each engine, with its handlers."""
-    return "".join(f"{' '.join([each.name, *(name for name, _ in each.handlers)])}\n" for each in receipt.engines)
+    return "".join(f"{' '.join([each.name, *_served(receipt, each)])}\n" for each in receipt.asked())
+
+
+def _served(receipt: Receipt, engine: EngineRecord) -> tuple[str, ...]:
+    """Return the handlers of an engine, or the word for the other way to its containers."""
+    return tuple(name for name, _ in engine.handlers) or (("cdi",) if receipt.reads_cdi(engine.name) else ())

@@ -67,6 +67,8 @@ class Recorder:
                 *(self._engine(seen, engine) for engine in seen.plan.engines),
             ),
             specifications=_specifications(seen),
+            cdi=seen.plan.cdi,
+            method_why=seen.plan.choice.why,
         )
 
     def _adopted(self, folder: str) -> tuple[str, ...]:

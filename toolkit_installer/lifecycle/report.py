@@ -79,7 +79,7 @@ class Gathering:
 
 def would_be_started(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
     """Return why nothing may be asked of the engines: to ask would start one that somebody stopped. None: all may."""
-    sockets = {(record.name, record.socket) for record in (receipt.engines if receipt is not None else ())}
+    sockets = {(record.name, record.socket) for record in (receipt.asked() if receipt is not None else ())}
     asked = settings.asked_of(EngineName.DOCKER).socket
     sockets.add((EngineName.DOCKER, asked or registry.usual_row(EngineName.DOCKER).socket))
     stopped = sorted(socket for name, socket in sockets if serving.starts_when_asked(node, name, socket))

@@ -26,7 +26,7 @@ FILE = "receipt.json"
 SPECIFICATION_ROLE = "cdi"
 """The role of a CDI specification among the recorded files."""
 
-_LEFT_OUT: Mapping[str, Any] = {"copies": [], "contents": []}
+_LEFT_OUT: Mapping[str, Any] = {"copies": [], "contents": [], "cdi": [], "method_why": ""}
 """What installers of the same schema leave out, because they know nothing of it."""
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -156,10 +156,24 @@ class Receipt(msgspec.Struct, frozen=True):
     """The files that need not be read to know that they are right. An installer that knows none leaves them out."""
     contents: tuple[Content, ...] = ()
     """The toolkit's files as they were put in place. An installer that knows none leaves them out."""
+    cdi: tuple[EngineRecord, ...] = ()
+    """The engines whose containers get the GPU by CDI, without handlers and files; none where handlers are the method.
+
+    One whose file had to be changed for it is among `engines`, too."""
+    method_why: str = ""
+    """Why this method, where it was chosen for the node and not asked for by name."""
 
     def engine(self, name: EngineName) -> EngineRecord | None:
         """Return the record of an engine, None if it has none."""
         return next((engine for engine in self.engines if engine.name == name), None)
+
+    def asked(self) -> list[EngineRecord]:
+        """Return the engines that are to be asked whether they serve: those with handlers, and those that read CDI."""
+        return [*self.engines, *(each for each in self.cdi if self.engine(each.name) is None)]
+
+    def reads_cdi(self, name: EngineName) -> bool:
+        """Tell whether an engine's containers get the GPU by CDI."""
+        return any(each.name == name for each in self.cdi)
 
     def files(self) -> list[FileRecord]:
         """Return the managed files: the engines', and the specifications."""

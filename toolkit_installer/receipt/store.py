@@ -128,11 +128,13 @@ class ReceiptStore:
 
     def tidy(self, receipt: Receipt) -> None:
         """Remove the copies that the receipt no longer names."""
+        for name in self.needless(receipt):
+            self.files.remove(f"{self.folder}/{_ORIGINALS}/{name}")
+
+    def needless(self, receipt: Receipt) -> list[str]:
+        """Return the names of the copies that the receipt does not name: a run was killed before it removed them."""
         wanted = receipt.originals()
-        folder = f"{self.folder}/{_ORIGINALS}"
-        for name in self.files.list(folder):
-            if name not in wanted:
-                self.files.remove(f"{folder}/{name}")
+        return [name for name in self.files.list(f"{self.folder}/{_ORIGINALS}") if name not in wanted]
 
     def original(self, before: Before) -> bytes:
         """Return the copy of what stood there before. Raises ConfigurationError if it is missing or damaged."""

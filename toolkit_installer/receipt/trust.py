@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.cdi import SWITCHES as CDI_SWITCHES
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, InstallerError, located
 from toolkit_installer.node import owners
@@ -28,9 +29,9 @@ PID_FILE_NAME = "toolkit.pid"
 _TOOLKIT = "toolkit"
 _SPECIFICATION = r"[A-Za-z0-9_.-]+-[A-Za-z0-9_.-]+\.yaml"
 """What a CDI specification is called: after its vendor and its class."""
-_TRACES = (b"runtimes", b"imports", b"hooks_dir")
-"""What every text says that we write into an engine's file: a runtimes map, the import of the file that has it, or
-the folder of our hook."""
+_TRACES = (b"runtimes", b"imports", b"hooks_dir", *CDI_SWITCHES.values())
+"""What every text says that we write into an engine's file: a runtimes map, the import of the file that has it, the
+folder of our hook, or that CDI is on."""
 
 
 def load(node: Node, store: ReceiptStore) -> Receipt | None:
@@ -98,6 +99,11 @@ def _wrong_engines(found: Receipt) -> Iterator[str]:
     for name, count in Counter(engine.name for engine in found.engines).items():
         if count > 1:
             yield f"names {name} twice"
+    yield from (
+        f"names files or handlers of {engine.name} as of one that reads CDI specifications"
+        for engine in found.cdi
+        if engine.files or engine.handlers
+    )
     for engine in found.engines:
         for handler, path in engine.handlers:
             if not beneath(path, found.toolkit_folder):

@@ -172,8 +172,9 @@ class _Dockerd:
 class FakeContainerd:
     """A containerd 2.1 and its unit, whose state lies in a file beside the node: it outlives the program's process."""
 
-    def __init__(self, node: FakeNode) -> None:
+    def __init__(self, node: FakeNode, cdi_folders: tuple[str, ...] | None = None) -> None:
         self.node = node
+        self.cdi_folders = cdi_folders
         self.place = node.root.parent / "containerd.json"
         self.put(Served())
 
@@ -204,7 +205,7 @@ class FakeContainerd:
             raise EngineSilentError(f"the fake containerd {served.down}")
         process = Process(4194305, "containerd", "/usr/bin/containerd", (), float(served.starts), "containerd.service")
         handlers: dict[str, Any] = dict(served.handlers)
-        return Live("2.1.4", handlers, served.default, process)
+        return Live("2.1.4", handlers, served.default, process, cdi_folders=self.cdi_folders if served.cdi else ())
 
     def _find(self, name: str) -> str | None:
         return _SYSTEMCTL if name == "systemctl" else None

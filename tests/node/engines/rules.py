@@ -32,6 +32,8 @@ class Served:
     down: str = ""
     starts: int = 1
     """How often it was started: tells a process from the one before it."""
+    cdi: bool = True
+    """It has CDI on, where it was told of folders for it."""
 
     def again(self) -> Served:
         """Return the same from a process that was started just now: what a comparison of two of them spares."""
@@ -94,11 +96,11 @@ def containerd_started(tree: Tree, starts: int = 1) -> Served:
     try:
         root = tomllib.loads((_content(tree, CONFIG_TOML) or b"").decode())
         version = root.get("version", 3)
-        table: dict[str, Any] = {}
+        plugin: dict[str, Any] = {}
         for document in (root, *_imports(tree, root)):
             if document.get("version", version) == version:
-                found = document.get("plugins", {}).get(CRI[version], {}).get("containerd", {})
-                table = _merged(table, found)
+                plugin = _merged(plugin, document.get("plugins", {}).get(CRI[version], {}))
+        table = plugin.get("containerd", {})
     except (ValueError, KeyError) as error:
         return Served((), "", f"does not start: {error}", starts)
     handlers = {
@@ -108,7 +110,7 @@ def containerd_started(tree: Tree, starts: int = 1) -> Served:
     handlers = handlers or {"runc": "runc"}
     if default not in handlers:
         return Served((), "", f"its CRI plugin fails: no runtime {default!r}", starts)
-    return Served(tuple(sorted(handlers.items())), default, starts=starts)
+    return Served(tuple(sorted(handlers.items())), default, starts=starts, cdi=plugin.get("enable_cdi", True))
 
 
 def _imports(tree: Tree, root: dict[str, Any]) -> list[dict[str, Any]]:

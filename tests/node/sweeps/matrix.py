@@ -51,7 +51,7 @@ default_runtime = "crun" # keep
   runtime_path = "/usr/libexec/crio/crun"
   monitor_path = "/usr/libexec/crio/conmon"
 """
-_SPECIFICATION = "/etc/cdi/management.nvidia.com-gpu.yaml"
+SPECIFICATION = "/etc/cdi/management.nvidia.com-gpu.yaml"
 _TEMPLATE = b'[nvidia-container-cli]\nldconfig = "@/sbin/ldconfig.real"\n'
 
 
@@ -67,6 +67,8 @@ class Make:
     flags: tuple[str, ...] = ()
     specification: bytes | None = None
     """Somebody's CDI specification where ours is to be; None: CDI is off."""
+    by_method: bool = False
+    """Whether ours is written is for `--method` to say."""
 
     def __str__(self) -> str:
         return self.name
@@ -80,6 +82,44 @@ MAKES = (
     Make("containerd-down-in-place", "containerd", CONFIG_TOML, _VERSION_2),
     Make("docker-down-with-cdi", "docker", DAEMON_JSON, _DOCKER, specification=b"kind: management.nvidia.com/gpu\n"),
 )
+
+
+_READS = os.path.dirname(SPECIFICATION)
+_CDI_IS_OFF = b"[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"
+_THEIRS = b"kind: management.nvidia.com/gpu\n"
+METHOD_MAKES = (
+    Make(
+        "docker-that-reads-cdi",
+        "docker",
+        DAEMON_JSON,
+        _DOCKER,
+        lambda node: FakeDockerd(node, CDISpecDirs=[_READS]),
+        ("--socket", SOCKET),
+        _THEIRS,
+        by_method=True,
+    ),
+    Make(
+        "containerd-that-reads-cdi",
+        "containerd",
+        CONFIG_TOML,
+        _VERSION_3,
+        lambda node: FakeContainerd(node, (_READS,)),
+        ("--socket", "/run/containerd.sock"),
+        _THEIRS,
+        by_method=True,
+    ),
+    Make(
+        "containerd-with-cdi-off",
+        "containerd",
+        CONFIG_TOML,
+        _VERSION_3 + _CDI_IS_OFF,
+        lambda node: FakeContainerd(node, (_READS,)),
+        ("--socket", "/run/containerd.sock"),
+        _THEIRS,
+        by_method=True,
+    ),
+)
+"""Nodes on which both methods can be had; in the last one CDI is switched off."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +138,7 @@ REINSTALL = Command(("run", "--no-daemon"), older=False)
 CONVERGE = Command(("run", "--no-daemon", *OTHER))
 CLEANUP = Command(("run",), stopped=True)
 UNINSTALL = Command(("uninstall",))
+BY_CDI = Command(("run", "--no-daemon", "--method=cdi"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,13 +262,15 @@ class Bench:
         which = 0 if command.older else 1
         self.node.payload = self.images[which]
         cdi = self._cdi(self.drivers[which]) if self.drivers else ()
+        if self.make.by_method:
+            cdi = tuple(flag for flag in cdi if flag != "--cdi-enabled")
         # an engine that does not come back is waited for once in each of the matrix's many runs
         flags = (*self.make.flags, *cdi, "--reload-budget", "999/1", "--reload-timeout", "5")
         return self.node.arguments(*command.words, *flags, engine=self.make.engine, log_format="json")
 
     @staticmethod
     def _cdi(driver: Path) -> tuple[str, ...]:
-        folder = os.path.dirname(_SPECIFICATION)
+        folder = os.path.dirname(SPECIFICATION)
         return "--cdi-enabled", f"--cdi-output-dir={folder}", f"--driver-root-ctr-path={driver}"
 
     def _place(self, tree: Tree) -> None:
@@ -242,8 +285,8 @@ class Bench:
             folders += _between("/etc", os.path.dirname(self.make.path))
             tree[self.make.path] = Entry("-", 0o640, OWNER, self.make.content, XATTRS)
         if self.make.specification is not None:
-            folders.append(os.path.dirname(_SPECIFICATION))
-            tree[_SPECIFICATION] = Entry("-", 0o640, OWNER, self.make.specification, XATTRS)
+            folders.append(os.path.dirname(SPECIFICATION))
+            tree[SPECIFICATION] = Entry("-", 0o640, OWNER, self.make.specification, XATTRS)
         return tree | {folder: Entry("d", 0o755, own, "", ()) for folder in folders}
 
 
@@ -299,6 +342,15 @@ DEEDS = (
     Deed("cleanup at SIGTERM", (INSTALL,), CLEANUP, INSTALL),
     Deed("uninstall", (INSTALL,), UNINSTALL, INSTALL),
     Deed("uninstall of other settings", (CONVERGE,), UNINSTALL, CONVERGE),
+)
+
+METHOD_DEEDS = (
+    Deed("first install by cdi", (), BY_CDI, BY_CDI),
+    Deed("from handlers to cdi", (INSTALL,), BY_CDI, BY_CDI),
+    Deed("from handlers to cdi, and back to handlers", (INSTALL,), BY_CDI, INSTALL),
+    Deed("from cdi to handlers", (BY_CDI,), INSTALL, INSTALL),
+    Deed("from cdi to handlers, and back to cdi", (BY_CDI,), INSTALL, BY_CDI),
+    Deed("uninstall by cdi", (BY_CDI,), UNINSTALL, BY_CDI),
 )
 
 

@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,8 +52,12 @@ class Containers(abc.ABC):
         *,
         environment: Mapping[str, str] = _NOTHING,
         annotations: Mapping[str, str] = _NOTHING,
+        devices: Sequence[str] = (),
     ) -> str:
-        """Start a container through `handler` (empty: the default); return its id. Raises ContainerError."""
+        """Start a container through `handler` (empty: the default) with CDI devices; return its id.
+
+        Raises ContainerError.
+        """
 
     @abc.abstractmethod
     def execute(self, name: str, *command: str) -> str:
@@ -99,6 +103,7 @@ class DockerContainers(Containers):
         *,
         environment: Mapping[str, str] = _NOTHING,
         annotations: Mapping[str, str] = _NOTHING,
+        devices: Sequence[str] = (),
     ) -> str:
         """Start a container through `handler`; return its id. docker passes no annotations on."""
         if annotations:
@@ -110,6 +115,7 @@ class DockerContainers(Containers):
                 name=name,
                 runtime=handler or None,
                 environment=dict(environment),
+                device_requests=[docker.types.DeviceRequest(driver="cdi", device_ids=list(devices))] if devices else [],
                 network_mode="none",
                 cgroup_parent=self._cgroup,
                 detach=True,
@@ -206,6 +212,7 @@ class PodContainers(Containers):
         annotations: Mapping[str, str] = _NOTHING,
         of_pod: Mapping[str, str] = _NOTHING,
         namespace: str = NAMESPACE,
+        devices: Sequence[str] = (),
     ) -> str:
         """Start a pod with one container; return the container's id. `of_pod` are the pod's own annotations."""
         pod, sandbox = self._pod(name, handler, namespace, of_pod)
@@ -219,6 +226,7 @@ class PodContainers(Containers):
             10: notes,
             11: f"{name}.log",
             15: {2: {3: _NAMESPACES}},
+            17: [{1: device} for device in devices],
         }
         container = self._call("CreateContainer", {1: sandbox, 2: config, 3: pod})["1"]
         self._pods[name] = sandbox, container

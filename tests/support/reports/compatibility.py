@@ -187,6 +187,18 @@ restarted (1x), and the milliseconds for which it gave no answer. A peer's step 
 
 {table}
 
+## Engine restarts by method
+
+Seen by `tests/e2e/test_method.py` on docker 26 and 28, containerd 1.7, 2.1 and 2.4, and CRI-O 1.34: the engine's
+process, its start time, and its files' bytes, owner and mode are compared before and after.
+
+| method           | to install                            | to give the node back                  |
+| ---------------- | ------------------------------------- | -------------------------------------- |
+| cdi              | 0                                     | 0                                      |
+| cdi, CDI was off | 1                                     | 1                                      |
+| handlers         | 1 (docker: 0, by a signal)            | 1 (docker: 0, by a signal)             |
+| handlers to cdi  | 1 (docker: 0), to forget the handlers | 0                                      |
+
 ## How it was measured
 
 A process of its own asks the engine every 10 ms, each time on a new connection: docker for `/_ping`, the others for the

@@ -90,6 +90,7 @@ OURS = {
     "--remove-toolkit": (),
     "--verify-payload": ("VERIFY_PAYLOAD",),
     "--on-drift": ("ON_DRIFT",),
+    "--method": ("TOOLKIT_METHOD",),
     "--without-gpu": ("WITHOUT_GPU",),
     "--reload-timeout": ("RELOAD_TIMEOUT",),
     "--reload-budget": ("RELOAD_BUDGET",),

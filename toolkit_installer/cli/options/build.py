@@ -22,6 +22,7 @@ from toolkit_installer.settings import (
     EngineName,
     EngineSettings,
     LogFormat,
+    Method,
     Program,
     ReportSettings,
     Settings,
@@ -71,6 +72,7 @@ def build(
         engine=engine,
         daemon=not answers.flag("no_daemon"),
         configure_engine=not answers.flag("no_runtime_config"),
+        method=_method(answers),
         cluster=_cluster(answers) if installing else None,
         reports=_reports(answers) if installing else None,
         metrics_address=values_of.address(address) if (address := answers.text_or_none("metrics_address")) else None,
@@ -236,11 +238,30 @@ def _toolkit(answers: Answers, *, looking: bool) -> ToolkitSettings:
     )
 
 
+def _method(answers: Answers) -> Method:
+    """Return how containers are to get the GPU. Raises UsageError for what contradicts it."""
+    method = Method(answers.text("method"))
+    if method is Method.HANDLERS:
+        return method
+    if answers.flag("no_runtime_config"):
+        raise UsageError(
+            f"--method {method} looks at the engine, and --no-runtime-config leaves it out: they contradict each other",
+            hint="give one of them; --no-runtime-config with --cdi-enabled writes a specification that nobody checks",
+        )
+    if not answers.text("cdi_output_dir"):
+        raise UsageError(
+            f"--method {method} writes a CDI specification, and --cdi-output-dir is empty",
+            hint="leave it out, or name a folder that the engine reads",
+        )
+    return method
+
+
 def _cdi(answers: Answers) -> CdiSettings:
     """Return what was asked for; a specification that is to be written nowhere is not asked for."""
     folder = answers.text("cdi_output_dir")
+    method = answers.text("method")
     return CdiSettings(
-        enabled=answers.flag("cdi_enabled") and bool(folder),
+        enabled=(answers.flag("cdi_enabled") or method == Method.CDI) and bool(folder),
         folder=folder or CdiSettings().folder,
         kind=answers.text("cdi_kind"),
         control_nodes=answers.text("create_device_nodes") == "control",

@@ -6,7 +6,7 @@ import functools
 
 from toolkit_installer.cli.options.model import Group, Kind, Option, Step
 from toolkit_installer.engines import registry
-from toolkit_installer.settings import CONDITION, Cleanup, LogFormat, OnDrift, Program, WithoutGpu
+from toolkit_installer.settings import CONDITION, Cleanup, LogFormat, Method, OnDrift, Program, WithoutGpu
 
 _job = functools.partial(Option, group=Group.JOB, step=Step.INSTALLER)
 _cluster = functools.partial(Option, group=Group.KUBERNETES, step=Step.INSTALLER)
@@ -31,6 +31,16 @@ ROWS = (
         help="Install and leave: do not wait for a signal, do not clean up.",
     ),
     _job("no_runtime_config", Kind.FLAG, help="Install the toolkit only; leave the engine alone."),
+    _job(
+        "method",
+        Kind.CHOICE,
+        variables=("TOOLKIT_METHOD",),
+        choices=tuple(Method),
+        default=Method.HANDLERS.value,
+        help="How containers get the GPU: handlers registers runtimes with the engine; cdi writes a CDI specification "
+        "and leaves the engine's files alone, where the running engine reads it; auto takes cdi where the engine reads "
+        "CDI specifications already and has no handlers that pods may need, else handlers.",
+    ),
     _job(
         "toolkit_args",
         Kind.ARGUMENTS,

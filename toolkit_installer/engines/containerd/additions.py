@@ -61,6 +61,8 @@ class Placing:
         """Return what the files should be. Raises ConfigurationError."""
         if self.placed.way is Way.DROP_IN:
             self._into_drop_in()
+        elif not self.request.handlers:
+            self.served = {}
         else:
             self._note_what_is_kept()
             if self.placed.way is Way.TEMPLATE:
@@ -84,7 +86,7 @@ class Placing:
         base_runtime = containerd_sources.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
         made = config.entries(base_runtime, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
-        cdi = settings.enable_cdi and _wants_cdi(self.document, self.layout)
+        cdi = self.request.enable_cdi and _wants_cdi(self.document, self.layout)
         return Part(plugin, made, self.default, legacy=legacy, cdi=cdi)
 
     def _into_drop_in(self) -> None:

@@ -171,10 +171,12 @@ def _part(work: Work, plugin: str, views: Sequence[View]) -> Part:
     # without a map of runtimes, containerd 1.x takes its own runc
     built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in tables)
     legacy = settings.use_legacy_config and plugin == SHORT
-    cdi = settings.enable_cdi and _wants_cdi(work, effective, plugin)
+    cdi = work.request.enable_cdi and _wants_cdi(work, effective, plugin)
     ours = work.request.served
     copied = tuple((name, entry) for name, entry in runtimes_in(older, SHORT).items() if name not in ours)
     built_in = built_in and all(name != BUILT_IN_RUNTIME for name, _ in copied)
+    if not made:  # without a handler of ours the map of runtimes stays as it is
+        return Part(plugin, (), None, cdi=cdi)
     return Part(plugin, made, work.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -189,7 +190,22 @@ def ask_cri(node: Node, socket: str, seconds: float) -> Live:
     handlers = {name: executable(entry) for name, entry in (table.get("runtimes") or {}).items()}
     for name in status.handlers - handlers.keys() - {""}:
         handlers[name] = None
-    return Live(status.version, handlers, table.get("defaultRuntimeName"), process)
+    default = table.get("defaultRuntimeName")
+    folders, on = _cdi(status.config)
+    looks, would = (folders, ()) if on else ((), folders or ())
+    return Live(status.version, handlers, default, process, cdi_folders=looks, cdi_folders_if_on=would)
+
+
+def _cdi(told: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, bool]:
+    """Return the folders of CDI specifications that containerd tells, None for none, and whether CDI is on.
+
+    Source: containerd's CRI configuration. 1.6 has neither key, and from 2.2 on CDI cannot be switched off.
+    """
+    folders = told.get("cdiSpecDirs")
+    if not told:
+        return None, True
+    known = tuple(map(str, folders)) if isinstance(folders, list) else ()
+    return known, bool(known) and told.get("enableCDI", True) is True
 
 
 def _registered_by_itself(live: Live) -> frozenset[str]:

@@ -53,7 +53,9 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
         base = known = config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}])
     served: dict[str, str] = {}
     default = None
-    if request.settings.config_mode is ConfigMode.HOOK:
+    if not request.handlers:
+        desired = bases
+    elif request.settings.config_mode is ConfigMode.HOOK:
         desired = _with_hook(inspection, request, bases, known)
     else:
         _refuse_flags(inspection.live, request)

@@ -208,6 +208,7 @@ class Crio(Adapter[CrioInspection]):
             hooks_dirs=hooks,
             config=config,
             variables=given,
+            cdi_folders=crio_live.cdi_folders(runtime) if config is not None else None,
         )
 
     def stranded(

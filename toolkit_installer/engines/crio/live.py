@@ -95,6 +95,11 @@ def runtime_in(content: bytes) -> dict[str, Any]:
     return runtime
 
 
+def cdi_folders(runtime: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return where it looks for CDI specifications: in its `crio.runtime` table. CDI itself cannot be switched off."""
+    return tuple(map(str, runtime.get("cdi_spec_dirs") or ()))
+
+
 def configuration(root: Root, path: str, seconds: float) -> bytes:
     """Return the answer of `GET /config`, which `crio status` asks for too: TOML. Raises NoAnswerError, Stopped."""
     place_of_socket(root, path)

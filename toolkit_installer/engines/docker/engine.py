@@ -85,7 +85,7 @@ class Docker(Adapter[Inspection]):
         settings = request.settings
         with located(file.path):
             restarts = settings.reload_mode is ReloadMode.SYSTEMD
-            cdi = docker_cdi.wanted(inspection.live, asked=settings.enable_cdi, restarts=restarts)
+            cdi = docker_cdi.wanted(inspection.live, asked=request.enable_cdi, restarts=restarts)
             base = without.base or b""
             target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
             wanted = msgspec.structs.replace(without, notes=()).holding(target, json_document.parse, ownership)
@@ -193,6 +193,7 @@ class Docker(Adapter[Inspection]):
             containers_outlive_it=_told_as(bool, info.get("LiveRestoreEnabled")),
             running=_told_as(int, info.get("ContainersRunning")),
             cdi=bool(info.get("CDISpecDirs")),
+            cdi_folders=tuple(map(str, info.get("CDISpecDirs") or ())),
             rootless="name=rootless" in (info.get("SecurityOptions") or ()),
             system=str(info.get("OperatingSystem", "")),
         )

@@ -111,6 +111,19 @@ class LiveHealth(msgspec.Struct, frozen=True):
     """What it reads where it does not serve the handlers, and reads none of the files that have them."""
 
 
+class MethodHealth(msgspec.Struct, frozen=True):
+    """How containers get the GPU here, and whether one that asked for it now would get it."""
+
+    name: str
+    """handlers or cdi."""
+    why: str
+    asked_by: str
+    """What a container has to say to be given the GPU, in words."""
+    met: bool
+    against: tuple[str, ...] = ()
+    """Why it would not be given it, in words."""
+
+
 class EngineHealth(msgspec.Struct, frozen=True):
     """An engine that was configured: its handlers with their executables, its files, and what it answers."""
 
@@ -148,6 +161,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     toolkit: ToolkitHealth | None
     engines: tuple[EngineHealth, ...]
     specifications: tuple[FileHealth, ...]
+    method: MethodHealth | None = None
+    """None where nothing is installed, or no engine was configured or found to read CDI specifications."""
 
 
 class Health(Found, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 
 from toolkit_installer import __version__
@@ -18,12 +19,14 @@ from toolkit_installer.lifecycle.health.form import (
     Found,
     LastLook,
     LiveHealth,
+    MethodHealth,
     PendingReload,
     Places,
     ToolkitHealth,
 )
 from toolkit_installer.lifecycle.health.verdict import ABSENT, AS_WRITTEN
-from toolkit_installer.lifecycle.plan import mismatches
+from toolkit_installer.lifecycle.method import said
+from toolkit_installer.lifecycle.reading_cdi import unserved
 from toolkit_installer.lifecycle.reload_when import pending
 from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node import clock, locks
@@ -31,7 +34,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift, schema
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import Settings
+from toolkit_installer.settings import Method, Settings
 
 _ASK_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
@@ -44,6 +47,14 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
     running, killed = _instances(node, settings, receipt)
     remembered = waiting_state.of_instance(running) if running is not None else None
     told = dict(remembered.differences) if remembered is not None else {}
+    driver = _driver(node, settings, has_gpu=has_gpu)
+    toolkit = _toolkit(node, settings, receipt) if receipt is not None else None
+    engines = tuple(_engine(node, receipt, each, told) for each in receipt.asked()) if receipt is not None else ()
+    specifications = tuple(_file(node, file, told) for file in (receipt.specifications if receipt is not None else ()))
+    method = None
+    if receipt is not None and receipt.state is State.INSTALLED and engines:
+        against = [*_against(engines, driver, toolkit), *(_against_reading(specifications) if receipt.cdi else ())]
+        method = _method(receipt, tuple(against))
     return Found(
         version=__version__,
         looked_in=Places(settings.node_root or "/", f"{store.folder}/{schema.FILE}", settings.pid_file),
@@ -57,13 +68,46 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         last_run=last_run.kept(node, _pid_files(settings, receipt), settings.ready_file),
         gpus=seen.words,
         has_gpu=has_gpu,
-        driver=_driver(node, settings, has_gpu=has_gpu),
-        toolkit=_toolkit(node, settings, receipt) if receipt is not None else None,
-        engines=tuple(_engine(node, engine, told) for engine in (receipt.engines if receipt is not None else ())),
-        specifications=tuple(
-            _file(node, file, told) for file in (receipt.specifications if receipt is not None else ())
-        ),
+        driver=driver,
+        toolkit=toolkit,
+        engines=engines,
+        specifications=specifications,
+        method=method,
     )
+
+
+def _against(
+    engines: tuple[EngineHealth, ...], driver: DriverHealth | None, toolkit: ToolkitHealth | None
+) -> list[str]:
+    """Return what keeps a container from being given the GPU now, whichever way it asks."""
+    against = [f"{engine.name}: {'; '.join(engine.live.detail)}" for engine in engines if not engine.live.served]
+    if driver is not None and not driver.usable:
+        against.append("no driver is usable")
+    if toolkit is not None:
+        damaged = (*toolkit.missing, *(each.name for each in toolkit.damaged if each.certain))
+        against += [f"{name} is missing or damaged" for name in damaged]
+    return against
+
+
+def _against_reading(specifications: tuple[FileHealth, ...]) -> list[str]:
+    return [f"{file.path}: {file.state}" for file in specifications if file.state != AS_WRITTEN]
+
+
+def _method(receipt: Receipt, against: tuple[str, ...]) -> MethodHealth:
+    """Return how containers get the GPU, what is against it now, and what they have to say for it."""
+    name = Method.CDI if receipt.cdi else Method.HANDLERS
+    if receipt.cdi:
+        kinds = ", ".join(f"{_kind(file.path)}=all" for file in receipt.specifications)
+        asked_by = f"a CDI device, such as {kinds}" if kinds else "a CDI device"
+    else:
+        names = dict.fromkeys(name for engine in receipt.engines for name, _ in engine.handlers)
+        asked_by = f"the handler {' or '.join(names)}"
+    return MethodHealth(str(name), said(name, receipt.method_why), asked_by, not against, against)
+
+
+def _kind(path: str) -> str:
+    """Return the kind of a specification's devices, by the name of its file (`CdiSettings.path`)."""
+    return posixpath.basename(path).removesuffix(".yaml").replace("-", "/", 1)
 
 
 def _instances(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[int | None, int | None]:
@@ -125,13 +169,13 @@ def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
     return ToolkitHealth(receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, receipt.release)
 
 
-def _engine(node: Node, engine: EngineRecord, told: Mapping[str, str]) -> EngineHealth:
+def _engine(node: Node, receipt: Receipt, engine: EngineRecord, told: Mapping[str, str]) -> EngineHealth:
     files = tuple(_file(node, file, told) for file in engine.files)
-    live = _live(node, engine)
+    live = _live(node, receipt, engine)
     return EngineHealth(str(engine.name), engine.socket, dict(engine.handlers), engine.default, files, live)
 
 
-def _live(node: Node, engine: EngineRecord) -> LiveHealth:
+def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> LiveHealth:
     adapter = adapter_of(engine.name)
     if serving.starts_when_asked(node, engine.name, engine.socket):
         stopped = "it is not running, and systemd starts it as soon as anybody asks it"
@@ -140,7 +184,7 @@ def _live(node: Node, engine: EngineRecord) -> LiveHealth:
         live = adapter.ask(node, engine.socket, _ASK_SECONDS)
     except EngineSilentError as error:
         return LiveHealth(answers=False, served=None, detail=(error.reason,))
-    wrong = tuple(mismatches(live, dict(engine.handlers), engine.default))
+    wrong = tuple(unserved(node, receipt, engine, live))
     reads = adapter.reads_instead(node, live, {file.role: file.path for file in engine.files}) if wrong else ""
     return LiveHealth(
         answers=True,

@@ -101,7 +101,7 @@ class MetricsReport:
         )
 
     def _metrics(self, readiness: Readiness, receipt: Receipt | None) -> Metrics:
-        engines = [str(each.name) for each in receipt.engines] if receipt is not None else []
+        engines = [str(each.name) for each in receipt.asked()] if receipt is not None else []
         so_far = self._so_far()
         return msgspec.structs.replace(
             so_far,

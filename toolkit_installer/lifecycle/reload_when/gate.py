@@ -151,7 +151,7 @@ def due(seen: Prepared) -> tuple[str, ...]:
     """Return the engines that a change would reload, those that are given back with it too. Pure."""
     recorded = seen.receipt.engines if seen.receipt is not None else ()
     names = [str(work.name) for work in seen.plan.engines if work.reload_why]
-    given_back = [str(record.name) for record in plan_of.superseded(recorded, seen.plan.engines)]
+    given_back = [str(record.name) for record in plan_of.superseded(recorded, seen.plan)]
     moved = plan_of.moved(recorded, seen.plan.engines)
     return tuple(dict.fromkeys([*names, *given_back, *([str(moved.name)] if moved is not None else [])]))
 
@@ -159,10 +159,7 @@ def due(seen: Prepared) -> tuple[str, ...]:
 def _served(seen: Prepared) -> bool:
     """Tell whether all engines serve already what they are to serve. Pure."""
     answers = [(work, work.inspection.live) for work in seen.plan.engines]
-    return all(
-        live is not None and not plan_of.mismatches(live, work.desired.served, work.desired.default)
-        for work, live in answers
-    )
+    return all(live is not None and not plan_of.differences(live, work.desired) for work, live in answers)
 
 
 def _named(pending: Pending) -> str:

@@ -57,7 +57,7 @@ class EngineReverter:
         `staying` are handlers that it has again soon. Return the receipt without it. Raises as `revert` does.
         """
         log.get().info(
-            "Another engine or file is to be configured: taking the handlers back",
+            "An engine or file is to have the handlers no longer: taking them back",
             key="engine-retired",
             engine=record.name,
         )

@@ -1,0 +1,176 @@
+"""Which way containers get the GPU on this node, and why not another one. Pure: a function of what was found.
+
+`cdi` is possible where each engine that answers looks into the folder of our specification, and can read it. Where one
+of them has CDI switched off and nothing else is in the way, it is one edit of its file, which is made where `cdi` is
+asked for by name.
+
+`auto` takes the first way that the node supports, the one that changes least first, and never one that takes
+something away: where an engine lists our handlers, or we registered them, pods may select them, those that are not
+there yet too, and no look at the node tells that they do not. Such a node stays with `handlers` until somebody names
+`cdi`. Nor does it edit an engine's file for CDI: that costs the same restart as the handlers, which serve more pods.
+
+Another way is one more member of `Method`, and one more line in `choose`, in the order of what each changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from toolkit_installer.engines import cdi
+from toolkit_installer.errors import ConfigurationError, EngineRejectedError
+from toolkit_installer.settings import EngineName, Method
+
+_NAMED = "--method handlers, or a newer engine, is the way out"
+_STARTS = "start it; --method handlers configures an engine that is down, too"
+
+
+class Way(msgspec.Struct, frozen=True):
+    """What decides whether an engine's containers can get devices by CDI, as it was found."""
+
+    engine: EngineName
+    version: str = ""
+    """Of the engine that answers; empty: none does."""
+    silence: str = ""
+    """What was heard of one that does not answer."""
+    folders: tuple[str, ...] | None = None
+    """Where it looks for specifications; nowhere: CDI is off. None: it does not tell."""
+    if_on: tuple[str, ...] = ()
+    """Where it would look if CDI were not off, as far as it tells."""
+    folder: str = ""
+    """Where ours is to be."""
+    reads_it: bool = False
+    """Whether that is one of them."""
+    ours: bool = False
+    """CDI is on in it by an edit of ours, which has to stay."""
+    recorded: bool = False
+    """It was found to read our specification by an earlier run, which left the node so."""
+    handlers: tuple[str, ...] = ()
+    """Handlers of ours that it lists, or that were registered with it."""
+
+    @property
+    def off(self) -> bool:
+        """Whether CDI is switched off in it."""
+        return self.folders == ()
+
+    @property
+    def edited(self) -> bool:
+        """Whether its file is to say that CDI is on."""
+        return self.off or self.ours
+
+
+class PassedOver(msgspec.Struct, frozen=True):
+    """A method that `auto` did not take, and why."""
+
+    method: str
+    why: str
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The method of this run. `why` is empty where it was asked for by name."""
+
+    method: Method = Method.HANDLERS
+    why: str = ""
+    passed_over: tuple[PassedOver, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why it is this one, in words."""
+        return said(self.method, self.why)
+
+    def __str__(self) -> str:
+        over = "".join(f"; not {each.method}: {each.why}" for each in self.passed_over)
+        return f"{self.method} ({self.reason}{over})"
+
+
+def said(method: Method, why: str) -> str:
+    """Return why it is this method: what was recorded of that, or that nothing was to be chosen."""
+    return why or ("the default" if method is Method.HANDLERS else "it was asked for")
+
+
+def choose(asked: Method, ways: Sequence[Way]) -> Choice:
+    """Return the method for a node whose engines were found like this.
+
+    Raises ConfigurationError where the one that was asked for is not supported, EngineRejectedError where that cannot
+    be told, as an engine does not answer.
+    """
+    if asked is Method.HANDLERS:
+        return Choice()
+    if asked is Method.CDI:
+        for way in ways:
+            refuse(way)
+        return Choice(Method.CDI)
+    against = [f"{way.engine}: {why}" for way in ways if (why := _against_choosing(way))]
+    if not ways:
+        against = ["no engine was found"]
+    if against:
+        over = PassedOver(Method.CDI, "; ".join(against))
+        return Choice(Method.HANDLERS, "of all engines, whatever their release", (over,))
+    return Choice(Method.CDI, "the engine reads CDI specifications already, and has no handlers that pods may need")
+
+
+def refuse(way: Way) -> None:
+    """Raise ConfigurationError where an engine cannot give devices by CDI, EngineRejectedError where none can tell."""
+    if way.recorded and not way.version:
+        return  # one that is down for a moment is no reason to move what is there
+    why = obstacle(way)
+    if not why:
+        return
+    if not way.version:
+        raise EngineRejectedError(f"--method cdi: {way.engine} {why}", hint=f"nothing was changed; {_STARTS}")
+    hint = _NAMED
+    if folders := way.folders or way.if_on:
+        hint = f"--cdi-output-dir {folders[-1]} writes it there; {_NAMED}"
+    raise ConfigurationError(f"--method cdi: {way.engine} {why}", hint=f"nothing was changed; {hint}")
+
+
+def obstacle(way: Way) -> str:
+    """Return why containers of this engine cannot get devices by CDI; empty where they can, or CDI is only off."""
+    if not way.version:
+        return f"does not answer, so nobody can tell whether it reads CDI specifications: {way.silence}"
+    if cdi.newest(way.engine, way.version) is None:
+        return f"{way.version} knows no CDI: {cdi.first(way.engine)} is the first that does"
+    if way.folders is None:
+        return f"{way.version} does not tell where it looks for CDI specifications"
+    folders = way.folders or way.if_on
+    if folders and not way.reads_it:
+        return f"{way.version} looks for CDI specifications in {', '.join(folders)}, and not in {way.folder}"
+    return ""
+
+
+def unreadable(way: Way, specification: bytes) -> str:
+    """Return why this engine cannot read a specification; empty where it can, or does not answer."""
+    needed, newest = cdi.version_of(specification), cdi.newest(way.engine, way.version)
+    if needed is None or newest is None or needed <= newest:
+        return ""
+    return (
+        f"is of version {_text(needed)}, and {way.engine} {way.version} reads none that is newer than {_text(newest)}: "
+        "it would skip it"
+    )
+
+
+def refuse_unreadable(ways: Sequence[Way], specification: bytes, path: str) -> None:
+    """Raise ConfigurationError where one of the engines cannot read the specification that is to stand at `path`."""
+    for way in ways:
+        if why := unreadable(way, specification):
+            raise ConfigurationError(
+                why, path=path, hint="nothing was changed; update the engine, or use --method handlers"
+            )
+
+
+def _text(version: cdi.Version) -> str:
+    return f"{version[0]}.{version[1]}.0"
+
+
+def _against_choosing(way: Way) -> str:
+    """Return why `auto` does not take CDI for this engine."""
+    if way.recorded and not way.version:
+        return ""
+    if why := obstacle(way):
+        return f"it {why}"
+    if way.edited:
+        return "CDI is off in it but for an edit, and switching it on takes the restart that handlers take"
+    if way.handlers:
+        return f"it has the handlers {', '.join(way.handlers)}, which pods may select; --method cdi takes them away"
+    return ""
