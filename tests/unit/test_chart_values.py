@@ -84,6 +84,7 @@ ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     "runtime": ('"docker,crio"', variable("RUNTIME")),
     "driverRoot": ('"/x"', variable("NVIDIA_DRIVER_ROOT", MAIN, WAIT)),
     "withoutGpu": ('"install"', variable("WITHOUT_GPU", MAIN, WAIT)),
+    "method": ('"cdi"', variable("(TOOLKIT_METHOD|WAIT_FOR_DRIVER)")),
     "setAsDefault": ("true", variable("NVIDIA_RUNTIME_SET_AS_DEFAULT")),
     "runtimeName": ('"x"', variable("NVIDIA_RUNTIME_NAME"), RENAMED),
     "cleanup": ('"never"', variable("CLEANUP")),

@@ -94,6 +94,7 @@ RUNTIME_RESTART_MODE: restartMode
 STARTUP_TAINT: startupTaint.taint
 TOOLKIT_DEBUG: debug
 TOOLKIT_INSTALL_DIR: installDir
+TOOLKIT_METHOD: method
 WITHOUT_GPU: withoutGpu
 {{- end }}
 
