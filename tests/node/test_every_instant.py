@@ -25,22 +25,26 @@ from tests.node.sweeps.matrix import (
     World,
     interrupted,
 )
+from tests.support.quick import Few, all_of
 
 Count = Callable[[int, Sequence[str]], None]
 SIGKILLED = -9
 ALL = os.environ.get("EVERY_INSTANT") == "all"
 
 
-def tried(made: Bench, before: World, command: Command, judge: Judge, *, killing: bool) -> tuple[int, list[str]]:
+def tried(
+    made: Bench, before: World, command: Command, judge: Judge, *, killing: bool, few: Few = all_of
+) -> tuple[int, list[str]]:
     """Judge what a kill before each of the command's calls leaves, and after the last; return how many, what is wrong.
 
     The command is stopped at each, and looked at. With `killing` it is really killed there each time, from the start:
-    that the two are the same is shown on the nodes whose engine lives.
+    that the two are the same is shown on the nodes whose engine lives. Of the calls, `few` are tried.
     """
     whole, worlds = made.instants(before, command)
     assert whole.outcome.code == 0, whole.outcome.output
     wrong = []
-    for at, (world, call) in enumerate(zip(worlds, whole.outcome.calls, strict=True)):
+    attempts = few(list(enumerate(zip(worlds, whole.outcome.calls, strict=True))))
+    for at, (world, call) in attempts:
         where = f"killed before call {at} of {len(worlds)}, {call}: "
         if killing:
             killed = made.do(before, command, Plan(at))
@@ -48,7 +52,7 @@ def tried(made: Bench, before: World, command: Command, judge: Judge, *, killing
             wrong += [where + difference for difference in killed.world.differences(world)]
         wrong += [where + problem for problem in judge.problems(world)]
     wrong += [f"killed after the last call: {problem}" for problem in judge.problems(whole.world)]
-    return len(worlds) + 1, wrong
+    return len(attempts) + 1, wrong
 
 
 def report(instants: int, wrong: Sequence[str], count: Count) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.node.engines.live import SOCKET, FakeDockerd
+from tests.node.engines.rules import Served
 from tests.support import fake_ctk, payloads
-from tests.support.fake_node import DAEMON_JSON, FakeNode, Run
+from tests.support.fake_node import DAEMON_JSON, STORE, FakeNode, Run
 
 DOCKER = b'{\n  "debug": true\n}\n'
 SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
@@ -106,11 +107,12 @@ def test_from_handlers_to_cdi_and_back_nothing_of_the_other_stays(gpu: FakeNode,
 def test_the_new_way_is_there_before_the_old_one_goes(gpu: FakeNode) -> None:
     done(gpu, "handlers")
     planned = told(gpu, "plan", "--method", "cdi")
-    assert (planned["method"]["name"], planned["given_back"], planned["engines"]) == ("cdi", ["docker"], [])
-    said = done(gpu, "cdi").output
-    assert said.index("Installed") < said.index("taking them back") if "Installed" in said else "taking them" in said
+    assert (planned["method"]["name"], planned["given_back"]) == ("cdi", [])
+    assert [file["path"] for file in planned["engines"][0]["files"]] == [DAEMON_JSON]
+    there, back = ([f"file={path}" for path in (SPECIFICATION, DAEMON_JSON)], done(gpu, "cdi").output)
+    assert back.index(there[0]) < back.index(there[1])
     back = done(gpu, "handlers").output
-    assert "taking them back" not in back
+    assert back.index(there[1]) < back.index(there[0])
 
 
 def test_what_cannot_be_had_is_refused_with_the_reason_before_anything_is_written(gpu: FakeNode) -> None:
@@ -167,8 +169,20 @@ def test_auto_takes_cdi_on_a_fresh_node_and_says_so_everywhere(gpu: FakeNode) ->
     assert gpu.read(DAEMON_JSON) == DOCKER
     assert "reads CDI specifications already" in status(gpu)["method"]["why"]
     assert "Nothing to do" in done(gpu, "auto").output
+    assert told(gpu, "detect")["method"]["installed"] == "cdi"
     assert gpu.do("uninstall").process.returncode == 0
     assert gpu.snapshot() == before
+
+
+def test_detect_reads_in_the_receipt_what_the_engine_does_not_say(gpu: FakeNode, reading: FakeDockerd) -> None:
+    done(gpu, "handlers")
+    reading.put(Served())  # as if it had been started without them
+    detected = told(gpu, "detect", "--method=auto")["method"]
+    assert (detected["name"], detected["installed"], detected["unread"]) == ("handlers", "handlers", None)
+    assert "it has the handlers nvidia" in detected["passed_over"][0]["why"]
+    assert "the node has handlers now" in gpu.do("detect", *AT).output
+    gpu.write(f"{STORE}/receipt.json", "no JSON", 0o600)
+    assert "is no JSON" in told(gpu, "detect", "--method=auto")["method"]["unread"]
 
 
 @pytest.mark.usefixtures("reading")

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from toolkit_installer.engines.api import EngineFile, Inspection, Live
-from toolkit_installer.lifecycle.observe import _read_since
+from toolkit_installer.lifecycle.observe import read_since
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.processes import Process
 
@@ -43,8 +43,8 @@ def inspection(started: float | None, *changed: float | None) -> Inspection:
 def test_an_engine_has_read_a_file_only_if_it_was_started_well_after_its_last_change(
     started: float | None, changed: tuple[float | None, ...], read: object
 ) -> None:
-    assert _read_since(inspection(started, *changed)) is read
+    assert read_since(inspection(started, *changed)) is read
 
 
 def test_an_engine_that_does_not_answer_has_read_nothing() -> None:
-    assert not _read_since(Inspection("/run/x.sock", (), None))
+    assert not read_since(Inspection("/run/x.sock", (), None))

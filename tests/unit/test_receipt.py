@@ -117,6 +117,7 @@ WHOLE = Receipt(
     specifications=(FileRecord("cdi", "/run/cdi/management.nvidia.com-gpu.yaml", None, (SHA,)),),
     copies=(Copy("nvidia-ctk.real", "/usr/bin/nvidia-ctk", "4 -1 5 7", "4 -1 6 8"),),
     contents=(Content("config.toml", 0o644, SHA, None, SHA), Content("a", 0o755, None, "b")),
+    cdi_switched=(EngineName.CONTAINERD,),
     method_why="the engine reads CDI specifications already",
 )
 
@@ -234,7 +235,7 @@ def _places(value: Any, here: Place = ()) -> list[Place]:
     return []
 
 
-LEFT_OUT: tuple[Place, ...] = (("copies",), ("contents",), ("cdi",), ("method_why",))
+LEFT_OUT: tuple[Place, ...] = (("copies",), ("contents",), ("cdi",), ("cdi_switched",), ("method_why",))
 """By installers that know none of them."""
 NEEDED = [place for place in _places(body()) if place not in LEFT_OUT]
 
@@ -252,8 +253,9 @@ def test_a_field_that_is_missing_is_refused(place: Place) -> None:
 
 def test_a_receipt_of_an_installer_that_knew_handlers_alone_is_read() -> None:
     older: Any = body()
-    del older["cdi"], older["method_why"]
-    assert receipt.decode(json.dumps(older).encode()) == msgspec.structs.replace(WHOLE, cdi=(), method_why="")
+    del older["cdi"], older["cdi_switched"], older["method_why"]
+    known = msgspec.structs.replace(WHOLE, cdi=(), cdi_switched=(), method_why="")
+    assert receipt.decode(json.dumps(older).encode()) == known
 
 
 def test_a_receipt_of_an_installer_that_remembered_no_contents_is_read() -> None:

@@ -15,6 +15,9 @@ from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerErro
 from toolkit_installer.lifecycle import reading_cdi
 from toolkit_installer.lifecycle.method import Way, choose, obstacle
 from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import trust
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit.payload import RUNTIMES
 
@@ -59,23 +62,39 @@ def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> 
     if not decided:
         return None
     folder = settings.toolkit.cdi.folder
+    receipt, unread = _receipt(node, settings)
     ways = []
     for target in decided:
         request = Request.of(target, RUNTIMES, settings.toolkit.folder)
         try:
             inspection = adapter_of(target.name).inspect(node, target)
         except InstallerError as error:
-            ways.append(Way(target.name, silence=str(error), folder=folder))
+            base = Way(target.name, silence=str(error), folder=folder)
+            ways.append(reading_cdi.recorded(base, receipt))
             continue
-        ways.append(reading_cdi.found(node, request, inspection, folder))
+        ways.append(reading_cdi.way(node, request, inspection, receipt, folder))
     possible = {str(way.engine): obstacle(way) or None for way in ways}
-    facts: dict[str, Any] = {"asked": settings.method.value, "cdi_is_out": possible}
+    standing = reading_cdi.installed(receipt) if receipt is not None else None
+    facts: dict[str, Any] = {
+        "asked": settings.method.value,
+        "installed": standing.value if standing is not None else None,
+        "unread": unread,
+        "cdi_is_out": possible,
+    }
     try:
         choice = choose(settings.method, ways)
     except InstallerError as error:
         return facts | {"name": None, "why": str(error), "passed_over": []}
     over = [{"method": each.method, "why": each.why} for each in choice.passed_over]
     return facts | {"name": choice.method.value, "why": choice.reason, "passed_over": over}
+
+
+def _receipt(node: Node, settings: Settings) -> tuple[Receipt | None, str | None]:
+    """Return the node's receipt, and why it cannot be read where it cannot: that is no reason to say no more."""
+    try:
+        return trust.load(node, ReceiptStore(node.files, settings.toolkit.install_dir)), None
+    except InstallerError as error:
+        return None, str(error)
 
 
 def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
@@ -143,6 +162,8 @@ def _method_lines(method: dict[str, Any] | None) -> list[str]:
         return []
     lines = ["", f"Method: {method['name'] or 'none'} ({method['why']})"]
     lines += [f"  not {each['method']}: {each['why']}" for each in method["passed_over"]]
+    lines += [f"  the node has {method['installed']} now"] if method["installed"] else []
+    lines += [f"  what the node has is not known: {method['unread']}"] if method["unread"] else []
     return lines + [
         f"  cdi is out with {engine}: it {why}" if why else f"  cdi can be had from {engine}"
         for engine, why in method["cdi_is_out"].items()

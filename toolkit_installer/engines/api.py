@@ -177,8 +177,8 @@ class DesiredState(msgspec.Struct, frozen=True):
     """What may go wrong when the engine is reloaded, in words."""
     cdi_on: bool = False
     """The live engine is to have CDI on."""
-    absent: tuple[tuple[str, str], ...] = ()
-    """Handlers that the live engine is to have no more, with their executables: others may have the names again."""
+    freed: str = ""
+    """The folder in which no handler of the live engine is to have its executable any more; empty: none is named."""
 
 
 _Found = TypeVar("_Found", bound=Inspection)

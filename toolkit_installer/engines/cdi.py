@@ -30,7 +30,6 @@ _KNOWN: Mapping[EngineName, tuple[tuple[tuple[int, int, int], Version], ...]] = 
     EngineName.CRIO: (((1, 23, 0), (0, 3)), ((1, 26, 0), (0, 5)), ((1, 30, 0), (0, 7)), ((1, 34, 0), (1, 0))),
 }
 """From which release on which is the newest version of a specification that is known to be read."""
-_ON = rb"""enable_cdi["']?\s*=\s*true|"cdi"\s*:\s*true"""
 _RELEASE = r"v?(\d+)\.(\d+)(?:\.(\d+))?"
 _SAID = rb"""(?m)^["']?cdiVersion["']?:\s*["']?v?(\d+)\.(\d+)"""
 
@@ -52,11 +51,6 @@ def first(name: EngineName) -> str:
     """Return the first release of the engine that knows CDI, in words."""
     (major, minor, _), _ = _KNOWN[name][0]
     return f"{major}.{minor}"
-
-
-def switched_on(content: bytes) -> int:
-    """Return how often a text of an engine's file says that CDI is on, in comments too: to compare it with another."""
-    return len(re.findall(_ON, content))
 
 
 def version_of(specification: bytes) -> Version | None:

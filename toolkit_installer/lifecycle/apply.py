@@ -13,7 +13,7 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Live
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.lifecycle import canary, plan, record
-from toolkit_installer.lifecycle.files import installing
+from toolkit_installer.lifecycle.files import folders, installing
 from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.files.copies import Copies
@@ -92,7 +92,7 @@ class Applier:
                 told.reloaded = self.switcher.reloads > 0
                 raise
         # the engines have been seen to serve it: from here on the record is what stands
-        settled = record.settled(seen, receipt, copies)
+        settled = folders.without_needless(self.node, record.settled(seen, receipt, copies), self.store.folder)
         self.store.save(settled, {})
         self.store.tidy(settled)
         # not before: a failure up to here gives the engine a configuration back that still names these

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import DesiredFile, Recorded
+from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.method import refuse_unreadable
@@ -12,7 +15,7 @@ from toolkit_installer.receipt.schema import EngineRecord
 from toolkit_installer.settings import Method, ReloadMode
 
 if TYPE_CHECKING:
-    from toolkit_installer.lifecycle.facts import Facts
+    from toolkit_installer.lifecycle.facts import EngineFacts, Facts
     from toolkit_installer.lifecycle.plan import EngineWork
     from toolkit_installer.lifecycle.target import Target
 
@@ -27,6 +30,26 @@ def readers(target: Target, facts: Facts) -> tuple[EngineRecord, ...]:
         EngineRecord(request.target.name, socket, request.settings.reload_mode, (), None, ())
         for request, socket in found
     )
+
+
+def without_handlers(seen: EngineFacts) -> tuple[DesiredFile, ...]:
+    """Return an engine's files without us, in the order of a cleanup; none where nothing of ours is in them.
+
+    None as well where a recorded one is not among those that the engine has now: it is given back as it is recorded.
+    Raises ConfigurationError.
+    """
+    recorded = [file.path for file in reversed(seen.recorded.files)] if seen.recorded is not None else []
+    present = {file.path: file for file in seen.inspection.files}
+    if not present.keys() >= set(recorded):
+        return ()
+    engine, folder = adapter_of(seen.request.target.name), seen.request.toolkit_folder
+    known = engine.recognised(seen.inspection, folder)
+    files = []
+    for path in dict.fromkeys([*recorded, *present]):
+        remembered = seen.records.get(path) or Recorded(ownership=known.get(path, Ownership()))
+        files.append(engine.without_us(present[path], remembered, folder))
+    of_ours = tuple(wanted for wanted in files if wanted.path in recorded or wanted.changes)
+    return of_ours if seen.recorded is not None or any(wanted.changes for wanted in of_ours) else ()
 
 
 def refuse_what_gives_no_devices(

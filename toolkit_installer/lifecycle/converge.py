@@ -66,7 +66,7 @@ class Converger:
                 log.get().info(
                     "Nothing to do: the node is as it should be", key="nothing-to-do", folder=seen.plan.toolkit.folder
                 )
-            self._retire_and_look_again(seen)
+            self._retire_others(seen)
             return
         recorded = seen.receipt.engines if seen.receipt is not None else ()
         beforehand.everything(
@@ -80,12 +80,12 @@ class Converger:
             assert seen.receipt is not None  # noqa: S101  # it has the record
             self._reverter().refuse_stranding(seen.receipt, record)
         Applier(self._node, self._store, self._pid_file, self._attention, self._settings, self.gate).apply(seen)
-        self._retire_and_look_again(seen)
+        self._retire_others(seen)
         log.get().info("The node is configured", key="configured", folder=seen.plan.toolkit.folder)
 
     def _tidy(self, receipt: Receipt) -> None:
         """Remove what a run left that was killed when all but that was done. Raises InstallerError."""
-        if not self._store.needless(receipt):
+        if self._store.is_tidy(receipt):
             return
         self._store.prepare()  # which locks: nobody else is about to name them
         if self._store.load() == receipt:
@@ -99,22 +99,12 @@ class Converger:
             locked(self._store)
             raise
 
-    def _retire_and_look_again(self, seen: Prepared) -> None:
-        """Retire the others; where CDI takes their place, see whether it is still on in an engine that was reloaded.
-
-        It may have been on by an edit that a killed run had taken out, and the engine not read yet.
-        """
-        if self._retire_others(seen) and seen.plan.cdi:
-            self._converge()
-
-    def _retire_others(self, seen: Prepared) -> bool:
-        """Revert the engines that are no longer to have the handlers, once the new one serves them; tell if any was."""
+    def _retire_others(self, seen: Prepared) -> None:
+        """Revert the engines that are no longer to have the handlers, once the new one serves them."""
         receipt = self._store.load()
-        others = plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan)
-        for record in others:
+        for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan):
             assert receipt is not None  # noqa: S101  # it has the record
             receipt = self._reverter().retire(receipt, record)
-        return bool(others)
 
     def _reverter(self) -> EngineReverter:
         beforehand.everything()

@@ -35,6 +35,11 @@ class EngineFacts(msgspec.Struct, frozen=True):
     base_runtimes: Callable[[Sequence[str]], tuple[str, ...]]
     """Returns the paths of the low-level runtimes that its files name, as its process finds them."""
 
+    @property
+    def reload_due(self) -> bool:
+        """Whether its files were changed by a run that did not come to see it with the change."""
+        return self.recorded is not None and self.recorded.reload_due and not self.read_since
+
 
 class ToolkitFacts(msgspec.Struct, frozen=True):
     """The toolkit's folder as it was found, and what it is filled from."""

@@ -9,7 +9,9 @@ something away: where an engine lists our handlers, or we registered them, pods 
 there yet too, and no look at the node tells that they do not. Such a node stays with `handlers` until somebody names
 `cdi`. Nor does it edit an engine's file for CDI: that costs the same restart as the handlers, which serve more pods.
 
-Another way is one more member of `Method`, and one more line in `choose`, in the order of what each changes.
+Another way is one more member of `Method`, and one more line in `choose`, in the order of what each changes: `nri`, the
+plugin that hands out CDI devices (`nri/`), belongs between `cdi` and `handlers`. It leaves the engine's files alone too
+but is a process that has to run; it is not offered yet.
 """
 
 from __future__ import annotations

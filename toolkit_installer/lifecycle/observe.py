@@ -40,7 +40,7 @@ def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptS
     engines = tuple(_engine(node, each, receipt, store, originals) for each in target.engines)
     asked, folder = target.settings.method, target.settings.toolkit.cdi.folder
     looked_at = engines if asked is not Method.HANDLERS else ()
-    ways = tuple(reading_cdi.way(node, each, receipt, folder) for each in looked_at)
+    ways = tuple(reading_cdi.way(node, each.request, each.inspection, receipt, folder) for each in looked_at)
     choice = choose(asked, ways)
     generated = _generated(target, choice)
     recorded = receipt.specifications if receipt is not None else ()
@@ -63,7 +63,7 @@ def _engine(
     )
     dangers = engine.dangers(node, inspection, reload)
     return EngineFacts(
-        request, inspection, recorded, remembered, reload, dangers, _read_since(inspection), base_runtimes
+        request, inspection, recorded, remembered, reload, dangers, read_since(inspection), base_runtimes
     )
 
 
@@ -81,7 +81,8 @@ def records_of(
     return result
 
 
-def _read_since(inspection: Inspection) -> bool:
+def read_since(inspection: Inspection) -> bool:
+    """Tell whether an engine was started after the last change of its files, and so has read them as they are."""
     process = inspection.process
     changed = [file.found.identity.ctime_ns / 1e9 for file in inspection.files if file.found is not None]
     if process is None or len(changed) < len(inspection.files):

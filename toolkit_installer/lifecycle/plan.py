@@ -11,17 +11,19 @@ import msgspec
 
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredState, Inspection, Live, Reload
+from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.lifecycle import cdi_plan
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.files.toolkit import Installed
-from toolkit_installer.lifecycle.method import Choice
+from toolkit_installer.lifecycle.method import Choice, Way
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import EngineName, Method, ReloadMode
 from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.layout import ToolkitFile
 
 if TYPE_CHECKING:
+    from toolkit_installer.engines.target import Request
     from toolkit_installer.lifecycle.facts import EngineFacts, Facts, ToolkitFacts
     from toolkit_installer.lifecycle.target import Target
 
@@ -47,6 +49,8 @@ class EngineWork(msgspec.Struct, frozen=True):
     desired: DesiredState
     reload: Reload = Reload(ReloadMode.NONE)
     reload_why: str = ""
+    leaves: bool = False
+    """Nothing of ours is to stay in its files, which are in the order of a cleanup."""
 
     @property
     def changes(self) -> bool:
@@ -87,7 +91,7 @@ def plan(target: Target, facts: Facts) -> Plan:
     where a CDI specification can be neither made nor kept.
     """
     by_cdi = facts.choice.method is Method.CDI
-    works = tuple(_engine(each, by_cdi=by_cdi) for each in facts.engines)
+    works = tuple(_engine(each, each.request.by_cdi_alone() if by_cdi else each.request) for each in facts.engines)
     if target.settings.configure_engine:
         low_level = tuple(runtime for engine in works for runtime in engine.desired.low_level)
     else:  # those that are configured stay so
@@ -97,22 +101,40 @@ def plan(target: Target, facts: Facts) -> Plan:
     specifications = _specifications(facts)
     engines = works
     if by_cdi:
-        engines = tuple(work for work, way in zip(works, facts.ways, strict=True) if way.edited)
+        found = zip(facts.engines, facts.ways, works, strict=True)
+        engines = tuple(work for each in found if (work := _by_cdi(*each)) is not None)
         cdi_plan.refuse_what_gives_no_devices(facts, engines, specifications)
     toolkit = _toolkit(target, facts, low_level, engines)
     return Plan(toolkit, engines, specifications, missing, cdi_plan.readers(target, facts), facts.choice)
 
 
-def _engine(seen: EngineFacts, *, by_cdi: bool) -> EngineWork:
+def _engine(seen: EngineFacts, request: Request) -> EngineWork:
     engine = adapter_of(seen.request.target.name)
-    request = seen.request.by_cdi_alone() if by_cdi else seen.request
     desired = engine.desired(seen.inspection, request, seen.records)
-    desired = msgspec.structs.replace(desired, dangers=seen.dangers, low_level=seen.base_runtimes(desired.low_level))
-    if by_cdi:
-        had = seen.recorded.handlers if seen.recorded is not None else ()
-        desired = msgspec.structs.replace(desired, cdi_on=True, absent=had)
-    due = seen.recorded is not None and seen.recorded.reload_due and not seen.read_since
-    return engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=due)
+    desired = msgspec.structs.replace(
+        desired,
+        dangers=seen.dangers,
+        low_level=seen.base_runtimes(desired.low_level),
+        cdi_on=request.by_cdi,
+        freed=request.toolkit_folder if request.by_cdi else "",
+    )
+    return engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
+
+
+def _by_cdi(seen: EngineFacts, way: Way, work: EngineWork) -> EngineWork | None:
+    """Return an engine's part where CDI is the way: the edit that switches it on, or what takes ours out of its files.
+
+    None where it reads specifications as it is, and nothing of ours is in its files.
+    """
+    if way.edited:
+        return work
+    files = cdi_plan.without_handlers(seen)
+    if not files:
+        return None
+    notes = tuple(note for wanted in files for note in wanted.notes)
+    desired = msgspec.structs.replace(work.desired, files=files, notes=notes, restart_why="")
+    again = engine_work(work.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
+    return msgspec.structs.replace(again, leaves=True)
 
 
 def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
@@ -188,6 +210,8 @@ def is_done(receipt: Receipt | None, plan: Plan) -> bool:
     """
     if receipt is None or receipt.state is not State.INSTALLED or not plan.empty:
         return False
+    if any(engine.leaves for engine in plan.engines):
+        return False  # its record is to go
     if (receipt.cdi, receipt.method_why) != (plan.cdi, plan.choice.why):
         return False
     paths = {work.path for work in plan.specifications if work.target not in (None, work.base)}
@@ -197,7 +221,7 @@ def is_done(receipt: Receipt | None, plan: Plan) -> bool:
 
 
 def superseded(recorded: Sequence[EngineRecord], plan: Plan) -> tuple[EngineRecord, ...]:
-    """Return the records of engines that are not to have handlers any more: others have them, or CDI is the way now.
+    """Return the records of engines that this run is not about, and that are to have nothing of ours any more.
 
     Without any engine to look after, what is configured stays as it is.
     """
@@ -240,8 +264,8 @@ def differences(live: Live, desired: DesiredState) -> list[str]:
     wrong = mismatches(live, desired.served, desired.default)
     if desired.cdi_on and live.cdi_folders == ():
         wrong.append("CDI is off in it")
-    left = [name for name, path in desired.absent if live.handlers.get(name) == path and name not in live.own]
-    return wrong + [f"it still lists the handler {name}" for name in left]
+    ours = [name for name, path in live.handlers.items() if desired.freed and beneath(path, desired.freed)]
+    return wrong + [f"it still lists the handler {name}" for name in ours if name not in live.own]
 
 
 def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> list[str]:

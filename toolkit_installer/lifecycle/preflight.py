@@ -42,7 +42,7 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
         _refuse_deadly_signal(work)
         if work.changes and work.inspection.live is not None:
             is_ours = stranding.handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
-            stranding.refuse(node, work, is_ours, "or keep the handler's name")
+            stranding.refuse(node, work, is_ours, "or keep the handlers" if made.cdi else "or keep the handler's name")
         if work.changes or work.reload_why:
             adapter_of(work.name).try_out(node, work.inspection, work.desired)
     if made.empty:

@@ -6,37 +6,42 @@ import posixpath
 
 import msgspec
 
-from toolkit_installer.engines import cdi
 from toolkit_installer.engines.api import Inspection, Live
-from toolkit_installer.engines.cdi import SWITCHES
 from toolkit_installer.engines.target import Request
-from toolkit_installer.lifecycle.facts import EngineFacts
 from toolkit_installer.lifecycle.method import Way, obstacle, unreadable
 from toolkit_installer.lifecycle.plan import mismatches
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
+from toolkit_installer.settings import Method
 
 
-def way(node: Node, seen: EngineFacts, receipt: Receipt | None, folder: str) -> Way:
+def way(node: Node, request: Request, inspection: Inspection, receipt: Receipt | None, folder: str) -> Way:
     """Return what was found of an engine; `folder` is where our specification is to be. Raises NodeError."""
-    name = seen.request.target.name
-    base = found(node, seen.request, seen.inspection, folder)
-    registered = dict(seen.recorded.handlers) if seen.recorded is not None else {}
-    readers = receipt.cdi if receipt is not None else ()
+    live = inspection.live
+    listed = live.handlers.keys() - live.own if live is not None else set()
+    base = recorded(Way(request.target.name, folder=folder), receipt)
+    handlers = tuple(sorted({*base.handlers, *(listed & request.served.keys())}))
+    return with_answer(node, msgspec.structs.replace(base, handlers=handlers), live, inspection.silence)
+
+
+def recorded(base: Way, receipt: Receipt | None) -> Way:
+    """Return a way with what a receipt says of its engine."""
+    if receipt is None:
+        return base
+    record = receipt.engine(base.engine)
     return msgspec.structs.replace(
         base,
-        recorded=any(record.name == name for record in readers),
-        ours=switched_on_by_us(seen),
-        handlers=tuple(sorted({*registered, *base.handlers})),
+        recorded=receipt.reads_cdi(base.engine),
+        ours=receipt.has_switched_cdi(base.engine),
+        handlers=tuple(name for name, _ in record.handlers) if record is not None else (),
     )
 
 
-def found(node: Node, request: Request, inspection: Inspection, folder: str) -> Way:
-    """Return what was found of an engine of which nothing is recorded. Raises NodeError."""
-    live = inspection.live
-    listed = live.handlers.keys() - live.own if live is not None else set()
-    base = Way(request.target.name, folder=folder, handlers=tuple(sorted(listed & request.served.keys())))
-    return with_answer(node, base, live, inspection.silence)
+def installed(receipt: Receipt) -> Method | None:
+    """Return which method a node was left with, None where no engine was configured or found to read CDI."""
+    if not receipt.asked():
+        return None
+    return Method.CDI if receipt.cdi else Method.HANDLERS
 
 
 def with_answer(node: Node, base: Way, live: Live | None, silence: str) -> Way:
@@ -51,22 +56,6 @@ def with_answer(node: Node, base: Way, live: Live | None, silence: str) -> Way:
         folders=live.cdi_folders,
         if_on=live.cdi_folders_if_on,
         reads_it=reads,
-    )
-
-
-def switched_on_by_us(seen: EngineFacts) -> bool:
-    """Tell whether CDI is on in an engine by an edit of ours: one that is recorded, or stands in a file of its.
-
-    A run that was killed on the way to handlers may have recorded what it was about to write, and not written it.
-    """
-    files = seen.recorded.files if seen.recorded is not None else ()
-    if any(key.path[-1:] and key.path[-1] in SWITCHES for file in files for key in file.keys):
-        return True
-    kept = {path: remembered.before or b"" for path, remembered in seen.records.items()}
-    return any(
-        cdi.switched_on(file.content or b"") > cdi.switched_on(kept[file.path])
-        for file in seen.inspection.files
-        if file.path in kept
     )
 
 

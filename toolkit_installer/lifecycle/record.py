@@ -16,7 +16,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import Content, Copy, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import ReloadMode, Settings
+from toolkit_installer.settings import EngineName, ReloadMode, Settings
 from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.layout import ToolkitFile
 from toolkit_installer.toolkit.low_level import is_usable
@@ -68,6 +68,7 @@ class Recorder:
             ),
             specifications=_specifications(seen),
             cdi=seen.plan.cdi,
+            cdi_switched=_switched(seen),
             method_why=seen.plan.choice.why,
         )
 
@@ -82,6 +83,8 @@ class Recorder:
         previous = seen.receipt.engine(work.name) if seen.receipt is not None else None
         old = {file.path: file for file in previous.files} if previous is not None else {}
         files = [_file(engine, work, wanted, old.get(wanted.path)) for wanted in work.desired.files]
+        if work.leaves:
+            files.reverse()  # as they were written: whoever is killed on the way back goes that way again
         return EngineRecord(
             name=work.name,
             socket=work.inspection.socket,
@@ -98,14 +101,36 @@ def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Recei
     """Return the receipt of a change that is done, which records only what stands on the node now."""
     works = {work.path: work for work in seen.plan.specifications}
     kept = (cdi_files.settled(works[file.path], file) for file in receipt.specifications)
+    left = {work.name for work in seen.plan.engines if work.leaves}
     return msgspec.structs.replace(
         receipt,
         state=State.INSTALLED,
-        engines=tuple(_settled_engine(seen, engine) for engine in receipt.engines),
+        engines=tuple(_settled_engine(seen, engine) for engine in receipt.engines if engine.name not in left),
+        cdi_switched=tuple(name for name in receipt.cdi_switched if not _has_read(seen, name)),
         specifications=tuple(record for record in kept if record is not None),
         copies=copies,
         contents=tuple(map(_content, seen.plan.toolkit.files)),
     )
+
+
+def _switched(seen: Prepared) -> tuple[EngineName, ...]:
+    """Return the engines in which CDI is on by an edit of ours that this change takes out, or an earlier one did."""
+    previous = seen.receipt
+    if previous is None:
+        return ()
+    works = {work.name: work for work in seen.plan.engines}
+    taken_out = [each.name for each in previous.engines if each.switches_cdi and each.name in works]
+    names = dict.fromkeys([*previous.cdi_switched, *taken_out])
+    return tuple(name for name in names if name not in works or not works[name].desired.cdi_on or works[name].leaves)
+
+
+def _has_read(seen: Prepared, name: EngineName) -> bool:
+    """Tell whether an engine has read its files without our edit for CDI: it was restarted, or CDI is off in it."""
+    work = next((work for work in seen.plan.engines if work.name == name), None)
+    if work is None:
+        return False
+    live = work.inspection.live
+    return live is None or not live.cdi_folders or bool(work.reload_why and work.reload.restarts)
 
 
 def _content(file: ToolkitFile) -> Content:
@@ -136,8 +161,11 @@ def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
 def _file(engine: Engine, work: EngineWork, wanted: DesiredFile, previous: FileRecord | None) -> FileRecord | None:
     if wanted.target == wanted.base and previous is None and not wanted.changes:
         return None  # not ours, and not touched
+    signalled = work.reload.mode is ReloadMode.SIGNAL
+    if work.leaves and previous is not None:
+        return memory.going_back(engine, previous, wanted, signalled=signalled)
     contents = [wanted.target]
-    if work.reload.mode is ReloadMode.SIGNAL:
+    if signalled:
         contents += map(engine.transitional, (wanted.target, wanted.base, wanted.file.content))
     return memory.recorded(engine, wanted, wanted.file.found, previous, contents)
 

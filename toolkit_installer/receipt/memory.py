@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+import msgspec
+
 from toolkit_installer.documents.changes import ABSENT
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Recorded
 from toolkit_installer.engines.ownership import Owned, Ownership
@@ -43,6 +45,16 @@ def recorded(
         keys=tuple(_key(engine, key) for key in wanted.ownership.keys),
         created=tuple(_key(engine, key) for key in wanted.ownership.created),
     )
+
+
+def going_back(engine: Engine, file: FileRecord, wanted: DesiredFile, *, signalled: bool) -> FileRecord:
+    """Return the record for the way back: a run that is killed on it must find the new original, not the old."""
+    original = before(wanted.base, wanted.file.found, file)
+    written = set(file.written)
+    transitional = engine.transitional(wanted.base) if signalled else None
+    if transitional is not None:
+        written.add(digest(transitional))
+    return msgspec.structs.replace(file, before=original, written=tuple(sorted(written)))
 
 
 def adopted(engine: Engine, file: EngineFile, ownership: Ownership) -> FileRecord:

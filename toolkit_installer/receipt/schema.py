@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from toolkit_installer.engines.cdi import SWITCHES
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.receipt.fields import Absolute, Number, Relative, Sha256, mode, reader_of
 from toolkit_installer.settings import EngineName, ReloadMode
@@ -26,7 +27,7 @@ FILE = "receipt.json"
 SPECIFICATION_ROLE = "cdi"
 """The role of a CDI specification among the recorded files."""
 
-_LEFT_OUT: Mapping[str, Any] = {"copies": [], "contents": [], "cdi": [], "method_why": ""}
+_LEFT_OUT: Mapping[str, Any] = {"copies": [], "contents": [], "cdi": [], "cdi_switched": [], "method_why": ""}
 """What installers of the same schema leave out, because they know nothing of it."""
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -107,6 +108,11 @@ class EngineRecord(msgspec.Struct, frozen=True):
     reload_due: bool = False
     """The files were changed, and the engine has not been seen with the change yet."""
 
+    @property
+    def switches_cdi(self) -> bool:
+        """Whether it is an edit of ours that switches CDI on in it."""
+        return any(key.path[-1:] and key.path[-1] in SWITCHES for file in self.files for key in file.keys)
+
 
 class Copy(msgspec.Struct, frozen=True):
     """A file of the toolkit that holds what a file of the payload holds, as long as both have these stamps."""
@@ -160,6 +166,10 @@ class Receipt(msgspec.Struct, frozen=True):
     """The engines whose containers get the GPU by CDI, without handlers and files; none where handlers are the method.
 
     One whose file had to be changed for it is among `engines`, too."""
+    cdi_switched: tuple[EngineName, ...] = ()
+    """The engines in which we switched CDI on by an edit that is going or gone, and that may not have read that yet.
+
+    A run after one that was killed knows by it that CDI being on is ours, and not the engine's own."""
     method_why: str = ""
     """Why this method, where it was chosen for the node and not asked for by name."""
 
@@ -174,6 +184,10 @@ class Receipt(msgspec.Struct, frozen=True):
     def reads_cdi(self, name: EngineName) -> bool:
         """Tell whether an engine's containers get the GPU by CDI."""
         return any(each.name == name for each in self.cdi)
+
+    def has_switched_cdi(self, name: EngineName) -> bool:
+        """Tell whether CDI is, or may still be, on in an engine by an edit of ours."""
+        return name in self.cdi_switched or any(each.name == name and each.switches_cdi for each in self.engines)
 
     def files(self) -> list[FileRecord]:
         """Return the managed files: the engines', and the specifications."""

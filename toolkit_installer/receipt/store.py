@@ -127,14 +127,23 @@ class ReceiptStore:
         return content
 
     def tidy(self, receipt: Receipt) -> None:
-        """Remove the copies that the receipt no longer names."""
-        for name in self.needless(receipt):
-            self.files.remove(f"{self.folder}/{_ORIGINALS}/{name}")
-
-    def needless(self, receipt: Receipt) -> list[str]:
-        """Return the names of the copies that the receipt does not name: a run was killed before it removed them."""
+        """Remove the copies that the receipt does not name, and their folder where it names none. Raises NodeError."""
+        folder = f"{self.folder}/{_ORIGINALS}"
         wanted = receipt.originals()
-        return [name for name in self.files.list(f"{self.folder}/{_ORIGINALS}") if name not in wanted]
+        for name in self.files.list(folder):
+            if name not in wanted:
+                self.files.remove(f"{folder}/{name}")
+        if not wanted:
+            self.files.remove_folder(folder)
+
+    def is_tidy(self, receipt: Receipt) -> bool:
+        """Tell whether all copies are named by the receipt: a run may have been killed before it removed the others.
+
+        Raises NodeError.
+        """
+        folder = f"{self.folder}/{_ORIGINALS}"
+        wanted = receipt.originals()
+        return wanted.issuperset(self.files.list(folder)) and (bool(wanted) or self.files.own_status(folder) is None)
 
     def original(self, before: Before) -> bytes:
         """Return the copy of what stood there before. Raises ConfigurationError if it is missing or damaged."""

@@ -1,7 +1,7 @@
-"""Made engines that live: a dockerd behind a socket that takes SIGHUP, and a containerd that systemd restarts.
+"""Made engines that live: a dockerd behind a socket that takes SIGHUP, a containerd and a CRI-O that systemd restarts.
 
-The first is a process of its own, with the name, the socket, the answers and the signal of the real one. The second
-answers in the place of the CRI and of systemctl, inside the program's process: what is tried with it is the order of
+The first is a process of its own, with the name, the socket, the answers and the signal of the real one. The others
+answer in the place of the CRI and of systemctl, inside the program's process: what is tried with them is the order of
 the program's own doing around a restart.
 """
 
@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
-from tests.node.engines.rules import Served, containerd_started, docker_reloaded
+from tests.node.engines.rules import Served, docker_reloaded, started
 from tests.node.sweeps.trees import taken
 from tests.support.fake_node import DAEMON_JSON, FakeNode
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.crio.engine import Crio
+from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.lifecycle import verify
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
@@ -169,13 +171,16 @@ class _Dockerd:
                 pass
 
 
-class FakeContainerd:
-    """A containerd 2.1 and its unit, whose state lies in a file beside the node: it outlives the program's process."""
+class _Unit:
+    """An engine and its unit, whose state lies in a file beside the node: it outlives the program's process."""
+
+    name: str
+    adapter: type[object]
 
     def __init__(self, node: FakeNode, cdi_folders: tuple[str, ...] | None = None) -> None:
         self.node = node
         self.cdi_folders = cdi_folders
-        self.place = node.root.parent / "containerd.json"
+        self.place = node.root.parent / f"{self.name}.json"
         self.put(Served())
 
     def put(self, served: Served) -> None:
@@ -191,7 +196,7 @@ class FakeContainerd:
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         with (
-            mock.patch.object(Containerd, "ask", self._ask),
+            mock.patch.object(self.adapter, "ask", self._ask),
             mock.patch.object(Services, "knows", return_value=True),
             mock.patch.object(verify, "STEADY_SECONDS", 0.0),
             mock.patch.object(Programs, "find_program", self._find),
@@ -202,17 +207,47 @@ class FakeContainerd:
     def _ask(self, *_: object) -> Live:
         served = self.take()
         if served.down:
-            raise EngineSilentError(f"the fake containerd {served.down}")
-        process = Process(4194305, "containerd", "/usr/bin/containerd", (), float(served.starts), "containerd.service")
-        handlers: dict[str, Any] = dict(served.handlers)
-        return Live("2.1.4", handlers, served.default, process, cdi_folders=self.cdi_folders if served.cdi else ())
+            raise EngineSilentError(f"the fake {self.name} {served.down}")
+        unit = f"{self.name}.service"
+        return self._live(served, Process(4194305, self.name, f"/usr/bin/{self.name}", (), float(served.starts), unit))
+
+    def _live(self, served: Served, process: Process) -> Live:
+        """Return what it says of itself."""
+        raise NotImplementedError
 
     def _find(self, name: str) -> str | None:
         return _SYSTEMCTL if name == "systemctl" else None
 
     def _run(self, command: list[str], **_: object) -> Completed:
         if command[:2] == [_SYSTEMCTL, "restart"]:
-            self.put(containerd_started(taken(self.node), self.take().starts + 1))
+            self.put(dataclasses.replace(started(self.name, taken(self.node)), starts=self.take().starts + 1))
         elif command[0] != _SYSTEMCTL:
             raise ProgramError(f"the node has no {command[0]}")
         return Completed(0, b"", "")
+
+
+class FakeContainerd(_Unit):
+    """A containerd 2.1."""
+
+    name = "containerd"
+    adapter = Containerd
+
+    def _live(self, served: Served, process: Process) -> Live:
+        handlers: dict[str, Any] = dict(served.handlers)
+        return Live("2.1.4", handlers, served.default, process, cdi_folders=self.cdi_folders if served.cdi else ())
+
+
+class FakeCrio(_Unit):
+    """A CRI-O 1.34 without pods."""
+
+    name = "crio"
+    adapter = Crio
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        with super().inside(), mock.patch.object(Crio, "stranded", return_value=()):
+            yield
+
+    def _live(self, served: Served, process: Process) -> Live:
+        handlers: dict[str, Any] = dict(served.handlers)
+        return CrioLive("1.34.2", handlers, served.default, process, cdi_folders=self.cdi_folders)

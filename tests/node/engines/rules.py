@@ -4,7 +4,8 @@ The rules are those that real ones were seen to follow. dockerd (20.10, 26, 28):
 `default-runtime` where the file names them, and takes nothing back that is gone from it; broken JSON leaves all as it
 was; a file with `runtimes` that lacks the live default, and names none, crashed 20.10. containerd 2.1: a restart reads
 all anew, merges imports deeply, refuses a literal import that is missing, and ignores the CRI part of a drop-in whose
-version is not the root file's.
+version is not the root file's. CRI-O 1.34: a restart reads every file of its folder, hidden ones too, a runtime's table
+as a whole, and refuses a default that none of them has.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import tomllib
 from typing import Any
 
 from tests.node.sweeps.trees import Tree
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON
+from tests.support.fake_node import CONFIG_TOML, CRIO_FOLDER, DAEMON_JSON
 
 CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 
@@ -47,7 +48,9 @@ def _content(tree: Tree, path: str) -> bytes | None:
 
 def started(engine: str, tree: Tree) -> Served:
     """Return what the engine serves once it has read the files of `tree` at its start."""
-    return docker_started(_content(tree, DAEMON_JSON)) if engine == "docker" else containerd_started(tree)
+    if engine == "docker":
+        return docker_started(_content(tree, DAEMON_JSON))
+    return crio_started(tree) if engine == "crio" else containerd_started(tree)
 
 
 # --- dockerd ---
@@ -91,7 +94,7 @@ def docker_reloaded(served: Served, content: bytes | None) -> Served:
 # --- containerd ---
 
 
-def containerd_started(tree: Tree, starts: int = 1) -> Served:
+def containerd_started(tree: Tree) -> Served:
     """Return what containerd 2.1 serves when it starts on the config.toml of `tree`."""
     try:
         root = tomllib.loads((_content(tree, CONFIG_TOML) or b"").decode())
@@ -102,15 +105,15 @@ def containerd_started(tree: Tree, starts: int = 1) -> Served:
                 plugin = _merged(plugin, document.get("plugins", {}).get(CRI[version], {}))
         table = plugin.get("containerd", {})
     except (ValueError, KeyError) as error:
-        return Served((), "", f"does not start: {error}", starts)
+        return Served((), "", f"does not start: {error}")
     handlers = {
         name: entry.get("options", {}).get("BinaryName", name) for name, entry in table.get("runtimes", {}).items()
     }
     default = table.get("default_runtime_name", "runc")
     handlers = handlers or {"runc": "runc"}
     if default not in handlers:
-        return Served((), "", f"its CRI plugin fails: no runtime {default!r}", starts)
-    return Served(tuple(sorted(handlers.items())), default, starts=starts, cdi=plugin.get("enable_cdi", True))
+        return Served((), "", f"its CRI plugin fails: no runtime {default!r}")
+    return Served(tuple(sorted(handlers.items())), default, cdi=plugin.get("enable_cdi", True))
 
 
 def _imports(tree: Tree, root: dict[str, Any]) -> list[dict[str, Any]]:
@@ -132,3 +135,22 @@ def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
         result[key] = _merged(result[key], value) if both else value
     return result
+
+
+# --- CRI-O ---
+
+
+def crio_started(tree: Tree) -> Served:
+    """Return what CRI-O serves when it starts on the files of its folder in `tree`."""
+    runtimes, default = {"crun": "crun"}, "crun"
+    for path in (name for name in sorted(tree) if posixpath.dirname(name) == CRIO_FOLDER):
+        try:
+            document = tomllib.loads((_content(tree, path) or b"").decode())
+        except ValueError as error:
+            return Served((), "", f"does not start: {path}: {error}")
+        table = document.get("crio", {}).get("runtime", {})
+        default = table.get("default_runtime", default)
+        runtimes |= {name: entry.get("runtime_path") or name for name, entry in table.get("runtimes", {}).items()}
+    if default not in runtimes:
+        return Served((), "", f"does not start: no runtime {default!r}")
+    return Served(tuple(sorted(runtimes.items())), default)

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.node.engines.live import SOCKET, FakeContainerd, FakeDockerd, LiveEngine
+from tests.node.engines.live import SOCKET, FakeContainerd, FakeCrio, FakeDockerd, LiveEngine
 from tests.node.engines.rules import Served, started
 from tests.node.faults import NEVER, RENAMES, Call, Outcome, Plan
 from tests.node.sweeps import soundness, trees
@@ -118,8 +118,18 @@ METHOD_MAKES = (
         _THEIRS,
         by_method=True,
     ),
+    Make(
+        "crio",
+        "crio",
+        CRIO_SITE,
+        _CRIO,
+        lambda node: FakeCrio(node, (_READS,)),
+        ("--socket", "/run/crio.sock"),
+        _THEIRS,
+        by_method=True,
+    ),
 )
-"""Nodes on which both methods can be had; in the last one CDI is switched off."""
+"""Nodes on which both methods can be had; in one of them CDI is switched off."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -404,6 +414,15 @@ def deed_of(command: Command) -> Deed:
     """Return the first deed that is this command's."""
     return next(deed for deed in DEEDS if deed.command == command)
 
+
+_TO_CDI, _TO_HANDLERS = METHOD_DEEDS[1], METHOD_DEEDS[3]
+
+METHOD_HALVES = (
+    Half("after the engine's file goes to cdi", _TO_CDI, lambda made, trace: _switches(made, trace)[-1] + 1),
+    Half("before the receipt is settled by cdi", _TO_CDI, lambda made, trace: _receipts(made, trace)[-1]),
+    Half("after the engine's file goes to handlers", _TO_HANDLERS, lambda made, trace: _switches(made, trace)[-1] + 1),
+    Half("before the receipt is settled with handlers", _TO_HANDLERS, lambda made, trace: _receipts(made, trace)[-1]),
+)
 
 _INSTALL, _REINSTALL, _UNINSTALL = deed_of(INSTALL), deed_of(REINSTALL), deed_of(UNINSTALL)
 

@@ -10,7 +10,6 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import (
-    DesiredFile,
     DesiredState,
     Engine,
     EngineFile,
@@ -23,8 +22,9 @@ from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
+from toolkit_installer.lifecycle.files import folders
 from toolkit_installer.lifecycle.impact import look
-from toolkit_installer.lifecycle.observe import records_of
+from toolkit_installer.lifecycle.observe import read_since, records_of
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.reload import NotServedError, Switch, Switcher
 from toolkit_installer.lifecycle.still_needed import stranding
@@ -32,7 +32,7 @@ from toolkit_installer.node import signals, sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt import memory
-from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
@@ -64,7 +64,11 @@ class EngineReverter:
         with signals.deferred():
             receipt = self.revert(receipt, record, staying, then=_RUN_AGAIN)
         engines = tuple(other for other in receipt.engines if other.name != record.name)
-        receipt = msgspec.structs.replace(receipt, state=State.INSTALLED, engines=engines)
+        switched = tuple(
+            name for name in receipt.cdi_switched if record.reload is ReloadMode.NONE or name != record.name
+        )
+        receipt = msgspec.structs.replace(receipt, state=State.INSTALLED, engines=engines, cdi_switched=switched)
+        receipt = folders.without_needless(self.node, receipt, self.store.folder)
         self.store.save(receipt, {})
         self.store.tidy(receipt)
         return receipt
@@ -83,7 +87,8 @@ class EngineReverter:
         reload = self._reload(engine, record, work.inspection)
         files = []
         for file, wanted in zip(reversed(record.files), work.desired.files, strict=True):
-            files.append(self._record(engine, file, wanted, reload))
+            signalled = reload.mode is ReloadMode.SIGNAL
+            files.append(memory.going_back(engine, file, wanted, signalled=signalled))
             for note in wanted.left:
                 log.get().warning(
                     "Somebody changed what was ours", key="edit-kept", file=file.path, engine=record.name, what=note
@@ -94,9 +99,14 @@ class EngineReverter:
                 originals[memory.digest(wanted.base)] = wanted.base
         record = msgspec.structs.replace(record, files=tuple(reversed(files)))
         engines = tuple(record if other.name == record.name else other for other in receipt.engines)
-        receipt = msgspec.structs.replace(receipt, state=State.REVERTING, engines=engines)
+        switched = tuple(dict.fromkeys([*receipt.cdi_switched, *([record.name] if record.switches_cdi else [])]))
+        receipt = msgspec.structs.replace(receipt, state=State.REVERTING, engines=engines, cdi_switched=switched)
         self.store.save(receipt, originals)
-        self._switch(work, reload, receipt.toolkit_folder)
+        self._switch(work, reload, receipt)
+        if record.handlers or not record.switches_cdi:
+            log.get().info("Took the handlers back", key="handlers-removed", engine=work.name)
+        else:
+            log.get().info("Took back the edit that switched CDI on", key="cdi-switch-removed", engine=work.name)
         return receipt
 
     def refuse_stranding(self, receipt: Receipt, record: EngineRecord) -> None:
@@ -116,7 +126,8 @@ class EngineReverter:
         for file in reversed(record.files):
             present = EngineFile(file.role, *self.node.locate_file(file.path))  # it may be a symlink by now
             desired.append(engine.without_us(present, remembered[file.path], receipt.toolkit_folder))
-        return EngineWork(record.name, Inspection(record.socket, (), live), DesiredState(tuple(desired), {}, None))
+        inspection = Inspection(record.socket, tuple(wanted.file for wanted in desired), live)
+        return EngineWork(record.name, inspection, DesiredState(tuple(desired), {}, None))
 
     def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
         """Ask the engine; one that runs and is slow to answer gets its time, one that is down is not waited for.
@@ -167,21 +178,9 @@ class EngineReverter:
             )
             return Reload(ReloadMode.NONE)
 
-    @staticmethod
-    def _record(engine: Engine, file: FileRecord, wanted: DesiredFile, reload: Reload) -> FileRecord:
-        """Return the record for the way back: a run that is killed on it must find the new original, not the old."""
-        before = file.before if wanted.base is not None else None
-        if wanted.base is not None and wanted.file.found is not None:
-            meta = wanted.file.found.metadata
-            before = Before(memory.digest(wanted.base), meta.mode, meta.uid, meta.gid, meta.xattrs)
-        written = set(file.written)
-        if reload.mode is ReloadMode.SIGNAL:
-            transitional = engine.transitional(wanted.base)
-            if transitional is not None:
-                written.add(memory.digest(transitional))
-        return msgspec.structs.replace(file, before=before, written=tuple(sorted(written)))
+    def _switch(self, work: EngineWork, reload: Reload, receipt: Receipt) -> None:
+        toolkit_folder = receipt.toolkit_folder
 
-    def _switch(self, work: EngineWork, reload: Reload, toolkit_folder: str) -> None:
         def wrong(now: Live) -> list[str]:
             return [
                 f"it still lists the handler {name}, which runs {path}"
@@ -190,7 +189,7 @@ class EngineReverter:
             ]
 
         live = work.inspection.live
-        if not work.changes and (live is None or not wrong(live)):
+        if not work.changes and (live is None or not (wrong(live) or _has_cdi_of_ours(work, reload, receipt))):
             reload = Reload(ReloadMode.NONE)
         if reload.mode is not ReloadMode.NONE:
             with signals.deferred():  # the way back is gone to its end
@@ -202,7 +201,13 @@ class EngineReverter:
             failure = _failure(work.name, error)
             failure.reloaded = self.switcher.reloads > 0
             raise failure from error
-        log.get().info("Took the handlers back", key="handlers-removed", engine=work.name)
+
+
+def _has_cdi_of_ours(work: EngineWork, reload: Reload, receipt: Receipt) -> bool:
+    """Tell whether CDI is on in an engine by an edit of ours that a killed run took out without a restart after it."""
+    live = work.inspection.live
+    on = live is not None and bool(live.cdi_folders)
+    return on and reload.restarts and work.name in receipt.cdi_switched and not read_since(work.inspection)
 
 
 def _failure(name: EngineName, error: NotServedError) -> EngineRejectedError | EngineDownError:
