@@ -251,9 +251,12 @@ def test_folders_that_were_made_for_an_engine_configured_earlier_are_no_reason_t
     node.place("/etc/docker").rmdir()
     before = node.snapshot()
     assert run(node, tmp_path, "run", "--no-daemon").code == 0
+    theirs = "/etc/docker/key.json"  # the folder would have gone with our file
+    node.write(theirs, "{}")
     assert run(node, tmp_path, "run", "--no-daemon", engine="containerd").code == 0
     assert "/etc/docker" in json.loads(node.read(RECEIPT))["folders"]
     assert not node.exists(DAEMON_JSON)
+    node.place(theirs).unlink()
     done = run(node, tmp_path, "uninstall", engine="containerd")
     assert done.code == 0, done.output
     assert node.snapshot() == before
