@@ -21,7 +21,7 @@ from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, FakeNode
 from toolkit_installer.lifecycle.readiness import Answers
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
-ENDPOINT = "toolkit_installer.lifecycle.metrics.endpoint"
+LIFECYCLE = "toolkit_installer.lifecycle"
 NO_MORE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
@@ -60,8 +60,12 @@ def test_a_process_that_cannot_be_told_or_replaced_keeps_no_node_configured(node
             os.kill(int(pid), signal.SIGKILL)
             os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
         patched = ExitStack()
-        for name in ("open", "socket.create_server", "socket.socketpair", "os.posix_spawn"):
-            patched.enter_context(mock.patch(f"{ENDPOINT}.{name}", side_effect=NO_MORE, create=True))
+        of_socket, of_os = (
+            ("metrics.endpoint.socket.create_server", "beside.socket.socketpair"),
+            "beside.os.posix_spawn",
+        )
+        for name in ("beside.open", *of_socket, of_os):
+            patched.enter_context(mock.patch(f"{LIFECYCLE}.{name}", side_effect=NO_MORE, create=True))
 
     outcome = told_to_stop(node, tmp_path, fail, "--metrics-address", f"127.0.0.1:{port}")
     assert outcome.code == 0, outcome.output
@@ -88,7 +92,7 @@ def test_a_run_that_is_stopped_before_its_process_began_changes_nothing(node: Fa
     program = tmp_path / "program.py"
     waits = "os.read(int(sys.argv[2]), 1)"  # until the run closes the channel
     program.write_text(f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n")
-    with mock.patch(f"{ENDPOINT}._PROGRAM", str(program)):
+    with mock.patch(f"{LIFECYCLE}.metrics.endpoint._PROGRAM", str(program)):
         outcome = faults.run(node, tmp_path, "run", "--socket", SOCKET, "--metrics-address", f"127.0.0.1:{port}")
     assert outcome.code == 0, outcome.output
     assert "Stopped before the work was done" in outcome.output

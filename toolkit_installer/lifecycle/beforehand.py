@@ -47,6 +47,7 @@ CHOSEN_BEFORE = {
     "toolkit_installer.lifecycle.node_report.": "toolkit_installer.kubernetes.client",
     "toolkit_installer.lifecycle.event_report.": "toolkit_installer.kubernetes.client",
     "toolkit_installer.lifecycle.metrics.": "toolkit_installer.lifecycle.metrics.report",
+    "toolkit_installer.lifecycle.beside.": "toolkit_installer.lifecycle.beside",
 }
 """What a run asks the cluster with, and whom it tells what it does, are made before it looks at the node (`Instance`).
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle import beside
 from toolkit_installer.lifecycle.metrics import endpoint
 from toolkit_installer.lifecycle.metrics.endpoint import Endpoint
 from toolkit_installer.node import signals
@@ -32,15 +33,15 @@ def made(port: int) -> Iterator[Endpoint]:
     found = Endpoint(Address("127.0.0.1", port))
     found.prepare()
     yield found
-    found._close()
-    endpoint._end_left_over()
+    found.process.close()
+    found.process.end_left_over()
 
 
 def killed(made: Endpoint) -> int:
     """End the process, and return which it was; nobody has waited for it yet."""
-    os.kill(made._pid, signal.SIGKILL)
-    os.waitid(os.P_PID, made._pid, _ENDED)
-    return made._pid
+    os.kill(made.process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, made.process.pid, _ENDED)
+    return made.process.pid
 
 
 def said(port: int) -> tuple[int, str]:
@@ -78,10 +79,10 @@ def test_one_that_ended_is_lost_until_it_is_told_something(made: Endpoint, port:
 
 def test_one_that_is_stopped_is_replaced(made: Endpoint, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "_HEARD_SECONDS", 0.1)
-    stopped = made._pid
+    stopped = made.process.pid
     os.kill(stopped, signal.SIGSTOP)
     tell(made)
-    assert made._pid != stopped
+    assert made.process.pid != stopped
     assert said(port) == (200, "Serving: all\n")
     assert not Path(f"/proc/{stopped}").exists()
 
@@ -89,7 +90,7 @@ def test_one_that_is_stopped_is_replaced(made: Endpoint, port: int, monkeypatch:
 def test_whoever_leaves_starts_none_in_place_of_one_that_ended(made: Endpoint, port: int) -> None:
     ended = killed(made)
     made.leave("the run was told to stop")
-    assert made._pid == ended
+    assert made.process.pid == ended
     with pytest.raises(ConnectionRefusedError):
         said(port)
 
@@ -99,7 +100,7 @@ def no_more(*_: object, **__: object) -> None:
 
 
 FAILING = {
-    "the list of its children cannot be read": (endpoint, "open"),
+    "the list of its children cannot be read": (beside, "open"),
     "no process can be killed": (os, "kill"),
     "no process can be waited for": (os, "waitpid"),
     "no address can be listened on": (socket, "create_server"),
@@ -113,7 +114,7 @@ FAILING = {
 def test_no_error_on_the_way_to_a_new_process_is_the_runs(
     made: Endpoint, port: int, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    stopped = made._pid
+    stopped = made.process.pid
     os.kill(stopped, signal.SIGSTOP)  # so that it has to be killed, too
     monkeypatch.setattr(endpoint, "_HEARD_SECONDS", 0.1)
     with monkeypatch.context() as patched:
@@ -156,4 +157,4 @@ def test_a_signal_ends_the_wait_for_one_that_does_not_begin(
         assert held_back(), "it is left for whoever takes care of it"
         assert is_lost(made)
     finally:
-        endpoint._end_left_over()
+        made.process.end_left_over()

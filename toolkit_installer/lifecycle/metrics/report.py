@@ -133,20 +133,20 @@ class MetricsReport:
 
     def watched(self) -> list[tuple[str, str, str]]:
         """Return what else the idle process is to watch; to be asked when the run becomes that."""
-        return self._endpoint.watched() if self._endpoint is not None else []
+        return self._endpoint.process.watched() if self._endpoint is not None else []
 
     def remembered(self) -> dict[str, Any]:
         """Return what was counted, as JSON has it."""
         return {
             "counted": counting.plain(self._counted),
-            **({"endpoint": self._endpoint.remembered()} if self._endpoint is not None else {}),
+            **({"endpoint": self._endpoint.process.remembered()} if self._endpoint is not None else {}),
         }
 
     def recall(self, said: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._counted = counting.understood(said.get("counted", {}))
         if self._endpoint is not None:
-            self._endpoint.recall(said.get("endpoint"))
+            self._endpoint.process.recall(said.get("endpoint"))
 
     def _overheard(self, line: Mapping[str, Any]) -> None:
         self._counted = counting.heard(self._counted, line, time.monotonic())
