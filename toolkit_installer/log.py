@@ -7,14 +7,12 @@ line that is written. Most commands that only look at the node write none. async
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO, cast
 
-from toolkit_installer import late, patterns
-from toolkit_installer.documents import visible
+from toolkit_installer import late
+from toolkit_installer.documents.log_line import TIME, Renderer
 from toolkit_installer.node import streams
 from toolkit_installer.node.status_line import StatusLine
 from toolkit_installer.settings import LogFormat
@@ -24,15 +22,6 @@ if TYPE_CHECKING:
 
     from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
-_BARE: Final = patterns.lazy(r"[A-Za-z0-9_./@^+-]+")
-_QUOTED: Final = frozenset({"time", "msg"})
-_NOT_FOR_PEOPLE: Final = frozenset({"time", "level", "msg", "event", "code"})
-"""What a line on a terminal has elsewhere, or not at all."""
-_LEVEL_COLORS: Final = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m"}
-_BAD: Final = "\x1b[31m"
-_DIM: Final = "\x1b[36m"
-_BOLD: Final = "\x1b[1m"
-_RESET: Final = "\x1b[0m"
 _DEBUG, _INFO, _WARNING = 10, 20, 30
 """The levels of the standard library's logging, which may not be imported yet."""
 _DIGEST: Final = 16
@@ -98,7 +87,7 @@ def configure(
         log_format = LogFormat.CONSOLE if is_terminal else LogFormat.LOGFMT
     variables = os.environ if environment is None else environment
     color = is_terminal and not variables.get("NO_COLOR") and variables.get("TERM") != "dumb"
-    renderer = _Renderer(log_format, color=color)
+    renderer = Renderer(log_format, color=color)
     _Later.for_people = log_format is LogFormat.CONSOLE and not debug  # whose lines would come in between
     _Later.set_up = lambda: _configure_structlog(renderer, stream, debug=debug)
     _Later.listen = lambda: _listen_to_libraries(debug=debug)
@@ -149,7 +138,7 @@ def listen() -> None:
         _Later.listen = None
 
 
-def _configure_structlog(renderer: _Renderer, stream: TextIO, *, debug: bool) -> None:
+def _configure_structlog(renderer: Renderer, stream: TextIO, *, debug: bool) -> None:
     import logging  # noqa: PLC0415  # see the module's own words
 
     setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # from 3.12 on it would ask asyncio for a name
@@ -161,10 +150,10 @@ def _configure_structlog(renderer: _Renderer, stream: TextIO, *, debug: bool) ->
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             _only_news,
-            structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%SZ", utc=True, key="time"),
+            structlog.processors.TimeStamper(fmt=TIME, utc=True, key="time"),
             _with_error_text,
             _ordered,
-            renderer,
+            lambda _logger, _method, event: renderer.line(event),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_DEBUG if debug else _INFO),
         logger_factory=lambda *_: _Writer(stream),
@@ -261,58 +250,3 @@ def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
     for hears in _Told.hears:
         hears(line)
     return line
-
-
-class _Renderer:
-    """Makes a line of an event."""
-
-    def __init__(self, log_format: LogFormat, *, color: bool) -> None:
-        self._format = log_format
-        self._color = color
-
-    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> str:
-        if self._format is LogFormat.JSON:
-            return json.dumps(event, default=_text)
-        if self._format is LogFormat.LOGFMT:
-            return " ".join(f"{_key(key)}={_value(value, quoted=key in _QUOTED)}" for key, value in event.items())
-        return self._console(event)
-
-    def _console(self, event: EventDict) -> str:
-        level = str(event["level"])
-        head = (
-            self._painted(_LEVEL_COLORS.get(level, _BAD), f"{level:<7}"),
-            self._painted(_BOLD, visible.line(_text(event["msg"]))),
-        )
-        pairs = [
-            self._painted(_DIM, f"{_key(key)}=") + _value(value, quoted=False)
-            for key, value in event.items()
-            if key not in _NOT_FOR_PEOPLE
-        ]
-        return " ".join((str(event["time"]), *head, *pairs))
-
-    def _painted(self, color: str, text: str) -> str:
-        return f"{color}{text}{_RESET}" if self._color else text
-
-
-def _text(value: Any) -> str:
-    """Return a value as people would write it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    if isinstance(value, list | tuple | set | frozenset):
-        return ",".join(_text(item) for item in value)
-    return str(value)
-
-
-def _key(key: str) -> str:
-    """Return a key without what would make it look like more than one."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", key)
-
-
-def _value(value: Any, *, quoted: bool) -> str:
-    text = _text(value)
-    if not quoted and _BARE.fullmatch(text):
-        return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{visible.line(escaped)}"'
