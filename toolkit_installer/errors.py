@@ -56,7 +56,7 @@ class InstallerError(Exception):
 
 
 class UsageError(InstallerError):
-    """Flags or variables that make no sense, or a feature that is not built yet."""
+    """Flags or variables that make no sense, or do not go together."""
 
     exit_code = ExitCode.USAGE
 

@@ -196,6 +196,19 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
 
 
+class NriSettings(msgspec.Struct, frozen=True):
+    """The NRI plugin, which hands out CDI devices while a run waits."""
+
+    namespaces: tuple[str, ...]
+    """The Kubernetes namespaces whose pods may have management devices."""
+    socket: str = "/var/run/nri/nri.sock"
+    """The engine's NRI socket on the node."""
+    index: int = 10
+    """Its place among the engine's plugins, 0 to 99."""
+    strict: bool = True
+    """What asks for management devices elsewhere is refused; otherwise it starts without them."""
+
+
 class DeletionSettings(msgspec.Struct, frozen=True):
     """Which DaemonSet is to be deleted, and where the Kubernetes API server is told so."""
 
@@ -270,6 +283,8 @@ class Settings(msgspec.Struct, frozen=True):
     daemon: bool = True
     configure_engine: bool = True
     method: Method = Method.HANDLERS
+    nri: NriSettings | None = None
+    """The NRI plugin, None where none is served."""
     pid_file: str = "/run/nvidia/toolkit.pid"
     debug: bool = False
     log_format: LogFormat | None = None

@@ -21,9 +21,12 @@ NOT_AMID_A_CHANGE = {
     "zoneinfo",  # a window of --reload-when is looked at before a change, and once more amid it
     "email.utils",  # the answers of the API server, who is asked before a change, and comes with requests
 }
-OF_A_RUN = ("kubernetes.client", "lifecycle.metrics.report")
-"""What a run has imported by then where it asks the cluster, and where it tells of itself."""
-OF_CHILDREN = {f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2")}
+OF_A_RUN = ("kubernetes.client", "lifecycle.metrics.report", "lifecycle.plugin.watch")
+"""What a run has imported by then where it asks the cluster, tells of itself, and serves the plugin."""
+OF_CHILDREN = {
+    *(f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2")),
+    *(f"toolkit_installer.lifecycle.plugin.{name}" for name in ("process", "saying")),
+}
 LIST_MODULES = """
 import sys
 from toolkit_installer import log
@@ -140,7 +143,7 @@ def test_what_speaks_to_the_cluster_is_left_out_where_the_run_has_not_begun_with
     # none of it is imported by anything else but by what makes it when the run begins, which is never left out
     makes_it = {f"toolkit_installer.lifecycle.{name}" for name in ("leaving", "telling", "watches")}
     for name, imported in own_imports().items():
-        if name not in left_out | makes_it | beforehand.OF_OTHER_COMMANDS:
+        if name not in left_out | makes_it | OF_CHILDREN | beforehand.OF_OTHER_COMMANDS:
             assert not imported & left_out, name
     for name in makes_it - {"toolkit_installer.lifecycle.leaving"}:
         for function in ast.walk(trees()[name]):

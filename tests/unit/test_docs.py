@@ -175,14 +175,6 @@ def test_every_variable_that_is_named_exists(document: str) -> None:
     assert named - VARIABLES - OF_THE_IMAGE == set()
 
 
-def test_every_feature_that_is_refused_is_named_in_one_place_and_nothing_else_is() -> None:
-    listed = {span for row in rows(section("Not built yet", OPTIONS_PAGE)) for span in spans(row[0])}
-    named = {span.split()[0] for span in listed} - {"toolkit-installer"}
-    refused = {option.flags[0] for option in OPTIONS if option.unbuilt is not None}
-    assert refused <= named, f"missing: {refused - named}"
-    assert named - refused <= {"--runtime"}, f"built by now: {named - refused}"
-
-
 def test_the_defaults_in_the_table_of_options_are_the_defaults() -> None:
     for flags, purpose, *_ in rows(section("Options people use", OPTIONS_PAGE)):
         for flag in (span.split()[0] for span in spans(flags)):

@@ -79,6 +79,8 @@ class Planned(msgspec.Struct, frozen=True):
     """What `run` would wait for before it does any of this (`--reload-when`), None for nothing."""
     method: PlannedMethod | None = None
     """None where no engine was looked at."""
+    nri_socket: str | None = None
+    """Where `run` would serve the NRI plugin while it waits, None where it would serve none."""
 
 
 _SCHEMA = 1
@@ -140,6 +142,7 @@ def _planned(node: Node, seen: Prepared, stops: str | None, shown: Gpus) -> Plan
         engines=tuple(_planned_engine(work, _impact(node, seen, work)) for work in plan.engines),
         given_back=tuple(str(record.name) for record in others),
         waits_for=_waits_for(node, seen),
+        nri_socket=nri.socket if (nri := seen.target.settings.nri) is not None else None,
         device_nodes=plan.device_nodes,
         files=tuple(PlannedFile(path, diff.unified(path, *both)) for path, *both in [*_config(node, seen), *files]),
         method=_method(seen),
@@ -208,6 +211,9 @@ def lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
         f"CDI specification: {each.path}: {each.note}" for each in seen.plan.specifications if each.note
     ]
     method = [f"Method: {seen.plan.choice}"] if seen.target.engines else []
+    nri = seen.target.settings.nri
+    if nri is not None:
+        lines.insert(0, f"NRI plugin: served on {nri.socket} while `run` waits; the engine's files stay as they are.")
     if seen.plan.empty and not others:
         return [*lines, _NOTHING, *method]
     waits_for = _waits_for(node, seen)

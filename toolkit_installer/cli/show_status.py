@@ -10,7 +10,14 @@ import msgspec
 
 from toolkit_installer.cli import output
 from toolkit_installer.lifecycle.health import verdict
-from toolkit_installer.lifecycle.health.form import EngineHealth, FileHealth, Health, MethodHealth, ToolkitHealth
+from toolkit_installer.lifecycle.health.form import (
+    EngineHealth,
+    FileHealth,
+    Health,
+    MethodHealth,
+    PluginHealth,
+    ToolkitHealth,
+)
 from toolkit_installer.lifecycle.health.verdict import ABSENT, INSTALLED
 from toolkit_installer.lifecycle.last_run import LastRun
 from toolkit_installer.settings import Method
@@ -70,17 +77,15 @@ def _facts(health: Health) -> Iterator[tuple[str, str]]:
         yield "Pending:", f"a reload of {', '.join(waits.engines)}, since {waits.since}: {waits.reason}"
     if health.last_run is not None:
         yield from _last_run(health, health.last_run)
-    for gpu in health.gpus:
-        yield "GPU:", gpu
-    if health.driver is not None:
-        driver = health.driver
-        yield "Driver:", f"{driver.version} in {driver.root}" if driver.usable else "; ".join(driver.wrong)
+    yield from _gpus(health)
     if health.toolkit is not None:
         yield from _toolkit(health.toolkit)
     if health.method is not None:
         yield from _method(health.method)
     for engine in health.engines:
         yield from _engine(engine)
+    if health.plugin is not None:
+        yield "Plugin:", _plugin(health.plugin)
     for specification in health.specifications:
         yield from _file("CDI:", specification)
     places = health.looked_in
@@ -90,9 +95,22 @@ def _facts(health: Health) -> Iterator[tuple[str, str]]:
 def _praise(health: Health) -> str:
     if health.state == INSTALLED:
         by_cdi = health.method is not None and health.method.name == Method.CDI
-        serves = "gives CDI devices" if by_cdi else "serves its handlers"
-        return f": the toolkit is whole, and every engine {serves}"
+        serves = "every engine gives CDI devices" if by_cdi else "every engine serves its handlers"
+        if health.plugin is not None:
+            serves = "the NRI plugin is connected"
+        return f": the toolkit is whole, and {serves}"
     return ": nothing is installed, and the node shows no GPU"
+
+
+def _gpus(health: Health) -> Iterator[tuple[str, str]]:
+    for gpu in health.gpus:
+        yield "GPU:", gpu
+    if (driver := health.driver) is not None:
+        yield "Driver:", f"{driver.version} in {driver.root}" if driver.usable else "; ".join(driver.wrong)
+
+
+def _plugin(plugin: PluginHealth) -> str:
+    return f"NRI, connected to {plugin.engine}" if plugin.connected else f"NRI, NOT connected: {plugin.reason}"
 
 
 def _since(changed: str | None) -> str:

@@ -32,6 +32,7 @@ class Reason(enum.StrEnum):
     RELOAD_PENDING = "ReloadPending"
     ENGINE_REJECTED = "EngineRejected"
     ENGINE_DOWN = "EngineDown"
+    PLUGIN_DOWN = "PluginDown"
     DRIVER_NOT_READY = "DriverNotReady"
     DRIFT = "Drift"
     ROLLED_BACK = "RolledBack"

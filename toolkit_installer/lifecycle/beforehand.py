@@ -27,8 +27,13 @@ _OTHERS = (
 )
 """What functions import of other packages. A unit test holds this to all functions of the program."""
 
-_OF_CHILDREN = frozenset(f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2"))
-"""Programs of their own: they bring gRPC along, whose threads are not for the process that starts programs."""
+_OF_CHILDREN = frozenset(
+    {
+        *(f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2")),
+        *(f"toolkit_installer.lifecycle.plugin.{name}" for name in ("process", "saying")),
+    }
+)
+"""Programs of their own: the first bring gRPC along, whose threads are not for the process that starts programs."""
 
 OF_OTHER_COMMANDS = frozenset(
     {
@@ -47,6 +52,7 @@ CHOSEN_BEFORE = {
     "toolkit_installer.lifecycle.node_report.": "toolkit_installer.kubernetes.client",
     "toolkit_installer.lifecycle.event_report.": "toolkit_installer.kubernetes.client",
     "toolkit_installer.lifecycle.metrics.": "toolkit_installer.lifecycle.metrics.report",
+    "toolkit_installer.lifecycle.plugin.": "toolkit_installer.lifecycle.plugin.watch",
     "toolkit_installer.lifecycle.beside.": "toolkit_installer.lifecycle.beside",
 }
 """What a run asks the cluster with, and whom it tells what it does, are made before it looks at the node (`Instance`).

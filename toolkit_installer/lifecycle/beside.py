@@ -88,20 +88,35 @@ class Beside:
         except OSError:
             return b""  # it ended, or the time is over: whoever asked starts another one, or says so
 
+    def heard(self) -> bytes:
+        """Return the next packet that has come already; empty: none, or the process ended."""
+        if self._channel is None:
+            return b""
+        self._channel.setblocking(False)  # noqa: FBT003  # its only form
+        try:
+            return self._channel.recv(_LONGEST)
+        except OSError:
+            return b""  # nothing has come; of one that ended, `lost` tells
+
     def close(self) -> None:
         """Give the channel up, which ends the process."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
+    def keep(self) -> None:
+        """Have the program that this one becomes keep the channel open."""
+        if self._channel is not None:
+            self._channel.set_inheritable(True)
+
     def watched(self) -> list[tuple[str, str, str]]:
-        """Return what changes when the process ends; from here on, the idle process keeps the channel open.
+        """Return what changes when the process ends, and keep its channel open as `keep` does.
 
         Of one that has ended and that nobody has waited for, the kernel shows the PID, and no folder that it is in.
         """
         if self._channel is None:
             return []
-        self._channel.set_inheritable(True)
+        self.keep()
         place = f"/proc/{self.pid}/cwd/"
         return [(idling.LATER, place, idling.identity(place))]
 

@@ -35,6 +35,8 @@ GPU = "GPU"
 """A device came or went on a node that showed no GPU."""
 BUSY = "BUSY"
 """What keeps an engine from being reloaded may have ended."""
+CHILD = "CHILD"
+"""A process beside the run ended, or has something to say."""
 LATER = "LATER"
 """The time has come to find out again what was not known."""
 STOPPING = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGQUIT: "SIGQUIT"}
@@ -101,8 +103,10 @@ def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]
         remaining = None if later is None else max(0.0, later - (time.monotonic() - began))
         pauses = [pause for pause in (look, remaining) if pause is not None]
         number = signal_within(min(pauses) if pauses else None)
-        if number:
+        if number in SIGNALS:
             return str(SIGNALS[number])
+        if number:  # nothing that changed meanwhile is to be forgotten over it
+            return ",".join(sorted({CHILD} | _changed(watched, asked=False)))
         # an engine that somebody stopped is not asked: systemd would start it for that
         changed = _changed(watched, asked=False) or _changed(watched, asked=True)
         if changed:
@@ -123,17 +127,24 @@ def signal_within(seconds: float | None) -> int:
     signal at all, of what happens to be in its memory. The time's end is a signal as well, and this process has no
     other thread that could get it.
     """
+    awaited = _awaited()
     if seconds is None:
-        return int(signal.sigwaitinfo(SIGNALS).si_signo)
+        return int(signal.sigwaitinfo(awaited).si_signo)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, max(seconds, _SHORTEST))
-    number = signal.sigwaitinfo((*SIGNALS, signal.SIGALRM)).si_signo
+    number = signal.sigwaitinfo((*awaited, signal.SIGALRM)).si_signo
     # both outlive the exec of another program, which knows nothing of them
     signal.setitimer(signal.ITIMER_REAL, 0)
     if signal.SIGALRM in signal.sigpending():
         signal.sigwaitinfo([signal.SIGALRM])
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     return 0 if number == signal.SIGALRM else int(number)
+
+
+def _awaited() -> tuple[int, ...]:
+    """Return the signals that are waited for: what children tell is among them where the run holds it back."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return (*SIGNALS, signal.SIGCHLD) if signal.SIGCHLD in held else tuple(SIGNALS)
 
 
 class Told:

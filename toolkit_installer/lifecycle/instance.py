@@ -76,7 +76,7 @@ class Instance:
         """Go on after the idle process was woken by `events`, a signal's name among them or those of `idling`."""
         self._watches.recall(remembered)
         events = frozenset(events)
-        if events <= {idling.LATER, idling.BUSY}:
+        if events <= {idling.LATER, idling.BUSY, idling.CHILD}:
             log.only_news(remembered.said)
         # whatever it was woken for: it is known only once it was looked at again
         self.attention.again |= self._watches.gpus.idle
@@ -130,6 +130,8 @@ class Instance:
         with signals.deferred():
             leaving = Leaving(self.settings, self.node, self.store, self.pid_file, self.attention)
             leaving.leave(self._watches.question, self._watches.readiness.marker, self._watches.telling)
+            if self._watches.plugin is not None:  # not before: what asks for devices is not to start without them
+                self._watches.plugin.end()
             return self._exit_code()
 
     @contextlib.contextmanager
@@ -169,6 +171,8 @@ class Instance:
         """
         marker = self._watches.readiness.marker
         self._watches.readiness.pending = self._gate.pending
+        if not self._looked_at_plugin():
+            return False
         if self._watches.is_held():
             marker.clear()
             return True
@@ -193,6 +197,19 @@ class Instance:
             return False
         return True
 
+    def _looked_at_plugin(self) -> bool:
+        """Learn how the NRI plugin stands, if it is served; return False if a signal came, which stays pending."""
+        plugin = self._watches.plugin
+        if plugin is None:
+            return True
+        try:
+            plugin.look()
+        except Stopped as stopped:
+            self._unfinished = stopped
+            return False
+        self._watches.readiness.plugin = plugin.standing
+        return True
+
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
         self._watches.driver.renew()
@@ -200,6 +217,8 @@ class Instance:
         if self._watches.gpus.leaves_alone(receipt):
             self._converger.driver_away, self._gate.pending = False, None
             return
+        if self._watches.plugin is not None:
+            self._watches.plugin.begin()
         if receipt is None:
             self._watches.readiness.marker.clear()  # of a node that had no GPU
         self._watches.telling.begin(receipt)
@@ -272,6 +291,8 @@ class Instance:
         if managed and not self._watches.drift.told and not put_off and self._drifted():
             return
         watched = [*managed, *self._watches.watched(receipt)]
+        if not self._watches.settled():
+            return
         log.get().info("Waiting for signal", key="waiting")
         later, within = self._watches.later()
         remembered = self._watches.remembered(later=later)

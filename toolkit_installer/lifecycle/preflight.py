@@ -49,7 +49,7 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
         return
     driver_roots = (target.driver.seen_at, target.driver.root)
     own_container.refuse(node, target.settings, plan.folders(made.engines), driver_roots)
-    if made.toolkit.write and not made.cdi:  # no container runs through a wrapper then
+    if made.toolkit.write and not made.cdi and target.settings.nri is None:  # no container runs through a wrapper then
         _refuse_no_shell(node)
     _refuse_toolkit_folder(node, made.toolkit.folder)
     for wanted in (wanted for work in made.engines for wanted in work.desired.files if wanted.changes):

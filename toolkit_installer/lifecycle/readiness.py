@@ -12,6 +12,7 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.common import answering, serving
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.lifecycle import drift_report, idling, reading_cdi, ready_file
+from toolkit_installer.lifecycle.plugin.standing import Standing
 from toolkit_installer.lifecycle.ready_file import Marker
 from toolkit_installer.lifecycle.reload_when.pending import Pending
 from toolkit_installer.node.node import Node
@@ -44,6 +45,8 @@ class Readiness:
         self.driver_away = False
         self.pending: Pending | None = None
         """The reload that is not allowed yet."""
+        self.plugin: Standing | None = None
+        """How the NRI plugin stands, None where none is served."""
         self._settings = settings
         self._node = node
         self._told = settings.reports is not None or settings.counts
@@ -63,6 +66,10 @@ class Readiness:
         patience = self._settings.reload_timeout
         seen, damage = ask_engines(self._node, receipt, min(_SOON_SECONDS, patience)), self._damage(receipt)
         _say(receipt, seen.wrong, damage, driver_away=driver_away, waits=self.pending is not None)
+        if self.plugin is not None and not self.plugin.connected:
+            log.get().warning(
+                "Not ready: the NRI plugin is not connected", key="not-ready-plugin", why=self.plugin.reason
+            )
         if seen.hangs and patience > _SOON_SECONDS:
             self._note(receipt, seen, damage, driver_away=driver_away)
             tell()
@@ -75,13 +82,13 @@ class Readiness:
         """Note how the node stands, and write or remove the ready file. Raises NodeError."""
         self._asked, self.stopped = seen.watched, seen.stopped or seen.hangs
         self.unserved, self.damaged, self.driver_away = seen.unserved, len(damage), driver_away
-        self.state = _state(receipt, seen, damage, driver_away=driver_away, pending=self.pending)
+        self.state = _state(receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin)
         if self._told:
             from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # only where somebody is told
 
             self.state = msgspec.structs.replace(self.state, message=mask(self.state.message))
         if receipt is not None and _is_installed(receipt) and driver_away and not (seen.wrong or damage):
-            self.marker.start(ready_file.described(receipt))
+            self.marker.start(ready_file.described(receipt, self.plugin))
         if self.pending is not None:  # all is done that may be done, and a new pod could do no more
             self.marker.start(f"{self.pending.words}\n")
         if receipt is None or not self.state.ready:
@@ -89,7 +96,7 @@ class Readiness:
             return
         if self.engine_changed:
             log.get().info("An engine was started: it serves the handlers", key="engine-started")
-        self.marker.write(ready_file.described(receipt))
+        self.marker.write(ready_file.described(receipt, self.plugin))
 
     def _damage(self, receipt: Receipt | None) -> list[str]:
         """Return in words which of the toolkit's files would not work, where they are looked after."""
@@ -126,7 +133,13 @@ def _say(
 
 
 def _state(
-    receipt: Receipt | None, seen: Answers, damage: Sequence[str], *, driver_away: bool, pending: Pending | None
+    receipt: Receipt | None,
+    seen: Answers,
+    damage: Sequence[str],
+    *,
+    driver_away: bool,
+    pending: Pending | None,
+    plugin: Standing | None,
 ) -> NodeState:
     """Return how the node stands; of several things that are wrong, the one that the others come from. Pure."""
     if driver_away:
@@ -138,12 +151,21 @@ def _state(
     if seen.wrong:
         reason = Reason.ENGINE_DOWN if seen.silent else Reason.DRIFT
         return NodeState(reason, "; ".join(seen.wrong))
+    if (amiss := _amiss(damage, plugin)) is not None:
+        return amiss
+    served = "; ".join(ready_file.described(receipt, plugin).splitlines())
+    served = served or "The toolkit is installed, and no engine is configured for it"
+    return NodeState(Reason.SERVING, served if pending is None else f"{served}; {pending.words}")
+
+
+def _amiss(damage: Sequence[str], plugin: Standing | None) -> NodeState | None:
+    """Return what else keeps a node from being ready whose engines serve all that they are to serve. Pure."""
+    if plugin is not None and not plugin.connected:
+        return NodeState(Reason.PLUGIN_DOWN, f"The NRI plugin is not connected: {plugin.reason}")
     if damage:
         words = f"{'; '.join(damage)} (`--on-drift repair` or SIGHUP puts the toolkit's files back)"
         return NodeState(Reason.DRIFT, words)
-    served = "; ".join(ready_file.described(receipt).splitlines())
-    served = served or "The toolkit is installed, and no engine is configured for it"
-    return NodeState(Reason.SERVING, served if pending is None else f"{served}; {pending.words}")
+    return None
 
 
 class Answers(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ import os
 
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.lifecycle.plugin.standing import Standing
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import Root
@@ -81,9 +82,11 @@ class Marker:
         return self._files.in_folder(self.path + end)
 
 
-def described(receipt: Receipt) -> str:
-    """Return what the file says: a line for each engine, with its handlers."""
-    return "".join(f"{' '.join([each.name, *_served(receipt, each)])}\n" for each in receipt.asked())
+def described(receipt: Receipt, plugin: Standing | None = None) -> str:
+    """Return what the file says: a line for each engine, with its handlers, and one for the engine of the plugin."""
+    engines = [" ".join([each.name, *_served(receipt, each)]) for each in receipt.asked()]
+    served = [f"NRI plugin of {plugin.engine}"] if plugin is not None else []
+    return "".join(f"{line}\n" for line in (*engines, *served))
 
 
 def _served(receipt: Receipt, engine: EngineRecord) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.lifecycle import idling, waiting_state
 from toolkit_installer.lifecycle.waiting_state import Remembered
-from toolkit_installer.node import interpreter
+from toolkit_installer.node import interpreter, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.settings import Program
 
@@ -128,6 +128,7 @@ def resumed() -> Resumed | None:
     text = os.environ.pop(idling.RESUME, "")
     if not text:
         return None
+    signals.release_child()
     number, _, events = text.partition(":")
     fd = _opened(number)
     if fd is None:

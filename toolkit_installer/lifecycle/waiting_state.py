@@ -57,6 +57,8 @@ class Remembered(msgspec.Struct, frozen=True):
     """The reload that was not allowed then (`reload_when.pending`)."""
     driver_seen: str = ""
     """What was seen so far of a driver in a root that was named (`driver_watch.Seen`)."""
+    plugin: Mapping[str, Any] = {}
+    """How the NRI plugin stood then, and its process (`plugin.watch`)."""
     known: bool = True
     """Whether all of the state was understood; if not, the installer inspects the node anew."""
 
@@ -94,7 +96,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
     away, tries = said.get("driver_away"), said.get("tries")
     standing = _standing(said.get("standing"))
     looked_at, failure, lines = said.get("looked_at"), said.get("failure"), said.get("said")
-    telling, seen = said.get("telling"), said.get("driver_seen")
+    telling, seen, plugin = said.get("telling"), said.get("driver_seen"), said.get("plugin")
     pairs, differences = _pairs(driver), _pairs(said.get("differences"))
     return Remembered(
         answered=tuple(answered) if _is_texts(answered) else (),
@@ -112,6 +114,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
         telling=telling if isinstance(telling, dict) else {},
         pending=pending.plain(pending.understood(said.get("pending"))),
         driver_seen=seen if isinstance(seen, str) else "",
+        plugin=plugin if isinstance(plugin, dict) else {},
         known=_is_texts(answered)
         and pairs is not None
         and type(away) is bool

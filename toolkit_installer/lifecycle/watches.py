@@ -22,6 +22,7 @@ from toolkit_installer.settings import Settings
 
 if TYPE_CHECKING:
     from toolkit_installer.kubernetes.wanted import Question
+    from toolkit_installer.lifecycle.plugin.watch import PluginWatch
 
 
 class Watches:
@@ -34,6 +35,12 @@ class Watches:
             from toolkit_installer.kubernetes.wanted import Question  # noqa: PLC0415  # few runs ask
 
             self.question = Question(settings.cluster)
+        self.plugin: PluginWatch | None = None
+        """The NRI plugin, where it is to be served."""
+        if settings.nri is not None:
+            from toolkit_installer.lifecycle.plugin.watch import PluginWatch  # noqa: PLC0415  # few runs serve it
+
+            self.plugin = PluginWatch(settings, settings.nri, node)
         self.telling = Telling(settings, node)
         self.readiness = Readiness(settings, node)
         self.drift = DriftWatch(settings, node, store)
@@ -67,6 +74,18 @@ class Watches:
         self.gpus.idle = remembered.without_gpu
         self.telling.recall(remembered.telling)
         self._gate.pending = pending.understood(remembered.pending)
+        if self.plugin is not None:
+            self.plugin.recall(remembered.plugin)
+
+    def settled(self) -> bool:
+        """Tell whether the run may sleep: the plugin's process has said nothing new, and wakes it if it does later.
+
+        To be asked last of all.
+        """
+        if self.plugin is None:
+            return True
+        self.plugin.keep()
+        return self.plugin.settle()
 
     def watched(self, receipt: Receipt | None) -> list[tuple[str, str, str]]:
         """Return what the idle process is to look at beside the managed files: event, path, identity."""
@@ -82,7 +101,7 @@ class Watches:
         """Return whether something is to be found out that nothing tells, and in how many seconds at most it is due."""
         opens = self._gate.seconds()
         unknown = self.driver_away or (self.question is not None and not self.question.standing.wanted)
-        unknown |= self.readiness.stopped or self.telling.owes
+        unknown |= self.readiness.stopped or self.telling.owes or (self.plugin is not None and self.plugin.owes)
         unknown |= self._gate.pending is not None and opens is None
         return unknown, opens
 
@@ -103,4 +122,5 @@ class Watches:
             telling=self.telling.remembered(),
             pending=pending.plain(self._gate.pending),
             driver_seen=self.driver.seen,
+            plugin=self.plugin.remembered() if self.plugin is not None else {},
         )

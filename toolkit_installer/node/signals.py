@@ -143,6 +143,18 @@ def take(seconds: float = 0.0) -> signal.Signals | None:
     return signal.Signals(signal.sigwaitinfo(HANDLED).si_signo)
 
 
+def hold_child() -> None:
+    """Have what a child tells by SIGCHLD from now on wait for whoever waits for it; what came before is used up."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    while signal.SIGCHLD in signal.sigpending():
+        signal.sigwaitinfo([signal.SIGCHLD])
+
+
+def release_child() -> None:
+    """Let what children tell pass unheard again."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+
 class Attention:
     """Collects the signals that came, for the next instant at which it is safe to stop."""
 

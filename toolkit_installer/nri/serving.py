@@ -5,26 +5,12 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable
 
-from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.nri.connection import Lost, Plugin
-from toolkit_installer.nri.session import Configured, Event, Unsupported
-
-
-class UnsupportedEngineError(ConfigurationError):
-    """The engine would leave out what the plugin names."""
-
-
-class CannotStartError(ConfigurationError):
-    """The plugin could not be registered."""
+from toolkit_installer.nri.session import Event
 
 
 def serve(plugin: Plugin, tell: Callable[[Event | Lost], None], stop: int) -> None:
-    """Run the plugin until the descriptor `stop` can be read; `tell` hears what happens.
-
-    Raises CannotStartError: the engine does not take it the first time. Raises UnsupportedEngineError, at any time: an
-    engine that was started anew may be another one.
-    """
-    started = False
+    """Run the plugin until the descriptor `stop` can be read; `tell` hears what happens, and is not to wait."""
     try:
         while True:
             stopping, ready = _wait(plugin, stop)
@@ -32,15 +18,6 @@ def serve(plugin: Plugin, tell: Callable[[Event | Lost], None], stop: int) -> No
                 return
             for event in [*(plugin.ready() if ready else ()), *plugin.due()]:
                 tell(event)
-                started = started or isinstance(event, Configured)
-                if isinstance(event, Unsupported):
-                    raise UnsupportedEngineError(event.reason, hint="update the engine, or run without the NRI plugin")
-                if isinstance(event, Lost) and not started:
-                    raise CannotStartError(
-                        f"the NRI plugin cannot start: {event.reason}",
-                        path=plugin.path,
-                        hint="see that NRI is on in the engine, and name its socket with --nri-socket",
-                    )
     finally:
         plugin.close()
 

@@ -83,6 +83,7 @@ def test_a_file_of_any_name_is_one_label_of_one_line(names: list[str]) -> None:
 
 def test_the_page_names_each_metric_with_its_labels_and_its_type() -> None:
     full = {"served": {"e": True}, "reloads": {("e", "r"): 1}, "away": {"e": 1.0}, "drifted": ("f",), "payload": "1"}
+    full |= {"nri_connected": False}
     metrics = msgspec.convert({"ready": True, **full}, Metrics)
     told = set()
     for family in text_string_to_metric_families(exposition.text(metrics)):

@@ -26,6 +26,7 @@ from toolkit_installer.lifecycle.health.form import (
     LiveHealth,
     PendingReload,
     Places,
+    PluginHealth,
     ToolkitHealth,
     Verdict,
 )
@@ -191,6 +192,16 @@ CASES = {
         Verdict.BROKEN,
         "the running containerd (PID 812) reads /etc/other.toml, and not /etc/containerd/config.toml",
     ),
+    "plugin-connected": (
+        but(engines=(), plugin=PluginHealth(connected=True, engine="containerd v2.1.4", reason=None)),
+        Verdict.OK,
+        "",
+    ),
+    "plugin-lost": (
+        but(engines=(), running_pid=7, plugin=PluginHealth(connected=False, engine=None, reason="it hung up")),
+        Verdict.BROKEN,
+        "the NRI plugin is not connected, so containers get no devices from it: it hung up",
+    ),
     "drift": (but(engines=engine(state="changed by somebody else")), Verdict.DEGRADED, "changed by somebody else"),
     "drift-told": (but(engines=engine(files=CHANGED)), Verdict.DEGRADED, "changed by somebody else"),
     "specification-missing": (but(specifications=(FileHealth("/s.yaml", "missing"),)), Verdict.DEGRADED, "/s.yaml"),
@@ -231,6 +242,8 @@ SHOWN = (
     "engine-silent",
     "killed-waiting",
     "drift-told",
+    "plugin-connected",
+    "plugin-lost",
     "reload-pending",
     "run-rejected",
     "run-mistyped",

@@ -238,6 +238,7 @@ MAY_NAME_PROC = frozenset(
         "lifecycle/waiting_state.py",  # the kernel's name for a memory file
         "lifecycle/readiness.py",  # a process that was believed, watched for its end
         "lifecycle/beside.py",  # our own children
+        "lifecycle/plugin/saying.py",  # our own descriptors
         "lifecycle/impact/running.py",  # processes that `matching` yielded
         "lifecycle/reload_when/busy.py",  # likewise
         "lifecycle/still_needed/containers.py",  # likewise

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.nri import engine
-from toolkit_installer.errors import ExitCode
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.nri.backoff import STEADY
 from toolkit_installer.nri.connection import REGISTRATION_SECONDS, Lost, Plugin
 from toolkit_installer.nri.decision import DOMAIN, Policy
-from toolkit_installer.nri.serving import CannotStartError, UnsupportedEngineError, serve
+from toolkit_installer.nri.serving import serve
 from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Rejected, Serving, Unsupported
 
 SECONDS = 20
@@ -236,32 +235,17 @@ def test_a_plain_file_in_its_place_is_no_engine(nri: Engine, plugin: Plugin) -> 
     assert plugin.due() == [Lost("Connection refused")]
 
 
-def test_it_cannot_start_where_there_is_no_engine(plugin: Plugin) -> None:
-    reader, writer = os.pipe()
-    with os.fdopen(reader), os.fdopen(writer), pytest.raises(CannotStartError) as caught:
-        serve(plugin, lambda _event: None, reader)
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
-    assert "--nri-socket" in str(caught.value)
-    assert plugin.path in str(caught.value)
-
-
-def test_an_engine_that_would_leave_the_devices_out_ends_it_with_the_versions(nri: Engine, plugin: Plugin) -> None:
+def test_an_engine_that_would_leave_the_devices_out_is_told_so_with_the_versions(nri: Engine, plugin: Plugin) -> None:
     nri.start()
     plugin.due()
     connection = nri.accept()
     connection.sendall(engine.taken() + engine.configure(version="v1.7.24"))
-    told: list[Event | Lost] = []
-    reader, writer = os.pipe()
-    with (
-        os.fdopen(reader),
-        os.fdopen(writer),
-        pytest.raises(UnsupportedEngineError, match=r"v1\.7\.24.*1\.7\.30") as no,
-    ):
-        serve(plugin, told.append, reader)
-    assert no.value.exit_code is ExitCode.BAD_CONFIGURATION
-    assert [type(event) for event in told] == [Unsupported]
-    said = b"".join(iter(lambda: connection.recv(4096), b""))
-    assert engine.answers(said)[1][0] == 9
+    (event,) = plugin.ready()
+    assert isinstance(event, Unsupported)
+    assert "v1.7.24" in event.reason
+    assert "1.7.30" in event.reason
+    code, words, _ = engine.answers(connection.recv(4096))[1]
+    assert (code, words) == (9, event.reason)
 
 
 def test_it_stops_when_it_is_told_to(nri: Engine, plugin: Plugin) -> None:

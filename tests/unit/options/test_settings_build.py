@@ -24,6 +24,7 @@ from toolkit_installer.settings import (
     EngineName,
     EngineSettings,
     LogFormat,
+    NriSettings,
     OnDrift,
     Program,
     ReloadMode,
@@ -428,27 +429,67 @@ def test_a_very_long_bad_value_does_not_fill_the_log() -> None:
     assert len(str(refusal({}, {"ROOT": "x" * 100_000}))) < 500
 
 
-UNBUILT = [
-    ({}, {"ENABLE_NRI_PLUGIN": "yes"}, "ENABLE_NRI_PLUGIN: 'yes'"),
-    ({}, {"RUNTIME_ARGS": "--enable-nri-plugin"}, "--enable-nri-plugin in RUNTIME_ARGS: 'true'"),
-    ({"enable_nri_plugin": ("true",)}, {}, "--enable-nri-plugin: 'true'"),
-]
+# --- the NRI plugin ---
+
+IN_A_POD = {"NRI_NAMESPACE": "gpu-operator", "ENABLE_NRI_PLUGIN": "true"}
 
 
-@pytest.mark.parametrize("values, environment, start", UNBUILT)
-def test_a_feature_that_is_not_built_is_refused_by_the_name_that_asked_for_it(
-    values: dict[str, tuple[str, ...]], environment: dict[str, str], start: str
+def test_the_plugin_is_asked_for_as_the_gpu_operator_does() -> None:
+    given = {**IN_A_POD, "NRI_SOCKET": "/runtime/nri-sock-dir/nri.sock", "RUNTIME": "containerd"}
+    built = build({}, given, OLD)
+    assert built.nri == NriSettings(("gpu-operator",), "/runtime/nri-sock-dir/nri.sock", strict=False)
+    assert not built.configure_engine
+
+
+@pytest.mark.parametrize(
+    "values, environment",
+    [
+        ({}, {"ENABLE_NRI_PLUGIN": "yes"}),
+        ({}, {"RUNTIME_ARGS": "--enable-nri-plugin"}),
+        ({"enable_nri_plugin": ("true",)}, {}),
+    ],
+)
+@pytest.mark.parametrize("program, strict", [(OURS, True), (OLD, False), (CTK, False)])
+def test_under_its_own_name_the_plugin_refuses(
+    values: dict[str, tuple[str, ...]], environment: dict[str, str], program: Program, *, strict: bool
 ) -> None:
-    error = refusal(values, environment)
-    assert error.reason.startswith(f"{start} asks for ")
-    assert error.reason.endswith(", which is not built yet")
+    where = {"NRI_NAMESPACE": "gpu", "NRI_PLUGIN_INDEX": "20", "NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES": "a,gpu,b"}
+    built = build(values, where | environment, program)
+    assert built.nri == NriSettings(("gpu", "a", "b"), index=20, strict=strict)
+    turned = build({**values, "nri_strict": (str(not strict).lower(),)}, where | environment, program)
+    assert turned.nri is not None
+    assert turned.nri.strict is not strict
 
 
-@pytest.mark.parametrize("values, environment, start", UNBUILT)
-def test_a_node_can_be_given_back_whatever_its_pod_asks_for(
-    values: dict[str, tuple[str, ...]], environment: dict[str, str], start: str
-) -> None:
-    assert build(values, environment, OURS, installing=False).toolkit == ToolkitSettings(), start
+def test_a_run_that_does_not_wait_serves_no_plugin_and_leaves_the_engine_alone() -> None:
+    built = build({"no_daemon": ("true",)}, IN_A_POD, OURS)
+    assert built.nri is None
+    assert not built.configure_engine
+
+
+@pytest.mark.parametrize(
+    "environment, words",
+    [
+        ({"ENABLE_NRI_PLUGIN": "true"}, ("--enable-nri-plugin", "NRI_NAMESPACE", "metadata.namespace")),
+        ({**IN_A_POD, "RUNTIME": "docker"}, ("--enable-nri-plugin", "docker asks no NRI plugin")),
+    ],
+)
+def test_a_plugin_that_would_serve_nobody_is_refused(environment: dict[str, str], words: tuple[str, ...]) -> None:
+    error = refusal({}, environment)
+    assert error.hint
+    for word in words:
+        assert word in str(error)
+
+
+def test_without_an_engine_that_was_named_the_old_names_serve_the_plugin_too() -> None:
+    assert build({}, IN_A_POD, CTK).nri is not None
+
+
+@pytest.mark.parametrize("environment", [{"ENABLE_NRI_PLUGIN": "yes"}, {"RUNTIME_ARGS": "--enable-nri-plugin"}])
+def test_a_node_can_be_given_back_whatever_its_pod_asks_for(environment: dict[str, str]) -> None:
+    built = build({}, environment, OURS, installing=False)
+    assert built.toolkit == ToolkitSettings()
+    assert built.nri is None
 
 
 @pytest.mark.parametrize(
@@ -458,7 +499,7 @@ def test_a_node_can_be_given_back_whatever_its_pod_asks_for(
         {"CRIO_CONFIG_MODE": "hook"},
     ],
 )
-def test_turning_an_unbuilt_feature_off_is_no_use_of_it(environment: dict[str, str]) -> None:
+def test_turning_a_feature_off_is_no_use_of_it(environment: dict[str, str]) -> None:
     built = build({}, environment, OURS)
     assert msgspec.structs.replace(built, engine_of=()) == Settings()
 

@@ -6,6 +6,7 @@ import contextlib
 import posixpath
 from collections.abc import Mapping, Sequence
 
+from toolkit_installer.cli.options import plugin
 from toolkit_installer.cli.options import values as values_of
 from toolkit_installer.cli.options.model import engine_of
 from toolkit_installer.cli.options.resolve import Answers, Sources, answer_of
@@ -46,10 +47,10 @@ def build(
     """Return what was asked for.
 
     `values` are the texts given on the command line by option name, in their order; the positional argument is under
-    `DESTINATION`. With `installing` false, features that do not exist yet are no reason to refuse: a node can always
-    be inspected and reverted. With `looking_for_driver`, a driver root that nobody gave is to be found.
+    `DESTINATION`. With `installing` false, what a run alone needs may be missing: a node can always be inspected and
+    reverted. With `looking_for_driver`, a driver root that nobody gave is to be found.
 
-    Raises UsageError: a bad value, a contradiction, or a feature that is not built yet.
+    Raises UsageError: a bad value, a contradiction, or something that is missing.
     """
     sources = Sources(_with_destination(values, program), environment, program)
     words = sources.answer(BY_NAME["runtime"]).value
@@ -62,8 +63,6 @@ def build(
     by_engine = {} if runtime else {name: sources.answers(name, None) for name in registry.names()}
     each = tuple((name, _engine(of_engine, name, hooks=hooks)) for name, of_engine in by_engine.items())
     _refuse_what_names_one_engine({name: by_engine[name] for name in runtimes if name in by_engine})
-    if installing:
-        _refuse_what_is_not_built(answers)
     return answers.settings(
         Settings,
         program=program,
@@ -71,8 +70,9 @@ def build(
         toolkit=_toolkit(answers, looking=looking_for_driver),
         engine=engine,
         daemon=not answers.flag("no_daemon"),
-        configure_engine=not answers.flag("no_runtime_config"),
+        configure_engine=not (answers.flag("no_runtime_config") or answers.flag("enable_nri_plugin")),
         method=_method(answers),
+        nri=plugin.asked(answers) if installing else None,
         cluster=_cluster(answers) if installing else None,
         reports=_reports(answers) if installing else None,
         metrics_address=values_of.address(address) if (address := answers.text_or_none("metrics_address")) else None,
@@ -248,6 +248,11 @@ def _method(answers: Answers) -> Method:
             f"--method {method} looks at the engine, and --no-runtime-config leaves it out: they contradict each other",
             hint="give one of them; --no-runtime-config with --cdi-enabled writes a specification that nobody checks",
         )
+    if answers.flag("enable_nri_plugin"):
+        raise UsageError(
+            f"--enable-nri-plugin is a way of its own to give containers the GPU, and --method {method} names another",
+            hint="give one of them",
+        )
     if not answers.text("cdi_output_dir"):
         raise UsageError(
             f"--method {method} writes a CDI specification, and --cdi-output-dir is empty",
@@ -297,14 +302,3 @@ def _keep_toolkit(answers: Answers, values: Mapping[str, Sequence[str]]) -> bool
     if "keep_toolkit" in values and keep == remove:
         raise UsageError("--keep-toolkit and --remove-toolkit contradict each other", hint="give one of them")
     return not remove
-
-
-def _refuse_what_is_not_built(answers: Answers) -> None:
-    for name, answer in answers.by_name.items():
-        unbuilt = BY_NAME[name].unbuilt
-        if unbuilt is None or answer.label is None or answer.value is None or not unbuilt.asked_for(answer.value):
-            continue
-        raise UsageError(
-            f"{answer.label}: {answer.text!r} asks for {unbuilt.feature}, which is not built yet",
-            hint="nothing was changed",
-        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from toolkit_installer.cli.options.model import Group, Kind, Option, Step, Unbuilt
-from toolkit_installer.settings import ReloadMode
+from toolkit_installer.cli.options.model import Group, Kind, Option, Step
+from toolkit_installer.settings import Program, ReloadMode
 
 _engine = functools.partial(Option, group=Group.ENGINE, step=Step.RUNTIME)
 _crio = functools.partial(Option, group=Group.CRIO, step=Step.RUNTIME)
@@ -175,15 +175,23 @@ ROWS = (
         "enable_nri_plugin",
         Kind.FLAG,
         flags=("--enable-nri-plugin", "-p"),
-        unbuilt=Unbuilt("the NRI plugin", asked_for=lambda value: value is True),
-        help="Run the NRI plugin while waiting.",
+        help="Hand out CDI devices by an NRI plugin while waiting, to pods that ask by annotation; the engine's files "
+        "stay as they are, and no handler is registered. Not with --no-daemon.",
     ),
     _nri("nri_plugin_index", Kind.INDEX, default="10", help="Its place among the engine's plugins."),
     _nri("nri_socket", Kind.PATH, default="/var/run/nri/nri.sock", help="The engine's NRI socket."),
-    _nri("nri_namespace", Kind.NAMESPACE, help="The Kubernetes namespace that the plugin serves."),
+    _nri("nri_namespace", Kind.NAMESPACE, help="The namespace of this pod: pods there may have management devices."),
     _nri(
         "nri_management_cdi_device_namespaces",
         Kind.NAMESPACES,
-        help="More namespaces whose pods may ask for management devices.",
+        help="More namespaces whose pods may have them.",
+    ),
+    _nri(
+        "nri_strict",
+        Kind.FLAG,
+        default="true",
+        default_of={Program.NVIDIA_TOOLKIT: "false", Program.NVIDIA_CTK_INSTALLER: "false"},
+        help="Refuse a container elsewhere that asks for management devices, so that its pod's events say why; "
+        "otherwise it starts without any device.",
     ),
 )

@@ -25,7 +25,7 @@ EXIT_CODES: Mapping[ExitCode, str] = types.MappingProxyType(
     {
         ExitCode.DONE: "done",
         ExitCode.BUG: "a bug in this program",
-        ExitCode.USAGE: "flags or variables that make no sense, or a feature that is not built yet",
+        ExitCode.USAGE: "flags or variables that make no sense, or do not go together",
         ExitCode.BAD_CONFIGURATION: "bad or unsupported configuration on the node; nothing was changed",
         ExitCode.ALREADY_RUNNING: "another instance runs",
         ExitCode.ENGINE_REJECTED: "the engine rejected the change and has its old configuration back",
@@ -270,8 +270,7 @@ def _option(option: Option, program: Program, width: int, emphasise: Callable[[s
     placeholder = "|".join(option.choices) if option.kind is Kind.CHOICE else option.kind.value
     spelling = _paragraph(f"{flags} {placeholder}", width, "  ", "      ")
     yield from (emphasise(line) for line in spelling)
-    warning = " Not built yet." if option.unbuilt is not None else ""
-    yield from _paragraph(f"{option.help}{warning}", width, "      ")
+    yield from _paragraph(option.help, width, "      ")
     who = f"variable{'s' if len(option.variables) > 1 else ''}: {', '.join(option.variables)}"
     default = option.default_note or option.default_under(program)
     facts = [*([who] if option.variables else []), f"default: {'none' if default is None else default}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -77,13 +77,6 @@ class Group(enum.StrEnum):
     NRI = "NRI plugin"
 
 
-class Unbuilt(msgspec.Struct, frozen=True):
-    """A feature that an option may ask for and that does not exist yet."""
-
-    feature: str
-    asked_for: Callable[[Value], bool]
-
-
 class Option(msgspec.Struct, frozen=True):
     """One option: how it is spelt, read, explained and, if nobody gives it, defaulted.
 
@@ -111,7 +104,6 @@ class Option(msgspec.Struct, frozen=True):
     may_be_empty: bool = False
     empty_variable_counts: bool = False
     hidden: bool = False
-    unbuilt: Unbuilt | None = None
 
     def __post_init__(self) -> None:
         """Call flags and variables as usual where the row says nothing else; a FLAG is then false."""

@@ -135,6 +135,17 @@ class EngineHealth(msgspec.Struct, frozen=True):
     live: LiveHealth
 
 
+class PluginHealth(msgspec.Struct, frozen=True):
+    """The NRI plugin that the waiting instance serves."""
+
+    connected: bool
+    """Whether the engine asks it about each container."""
+    engine: str | None
+    """What the engine calls itself, with its version, None where it has not said it."""
+    reason: str | None
+    """Why it does not ask, None where it does."""
+
+
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """What was found on the node. Pure values: `verdict` makes a verdict of them."""
 
@@ -163,6 +174,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     specifications: tuple[FileHealth, ...]
     method: MethodHealth | None = None
     """None where nothing is installed, or no engine was configured or found to read CDI specifications."""
+    plugin: PluginHealth | None = None
+    """None where none is served, or nobody waits who could tell."""
 
 
 class Health(Found, frozen=True, kw_only=True):

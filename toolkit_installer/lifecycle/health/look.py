@@ -22,10 +22,12 @@ from toolkit_installer.lifecycle.health.form import (
     MethodHealth,
     PendingReload,
     Places,
+    PluginHealth,
     ToolkitHealth,
 )
 from toolkit_installer.lifecycle.health.verdict import ABSENT, AS_WRITTEN
 from toolkit_installer.lifecycle.method import said
+from toolkit_installer.lifecycle.plugin import standing
 from toolkit_installer.lifecycle.reading_cdi import unserved
 from toolkit_installer.lifecycle.reload_when import pending
 from toolkit_installer.lifecycle.waiting_state import Remembered
@@ -73,6 +75,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         engines=engines,
         specifications=specifications,
         method=method,
+        plugin=_plugin(remembered),
     )
 
 
@@ -138,6 +141,14 @@ def _pending(remembered: Remembered | None) -> PendingReload | None:
         return None
     opens = clock.text(waits.opens) if waits.opens is not None else None
     return PendingReload(waits.engines, waits.reason, clock.text(waits.since), opens)
+
+
+def _plugin(remembered: Remembered | None) -> PluginHealth | None:
+    """Return how the NRI plugin stands, None where none is served, or the running instance is at work."""
+    if remembered is None or not remembered.plugin:
+        return None
+    stands = standing.remembered(remembered.plugin)
+    return PluginHealth(stands.connected, stands.engine or None, stands.reason or None)
 
 
 def _changed(node: Node, store: ReceiptStore) -> str | None:

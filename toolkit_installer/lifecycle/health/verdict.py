@@ -17,6 +17,7 @@ _PUT_BACK = "`plan` shows the difference; --on-drift repair, a HUP or a new `run
 _INSTALL = "`toolkit-installer plan` shows what `run` would do, `run` does it"
 _WAITS = "the running instance makes it once that is over; one with `--reload-when now` makes it at once"
 _AGAIN = "mend that, and start it again: a run that succeeds makes this go"
+_CONNECTS = "it connects by itself once the engine serves NRI; its log, and the engine's, say more"
 _LOOK_AT_LOG = "look at the log of the running instance"
 SEVERITY = list(Verdict)
 """The better first; a verdict's place here is the exit code of `status --check`."""
@@ -97,6 +98,9 @@ def _installed(found: Found) -> Iterator[Reason]:
             yield Reason(verdict, f"{found.toolkit.folder}/{file.name}: {file.what}", _REPAIR)
     for engine in found.engines:
         yield from _engine(engine)
+    if found.plugin is not None and not found.plugin.connected:
+        what = f"the NRI plugin is not connected, so containers get no devices from it: {found.plugin.reason}"
+        yield Reason(Verdict.BROKEN, what, _CONNECTS)
     for specification in found.specifications:
         if specification.state != AS_WRITTEN:
             yield Reason(Verdict.DEGRADED, f"{specification.path}: {specification.state}", _REPAIR)

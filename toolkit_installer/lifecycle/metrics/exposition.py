@@ -36,6 +36,8 @@ class Metrics(msgspec.Struct, frozen=True):
     """Whether a reload is due and not allowed yet."""
     damaged: int = 0
     """How many of the toolkit's files are not what was put there."""
+    nri_connected: bool | None = None
+    """Whether the NRI plugin is connected, None where none is served."""
 
 
 def text(metrics: Metrics) -> str:
@@ -91,6 +93,11 @@ def text(metrics: Metrics) -> str:
                 "toolkit_files_damaged",
                 "Files of the toolkit that are not what was put there.",
                 [({}, metrics.damaged)],
+            ),
+            _metric(
+                "nri_connected",
+                "Whether the engine asks the NRI plugin about each container.",
+                [({}, metrics.nri_connected)] if metrics.nri_connected is not None else [],
             ),
         ]
     )

@@ -114,6 +114,7 @@ class MetricsReport:
             driver_usable=not readiness.driver_away,
             reload_pending=readiness.pending is not None,
             damaged=readiness.damaged,
+            nri_connected=readiness.plugin.connected if readiness.plugin is not None else None,
         )
 
     def failed(self, code: str) -> None:

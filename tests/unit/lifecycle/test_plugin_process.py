@@ -1,0 +1,335 @@
+"""The plugin's process, as the run has it: begun, lost, replaced, known again; and what it writes into the log."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.nri.asking import SECONDS, AskingEngine
+from toolkit_installer.lifecycle.plugin import asked, standing
+from toolkit_installer.lifecycle.plugin.saying import Lines
+from toolkit_installer.lifecycle.plugin.standing import Standing
+from toolkit_installer.lifecycle.plugin.watch import CannotStartError, PluginWatch, UnsupportedEngineError
+from toolkit_installer.node import signals
+from toolkit_installer.node.node import Node
+from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
+from toolkit_installer.settings import CdiSettings, LogFormat, NriSettings, Program, Settings, ToolkitSettings
+
+SOCKET = "/run/nri/nri.sock"
+PLACE = SOCKET[1:]
+NRI = NriSettings(("gpu-operator", "other"), SOCKET, 7)
+SETTINGS = Settings(nri=NRI, toolkit=ToolkitSettings(cdi=CdiSettings(kind="example.com/mgmt")))
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[AskingEngine]:
+    with AskingEngine(tmp_path / PLACE) as made:
+        yield made
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[PluginWatch]:
+    made = watch_of(tmp_path)
+    yield made
+    made.end()
+    made._process.end_left_over()
+    signals.release_child()
+
+
+def watch_of(folder: Path, settings: Settings = SETTINGS) -> PluginWatch:
+    assert settings.nri is not None
+    return PluginWatch(settings, settings.nri, Node(str(folder)))
+
+
+def until(watch: PluginWatch, *, connected: bool) -> Standing:
+    """Look until the plugin stands so."""
+    deadline = time.monotonic() + SECONDS
+    while watch.standing.connected is not connected:
+        assert time.monotonic() < deadline, watch.standing
+        time.sleep(0.01)
+        watch.look()
+    return watch.standing
+
+
+def is_connected(watch: PluginWatch) -> bool:
+    return watch.standing.connected
+
+
+def is_owed(watch: PluginWatch) -> bool:
+    return watch.owes
+
+
+def killed(watch: PluginWatch) -> int:
+    """End the process, and return which it was; nobody has waited for it yet."""
+    pid = watch._process.pid
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return pid
+
+
+def test_it_registers_under_the_programs_name_and_answers(engine: AskingEngine, watch: PluginWatch) -> None:
+    watch.begin()
+    assert watch.standing == Standing(connected=True, engine="containerd v2.1.4", reason="")
+    assert engine.plugins == ["07-toolkit-installer"]
+    assert engine.ask("default", {DOMAIN: "nvidia.com/gpu=0"}).devices == ("nvidia.com/gpu=0",)
+    assert engine.ask("default", {}).devices == ()
+
+
+@pytest.mark.parametrize("kind", [MANAGEMENT, "example.com/mgmt"])
+def test_management_devices_are_for_the_namespaces_that_were_given(
+    engine: AskingEngine, watch: PluginWatch, kind: str
+) -> None:
+    watch.begin()
+    for namespace in NRI.namespaces:
+        assert engine.ask(namespace, {DOMAIN: f"{kind}=all"}).devices == (f"{kind}=all",)
+    refused = engine.ask("default", {DOMAIN: f"{kind}=all"})
+    assert refused.code
+    assert "gpu-operator, other" in refused.words
+
+
+def test_where_nothing_is_refused_the_peers_rule_holds(engine: AskingEngine, tmp_path: Path) -> None:
+    """The peer starts the container without, and looks for one kind alone."""
+    lenient = Settings(
+        program=Program.NVIDIA_TOOLKIT,
+        nri=NriSettings(("gpu-operator",), SOCKET, strict=False),
+        toolkit=SETTINGS.toolkit,
+    )
+    watch = watch_of(tmp_path, lenient)
+    watch.begin()
+    try:
+        assert engine.plugins == ["10-nvidia-toolkit"]
+        assert engine.ask("default", {DOMAIN: f"{MANAGEMENT}=all"}) == (0, "", ())
+        assert engine.ask("default", {DOMAIN: "example.com/mgmt=all"}).devices == ("example.com/mgmt=all",)
+    finally:
+        watch.end()
+
+
+def test_without_an_engine_it_cannot_start_and_leaves_no_process(watch: PluginWatch) -> None:
+    with pytest.raises(CannotStartError, match=re.escape(SOCKET)) as no:
+        watch.begin()
+    assert no.value.exit_code == 3
+    assert "--nri-socket" in str(no.value)
+    os.waitpid(watch._process.pid, 0)
+    assert not watch.owes
+
+
+def test_an_engine_that_leaves_the_devices_out_is_refused_with_the_versions(
+    engine: AskingEngine, watch: PluginWatch
+) -> None:
+    engine.version = "1.7.24~ds1"
+    with pytest.raises(UnsupportedEngineError, match=r"1\.7\.24~ds1.*1\.7\.30") as no:
+        watch.begin()
+    assert no.value.exit_code == 3
+
+
+def test_what_cannot_be_started_is_a_refusal(watch: PluginWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "posix_spawn", no_more)
+    with pytest.raises(CannotStartError, match="Too many open files"):
+        watch.begin()
+
+
+def test_a_process_that_says_nothing_is_a_refusal(watch: PluginWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "toolkit_installer.lifecycle.plugin.watch._FUNCTION"
+    monkeypatch.setattr(name, "toolkit_installer.lifecycle.plugin.process:absent")
+    with pytest.raises(CannotStartError, match="did not begin"):
+        watch.begin()
+
+
+def test_an_engine_that_is_started_anew_is_served_again_and_the_run_is_told(
+    engine: AskingEngine, watch: PluginWatch
+) -> None:
+    watch.begin()
+    signals.hold_child()
+    engine.stop()
+    signal.sigtimedwait([signal.SIGCHLD], SECONDS)
+    lost = until(watch, connected=False)
+    assert lost.engine == "containerd v2.1.4"
+    assert lost.reason
+    engine.version = "v2.1.5"
+    engine.start()
+    signal.sigtimedwait([signal.SIGCHLD], SECONDS)
+    assert until(watch, connected=True).engine == "containerd v2.1.5"
+    assert engine.ask("default", {DOMAIN: "nvidia.com/gpu=0"}).devices == ("nvidia.com/gpu=0",)
+
+
+def test_an_engine_that_becomes_one_that_leaves_the_devices_out_is_not_served(
+    engine: AskingEngine, watch: PluginWatch
+) -> None:
+    watch.begin()
+    engine.stop()
+    engine.version = "v2.0.7"
+    engine.start()
+    deadline = time.monotonic() + SECONDS
+    while not watch.standing.unsupported:
+        assert time.monotonic() < deadline, watch.standing
+        time.sleep(0.01)
+        watch.look()
+    assert not watch.standing.connected
+    assert "2.0.7" in watch.standing.reason
+
+
+def test_a_process_that_ended_is_replaced_once_and_then_later(engine: AskingEngine, watch: PluginWatch) -> None:
+    watch.begin()
+    first = killed(watch)
+    watch.look()
+    assert watch._process.pid != first
+    assert is_connected(watch)
+    assert not is_owed(watch)
+    engine.hang_up()
+    killed(watch)
+    watch.look()
+    assert is_owed(watch)
+    assert not is_connected(watch)
+    watch._started -= 60
+    watch.look()
+    assert not is_owed(watch)
+    assert engine.ask("default", {DOMAIN: "nvidia.com/gpu=0"}).devices == ("nvidia.com/gpu=0",)
+
+
+def test_one_that_cannot_be_replaced_is_owed_and_fails_nothing(
+    engine: AskingEngine, watch: PluginWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch.begin()
+
+    def no_more(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    killed(watch)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_spawn", no_more)
+        watch.look()
+    assert watch.owes
+    assert watch.standing == Standing(reason="Too many open files")
+    assert engine.plugins == ["07-toolkit-installer"]
+
+
+def test_what_is_said_before_a_sleep_is_heard_before_it(engine: AskingEngine, watch: PluginWatch) -> None:
+    watch.begin()
+    assert watch.settle()
+    assert signal.SIGCHLD in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    engine.stop()
+    assert signal.sigtimedwait([signal.SIGCHLD], SECONDS) is not None
+    deadline = time.monotonic() + SECONDS
+    while watch.settle():  # a signal may be late that was for what was heard before
+        assert time.monotonic() < deadline, "nothing is heard"
+    assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert watch.settle()
+
+
+def test_after_a_sleep_it_is_known_again(engine: AskingEngine, watch: PluginWatch, tmp_path: Path) -> None:
+    assert watch.remembered() == {}
+    watch.begin()
+    watch.keep()
+    said = watch.remembered()
+    other = watch_of(tmp_path)
+    other.recall(said)
+    assert other.standing == watch.standing
+    assert other._process.pid == watch._process.pid
+    assert not other.owes
+    other.begin()
+    assert engine.plugins == ["07-toolkit-installer"], "it was begun twice"
+    assert other._process._channel is not None
+    other._process._channel.detach()  # it is the other one's
+
+
+@pytest.mark.parametrize(
+    "said", [{"process": None}, {"process": {"pid": 1, "fd": 9999}, "standing": 7, "started": "x"}, {"standing": {}}]
+)
+def test_what_cannot_be_understood_after_a_sleep_is_owed(watch: PluginWatch, said: dict[str, object]) -> None:
+    watch.recall(said)
+    assert watch.owes
+    assert not watch.standing.connected
+
+
+def test_without_a_plugin_nothing_is_remembered_or_owed(watch: PluginWatch) -> None:
+    watch.recall({})
+    watch.look()
+    assert not watch.owes
+    assert watch.remembered() == {}
+
+
+def test_the_run_holds_nothing_of_what_the_process_is_made_of(engine: AskingEngine, watch: PluginWatch) -> None:
+    """And the process nothing of the run's: it is small, and has one thread."""
+    watch.begin()
+    place = Path(f"/proc/{watch._process.pid}")
+    assert len(list((place / "task").iterdir())) == 1
+    maps = (place / "maps").read_text()
+    assert not re.search(r"msgspec|psutil|grpc|_ssl|_ctypes", maps)
+    assert engine.plugins
+
+
+# --- what it is told, and what it tells ---
+
+
+@pytest.mark.parametrize("log_format", [None, LogFormat.JSON])
+def test_what_is_handed_over_arrives(log_format: LogFormat | None) -> None:
+    given = asked.of(Settings(nri=NRI, log_format=log_format), NRI, "/host")
+    assert asked.understood(asked.packed(given)) == given
+    assert (given.root, given.socket, given.place, given.kinds) == ("/host", SOCKET, 7, (MANAGEMENT,))
+    assert given.log_format == ("" if log_format is None else "json")
+
+
+def test_how_it_stands_arrives() -> None:
+    stands = Standing(connected=False, engine="containerd v2.0.1", reason="it would not", unsupported=True)
+    assert standing.heard(standing.packed(stands)) == stands
+    assert standing.understood({"connected": 1, "engine": 2, "reason": None}) == Standing(reason="")
+
+
+def test_a_line_is_written_as_the_run_writes_it() -> None:
+    reader, writer = os.pipe()
+    lines = Lines("logfmt", writer)
+    lines.warning("Something", key="some-thing", reason="a b", devices=("x/y=0", "x/y=1"))
+    said = os.read(reader, 4096).decode()
+    assert re.fullmatch(
+        r'time="[0-9T:-]+Z" level=warning msg="Something" event=some-thing reason="a b" devices="x/y=0,x/y=1"\n', said
+    )
+    os.close(reader)
+    lines.info("Nobody reads", key="nobody")
+    os.close(writer)
+
+
+def test_a_reader_that_is_slow_delays_nothing_and_gets_whole_lines() -> None:
+    reader, writer = os.pipe()
+    lines = Lines("logfmt", writer)
+    for _ in range(3000):  # a pipe has room for 64 KiB
+        lines.info("Something", key="some-thing", reason="x" * 5000)
+    assert os.get_blocking(writer), "the run's own descriptor does not wait any more"
+    os.set_blocking(reader, False)
+    data = b""
+    while True:
+        try:
+            data += os.read(reader, 1 << 16)
+        except BlockingIOError:
+            break
+    whole = data.split(b"\n")
+    assert whole.pop() == b""
+    assert whole
+    assert {len(line) for line in whole} == {4095}
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_socket_and_a_file_are_written_to_as_well(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Lines("json", ours.fileno()).info("Said", key="said")
+        assert b'"msg": "Said"' in theirs.recv(4096)
+    file = tmp_path / "log"
+    with file.open("w") as stream:
+        stream.write("before\n")
+        stream.flush()
+        Lines("logfmt", stream.fileno()).info("Said", key="said")
+        stream.write("after\n")
+    before, said, after = file.read_text().splitlines()
+    assert (before, after) == ("before", "after")
+    assert "Said" in said

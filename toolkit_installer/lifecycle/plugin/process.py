@@ -1,0 +1,121 @@
+"""The process that serves the plugin. One thread, and no work but the engine's questions.
+
+    toolkit_installer.lifecycle.plugin.process:main CHANNEL ASKED
+
+`CHANNEL` is a socket of packets (SOCK_SEQPACKET), `ASKED` what asked.py says. This says there how the plugin stands
+whenever that changes, and then sends the run a SIGCHLD, which wakes it from its sleep; the first packet is what became
+of the first try. Once nobody holds the other end, this ends. It imports little: it runs for months.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from toolkit_installer.lifecycle.plugin import asked, standing
+from toolkit_installer.lifecycle.plugin import saying as log
+from toolkit_installer.lifecycle.plugin.standing import Standing
+from toolkit_installer.node.disk.root import Root
+from toolkit_installer.nri.connection import Lost, Plugin
+from toolkit_installer.nri.decision import Granted, Policy, Withheld
+from toolkit_installer.nri.serving import serve
+from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Malformed, Serving, Unsupported
+
+
+class Teller:
+    """Tells what happens: the log, and the run where it is about how the plugin stands."""
+
+    def __init__(self, channel: int, run: int, socket: str) -> None:
+        """`channel` leads to the run, whose PID is `run`; `socket` is the engine's."""
+        os.set_blocking(channel, False)
+        self._channel = channel
+        self._run = run
+        self._socket = socket
+        self._standing = Standing()
+        self._told: Standing | None = None
+
+    def hear(self, event: Event | Lost) -> None:
+        """Take what happened. The engine has its answer by now."""
+        if isinstance(event, Answered):
+            _say_answer(event)
+        elif isinstance(event, Malformed):
+            log.get().warning(
+                "The engine asked the NRI plugin what cannot be read",
+                key="nri-malformed",
+                method=event.method,
+                reason=event.reason,
+            )
+        else:
+            self._stand(event)
+            self._tell()
+
+    def _stand(self, event: Event | Lost) -> None:
+        """Note how the plugin stands now."""
+        if isinstance(event, Configured):
+            self._standing = Standing(engine=" ".join(filter(None, event.engine)))
+        elif isinstance(event, Serving):
+            self._standing = Standing(connected=True, engine=self._standing.engine, reason="")
+            log.get().info(
+                "The engine asks the NRI plugin about each container",
+                key="nri-connected",
+                engine=self._standing.engine,
+                file=self._socket,
+            )
+        elif isinstance(event, Unsupported):
+            self._standing = Standing(reason=event.reason, unsupported=True)
+            log.get().warning(
+                "The engine leaves out what the NRI plugin names: it is not served",
+                key="nri-unsupported",
+                reason=event.reason,
+            )
+        elif isinstance(event, Lost) and not self._standing.unsupported:
+            self._standing = Standing(engine=self._standing.engine, reason=event.reason)
+            log.get().warning(
+                "The NRI plugin is not connected: containers that ask for devices start without, until it is",
+                key="nri-lost",
+                file=self._socket,
+                reason=event.reason,
+            )
+
+    def _tell(self) -> None:
+        """Tell the run how the plugin stands, unless it knows; what it has no room for is told with the next event."""
+        if self._told == self._standing or not (self._standing.connected or self._standing.reason != Standing().reason):
+            return
+        try:
+            os.write(self._channel, standing.packed(self._standing))
+        except OSError:  # it does not listen, or is gone; then this ends
+            return
+        self._told = self._standing
+        if os.getppid() == self._run:  # and not whoever has this now
+            os.kill(self._run, signal.SIGCHLD)
+
+
+def _say_answer(event: Answered) -> None:
+    verdict = event.verdict
+    if isinstance(verdict, Granted):
+        log.get().info(
+            "A container gets devices", key="nri-granted", container=event.container, devices=verdict.devices
+        )
+    elif isinstance(verdict, Withheld):
+        log.get().warning(
+            "A container starts without the devices that it may not have",
+            key="nri-withheld",
+            container=event.container,
+            reason=verdict.reason,
+        )
+    else:
+        log.get().warning("A container is refused", key="nri-refused", container=event.container, reason=verdict.reason)
+
+
+def main() -> int:
+    """Serve the plugin until the run ends."""
+    run = os.getppid()
+    os.chdir("/")
+    channel = int(sys.argv[1])
+    given = asked.understood(sys.argv[2])
+    log.configure(given.log_format)
+    policy = Policy(frozenset(given.namespaces), frozenset(given.kinds), given.lenient)
+    plugin = Plugin(Root(given.root), given.socket, Identity(given.name, given.place), policy)
+    serve(plugin, Teller(channel, run, given.socket).hear, channel)
+    return 0
