@@ -213,6 +213,13 @@ def test_a_release_without_runtime_classes_names_none(tmp_path: Path) -> None:
     assert not any(each["kind"] == "RuntimeClass" for each in installed("runtimeClasses=[]"))
 
 
+def test_a_release_that_serves_the_plugin_has_no_runtime_class_and_says_how_pods_ask(tmp_path: Path) -> None:
+    said = notes(tmp_path, "--set", "nri.enabled=true")
+    assert "runtimeClassName" not in said
+    assert "docs/nri.md" in said
+    assert not any(each["kind"] == "RuntimeClass" for each in installed("nri.enabled=true"))
+
+
 def hooks(*values: str) -> dict[str, Any]:
     """Return the pods of helm test by their names."""
     found = chart.rendered(*(word for value in values for word in ("--set-json", value)))

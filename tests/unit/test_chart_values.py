@@ -57,6 +57,7 @@ TOLD = 'nodeStatus={"enabled": true}'
 TAINTED = 'startupTaint={"enabled": true}'
 SERVED = 'metrics={"enabled": true}'
 RENAMED = 'runtimeClasses=[{"name": "nvidia", "handler": "x"}]'
+PLUGGED = 'nri={"enabled": true}'
 LABELLED = 'gpuLabels={"enabled": true}'
 OWN = "spec/variables/{}/expression"
 RIGHTS = "(ClusterRole|ClusterRoleBinding)/toolkit-installer-node-status"
@@ -101,6 +102,10 @@ ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     "logFormat": ('"json"', variable("LOG_FORMAT", MAIN, DELETER)),
     "debug": ("true", variable("TOOLKIT_DEBUG", MAIN, DELETER)),
     "extraEnv": ('[{"name": "RELOAD_TIMEOUT", "value": "9"}]', variable("RELOAD_TIMEOUT")),
+    "nri.enabled": ("true", rf"{variable('ENABLE_NRI_PLUGIN')}|{MAIN}/env/NRI_NAMESPACE/.*|RuntimeClass/.*"),
+    "nri.namespaces": ('["x", "y"]', variable("NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES"), PLUGGED),
+    "nri.strict": ("false", variable("NRI_STRICT"), PLUGGED),
+    "nri.socket": ('"/x"', variable("NRI_SOCKET"), PLUGGED),
     "nodeStatus.enabled": ("true", f"{MAIN}/env/NODE_(CONDITION|LABELS|EVENTS)/.*|({RIGHTS}|{EVENTS}|{POLICY})/.*"),
     "nodeStatus.condition": (
         '"a.b/ContainerToolkitReady"',
@@ -303,6 +308,11 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(value: str, words: s
         (
             ("cdiEnabled=true", 'extraEnv=[{"name": "WAIT_FOR_DRIVER", "value": "false"}]'),
             "extraEnv: WAIT_FOR_DRIVER is set already, because of cdiEnabled",
+        ),
+        (("nri.enabled=true", 'runtime="docker"'), "nri.enabled: docker asks no NRI plugin about its containers"),
+        (
+            ("nri.enabled=true", 'test={"gpuPod": {"enabled": true, "image": "x"}}'),
+            "test.gpuPod.enabled: its pod names a RuntimeClass, and with nri.enabled there is none",
         ),
         (("metrics.rules=true",), "metrics.rules: the pods serve no metrics: set metrics.enabled, too"),
         (

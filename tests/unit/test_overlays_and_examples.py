@@ -18,7 +18,7 @@ from toolkit_installer import __version__
 from toolkit_installer.kubernetes.node_state import LABELS
 from toolkit_installer.kubernetes.scheduling import refusal, tolerates
 from toolkit_installer.kubernetes.taints import READY_IN
-from toolkit_installer.settings import CONDITION, Cleanup
+from toolkit_installer.settings import CONDITION, Cleanup, NriSettings
 
 PRESENT = "nvidia.com/gpu.present"
 pytestmark = pytest.mark.usefixtures("kustomize")
@@ -150,6 +150,18 @@ def test_install_only_touches_no_engine_takes_nothing_back_and_may_ask_for_nothi
     variables = {path.split("/env/")[1].split("/")[0] for path in found if "/env/" in path}
     assert variables == {"NO_RUNTIME_CONFIG", "TOOLKIT_INSTALL_DIR", "CLEANUP", "DAEMONSET_NAME", "NODE_NAME"}
     assert {path for path in found if "/env/" not in path} == {f"{TEMPLATE}/automountServiceAccountToken"}
+
+
+def test_nri_serves_the_plugin_in_place_of_handlers_and_changes_nothing_else() -> None:
+    run = settings("overlays/nri")
+    assert not run.configure_engine
+    assert run.nri == NriSettings(("from-the-downward-api",))
+    assert run.toolkit.cdi.enabled
+    assert run.wait_for_driver
+    found = {path for path in changes("overlays/nri") if not path.startswith("RuntimeClass/")}
+    variables = {path.split("/env/")[1].split("/")[0] for path in found}
+    assert variables == {"ENABLE_NRI_PLUGIN", "NRI_NAMESPACE", "CDI_ENABLED", "WAIT_FOR_DRIVER"}
+    assert "RuntimeClass" not in {each["kind"] for each in manifests.rendered("overlays/nri")}
 
 
 def test_the_kustomization_that_the_page_shows_names_another_image_and_sets_a_variable(tmp_path: Path) -> None:

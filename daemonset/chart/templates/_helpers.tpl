@@ -31,6 +31,11 @@ imagePullPolicy: {{ . }}
 {{- end }}
 {{- end }}
 
+{{- /* The RuntimeClasses that there are: with the NRI plugin no handler is registered, so that a pod with one would wait. */ -}}
+{{- define "toolkit-installer.runtimeClasses" -}}
+{{- if .Values.nri.enabled }}[]{{ else }}{{ toYaml (.Values.runtimeClasses | default list) }}{{ end -}}
+{{- end }}
+
 {{- /* Whether the API server is talked to at all. */ -}}
 {{- define "toolkit-installer.asks" -}}
 {{- if or (not .Values.installOnly) (include "toolkit-installer.tells" .) }}yes{{ end -}}
@@ -74,6 +79,7 @@ securityContext:
 CDI_ENABLED: cdiEnabled
 CLEANUP: cleanup
 DRIVER_ROOT: driverRoot
+ENABLE_NRI_PLUGIN: nri.enabled
 ENABLE_CDI: cdiEnabled
 LOG_FORMAT: logFormat
 METRICS_ADDRESS: metrics.port
@@ -81,6 +87,10 @@ NODE_CONDITION: nodeStatus.condition
 NODE_EVENTS: nodeStatus.events
 NODE_LABELS: nodeStatus.labels
 NO_RUNTIME_CONFIG: installOnly
+NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES: nri.namespaces
+NRI_NAMESPACE: namespace.name
+NRI_SOCKET: nri.socket
+NRI_STRICT: nri.strict
 NVIDIA_DRIVER_ROOT: driverRoot
 NVIDIA_RUNTIME_NAME: runtimeName
 NVIDIA_RUNTIME_SET_AS_DEFAULT: setAsDefault
@@ -162,6 +172,12 @@ WITHOUT_GPU: withoutGpu
 {{- if and (get $.Values.metrics .) (not $.Values.metrics.enabled) -}}
 {{- fail (printf "metrics.%s: the pods serve no metrics: set metrics.enabled, too" .) -}}
 {{- end -}}
+{{- end -}}
+{{- if and .Values.nri.enabled (eq .Values.runtime "docker") -}}
+{{- fail "nri.enabled: docker asks no NRI plugin about its containers: runtime says docker" -}}
+{{- end -}}
+{{- if and .Values.nri.enabled .Values.test.gpuPod.enabled -}}
+{{- fail "test.gpuPod.enabled: its pod names a RuntimeClass, and with nri.enabled there is none" -}}
 {{- end -}}
 {{- if and .Values.test.gpuPod.enabled (not .Values.runtimeClasses) -}}
 {{- fail "test.gpuPod.enabled: its pod names the first of runtimeClasses, and there is none" -}}
