@@ -1,6 +1,6 @@
 """What containerd 2.4.2 and the plugin of nvidia-ctk-installer v1.20.1 said to each other, and what ours says to it.
 
-tests/e2e/test_nri.py has recorded it, and says of which pods it is.
+tests/e2e/nri/test_plugin.py has recorded it, and says of which pods it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs the NRI plugin until its stdin ends, and prints what happens, one JSON list a line.
 
-    nri_program.py SOCKET NAMESPACES KINDS [lenient] [ungated]
+    program.py SOCKET NAMESPACES KINDS [lenient] [ungated]
 
 NAMESPACES and KINDS are separated by commas, as `Policy` has them. With `ungated` every engine is served.
 """
@@ -11,13 +11,14 @@ import json
 import sys
 from typing import Any
 
-from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.nri import support
-from toolkit_installer.nri.connection import Plugin
+from toolkit_installer.nri.connection import Lost, Plugin
 from toolkit_installer.nri.decision import Policy
 from toolkit_installer.nri.serving import serve
-from toolkit_installer.nri.session import Identity
+from toolkit_installer.nri.session import Configured, Identity, Unsupported
+
+_REFUSED = 3
 
 
 def main() -> int:
@@ -26,11 +27,7 @@ def main() -> int:
         support.refusal = _none
     policy = Policy(frozenset(namespaces.split(",")), frozenset(filter(None, kinds.split(","))), "lenient" in words)
     plugin = Plugin(Root("/"), socket, Identity("toolkit-installer", 10), policy)
-    try:
-        serve(plugin, _tell, sys.stdin.fileno())
-    except InstallerError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201  # likewise
-        return error.exit_code
+    serve(plugin, _tell, sys.stdin.fileno())
     return 0
 
 
@@ -38,8 +35,16 @@ def _none(name: str, version: str) -> str | None:  # noqa: ARG001  # as the orig
     return None
 
 
+class _Known:
+    serving = False
+
+
 def _tell(event: Any) -> None:
+    """Print what happened; end where the first try fails, or the engine is none that is served."""
     print(json.dumps([type(event).__name__, *event]), flush=True)  # noqa: T201  # it is read
+    _Known.serving |= isinstance(event, Configured)
+    if isinstance(event, Unsupported) or (isinstance(event, Lost) and not _Known.serving):
+        sys.exit(_REFUSED)
 
 
 if __name__ == "__main__":

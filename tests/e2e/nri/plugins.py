@@ -14,13 +14,13 @@ from typing import Any, Self
 
 from tests.unit.nri import engine as wire
 
-_PROGRAM = Path(__file__).with_name("nri_program.py")
+_PROGRAM = Path(__file__).with_name("program.py")
 _SECONDS = 30
 _READ = 1 << 16
 
 
 class Plugin:
-    """Ours: nri_program.py, with its words. It is ended when it is left."""
+    """Ours: program.py, with its words. It is ended when it is left."""
 
     def __init__(self, nri: Path, *words: str, namespaces: str = "gpu-operator", kinds: str = "") -> None:
         self._process = subprocess.Popen(

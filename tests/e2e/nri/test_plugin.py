@@ -5,138 +5,26 @@ containerd 1.7.24, and CRI-O 1.34.0 as Go's module proxy has it, take the plugin
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.nri_plugins import Peer, Plugin, Recorder
+from tests.e2e.nri.made import DOMAIN, OWN, devices, nri
+from tests.e2e.nri.plugins import Peer, Plugin, Recorder
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
-from tests.support.built.releases import Release, Suite
+from tests.support.built.releases import Suite
 from tests.support.engines.containers import ContainerError, PodContainers
 from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import ContainerdEngine
 from tests.unit.nri import engine as wire
 
-DOMAIN = "nvidia.cdi.k8s.io"
-RECORDED = Path(__file__).parents[1] / "data" / "nri" / "containerd-2.4.2"
+RECORDED = Path(__file__).parents[2] / "data" / "nri" / "containerd-2.4.2"
 """What containerd and the peer's plugin said to each other; NRI_FILES=write records it anew."""
-OWN = "example.com/mgmt"
-_CONFIG = """version = 2
-disabled_plugins = ["io.containerd.internal.v1.opt"]
-
-[plugins."io.containerd.nri.v1.nri"]
-disable = false
-plugin_path = "@FOLDER@/nri/plugins"
-plugin_config_path = "@FOLDER@/nri/conf.d"
-socket_path = "@FOLDER@/nri/nri.sock"
-
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "registry.example/pause:1"
-disable_apparmor = true
-restrict_oom_score_adj = true
-enable_cdi = true
-cdi_spec_dirs = ["@FOLDER@/cdi"]
-
-[plugins."io.containerd.grpc.v1.cri".cni]
-conf_dir = "@FOLDER@/cni"
-
-[plugins."io.containerd.grpc.v1.cri".containerd]
-snapshotter = "native"
-
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-NoPivotRoot = true
-"""
-_CRIO = """[crio.runtime]
-default_runtime = "runc"
-hooks_dir = ["@FOLDER@/hooks.d"]
-cdi_spec_dirs = ["@FOLDER@/cdi"]
-
-[crio.runtime.runtimes.runc]
-runtime_path = "/usr/sbin/runc"
-runtime_type = "oci"
-runtime_root = "@FOLDER@/runc"
-monitor_path = "/usr/bin/conmon"
-
-[crio.image]
-pause_image = "registry.example/pause:1"
-"""
-
-
-def specify(folder: Path) -> None:
-    """Make up devices of three kinds: each container's environment says which it has."""
-    folder.mkdir()
-    for kind in ("example.com/gpu", "management.nvidia.com/gpu", OWN):
-        devices = [
-            {
-                "name": name,
-                "containerEdits": {
-                    "env": [f"HAS_{name}={kind}"],
-                    "deviceNodes": [{"path": f"/dev/made-up-{name}", "hostPath": "/dev/null"}],
-                },
-            }
-            for name in ("0", "1", "all")
-        ]
-        text = json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": devices})
-        (folder / f"{kind.replace('/', '-')}.json").write_text(text)
-
-
-@pytest.fixture
-def containerd(
-    folder: Path,
-    go_tool: Callable[[Tool], Path],
-    release: Callable[[Suite], Release],
-    request: pytest.FixtureRequest,
-) -> Iterator[ContainerdEngine]:
-    """Yield the newest containerd, or one of Debian's, whose suite is the fixture's parameter."""
-    suite: Suite | None = getattr(request, "param", None)
-    of_debian = release(suite) if suite is not None else None
-    programs = go_tool(go_tools.CONTAINERD) if suite is None else None
-    with ContainerdEngine(folder / "engine", of_debian, programs) as engine:
-        engine.folder.mkdir(mode=0o700)
-        specify(engine.folder / "cdi")
-        engine.config.write_text(_CONFIG.replace("@FOLDER@", str(engine.folder)))
-        engine.start()
-        yield engine
-
-
-@pytest.fixture
-def crio(folder: Path, go_tool: Callable[[Tool], Path]) -> Iterator[CrioEngine]:
-    with CrioEngine(folder / "engine", go_tool(go_tools.CRIO), nri=True) as engine:
-        engine.folder.mkdir(mode=0o700)
-        specify(engine.folder / "cdi")
-        engine.config.write_text(_CRIO.replace("@FOLDER@", str(engine.folder)))
-        engine.start()
-        yield engine
-
-
-@pytest.fixture
-def pods(request: pytest.FixtureRequest, cgroup: str) -> Iterator[PodContainers]:
-    engine = request.getfixturevalue("crio" if "crio" in request.fixturenames else "containerd")
-    with PodContainers(engine, cgroup) as containers:
-        yield containers
-        containers.clear()
-
-
-def nri(engine: ContainerdEngine | CrioEngine) -> Path:
-    return engine.folder / "nri" / "nri.sock"
-
-
-def devices(pods: PodContainers, name: str) -> list[str]:
-    """Return what a container has of what was made up: the device nodes, and the kinds that its environment tells."""
-    nodes = [word for word in pods.execute(name, "ls", "/dev").split() if word.startswith("made-up-")]
-    lines = pods.execute(name, "env").splitlines()
-    kinds = [line.removeprefix("HAS_") for line in lines if line.startswith("HAS_")]
-    assert sorted(f"made-up-{kind.partition('=')[0]}" for kind in kinds) == sorted(nodes)
-    return sorted(kinds)
 
 
 @pytest.mark.parametrize("containerd", [None, Suite.SID], indirect=True)
@@ -224,15 +112,6 @@ def test_a_plugin_that_missed_an_answer_and_was_disconnected_is_there_again(
         assert devices(pods, "after") == ["0=example.com/gpu"]
 
 
-def test_an_engine_without_nri_cannot_be_served(folder: Path) -> None:
-    with Plugin(folder / "nri.sock") as plugin:
-        plugin.until("Lost")
-        code, said = plugin.finish()
-    assert code == 3
-    assert "CannotStartError" in said
-    assert str(folder / "nri.sock") in said
-
-
 def test_the_peers_plugin_and_ours_adjust_the_same_pods_the_same(
     containerd: ContainerdEngine,
     pods: PodContainers,
@@ -294,9 +173,8 @@ def test_a_containerd_that_leaves_the_devices_out_is_refused_with_the_versions(
         assert plugin.told()[0] == "Answered"
         assert devices(pods, "asks") == []
     with Plugin(nri(containerd)) as plugin:
-        plugin.until("Unsupported")
-        code, said = plugin.finish()
-    assert code == 3
+        _, said = plugin.until("Unsupported")
+        assert plugin.finish()[0] == 3
     assert "containerd 1.7.24" in said
     assert "1.7.30 or 2.1.0" in said
 
@@ -313,8 +191,7 @@ def test_a_crio_that_leaves_the_devices_out_is_refused_with_the_versions(crio: C
         with pytest.raises(ContainerError, match="which only pods in these namespaces may have"):
             pods.start("thief", "", of_pod={DOMAIN: "management.nvidia.com/gpu=all"})
     with Plugin(nri(crio)) as plugin:
-        plugin.until("Unsupported")
-        code, said = plugin.finish()
-    assert code == 3
+        _, said = plugin.until("Unsupported")
+        assert plugin.finish()[0] == 3
     assert "cri-o 1.34.0 accepts a plugin's answer and leaves the CDI devices out" in said
     assert "CRI-O 1.34.1 or later" in said
