@@ -9,10 +9,11 @@ import io
 import json
 import os
 import posix
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 from toolkit_installer.kubernetes.standing import Standing
 from toolkit_installer.lifecycle import idling, wait
 from toolkit_installer.lifecycle.waiting_state import Remembered
+from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 
@@ -37,6 +39,7 @@ REMEMBERED = Remembered(
     without_gpu=True,
     standing=STANDING,
     differences=(("/etc/docker/daemon.json", "--- a\n+++ b\n"),),
+    plugin={"process": {"pid": 7, "fd": 8}, "standing": {"connected": True}},
 )
 HELD = Remembered(standing=Standing(bare=True, held=True))
 
@@ -77,12 +80,15 @@ class Fields:
         return os.pread(self.fd, idling.LIMIT, 0).decode().split("\0")  # what reads it in earnest closes it
 
 
-def waited(seconds: float, later: float | None, watched: list[tuple[str, str, str]]) -> str:
+def waited(
+    seconds: float, later: float | None, watched: list[tuple[str, str, str]], before: Callable[[], object] = bool
+) -> str:
     """Return what the idle process woke for, in a fork: its timer's signal would end a process that has threads."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
+            before()
             os.write(theirs, idling.wait(seconds, later, watched).encode())
         finally:
             os._exit(0)
@@ -157,6 +163,44 @@ def test_all_that_changed_is_told(tmp_path: Path) -> None:
 def test_it_is_woken_in_time_whether_it_looks_at_files_or_not(seconds: float, files: int) -> None:
     unchanged = [(idling.DRIFT, "/absent", idling.identity("/absent"))] * files
     assert waited(seconds, 0.05, unchanged) == idling.LATER
+
+
+def told_by_a_child() -> None:
+    os.kill(os.getpid(), signal.SIGCHLD)
+
+
+def held_back() -> None:
+    signals.hold_child()
+    told_by_a_child()
+
+
+@pytest.mark.parametrize("seconds", [0.05, None])
+def test_what_a_child_tells_wakes_it_where_the_run_holds_that_back_and_no_change_is_forgotten(
+    seconds: float | None,
+) -> None:
+    assert waited(1000.0, seconds, [], held_back) == idling.CHILD
+    changed = [(idling.DRIVER, "/absent", "there")]
+    assert waited(1000.0, seconds, changed, held_back) == f"{idling.CHILD},{idling.DRIVER}"
+
+
+def test_what_a_child_tells_wakes_nobody_where_it_is_not_held_back() -> None:
+    assert waited(1000.0, 0.05, [], told_by_a_child) == idling.LATER
+
+
+def test_what_a_child_told_before_is_used_up() -> None:
+    def late() -> None:
+        held_back()
+        signals.hold_child()
+
+    assert waited(1000.0, 0.05, [], late) == idling.LATER
+
+
+def test_a_program_that_was_woken_holds_nothing_back(fields: Fields, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields.of(REMEMBERED, later=True)
+    monkeypatch.setenv(idling.RESUME, f"{fields.fd}:CHILD")
+    signals.hold_child()
+    assert wait.resumed() is not None
+    assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 # --- what other packages wrote, and what nobody wrote ---
