@@ -16,10 +16,12 @@ from pathlib import Path
 from tests.bench.figures import Figure
 from tests.bench.made_node import Node
 from tests.bench.peer import Peer
+from tests.unit.nri.asking import AskingEngine
 
 _SETTLED_SECONDS = 120
 _WATCHED_SECONDS = 65
 _REQUESTS = 200
+_QUESTIONS = 1000
 _BARE = """
 import socket, sys
 body = sys.argv[1].encode()
@@ -114,6 +116,7 @@ def figures(folder: Path, payload: Path, program: Path) -> list[Figure]:
         Figure("idle: PSS", "MB", memory[0], memory[1], 4.9),
         Figure("idle: wake-ups", "a minute", woken[0], woken[1]),
         *_served(Node(folder / "idle-served", payload), memory[1]),
+        *_plugged(Node(folder / "idle-plugged", payload), memory[1]),
     ]
 
 
@@ -131,3 +134,31 @@ def _served(node: Node, theirs: float) -> list[Figure]:
         Figure("metrics: an answer", "ms", ours, None, 10.0),
         Figure("metrics: over a bare server", "x", ours / least),
     ]
+
+
+def _plugged(node: Node, theirs: float) -> list[Figure]:
+    """Watch ours with the NRI plugin, alone likewise, beside an engine that asks about containers without annotations.
+
+    The peer serves its plugin by threads of the process that waits, which has that memory without one.
+    """
+    with AskingEngine(node.folder / "run/nri/nri.sock") as engine:
+        flags = ("--enable-nri-plugin", "--nri-namespace", "gpu-operator", "--nri-socket", "/run/nri/nri.sock")
+        with _waiting(node.command("run", "--cleanup", "never", *flags), "Waiting for signal") as pid:
+            every = _with_children(pid)
+            before = sum(map(_sleeps, every))
+            time.sleep(_WATCHED_SECONDS)
+            woken = (sum(map(_sleeps, every)) - before) * 60 / _WATCHED_SECONDS
+            memory = sum(map(_pss, every))
+            asked = [_asked(engine) for _ in range(_QUESTIONS)]
+    return [
+        Figure("idle, NRI plugin served: PSS", "MB", memory, theirs, 14.0),
+        Figure("idle, NRI plugin served: wake-ups", "a minute", woken),
+        Figure("NRI: an answer, 99th percentile", "ms", statistics.quantiles(asked, n=100)[-1], None, 2.0),
+    ]
+
+
+def _asked(engine: AskingEngine) -> float:
+    """Return how many milliseconds the engine waits for an answer."""
+    began = time.perf_counter()
+    engine.ask("default", {})
+    return (time.perf_counter() - began) * 1000

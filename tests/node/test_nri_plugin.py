@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import played
 from tests.support.fake_node import CONFIG_TOML, DEADLINE, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode, Run
 from tests.unit.nri.asking import AskingEngine
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
@@ -237,6 +238,19 @@ def test_plan_says_that_the_plugin_would_be_served_and_the_engine_left_alone(
     planned = json.loads(node.do("plan", "--json", *NRI, engine="containerd").output)
     assert (planned["nri_socket"], planned["engines"]) == ("/var/run/nri/nri.sock", [])
     assert engine.plugins == [], "looking is no reason to register"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whose kubelet is believed")
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_node_whose_kubelet_uses_docker_is_refused(node: FakeNode, engine: AskingEngine, command: str) -> None:
+    """docker's own containerd would take the plugin, and never ask."""
+    with played.process(node.root, "kubelet", "--container-runtime-endpoint=unix:///run/cri-dockerd.sock"):
+        said_so = node.do(command, *NRI, engine="auto")
+    assert said_so.process.returncode == 3
+    assert "docker asks no NRI plugin about its containers" in said_so.output
+    assert "cri-dockerd.sock" in said_so.output
+    assert engine.plugins == []
+    assert not node.exists(TOOLKIT)
 
 
 def test_a_node_without_a_shell_takes_the_plugin_and_no_handler(node: FakeNode, engine: AskingEngine) -> None:

@@ -9,7 +9,7 @@ import re
 
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineFile
-from toolkit_installer.engines.detect import own_container
+from toolkit_installer.engines.detect import decide, own_container
 from toolkit_installer.errors import ConfigurationError, EngineRejectedError, located
 from toolkit_installer.lifecycle import plan
 from toolkit_installer.lifecycle.facts import Facts
@@ -45,6 +45,8 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
             stranding.refuse(node, work, is_ours, "or keep the handlers" if made.cdi else "or keep the handler's name")
         if work.changes or work.reload_why:
             adapter_of(work.name).try_out(node, work.inspection, work.desired)
+    if target.settings.nri is not None:
+        decide.refuse_without_nri(node)
     if made.empty:
         return
     driver_roots = (target.driver.seen_at, target.driver.root)

@@ -88,6 +88,19 @@ def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tup
     return tuple(_logged(_named(node, settings, engine, kubelets, engines)) for engine in engines)
 
 
+def refuse_without_nri(node: Node) -> None:
+    """Raise ConfigurationError where a kubelet of the node uses docker, which asks no NRI plugin.
+
+    docker's own containerd may take a plugin all the same, and asks it about none of docker's containers.
+    """
+    found = [each for each in evidence.of_kubelets(node) if each.row is not None]
+    if any(each.row is not None and each.row.engine is EngineName.DOCKER for each in found):
+        raise ConfigurationError(
+            f"docker asks no NRI plugin about its containers, and it is this node's engine: {listed(found)}",
+            hint="nothing was changed; leave --enable-nri-plugin out on such nodes: they need the handlers",
+        )
+
+
 def _logged(target: EngineTarget) -> EngineTarget:
     row = target.distribution
     if row is not None and (target.recognised or row is not usual_row(target.name)):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolkit_installer import log
+from toolkit_installer.engines.detect import decide
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.beside import Beside
 from toolkit_installer.lifecycle.plugin import asked, standing
@@ -39,6 +40,7 @@ class PluginWatch:
     def __init__(self, settings: Settings, nri: NriSettings, node: Node) -> None:
         self.standing = Standing()
         """How the plugin stood when it was last looked at."""
+        self._node = node
         self._socket = nri.socket
         self._asked = asked.packed(asked.of(settings, nri, node.root.folder))
         self._process = Beside(_FUNCTION)
@@ -54,11 +56,13 @@ class PluginWatch:
     def begin(self) -> None:
         """Have the plugin served, unless it was begun: then look after it.
 
-        Raises UnsupportedEngineError, CannotStartError where the engine does not take it; Stopped.
+        Raises UnsupportedEngineError, CannotStartError where the engine does not take it; ConfigurationError where the
+        kubelet's does not; Stopped.
         """
         if self._begun:
             self.look()
             return
+        decide.refuse_without_nri(self._node)
         try:
             self.standing = self._start()
         except OSError as error:
