@@ -61,6 +61,8 @@ class Method(enum.StrEnum):
     """Named OCI runtimes in the engine's own configuration."""
     CDI = "cdi"
     """CDI specifications that the engine reads by itself."""
+    NRI = "nri"
+    """CDI devices that a plugin of the engine hands out, while a run waits."""
     AUTO = "auto"
     """The one that changes least, of those that the node supports."""
 

@@ -213,7 +213,8 @@ def lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
     method = [f"Method: {seen.plan.choice}"] if seen.target.engines else []
     nri = seen.target.settings.nri
     if nri is not None:
-        lines.insert(0, f"NRI plugin: served on {nri.socket} while `run` waits; the engine's files stay as they are.")
+        stay = "" if seen.plan.engines else "; the engine's files stay as they are"
+        lines.insert(0, f"NRI plugin: served on {nri.socket} while `run` waits{stay}.")
     if seen.plan.empty and not others:
         return [*lines, _NOTHING, *method]
     waits_for = _waits_for(node, seen)

@@ -9,9 +9,9 @@ something away: where an engine lists our handlers, or we registered them, pods 
 there yet too, and no look at the node tells that they do not. Such a node stays with `handlers` until somebody names
 `cdi`. Nor does it edit an engine's file for CDI: that costs the same restart as the handlers, which serve more pods.
 
-Another way is one more member of `Method`, and one more line in `choose`, in the order of what each changes: `nri`, the
-plugin that hands out CDI devices (`nri/`), belongs between `cdi` and `handlers`. It leaves the engine's files alone too
-but is a process that has to run; it is not offered yet.
+Nor does it take `nri`, the plugin that hands out CDI devices: its pods ask by an annotation of theirs, which those that
+are written for the other ways do not have, and it is served only while a run waits. Whether the engine heeds the plugin
+is asked when it is served (`plugin/watch.py`), which is before anything is changed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from toolkit_installer.errors import ConfigurationError, EngineRejectedError
 from toolkit_installer.settings import EngineName, Method
 
 _NAMED = "--method handlers, or a newer engine, is the way out"
+_NO_ANNOTATION = "pods have to ask for it by an annotation; --method nri serves the plugin"
 _STARTS = "start it; --method handlers configures an engine that is down, too"
 
 
@@ -99,6 +100,8 @@ def choose(asked: Method, ways: Sequence[Way]) -> Choice:
     """
     if asked is Method.HANDLERS:
         return Choice()
+    if asked is Method.NRI:
+        return Choice(Method.NRI)
     if asked is Method.CDI:
         for way in ways:
             refuse(way)
@@ -107,8 +110,8 @@ def choose(asked: Method, ways: Sequence[Way]) -> Choice:
     if not ways:
         against = ["no engine was found"]
     if against:
-        over = PassedOver(Method.CDI, "; ".join(against))
-        return Choice(Method.HANDLERS, "of all engines, whatever their release", (over,))
+        over = (PassedOver(Method.CDI, "; ".join(against)), PassedOver(Method.NRI, _NO_ANNOTATION))
+        return Choice(Method.HANDLERS, "of all engines, whatever their release", over)
     return Choice(Method.CDI, "the engine reads CDI specifications already, and has no handlers that pods may need")
 
 

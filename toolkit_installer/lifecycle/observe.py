@@ -39,7 +39,7 @@ def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptS
     originals: dict[str, bytes] = {}
     engines = tuple(_engine(node, each, receipt, store, originals) for each in target.engines)
     asked, folder = target.settings.method, target.settings.toolkit.cdi.folder
-    looked_at = engines if asked is not Method.HANDLERS else ()
+    looked_at = engines if asked in (Method.CDI, Method.AUTO) else ()
     ways = tuple(reading_cdi.way(node, each.request, each.inspection, receipt, folder) for each in looked_at)
     choice = choose(asked, ways)
     generated = _generated(target, choice)
@@ -93,7 +93,7 @@ def read_since(inspection: Inspection) -> bool:
 def _generated(target: Target, choice: Choice) -> Generated | None:
     """Return the CDI specification for the driver, and the device nodes that are to be created before."""
     asked = target.settings.toolkit.cdi
-    if not asked.enabled and choice.method is not Method.CDI:
+    if not asked.enabled and choice.method is Method.HANDLERS:
         return None
     from toolkit_installer.driver import cdi
 

@@ -23,7 +23,6 @@ from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.layout import ToolkitFile
 
 if TYPE_CHECKING:
-    from toolkit_installer.engines.target import Request
     from toolkit_installer.lifecycle.facts import EngineFacts, Facts, ToolkitFacts
     from toolkit_installer.lifecycle.target import Target
 
@@ -90,8 +89,8 @@ def plan(target: Target, facts: Facts) -> Plan:
     Raises ConfigurationError where an engine's files cannot be edited, PayloadError, UsageError; DriverNotReadyError
     where a CDI specification can be neither made nor kept.
     """
-    by_cdi = facts.choice.method is Method.CDI
-    works = tuple(_engine(each, each.request.by_cdi_alone() if by_cdi else each.request) for each in facts.engines)
+    method = facts.choice.method
+    works = tuple(_engine(each, method) for each in facts.engines)
     if target.settings.configure_engine:
         low_level = tuple(runtime for engine in works for runtime in engine.desired.low_level)
     else:  # those that are configured stay so
@@ -100,7 +99,10 @@ def plan(target: Target, facts: Facts) -> Plan:
     missing = facts.generated.missing_nodes if facts.generated is not None else ()
     specifications = _specifications(facts)
     engines = works
-    if by_cdi:
+    if method is Method.NRI:
+        given_back = (_given_back(*each) for each in zip(facts.engines, works, strict=True))
+        engines = tuple(work for work in given_back if work is not None)
+    elif method is Method.CDI:
         found = zip(facts.engines, facts.ways, works, strict=True)
         engines = tuple(work for each in found if (work := _by_cdi(*each)) is not None)
         cdi_plan.refuse_what_gives_no_devices(facts, engines, specifications)
@@ -108,14 +110,15 @@ def plan(target: Target, facts: Facts) -> Plan:
     return Plan(toolkit, engines, specifications, missing, cdi_plan.readers(target, facts), facts.choice)
 
 
-def _engine(seen: EngineFacts, request: Request) -> EngineWork:
+def _engine(seen: EngineFacts, method: Method) -> EngineWork:
     engine = adapter_of(seen.request.target.name)
+    request = seen.request if method is Method.HANDLERS else seen.request.by_cdi_alone()
     desired = engine.desired(seen.inspection, request, seen.records)
     desired = msgspec.structs.replace(
         desired,
         dangers=seen.dangers,
         low_level=seen.base_runtimes(desired.low_level),
-        cdi_on=request.by_cdi,
+        cdi_on=method is Method.CDI,
         freed=request.toolkit_folder if request.by_cdi else "",
     )
     return engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
@@ -126,8 +129,11 @@ def _by_cdi(seen: EngineFacts, way: Way, work: EngineWork) -> EngineWork | None:
 
     None where it reads specifications as it is, and nothing of ours is in its files.
     """
-    if way.edited:
-        return work
+    return work if way.edited else _given_back(seen, work)
+
+
+def _given_back(seen: EngineFacts, work: EngineWork) -> EngineWork | None:
+    """Return an engine's part where nothing of ours is to be in its files; None where nothing is."""
     files = cdi_plan.without_handlers(seen)
     if not files:
         return None
@@ -226,7 +232,7 @@ def superseded(recorded: Sequence[EngineRecord], plan: Plan) -> tuple[EngineReco
     Without any engine to look after, what is configured stays as it is.
     """
     now = {engine.name for engine in plan.engines}
-    looked_after = plan.engines or plan.choice.method is Method.CDI
+    looked_after = plan.engines or plan.choice.method is not Method.HANDLERS
     return tuple(record for record in recorded if looked_after and record.name not in now)
 
 

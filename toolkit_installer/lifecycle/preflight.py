@@ -20,7 +20,7 @@ from toolkit_installer.node.disk import access
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
 from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
-from toolkit_installer.settings import ReloadMode
+from toolkit_installer.settings import Method, ReloadMode
 
 _SHELL = "/bin/sh"
 _SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
@@ -41,8 +41,9 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
         seen = found[work.name]
         _refuse_deadly_signal(work)
         if work.changes and work.inspection.live is not None:
+            goes = made.choice.method is not Method.HANDLERS
             is_ours = stranding.handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
-            stranding.refuse(node, work, is_ours, "or keep the handlers" if made.cdi else "or keep the handler's name")
+            stranding.refuse(node, work, is_ours, "or keep the handlers" if goes else "or keep the handler's name")
         if work.changes or work.reload_why:
             adapter_of(work.name).try_out(node, work.inspection, work.desired)
     if target.settings.nri is not None:

@@ -58,6 +58,7 @@ def test_each_way_is_taken_or_refused_by_what_was_found(
 ) -> None:
     ways, refusal, taken = case
     assert choose(HANDLERS, ways) == Choice()
+    assert choose(Method.NRI, ways) == Choice(Method.NRI)
     if refusal is None:
         assert choose(CDI, ways) == Choice(CDI)
     else:
@@ -68,7 +69,7 @@ def test_each_way_is_taken_or_refused_by_what_was_found(
     choice = choose(AUTO, ways)
     assert choice.method is (CDI if taken else HANDLERS)
     assert choice.why
-    assert [each.method for each in choice.passed_over] == ([] if taken else ["cdi"])
+    assert [each.method for each in choice.passed_over] == ([] if taken else ["cdi", "nri"])
     assert all(each.why for each in choice.passed_over)
 
 

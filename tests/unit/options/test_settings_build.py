@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import types
 import typing
 from typing import Any
@@ -24,6 +25,7 @@ from toolkit_installer.settings import (
     EngineName,
     EngineSettings,
     LogFormat,
+    Method,
     NriSettings,
     OnDrift,
     Program,
@@ -483,6 +485,28 @@ def test_a_plugin_that_would_serve_nobody_is_refused(environment: dict[str, str]
 
 def test_without_an_engine_that_was_named_the_old_names_serve_the_plugin_too() -> None:
     assert build({}, IN_A_POD, CTK).nri is not None
+
+
+def test_the_method_nri_serves_the_plugin_and_has_the_engine_looked_at() -> None:
+    built = build({"method": ("nri",)}, {"NRI_NAMESPACE": "gpu"}, OURS)
+    assert built.nri == NriSettings(("gpu",), strict=True)
+    assert (built.method, built.configure_engine, built.toolkit.cdi.enabled) == (Method.NRI, True, True)
+    assert build({"method": ("nri",), "enable_nri_plugin": ("true",)}, {"NRI_NAMESPACE": "gpu"}, OURS).configure_engine
+
+
+@pytest.mark.parametrize(
+    "more, word",
+    [
+        ({"no_daemon": ("true",)}, "--no-daemon"),
+        ({"no_runtime_config": ("true",)}, "--no-runtime-config"),
+        ({"cdi_output_dir": ("",)}, "--cdi-output-dir"),
+        ({"method": ("cdi",), "enable_nri_plugin": ("true",)}, "--enable-nri-plugin"),
+        ({"runtime": ("docker",)}, "docker asks no NRI plugin"),
+    ],
+)
+def test_what_contradicts_the_method_nri_is_refused(more: dict[str, tuple[str, ...]], word: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(word)):
+        build({"method": ("nri",), **more}, {"NRI_NAMESPACE": "gpu"}, OURS)
 
 
 @pytest.mark.parametrize("environment", [{"ENABLE_NRI_PLUGIN": "yes"}, {"RUNTIME_ARGS": "--enable-nri-plugin"}])

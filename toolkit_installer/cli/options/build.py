@@ -60,6 +60,7 @@ def build(
     answers = sources.answers(runtime, runtime)
     hooks = program is Program.NVIDIA_TOOLKIT and DESTINATION in values
     engine = _engine(answers, runtime, hooks=hooks)
+    method, plugin_alone = _method(answers), answers.flag("enable_nri_plugin")
     by_engine = {} if runtime else {name: sources.answers(name, None) for name in registry.names()}
     each = tuple((name, _engine(of_engine, name, hooks=hooks)) for name, of_engine in by_engine.items())
     _refuse_what_names_one_engine({name: by_engine[name] for name in runtimes if name in by_engine})
@@ -70,9 +71,9 @@ def build(
         toolkit=_toolkit(answers, looking=looking_for_driver),
         engine=engine,
         daemon=not answers.flag("no_daemon"),
-        configure_engine=not (answers.flag("no_runtime_config") or answers.flag("enable_nri_plugin")),
-        method=_method(answers),
-        nri=plugin.asked(answers) if installing else None,
+        configure_engine=not answers.flag("no_runtime_config") and not (plugin_alone and method is Method.HANDLERS),
+        method=method,
+        nri=plugin.asked(answers, method) if installing else None,
         cluster=_cluster(answers) if installing else None,
         reports=_reports(answers) if installing else None,
         metrics_address=values_of.address(address) if (address := answers.text_or_none("metrics_address")) else None,
@@ -248,7 +249,12 @@ def _method(answers: Answers) -> Method:
             f"--method {method} looks at the engine, and --no-runtime-config leaves it out: they contradict each other",
             hint="give one of them; --no-runtime-config with --cdi-enabled writes a specification that nobody checks",
         )
-    if answers.flag("enable_nri_plugin"):
+    if method is Method.NRI and answers.flag("no_daemon"):
+        raise UsageError(
+            "--method nri serves a plugin while the run waits, and --no-daemon has it end: they contradict each other",
+            hint="leave one of them out; --method cdi, where the engine reads specifications, needs nobody who waits",
+        )
+    if method is not Method.NRI and answers.flag("enable_nri_plugin"):
         raise UsageError(
             f"--enable-nri-plugin is a way of its own to give containers the GPU, and --method {method} names another",
             hint="give one of them",
@@ -266,7 +272,7 @@ def _cdi(answers: Answers) -> CdiSettings:
     folder = answers.text("cdi_output_dir")
     method = answers.text("method")
     return CdiSettings(
-        enabled=(answers.flag("cdi_enabled") or method == Method.CDI) and bool(folder),
+        enabled=(answers.flag("cdi_enabled") or method in (Method.CDI, Method.NRI)) and bool(folder),
         folder=folder or CdiSettings().folder,
         kind=answers.text("cdi_kind"),
         control_nodes=answers.text("create_device_nodes") == "control",

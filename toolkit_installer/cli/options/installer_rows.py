@@ -38,8 +38,9 @@ ROWS = (
         choices=tuple(Method),
         default=Method.HANDLERS.value,
         help="How containers get the GPU: handlers registers runtimes with the engine; cdi writes a CDI specification "
-        "and leaves the engine's files alone, where the running engine reads it; auto takes cdi where the engine reads "
-        "CDI specifications already and has no handlers that pods may need, else handlers.",
+        "and leaves the engine's files alone, where the running engine reads it; nri serves an NRI plugin while "
+        "waiting, as --enable-nri-plugin does, and takes handlers away; auto takes cdi where the engine reads CDI "
+        "specifications already and has no handlers that pods may need, else handlers.",
     ),
     _job(
         "toolkit_args",
