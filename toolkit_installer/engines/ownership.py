@@ -136,9 +136,11 @@ def strip(
             left.append(f"runtime {name!r}: somebody changed it since; it is theirs now")
     left += _default(document, shape, ownership, changes, before or {})
     for path in shape.others:
-        owned = ownership.of(path)
-        if owned is not None and same(lookup(document, path), owned.ours):
+        owned, current = ownership.of(path), lookup(document, path)
+        if owned is not None and same(current, owned.ours):
             changes.append(restored(path, owned))
+        elif owned is not None and current is not ABSENT:
+            left.append(f"{path[-1]}: somebody set it since; it is theirs now")
     _items(document, shape, ownership, changes)
     without = apply(document, tuple(changes))
     for table in reversed(ownership.created):  # what is there only because of us, the innermost first
