@@ -122,6 +122,13 @@ def uninstall(installer: Installer, *where: object) -> str:
     return started.output
 
 
+def files(engine: Engines) -> dict[str, bytes]:
+    """Return what the engine's configuration is: its file, and the drop-ins beside it."""
+    folder = engine.config.parent
+    places = [engine.config, *folder.glob("conf.d/*")]
+    return {str(place): place.read_bytes() for place in places if place.is_file()}
+
+
 def given(engine: Engines, cgroup: str) -> tuple[int, int]:
     """Return how much of the GPU a container sees that asks for it, and one that does not."""
     with gpu_nodes.containers(engine, cgroup) as containers:
@@ -207,3 +214,25 @@ def test_docker_goes_from_handlers_to_cdi_and_back_without_a_restart(
     uninstall(installer, *where)
     assert engine.config.read_bytes() == text
     assert psutil.Process(engine.pid).create_time() == started
+
+
+@pytest.mark.parametrize("engine", [KINDS[5], KINDS[6]], ids=str, indirect=True)
+def test_from_handlers_to_cdi_and_back_each_file_is_as_it_was_to_the_byte(
+    where: list[object], asked: list[object], engine: Engines, cgroup: str, installer: Installer
+) -> None:
+    engine.start()
+    before = files(engine)
+    run(installer, *where, *asked, "--set-as-default=false")
+    configured = files(engine)
+    assert configured != before
+    engine.restart()
+    run(installer, *where, *asked, "--method", "cdi")
+    assert files(engine) == before
+    engine.restart()
+    assert given(engine, cgroup) == (3, 0)
+    assert "Nothing to do" in run(installer, *where, *asked, "--method", "cdi")
+    run(installer, *where, *asked, "--set-as-default=false")
+    assert files(engine) == configured
+    engine.restart()
+    uninstall(installer, *where)
+    assert files(engine) == before
