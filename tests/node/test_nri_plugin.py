@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.node import fake_gpus
 from tests.support import played
 from tests.support.fake_node import CONFIG_TOML, DEADLINE, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode, Run
 from tests.unit.nri.asking import AskingEngine
@@ -226,6 +227,20 @@ def test_an_engine_that_is_gone_keeps_no_node_configured(node: FakeNode, engine:
     with contextlib.suppress(KeyError):
         del before["/run/nri/nri.sock"], after["/run/nri/nri.sock"]
     assert after == before
+
+
+def test_a_node_that_is_left_alone_needs_no_nri_until_a_gpu_comes(node: FakeNode, ready: Path) -> None:
+    fake_gpus.show_sysfs(node)
+    run = waiting(node, "--without-gpu", "idle", "--ready-file", str(ready))
+    assert Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text() == ""
+    assert ready.exists()
+    with AskingEngine(node.place("/run/nri/nri.sock")) as engine:
+        node.write("/dev/nvidia0", "")
+        run.process.send_signal(signal.SIGHUP)
+        run.wait_for(CONNECTED)
+        run.wait_for(WAITING)
+        assert engine.ask("default", GPU).devices == ("nvidia.com/gpu=0",)
+        assert run.stop() == 0
 
 
 def test_plan_says_that_the_plugin_would_be_served_and_the_engine_left_alone(

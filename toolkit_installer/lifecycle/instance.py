@@ -207,7 +207,7 @@ class Instance:
         except Stopped as stopped:
             self._unfinished = stopped
             return False
-        self._watches.readiness.plugin = plugin.standing
+        self._watches.readiness.plugin = plugin.standing if plugin.begun else None
         return True
 
     def converge(self) -> None:

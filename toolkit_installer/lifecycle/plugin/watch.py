@@ -44,14 +44,15 @@ class PluginWatch:
         self._socket = nri.socket
         self._asked = asked.packed(asked.of(settings, nri, node.root.folder))
         self._process = Beside(_FUNCTION)
-        self._begun = False
+        self.begun = False
+        """Whether the plugin is to be served by now: not on a node that is left alone, or may not be changed yet."""
         self._started = 0.0
         """When a process was last started anew, by a clock that never goes back."""
 
     @property
     def owes(self) -> bool:
         """Whether there is no process, and it is to be tried again."""
-        return self._begun and self._process.lost
+        return self.begun and self._process.lost
 
     def begin(self) -> None:
         """Have the plugin served, unless it was begun: then look after it.
@@ -59,7 +60,7 @@ class PluginWatch:
         Raises UnsupportedEngineError, CannotStartError where the engine does not take it; ConfigurationError where the
         kubelet's does not; Stopped.
         """
-        if self._begun:
+        if self.begun:
             self.look()
             return
         decide.refuse_without_nri(self._node)
@@ -78,7 +79,7 @@ class PluginWatch:
                 path=self._socket,
                 hint="nothing was changed; see that NRI is on in the engine, and name its socket with --nri-socket",
             )
-        self._begun = True
+        self.begun = True
 
     def look(self) -> None:
         """Learn how the plugin stands; a process that has ended is replaced. Raises Stopped."""
@@ -107,7 +108,7 @@ class PluginWatch:
 
     def remembered(self) -> dict[str, Any]:
         """Return what is to be known after a sleep, as JSON has it; nothing of one that was not begun."""
-        if not self._begun:
+        if not self.begun:
             return {}
         return {
             "process": self._process.remembered(),
@@ -119,7 +120,7 @@ class PluginWatch:
         """Know it again, as far as it can be."""
         if not said:
             return
-        self._begun = True
+        self.begun = True
         self._process.recall(said.get("process"))
         started = said.get("started")
         self._started = started if isinstance(started, float) else 0.0
