@@ -6,6 +6,7 @@ line that is written. Most commands that only look at the node write none. async
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -18,7 +19,7 @@ from toolkit_installer.node.status_line import StatusLine
 from toolkit_installer.settings import LogFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
@@ -55,13 +56,14 @@ class _Told:
     said: ClassVar[dict[str, None]] = {}
     known: frozenset[str] = frozenset()
     hears: ClassVar[list[Callable[[Mapping[str, Any]], None]]] = []
+    unheard: bool = False
 
 
 class _Lines:
     """A logger that gets structlog's own methods once one of them is called."""
 
     def __getattr__(self, level: str) -> Callable[..., Any]:
-        if level == "debug" and _Later.set_up is not None:
+        if _Told.unheard or (level == "debug" and _Later.set_up is not None):
             return lambda *_, **__: None  # nobody wants to hear it: with `debug`, structlog is there from the start
         set_up()
         import structlog  # noqa: PLC0415  # see the module's own words
@@ -113,6 +115,16 @@ def only_news(known: Iterable[str]) -> None:
 def said() -> tuple[str, ...]:
     """Return a short digest of each line that was said, or left out because it was known; times do not count."""
     return tuple(_Told.said)
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Have nothing said of what is done meanwhile, as it is no run: its own answer says what there is to say."""
+    before, _Told.unheard = _Told.unheard, True
+    try:
+        yield
+    finally:
+        _Told.unheard = before
 
 
 def overhear(listener: Callable[[Mapping[str, Any]], None]) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit_installer.cli.options import help as cli_help
-from toolkit_installer.cli.options.help import Page
 from toolkit_installer.cli.options.model import Group, Kind, Option
+from toolkit_installer.cli.options.page import Page
 from toolkit_installer.settings import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "toolkit-installer.8"
@@ -44,7 +44,7 @@ def page() -> str:
     }.items():
         lines += [".TP", f".B {escaped('run, install' if name == 'run' else name)}", escaped(about)]
     lines += list(_options(cli_help.RUN, ".SH OPTIONS OF RUN AND PLAN"))
-    for name in ("uninstall", "status", "detect", "report", "wait-driver", "delete-daemonset"):
+    for name in ("uninstall", "status", "detect", "report", "capture", "replay", "wait-driver", "delete-daemonset"):
         known = {row.name for row in cli_help.RUN.options}
         own = [row for row in cli_help.COMMANDS[name].options if row.name not in known]
         shared = [row.flags[0] for row in cli_help.COMMANDS[name].shown(full=True) if row.name in known]

@@ -13,6 +13,7 @@ import pytest
 import toolkit_installer
 from toolkit_installer.cli import commands
 from toolkit_installer.cli.options import help as cli_help
+from toolkit_installer.cli.options.page import Page
 from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.settings import Program, Settings
@@ -89,7 +90,7 @@ def test_the_help_of_run_shows_every_option_with_its_variables() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.examples[0] for page in PAGES])
-def test_the_short_help_has_a_dozen_options_at_most_and_says_how_many_there_are(page: cli_help.Page) -> None:
+def test_the_short_help_has_a_dozen_options_at_most_and_says_how_many_there_are(page: Page) -> None:
     text = cli_help.render(page, "x", Program.TOOLKIT_INSTALLER, width=80, full=False)
     shown, every = page.shown(full=False), page.shown(full=True)
     assert len(shown) <= 12

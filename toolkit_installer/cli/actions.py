@@ -1,17 +1,16 @@
-"""The commands: run, plan, uninstall, status, detect, wait-driver, report, delete-daemonset.
+"""The commands: run, plan, uninstall, status, detect, wait-driver, report, capture, replay, delete-daemonset.
 
 Each imports what it alone needs where it needs it: that is most of what a start costs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.errors import SIGNALLED, AlreadyRunningError, ExitCode, InstallerError
+from toolkit_installer.errors import SIGNALLED, ExitCode, InstallerError
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -19,9 +18,9 @@ from toolkit_installer.node.signals import Stopped
 from toolkit_installer.settings import DeletionSettings, Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from toolkit_installer.lifecycle import wait
-    from toolkit_installer.lifecycle.prepare import Prepared
-    from toolkit_installer.receipt.store import ReceiptStore
 
 _GRACE_SECONDS = 30.0
 """How much longer than its reload another instance may take to leave."""
@@ -95,57 +94,24 @@ def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
 
 def plan(settings: Settings, *, as_json: bool) -> int:
     """Show what `run` would do; write nothing. Raises InstallerError, also that with which `run` would stop."""
-    from toolkit_installer.node import locks
+    from toolkit_installer.cli import show_plan
+    from toolkit_installer.lifecycle import foreseen
 
     signals.unblock()
     node = _opened(settings)
     own_container.refuse(node, settings, own_container.asked_for(settings))
+    holds = foreseen.holder(settings, node)
     try:
-        locks.require_free(node.files, settings.pid_file)
-    except AlreadyRunningError as stops:
-        with contextlib.suppress(InstallerError):  # `run` would not come to what is wrong beside that
-            _show_plan(settings, node, stops, as_json=as_json)
+        found = foreseen.foresee(settings, node)
+    except InstallerError:
+        if holds is not None:  # `run` would not come to what is wrong beside that
+            raise holds from None
         raise
-    _show_plan(settings, node, None, as_json=as_json)
+    stops = holds or found.stops
+    show_plan.show(node, settings, found.seen, stops, as_json=as_json)
+    if stops is not None:
+        raise stops
     return ExitCode.DONE
-
-
-def _show_plan(settings: Settings, node: Node, stops: InstallerError | None, *, as_json: bool) -> None:
-    """Print the plan, and what stops it. Raises InstallerError, also that which would stop `run`."""
-    from toolkit_installer.cli import show_plan
-    from toolkit_installer.lifecycle.gpu_watch import GpuWatch
-    from toolkit_installer.lifecycle.prepare import planned
-    from toolkit_installer.receipt import trust
-    from toolkit_installer.receipt.store import ReceiptStore
-
-    store = ReceiptStore(node.files, settings.toolkit.install_dir)
-    if GpuWatch(settings, node).leaves_alone(trust.load(node, store)):
-        show_plan.show_idle(node, settings, stops, as_json=as_json)
-        return
-    seen = planned(store.load(), settings, node, store)
-    try:
-        _require_doable(settings, node, store, seen)
-    except InstallerError as error:
-        show_plan.show(node, seen, stops or error, as_json=as_json)
-        raise
-    show_plan.show(node, seen, stops, as_json=as_json)
-
-
-def _require_doable(settings: Settings, node: Node, store: ReceiptStore, seen: Prepared) -> None:
-    """Raise InstallerError where `run` could not do what is planned, or would not be allowed to."""
-    from toolkit_installer.lifecycle import plan as plan_of
-    from toolkit_installer.lifecycle.preflight import preflight
-    from toolkit_installer.lifecycle.reload_budget import ReloadBudget
-
-    preflight(node, seen.target, seen.facts, seen.plan)
-    if not plan_of.is_done(seen.receipt, seen.plan):
-        from toolkit_installer.lifecycle.record import Recorder
-
-        pid_file = node.files.in_folder(settings.pid_file)
-        folders = node.files.missing_folders(os.path.dirname(pid_file))
-        Recorder(node, settings, store, pid_file, tuple(folders)).require_recordable(seen)
-    if any(engine.reload_why for engine in seen.plan.engines):
-        ReloadBudget(node.files, settings.pid_file, settings.reload_budget).require_reload()
 
 
 def status(settings: Settings, *, as_json: bool, check: bool) -> int:
@@ -238,6 +204,42 @@ def report(settings: Settings, *, file: str, looking: Settings) -> int:
     signals.unblock()
     bundle.make(_opened(settings), settings, looking, file)
     return ExitCode.DONE
+
+
+def capture(
+    settings: Settings,
+    *,
+    file: str,
+    given: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str],
+    keep_secrets: bool,
+) -> int:
+    """Keep in a file that is not there yet what the node shows; `given` and `environment` made the settings.
+
+    Raises InstallerError.
+    """
+    from toolkit_installer.cli import capture as captures
+
+    signals.unblock()
+    captures.make(_opened(settings), settings, file, given, environment, keep_secrets=keep_secrets)
+    return ExitCode.DONE
+
+
+def replay(
+    settings: Settings,
+    *,
+    archive: Sequence[str],
+    given: Mapping[str, Sequence[str]],
+    payload: str | None,
+    each: bool,
+    as_json: bool,
+) -> int:
+    """Show what `run` would do on the nodes of these captures; return the exit code. Raises InstallerError."""
+    from toolkit_installer.cli import replay as replays
+
+    signals.unblock()
+    how = replays.How(given, payload, each=each, as_json=as_json, debug=settings.debug)
+    return replays.replay(archive, how)
 
 
 def delete_daemonset(_settings: Settings, *, deletion: DeletionSettings, seconds: float) -> int:

@@ -94,35 +94,33 @@ _LEFT_ALONE = "Nothing to do: the node is to be left alone without a GPU (--with
 _NOTHING = "Nothing to do: the node is as it should be."
 
 
-def show_idle(node: Node, settings: Settings, stops: InstallerError | None, *, as_json: bool) -> None:
-    """Print that a node without a GPU is left alone. Raises OutputError, NodeError."""
-    seen, why = gpus.find_gpus(node), str(stops) if stops is not None else None
-    planned = Planned(
-        _SCHEMA,
-        __version__,
-        _LEFT_ALONE,
-        why,
-        nothing_to_do=True,
-        gpus=seen.words,
-        toolkit_folder=settings.toolkit.folder,
-    )
-    _print(planned if as_json else None, [_LEFT_ALONE], seen, stops)
+def show(node: Node, settings: Settings, seen: Prepared | None, stops: InstallerError | None, *, as_json: bool) -> None:
+    """Print what `run` would do, and what would stop it; `seen` is None for a node without a GPU that is left alone.
 
-
-def show(node: Node, seen: Prepared, stops: InstallerError | None, *, as_json: bool) -> None:
-    """Print what `run` would do, and what would stop it. Raises OutputError, NodeError."""
-    shown, why = gpus.find_gpus(node), str(stops) if stops is not None else None
-    planned = _planned(node, seen, why, shown) if as_json else None
-    _print(planned, [] if as_json else lines(node, seen), shown, stops)
-
-
-def _print(planned: Planned | None, lines: Sequence[str | DiffLine], seen: Gpus, stops: InstallerError | None) -> None:
-    """Print the plan as JSON, or its lines where it is not to be that."""
-    if planned is not None:
+    Raises OutputError, NodeError.
+    """
+    if as_json:
+        planned = as_value(node, settings, seen, stops)
         output.show(json.dumps(msgspec.to_builtins(planned), indent=2).split("\n"))
-        return
+    else:
+        output.show(as_lines(node, seen, stops))
+
+
+def as_value(node: Node, settings: Settings, seen: Prepared | None, stops: InstallerError | None) -> Planned:
+    """Return what `run` would do, and what would stop it, for machines. Raises NodeError."""
+    shown, why = gpus.find_gpus(node), str(stops) if stops is not None else None
+    if seen is not None:
+        return _planned(node, seen, why, shown)
+    folder = settings.toolkit.folder
+    return Planned(_SCHEMA, __version__, _LEFT_ALONE, why, nothing_to_do=True, gpus=shown.words, toolkit_folder=folder)
+
+
+def as_lines(node: Node, seen: Prepared | None, stops: InstallerError | None) -> list[str | DiffLine]:
+    """Return the same for people. Raises NodeError."""
+    shown = gpus.find_gpus(node)
     stopped = [f"`run` would stop before it does any of this: {stops.reason}", ""] if stops is not None else []
-    output.show([*stopped, *lines, f"GPUs of the node: {seen}"])
+    told = lines(node, seen) if seen is not None else [_LEFT_ALONE]
+    return [*stopped, *told, f"GPUs of the node: {shown}"]
 
 
 def _planned(node: Node, seen: Prepared, stops: str | None, shown: Gpus) -> Planned:

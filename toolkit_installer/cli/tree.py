@@ -11,7 +11,9 @@ import click
 from toolkit_installer.cli import output
 from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
+from toolkit_installer.cli.options.capture_rows import EACH, KEEP_SECRETS, PAYLOAD
 from toolkit_installer.cli.options.model import Option
+from toolkit_installer.cli.options.page import Page
 from toolkit_installer.cli.options.resolve import Sources, nearest
 from toolkit_installer.cli.options.table import (
     BY_NAME,
@@ -31,6 +33,8 @@ HELP_FLAGS = ("-h", "--help")
 FULL_HELP_FLAG = "--help-all"
 VERSION_FLAGS = ("-v", "--version")
 ALIASES: Mapping[str, str] = {"install": "run"}
+_SEVERAL = "..."
+"""Ends what an argument is called that may be given several times."""
 COMPLETE_VARIABLE = "_TOOLKIT_INSTALLER_COMPLETE"
 """What a completion script sets when it asks."""
 
@@ -48,7 +52,7 @@ class _OwnHelp(click.Command):
 class _Command(_OwnHelp):
     """A command whose flags may be written in all the ways that the field writes them."""
 
-    def __init__(self, name: str, page: cli_help.Page, program: Program, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, page: Page, program: Program, environment: Mapping[str, str]) -> None:
         job = _job(name, program, environment)
         super().__init__(
             name,
@@ -78,8 +82,9 @@ class _Command(_OwnHelp):
 
     def _argument(self) -> click.Argument:
         """Return what the command takes beside options: what it needs, or where to install."""
-        if self._page.argument is not None:
-            return click.Argument([self._page.argument.lower()], metavar=self._page.argument)
+        if (name := self._page.argument) is not None:
+            several = name.endswith(_SEVERAL)
+            return click.Argument([_parameter(name)], metavar=name, nargs=-1 if several else 1, required=True)
         destination = build.destination_name(self._program)
         return click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]")
 
@@ -263,8 +268,15 @@ _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
     "detect": {"as_json": STATUS_JSON},
     "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},
     "delete-daemonset": {"seconds": DELETION_TIMEOUT},
+    "capture": {"keep_secrets": KEEP_SECRETS},
+    "replay": {"as_json": STATUS_JSON, "each": EACH, "payload": PAYLOAD},
 }
 """What single commands take beside the settings: parameters of their functions in `actions`, and options."""
+
+
+def _parameter(argument: str) -> str:
+    """Return the parameter of the function that gets an argument."""
+    return argument.removesuffix(_SEVERAL).lower()
 
 
 def _job(name: str, program: Program, environment: Mapping[str, str]) -> _Job:
@@ -272,17 +284,21 @@ def _job(name: str, program: Program, environment: Mapping[str, str]) -> _Job:
 
     def job(values: _Values) -> int:
         options = _OWN_OPTIONS.get(name, {})
-        argument = (cli_help.COMMANDS[name].argument or "").lower()
+        argument = _parameter(cli_help.COMMANDS[name].argument or "")
         sources = Sources(values, environment, program)
         own: dict[str, object] = {parameter: sources.answer(option).value for parameter, option in options.items()}
         beside = {argument, *(option.name for option in options.values())}
         given = {key: texts for key, texts in values.items() if key not in beside}
-        installing = name in {"run", "plan"}
+        installing = name in {"run", "plan", "capture"}
         looks = name in {"wait-driver", "status"}
         settings = build.build(given, environment, program, installing=installing, looking_for_driver=looks)
         if name == "report":
             looking = build.build(given, environment, program, installing=False, looking_for_driver=True)
             own |= {argument: values[argument][0], "looking": looking}
+        if name == "capture":
+            own |= {argument: values[argument][0], "given": given, "environment": environment}
+        if name == "replay":
+            own |= {argument: tuple(values[argument]), "given": given}
         if name == "delete-daemonset":
             own["deletion"] = build.deletion(values[argument][0], given, environment, program)
         # late: --help and a mistyped flag need none of what these bring along

@@ -7,7 +7,6 @@ its library (generateCDISpec in cmd/nvidia-ctk-installer/toolkit/toolkit.go of n
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from toolkit_installer import log
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import DriverNotReadyError, PayloadError
 from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.disk import look
 from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.programs import Completed, ProgramError, ProgramTimeoutError, run
 from toolkit_installer.settings import ToolkitSettings
@@ -53,8 +53,15 @@ class Generator:
         self._settings = settings
         self._driver = driver
         # as the generator sees them: what it finds bears no name of a symlink's
-        self._root = os.path.realpath(driver.seen_at)
-        self._dev_root = os.path.realpath(driver.dev_seen_at)
+        self._root = look.real(driver.seen_at)
+        self._dev_root = look.real(driver.dev_seen_at)
+
+    @property
+    def asked(self) -> str:
+        """What tells the specification that it makes from others, in one line."""
+        cdi = self._settings.cdi
+        places = (self._settings.folder, self._root, self._driver.root, self._dev_root, self._driver.dev_root)
+        return " ".join((cdi.kind, *places, f"control_nodes={cdi.control_nodes}"))
 
     def missing_nodes(self) -> tuple[str, ...]:
         """Return the control device nodes that are to be created, as they are seen from here.
@@ -64,10 +71,10 @@ class Generator:
         if not self._settings.cdi.control_nodes:
             return ()
         places = [posixpath.join(self._dev_root, "dev", name) for name in CONTROL_NODES]
-        missing = tuple(place for place in places if not os.path.exists(place))
+        missing = tuple(place for place in places if not look.leads_somewhere(place))
         if missing:
             folder = posixpath.join(self._dev_root, "dev")
-            if not os.path.isdir(folder):  # a dry run does not look for it
+            if not look.is_folder(folder):  # a dry run does not look for it
                 raise DriverNotReadyError(
                     f"the driver's device nodes cannot be created: there is no folder {folder}", hint=_HINT
                 )

@@ -7,12 +7,12 @@ without us: prior values return, what others changed meanwhile stays.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
+from toolkit_installer.documents import digests
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
 
 MARKER = "Added by toolkit-installer, which removes it when it stops."
@@ -85,7 +85,7 @@ def revert_content(
     """
     if content is None or content == before:
         return content, ()
-    if hashlib.sha256(content).hexdigest() in written:
+    if digests.sha256(content) in written:
         return before, ()
     return without_ours(content)
 

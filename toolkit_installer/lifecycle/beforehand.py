@@ -39,10 +39,24 @@ OF_OTHER_COMMANDS = frozenset(
     {
         *(
             f"toolkit_installer.cli.{name}"
-            for name in ("new_file", "report", "show_detect", "show_plan", "show_status")
+            for name in (
+                "capture",
+                "new_file",
+                "replay",
+                "report",
+                "show_detect",
+                "show_plan",
+                "show_replay",
+                "show_status",
+            )
         ),
         *("toolkit_installer.lifecycle.report", "toolkit_installer.documents.bundle", "toolkit_installer.node.kernel"),
-        "toolkit_installer.kubernetes.deletion",
+        *(
+            f"toolkit_installer.lifecycle.capture{name}"
+            for name in ("", ".archive", ".asking", ".cleaning", ".fleet", ".hiding", ".observing", ".recording")
+        ),
+        *(f"toolkit_installer.lifecycle.capture.{name}" for name in ("replaying", "seams", "tapping", "values")),
+        *("toolkit_installer.kubernetes.deletion", "toolkit_installer.lifecycle.foreseen"),
     }
 )
 """What commands that change nothing are made of: no other module imports any of these."""

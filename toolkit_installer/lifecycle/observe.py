@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from functools import partial
 
@@ -19,6 +18,7 @@ from toolkit_installer.lifecycle.files.copies import Copies
 from toolkit_installer.lifecycle.files.toolkit import Installed, installed
 from toolkit_installer.lifecycle.method import Choice, choose
 from toolkit_installer.lifecycle.target import Target
+from toolkit_installer.node import clock
 from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
@@ -87,7 +87,7 @@ def read_since(inspection: Inspection) -> bool:
     changed = [file.found.identity.ctime_ns / 1e9 for file in inspection.files if file.found is not None]
     if process is None or len(changed) < len(inspection.files):
         return False
-    return max(changed) + _CLOCK_SECONDS < process.started <= time.time() + _CLOCK_SECONDS
+    return max(changed) + _CLOCK_SECONDS < process.started <= clock.now() + _CLOCK_SECONDS
 
 
 def _generated(target: Target, choice: Choice) -> Generated | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from toolkit_installer.documents import digests
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredState, Inspection, Live, Reload
 from toolkit_installer.engines.ownership import beneath
@@ -171,7 +171,7 @@ def _wanted(file: ToolkitFile, seen: ToolkitFacts) -> Installed:
     if file.target is not None:
         return Installed(link=file.target)
     if file.content is not None:
-        return Installed(digest=hashlib.sha256(file.content).hexdigest(), mode=file.mode)
+        return Installed(digest=digests.sha256(file.content), mode=file.mode)
     assert file.source is not None  # noqa: S101  # one of the three is set
     known = seen.present.get(file.name)
     if known is not None and known.copy_of == file.source:

@@ -16,7 +16,8 @@ from toolkit_installer.lifecycle.facts import Facts
 from toolkit_installer.lifecycle.plan import EngineWork, Plan
 from toolkit_installer.lifecycle.still_needed import stranding
 from toolkit_installer.lifecycle.target import Target
-from toolkit_installer.node.disk import access
+from toolkit_installer.node import owners
+from toolkit_installer.node.disk import access, look
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
 from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
@@ -48,17 +49,25 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
             adapter_of(work.name).try_out(node, work.inspection, work.desired)
     if target.settings.nri is not None:
         decide.refuse_without_nri(node)
-    if made.empty:
-        return
+    if not made.empty:
+        require_places(node, target, made)
+
+
+def require_places(node: Node, target: Target, made: Plan, *, unchanged: bool = False) -> None:
+    """Raise ConfigurationError, UsageError where a place of the plan could not be written to.
+
+    `unchanged`: those are looked at as well where nothing is to be changed.
+    """
     driver_roots = (target.driver.seen_at, target.driver.root)
     own_container.refuse(node, target.settings, plan.folders(made.engines), driver_roots)
-    if made.toolkit.write and not made.cdi and target.settings.nri is None:  # no container runs through a wrapper then
+    wrapped = not made.cdi and target.settings.nri is None  # else no container runs through a wrapper
+    if wrapped and (made.toolkit.write or unchanged):
         _refuse_no_shell(node)
     _refuse_toolkit_folder(node, made.toolkit.folder)
-    for wanted in (wanted for work in made.engines for wanted in work.desired.files if wanted.changes):
+    for wanted in (each for work in made.engines for each in work.desired.files if each.changes or unchanged):
         way_out = "--no-runtime-config installs the toolkit and leaves the engine to you"
         _refuse_obstacle(node, wanted.path, way_out)
-    for specification in (each for each in made.specifications if each.changes):
+    for specification in (each for each in made.specifications if each.changes or unchanged):
         _refuse_obstacle(node, specification.path, "--cdi-output-dir chooses another folder")
 
 
@@ -134,7 +143,7 @@ def _refuse_no_shell(node: Node) -> None:
     root = node.programs.root
     if root.folder == "/" and not node.whole:
         return  # only folders of the node are mounted here: its shell is not seen
-    if not any(os.path.lexists(root.outside(sign)) for sign in _SIGNS):
+    if not any(look.is_there(root.outside(sign)) for sign in _SIGNS):
         return
     if not node.programs.runs(_SHELL):
         raise ConfigurationError(
@@ -161,7 +170,7 @@ def _refuse_obstacle(node: Node, path: str, way_out: str) -> None:
     obstacle = access.obstacle(node.root, path)
     if obstacle is not None:
         obstacle.path = path.removesuffix("/.")
-        if obstacle.number == errno.EACCES and os.geteuid() != 0:
+        if obstacle.number == errno.EACCES and owners.ourselves() != {0}:
             obstacle.reason = "this user may not write there"
             obstacle.hint = "nothing was changed; run it as root"
             raise obstacle

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 
 from toolkit_installer.driver import roots
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import Request
+from toolkit_installer.node import machine
+from toolkit_installer.node.disk import look
 from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Settings
@@ -40,9 +40,9 @@ def resolve(settings: Settings, node: Node) -> Target:
         settings.toolkit.source_root,
         settings.toolkit.package_type,
         node.programs.find_program("rpm") is not None,
-        os.path.isdir,
+        look.is_folder,
     )
-    contents = payload.find_payload(Tree(source), source, os.uname().machine)
+    contents = payload.find_payload(Tree(source), source, machine.architecture())
     found = decide.detect(node, settings) if settings.configure_engine else ()
     engines = tuple(Request.of(each, contents.executables, settings.toolkit.folder) for each in found)
     return Target(settings, driver, contents, engines, away)

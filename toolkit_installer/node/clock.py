@@ -34,6 +34,11 @@ def boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def monotonic() -> float:
+    """Return the seconds of a clock that nobody can set, for time limits."""
+    return time.monotonic()
+
+
 def now() -> float:
     """Return the seconds since 1970 by the node's clock, for what people see and ask for: somebody may set it."""
     return time.time()

@@ -203,7 +203,13 @@ def matching(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str, Standing
 
 
 def _running(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
-    """Yield the processes with a name that is wanted, as the kernel has it: 15 bytes at most (proc_pid_comm(5))."""
+    """Return the processes with a name that is wanted, as the kernel has it: 15 bytes at most (proc_pid_comm(5))."""
+    return ((pid, name) for pid, name in names() if wanted(name))
+
+
+def names() -> list[tuple[int, str]]:
+    """Return PID and name of all processes that are seen from here."""
+    found = []
     for pid in psutil.pids():
         try:
             fd = os.open(f"/proc/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
@@ -216,8 +222,8 @@ def _running(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
             continue
         finally:
             os.close(fd)
-        if wanted(name):
-            yield pid, name
+        found.append((pid, name))
+    return found
 
 
 def _unit(cgroups: str) -> str | None:

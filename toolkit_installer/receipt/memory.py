@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 
 import msgspec
 
+from toolkit_installer.documents import digests
 from toolkit_installer.documents.changes import ABSENT
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Recorded
 from toolkit_installer.engines.ownership import Owned, Ownership
@@ -16,7 +16,7 @@ from toolkit_installer.receipt.schema import Before, FileRecord, OwnedKey
 
 def digest(content: bytes) -> str:
     """Return the SHA-256 of `content` in hex."""
-    return hashlib.sha256(content).hexdigest()
+    return digests.sha256(content)
 
 
 def remembered(engine: Engine, record: FileRecord, before: bytes | None) -> Recorded:

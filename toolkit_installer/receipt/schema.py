@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import copy
 import enum
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from toolkit_installer.documents import digests
 from toolkit_installer.engines.cdi import SWITCHES
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.receipt.fields import Absolute, Number, Relative, Sha256, mode, reader_of
@@ -89,7 +89,7 @@ class FileRecord(msgspec.Struct, frozen=True):
 
     def is_ours(self, content: bytes) -> bool:
         """Tell whether a content is ours, and not what stood there before as well."""
-        digest = hashlib.sha256(content).hexdigest()
+        digest = digests.sha256(content)
         return digest in self.written and (self.before is None or self.before.sha256 != digest)
 
 

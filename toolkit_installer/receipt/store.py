@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from collections.abc import Mapping
 
+from toolkit_installer.documents import digests
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError, located
+from toolkit_installer.node import owners
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.disk.writing import own_metadata
@@ -45,7 +46,7 @@ class ReceiptStore:
             return
         if not stat.S_ISDIR(status.st_mode):
             raise ConfigurationError("is not a folder", path=self.folder, hint="remove it")
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+        if status.st_uid not in owners.ourselves() or status.st_mode & 0o022:
             raise ConfigurationError(
                 "others can write to the receipt's folder, so the receipt cannot be trusted",
                 path=self.folder,
@@ -149,7 +150,7 @@ class ReceiptStore:
         """Return the copy of what stood there before. Raises ConfigurationError if it is missing or damaged."""
         path = f"{self.folder}/{_ORIGINALS}/{before.sha256}"
         found = self.files.read_file(path)
-        if found is None or hashlib.sha256(found.content).hexdigest() != before.sha256:
+        if found is None or digests.sha256(found.content) != before.sha256:
             raise ConfigurationError(
                 "the copy of the original file is missing or damaged",
                 path=path,

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from toolkit_installer.cli.options import capture_pages
 from toolkit_installer.cli.options.model import Group, Kind, Option
+from toolkit_installer.cli.options.page import Page
 from toolkit_installer.cli.options.table import (
     DELETION_TIMEOUT,
     DRIVER_TIMEOUT,
@@ -36,37 +38,10 @@ EXIT_CODES: Mapping[ExitCode, str] = types.MappingProxyType(
     }
 )
 
-_PRECEDENCE = (
-    "A flag on the command line wins over one in --toolkit-args or --runtime-args, and that over a variable. An empty "
-    "variable counts as unset. Of several variables the first that is set counts; one that is named after an engine "
-    "counts for that engine only (with --runtime auto: for the engine that is found)."
-)
-_SPELLING = (
-    "Booleans are written true or false (or 1, 0, t, f, yes, no, on, off): --flag, --flag=true, --flag=false. A list "
-    "may be given as a comma list, by repeating the flag, or both. A long flag may be written with one dash."
-)
 _SHORT_NOTE = (
     "Every other option and variable of run is accepted too and changes nothing here, so that a pod's own arguments "
     "can be used again."
 )
-
-
-class Page(msgspec.Struct, frozen=True):
-    """What the help of one command says, apart from its usage line."""
-
-    about: str
-    examples: tuple[str, ...]
-    options: tuple[Option, ...] = OPTIONS
-    notes: tuple[str, ...] = (_PRECEDENCE, _SPELLING)
-    argument: str | None = None
-    """What it has to be given beside options, as the usage line names it; None: where to install, if at all."""
-    common: frozenset[str] | None = None
-    """The names of the options that `--help` shows, the others being for `--help-all`; None: it shows all."""
-
-    def shown(self, *, full: bool) -> list[Option]:
-        """Return the options that the help shows."""
-        wanted = None if full else self.common
-        return [row for row in self.options if not row.hidden and (wanted is None or row.name in wanted)]
 
 
 _short_page = functools.partial(Page, notes=(_SHORT_NOTE,))
@@ -195,6 +170,8 @@ COMMANDS: Mapping[str, Page] = types.MappingProxyType(
         "status": STATUS,
         "detect": DETECT,
         "report": REPORT,
+        "capture": capture_pages.CAPTURE,
+        "replay": capture_pages.REPLAY,
         "wait-driver": WAIT_DRIVER,
         "delete-daemonset": DELETE_DAEMONSET,
     }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 
 from toolkit_installer import log
 from toolkit_installer.engines.api import Engine, EngineSilentError, Live
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node import signals
+from toolkit_installer.node import clock, signals
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.sockets import StrangerError, refuse_strangers
@@ -67,15 +66,15 @@ def wait(engine: Engine, node: Node, socket: str, seconds: float) -> Live:
 
     Raises EngineSilentError, and Stopped when a signal is pending that asks the installer to stop: it stays pending.
     """
-    deadline = time.monotonic() + seconds
+    deadline = clock.monotonic() + seconds
     told = False
     while True:
-        remaining = deadline - time.monotonic()
+        remaining = deadline - clock.monotonic()
         try:
             return engine.ask(node, socket, max(1.0, min(_ASK_SECONDS, remaining)))
         except EngineSilentError as error:
             starting = None if isinstance(error, EngineBrokenError) else process_of(node, engine.name, socket)
-            if starting is None or time.monotonic() >= deadline:
+            if starting is None or clock.monotonic() >= deadline:
                 raise
             if not told:
                 log.get().info(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import os
 import posixpath
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ from toolkit_installer.engines.containerd import tables
 from toolkit_installer.engines.ownership import Ownership, strip
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.node.disk import look
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, root_of
@@ -147,5 +147,5 @@ class Layout(msgspec.Struct, frozen=True):
         if not paths and process is not None:
             beside, root = posixpath.join(posixpath.dirname(process.executable), RUNC), root_of(process)
             with contextlib.suppress(NodeError):  # it ended meanwhile, or hides
-                paths = [beside] if self.runcs and os.access(root.outside(root.canonical(beside)), os.X_OK) else []
+                paths = [beside] if self.runcs and look.may_run(root.outside(root.canonical(beside))) else []
         return tuple(paths[:1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import posixpath
-import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -23,7 +22,7 @@ from toolkit_installer.engines.detect.table import (
 )
 from toolkit_installer.engines.registry import Distribution, usual_row
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import sockets
+from toolkit_installer.node import clock, sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, Settings
@@ -76,7 +75,7 @@ def of_sockets(
     With `starting`, one that is starting counts as well: what the node is must not depend on who was up first.
     """
     # one deadline for all: an engine that hangs must not make the others wait for it each time
-    deadline = time.monotonic() + (settings.reload_timeout if starting else _ASK_SECONDS)
+    deadline = clock.monotonic() + (settings.reload_timeout if starting else _ASK_SECONDS)
     found = []
     for engine in engines:
         own = settings.asked_of(engine)
@@ -133,7 +132,7 @@ def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evi
             return None
         return Evidence(Kind.LIVE, rows[0], f"{rows[0].name} listens on {socket}", socket)
     try:
-        live = answering.wait(adapter_of(engine), node, socket, deadline - time.monotonic())
+        live = answering.wait(adapter_of(engine), node, socket, deadline - clock.monotonic())
     except EngineSilentError as error:
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None

@@ -39,8 +39,7 @@ def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots:
     the node, for that), where the folder is a mount, or where no other system is to be seen that the node could be.
     """
     elsewhere = _is_inits_root_elsewhere()
-    marked = any(os.path.lexists(mark) for mark in _MARKS) or any(os.environ.get(name) for name in _VARIABLES)
-    if node.whole or not (marked or elsewhere):
+    if node.whole or not (_is_marked() or elsewhere):
         return
     own = next((folder for folder in folders if _is_on_own_root(node, folder)), None)
     # an engine may see the same /: docker in docker, a node made of a container, a workplace
@@ -77,6 +76,11 @@ def refuse_absent_root(settings: Settings) -> None:
         )
 
 
+def _is_marked() -> bool:
+    """Tell whether whoever made this container says that it is one."""
+    return any(os.path.lexists(mark) for mark in _MARKS) or any(os.environ.get(name) for name in _VARIABLES)
+
+
 def _is_inits_root_elsewhere() -> bool:
     """Tell whether the first process is known to see another `/` than this one."""
     try:
@@ -106,8 +110,9 @@ def _systems(settings: Settings, driver_roots: Collection[str]) -> Iterator[str]
     yield from sorted(found, key=lambda place: (place != settings.host_root, place.count("/"), place))
 
 
-def _mounts() -> Iterator[str]:
-    """Yield where something is mounted, but for `/` itself (proc_pid_mountinfo(5))."""
+def _mounts() -> list[str]:
+    """Return where something is mounted, but for `/` itself (proc_pid_mountinfo(5))."""
+    found = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             words = line.split(" ")
@@ -116,7 +121,8 @@ def _mounts() -> Iterator[str]:
             place = head + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
             kind = words[words.index("-") + 1]
             if place != "/" and posixpath.basename(place) not in _OF_ENGINES and not kind.startswith(_REMOTE):
-                yield place
+                found.append(place)
+    return found
 
 
 def _is_system(place: str) -> bool:

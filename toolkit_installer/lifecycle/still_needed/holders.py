@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 from collections.abc import Container, Mapping, Sequence
 
 from toolkit_installer import log
+from toolkit_installer.documents import digests
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import serving
@@ -132,7 +132,7 @@ def _specifications(node: Node, folder: str, ours: Mapping[str, Container[str]])
                     continue
                 if specification is None or not named_in_files.names(files, folder, specification.content):
                     continue
-                digest = hashlib.sha256(specification.content).hexdigest()
+                digest = digests.sha256(specification.content)
                 if digest not in ours.get(specification.path, ()):
                     found[path] = f"the CDI specification {path} names it"
     return list(found.values())

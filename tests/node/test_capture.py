@@ -1,0 +1,168 @@
+"""A capture tells what the node told: the plan for it is the plan on the node, and what a run then does."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.node.corpus import Case, Site, cases
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
+from toolkit_installer.cli import commands
+from toolkit_installer.settings import Program
+
+SECRETIVE = """{
+  "http-proxy": "http://someone:hunter22@proxy.example:3128",
+  "log-opts": {"splunk-token": "0123456789abcdef0123456789abcdef", "labels": "a"},
+  "default-runtime": "runc"
+}
+"""
+
+
+def told(*arguments: str) -> tuple[int, str]:
+    """Return the exit code of the program, and what it prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
+        code = commands.main(Program.TOOLKIT_INSTALLER, arguments, {"PATH": os.environ["PATH"]})
+    return code, printed.getvalue()
+
+
+def captured(file: Path, flags: Sequence[str], *more: str) -> Path:
+    """Return the capture of a node."""
+    file.unlink(missing_ok=True)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = commands.main(Program.TOOLKIT_INSTALLER, ["capture", *flags, *more, str(file)], {})
+    assert code == 0, said.getvalue()
+    return file
+
+
+def gone(*places: Path) -> contextlib.AbstractContextManager[None]:
+    """Have nothing at these places meanwhile: whoever looks there looks at another machine."""
+
+    @contextlib.contextmanager
+    def away() -> Iterator[None]:
+        for place in places:
+            place.rename(place.with_name(f"{place.name}-away"))
+        try:
+            yield
+        finally:
+            for place in places:
+                place.with_name(f"{place.name}-away").rename(place)
+
+    return away()
+
+
+def refused(code: int) -> int:
+    """Return the exit code of a replay of a node that refuses so."""
+    return 3 if code else 0
+
+
+def assert_same(found: tuple[int, str], wanted: tuple[int, str]) -> None:
+    """Show the difference line by line."""
+    difference = "\n".join(difflib.unified_diff(wanted[1].splitlines(), found[1].splitlines(), lineterm="", n=0))
+    assert found == wanted, difference
+
+
+def check(place: Path, flags: Sequence[str], file: Path) -> None:
+    """Hold a replay of the node at `place` against its own plan, in words and as JSON, secrets hidden or kept."""
+    code, plan = told("plan", *flags)
+    _, as_json = told("plan", "--json", *flags)
+    for more in ((), ("--keep-secrets",)):
+        captured(file, flags, *more)
+        with gone(place):
+            assert_same(told("replay", str(file)), (refused(code), plan))
+            _, summary = told("replay", "--json", str(file))
+        if code == 0:
+            assert as_json.strip() in _unindented(summary)
+
+
+def _unindented(summary: str) -> str:
+    """Return the JSON of a replay with the plan of its first group as `plan --json` prints it."""
+    import json  # noqa: PLC0415
+
+    groups = json.loads(summary)["groups"]
+    return "\n".join(json.dumps(group["planned"], indent=2) for group in groups)
+
+
+CASES = [case for engine in ("docker", "containerd") for case in cases(engine)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_replay_of_a_node_is_its_own_plan_before_and_after_the_run_that_it_foretells(
+    case: Case, tmp_path: Path, payload: Path
+) -> None:
+    site = Site(tmp_path / "site", case.engine)
+    site.build(case.content(site.toolkit))
+    flags = site.flags(payload)
+    check(site.root, flags, tmp_path / "before.capture")
+    code, foretold = told("plan", *flags)
+    before = site.config.read_bytes() if site.config.exists() else None
+    ran, _ = told("run", *flags, "--no-daemon", "--cleanup", "never")
+    assert ran == code
+    after = site.config.read_bytes() if site.config.exists() else None
+    assert (before != after or site.drop_in.exists()) == (f"+++ {site.config}" in foretold or "+++" in foretold) or code
+    check(site.root, flags, tmp_path / "after.capture")
+    if code == 0:
+        assert "Nothing to do" in told("replay", str(tmp_path / "after.capture"))[1]
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd"])
+def test_a_node_that_was_installed_and_edited_since_replays_as_it_plans(
+    engine: str, node: FakeNode, tmp_path: Path
+) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    node.write(
+        CONFIG_TOML, 'version = 2\n[plugins."io.containerd.grpc.v1.cri".registry.configs.x.auth]\npassword = "abc"\n'
+    )
+    flags = (*node.arguments("plan", engine=engine)[1:],)
+    check(node.root, flags, tmp_path / "before.capture")
+    assert told("run", *flags, "--no-daemon", "--cleanup", "never")[0] == 0
+    check(node.root, flags, tmp_path / "after.capture")
+    path = DAEMON_JSON if engine == "docker" else CONFIG_TOML
+    node.write(path, node.read(path).replace(b"abc", b"abcd").replace(b"hunter22", b"hunter23"))
+    check(node.root, flags, tmp_path / "edited.capture")
+
+
+def test_other_options_are_planned_for_as_the_node_would(node: FakeNode, tmp_path: Path) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    file = captured(tmp_path / "node.capture", node.arguments("plan")[1:])
+    for more in (
+        ("--set-as-default=false",),
+        ("--runtime", "containerd"),
+        ("--runtime-name", "other"),
+        ("--without-gpu", "idle"),
+        ("--driver-root", "auto"),
+        ("--runtime", "docker,crio"),
+        ("--restart-mode", "none"),
+    ):
+        code, plan = told("plan", *node.arguments("plan")[1:], *more)
+        with gone(node.root, node.payload):
+            assert told("replay", *more, str(file)) == (refused(code), plan), more
+
+
+def test_another_payload_is_looked_at_where_it_is(node: FakeNode, tmp_path: Path) -> None:
+    newer = tmp_path / "newer"
+    shutil.copytree(node.payload, newer, symlinks=True)
+    program = next(newer.rglob("nvidia-ctk"))
+    program.write_bytes(program.read_bytes() + b"newer")
+    assert told("run", *node.arguments("plan")[1:], "--no-daemon", "--cleanup", "never")[0] == 0
+    file = captured(tmp_path / "node.capture", node.arguments("plan")[1:])
+    assert "Nothing to do" in told("replay", str(file))[1]
+    with gone(node.root):
+        code, replayed = told("replay", "--payload", str(newer), str(file))
+    assert (code, replayed) == told("plan", *node.arguments("plan")[1:], "--toolkit-source-root", str(newer))
+    assert "1 file installed" in replayed
+
+
+def test_what_was_not_captured_is_named_and_never_guessed(node: FakeNode, tmp_path: Path) -> None:
+    file = captured(tmp_path / "node.capture", node.arguments("plan")[1:])
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = commands.main(Program.TOOLKIT_INSTALLER, ["replay", "--config", "/srv/other.json", str(file)], {})
+    assert code == 3
+    assert "not captured: " in said.getvalue()
+    assert "/srv/other.json" in said.getvalue()

@@ -1,0 +1,177 @@
+"""A file that is called a capture may be anybody's: it is used whole and as it was written, or refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle.capture import archive, values
+from toolkit_installer.lifecycle.capture.archive import Archive
+from toolkit_installer.lifecycle.capture.values import Answer, NotReadableError, RawAnswer
+from toolkit_installer.node.disk.reading import Found, Identity, Metadata
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.processes import Process
+
+MAGIC = b"toolkit-installer capture\n"
+HEAD = Archive(
+    schema=archive.SCHEMA,
+    version="0.1.0",
+    node="a",
+    given={"runtime": ("docker",)},
+    environment={},
+    root="/",
+    programs_root="/",
+    whole=True,
+    digests={},
+    unread={},
+    secrets_kept=False,
+    answers={},
+)
+ANSWERS = {"node.clock.now": {"": Answer(1.5)}}
+
+
+def body(**changed: Any) -> bytes:
+    """Return the content of an archive with some fields changed, not compressed."""
+    fields = {name: getattr(HEAD, name) for name in HEAD.__struct_fields__}
+    return msgspec.msgpack.encode({**fields, "answers": ANSWERS, **changed})
+
+
+def packed(content: bytes) -> bytes:
+    return MAGIC + zstandard.ZstdCompressor().compress(content)
+
+
+def test_an_archive_is_read_as_it_was_written_and_the_same_values_make_the_same_bytes() -> None:
+    content = archive.packed(HEAD, ANSWERS)
+    assert content == archive.packed(HEAD, ANSWERS)
+    found = archive.read(content, "x")
+    assert msgspec.structs.replace(found, answers={}) == HEAD
+    assert values.read(found.answers["node.clock.now"][""], float) == 1.5
+
+
+HOSTILE = {
+    "an empty file": (b"", "is no capture"),
+    "another file": (b"PK\3\4" + bytes(100), "is no capture"),
+    "nothing behind the first line": (MAGIC, "is damaged"),
+    "no compressed text": (MAGIC + b"x" * 100, "is damaged"),
+    "a newer form": (packed(body(schema=2, version="9.0")), "has the form 2, of toolkit-installer '9.0'"),
+    "a newer form that is another": (packed(msgspec.msgpack.encode({"schema": 7})), "has the form 7"),
+    "no form": (packed(msgspec.msgpack.encode({"schema": 0})), "has the form 0"),
+    "a list": (packed(msgspec.msgpack.encode([1, 2])), "is damaged"),
+    "a field too few": (packed(msgspec.msgpack.encode({"schema": 1})), "is damaged"),
+    "a field of another kind": (packed(body(whole="yes")), "is damaged"),
+    "answers that are none": (packed(body(answers={"a": {"b": 1}})), "is damaged"),
+    "lists in lists": (packed(b"\x91" * 100_000), "is damaged"),
+    "a bomb": (packed(bytes(200 << 20)), "has 209715200 bytes in it"),
+    "something behind the end": (packed(body()) + b"more", "is damaged"),
+    "a million answers": (
+        packed(body(answers={"a": {str(number): [1] for number in range(1_000_000)}})),
+        "has 1000000 answers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_no_capture_is_refused_with_its_name_and_the_reason(name: str) -> None:
+    content, reason = HOSTILE[name]
+    with pytest.raises(ConfigurationError) as refused:
+        archive.read(content, "/x/node.capture")
+    assert refused.value.path == "/x/node.capture"
+    assert refused.value.reason.startswith(reason)
+    assert refused.value.hint
+
+
+def test_a_frame_that_does_not_say_its_size_is_not_unpacked() -> None:
+    streamed = zstandard.ZstdCompressor(write_content_size=False).compress(body())
+    with pytest.raises(ConfigurationError, match="does not say how much is in it"):
+        archive.read(MAGIC + streamed, "x")
+
+
+@given(st.integers(0, 400), st.integers(1, 255))
+def test_a_changed_byte_is_noticed(place: int, change: int) -> None:
+    content = bytearray(archive.packed(HEAD, ANSWERS))
+    content[place % len(content)] ^= change
+    with pytest.raises(ConfigurationError):
+        archive.read(bytes(content), "x")
+
+
+@given(st.integers(0, 10_000))
+def test_a_file_that_was_cut_off_is_noticed(length: int) -> None:
+    content = archive.packed(HEAD, ANSWERS)
+    with pytest.raises(ConfigurationError):
+        archive.read(content[: length % len(content)], "x")
+
+
+# --- values ---
+
+NAMES = st.text(st.characters(), max_size=12) | st.binary(max_size=12).map(os.fsdecode) | st.just("\uf8fe\udcff")
+FOUND = st.builds(
+    Found,
+    NAMES,
+    st.binary(max_size=30),
+    st.builds(Metadata, st.integers(0, 0o7777), st.integers(0, 9), st.integers(0, 9), st.just((("user.a", b"\0"),))),
+    st.builds(Identity, *(st.integers(0, 1 << 62) for _ in range(5))),
+)
+PROCESS = st.builds(
+    Process, st.integers(1, 1 << 22), NAMES, NAMES, st.lists(NAMES).map(tuple), st.floats(0, 1e10), st.none() | NAMES
+)
+
+
+def kept(answer: Answer, kind: Any) -> Any:
+    """Return an answer as it comes back from a file."""
+    raw = msgspec.msgpack.decode(msgspec.msgpack.encode(values.packed(answer)), type=RawAnswer)
+    return values.read(raw, kind)
+
+
+@given(FOUND | st.none())
+def test_a_file_comes_back_as_it_was_read(found: Found | None) -> None:
+    assert kept(Answer(values.built(found)), Found | None) == found
+
+
+@given(PROCESS)
+def test_a_process_comes_back_as_it_was_seen(process: Process) -> None:
+    assert kept(Answer(values.built(process)), Process | None) == process
+
+
+@given(st.lists(NAMES))
+def test_names_come_back_whatever_bytes_they_have(names: list[str]) -> None:
+    assert kept(Answer(values.built(names)), list[str]) == names
+
+
+def test_a_status_comes_back_with_its_nanoseconds(tmp_path: Path) -> None:
+    status = tmp_path.stat()
+    found = kept(Answer(values.built(status)), os.stat_result | None)
+    assert found == status
+    assert (found.st_mtime_ns, found.st_ctime_ns, found.st_dev) == (
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        status.st_dev,
+    )
+
+
+@given(NAMES, NAMES)
+def test_an_error_comes_back_as_it_was_raised(reason: str, path: str) -> None:
+    error = NodeError(reason, path=path, line=3, hint="do that")
+    error.number = 13
+    with pytest.raises(NodeError) as raised:
+        kept(Answer(failure=values.failure_of(error)), str)
+    again = raised.value
+    assert (again.reason, again.path, again.line, again.hint, again.number) == (reason, path, 3, "do that", 13)
+
+
+def test_a_file_names_no_class_but_those_of_errors() -> None:
+    with pytest.raises(NotReadableError, match="there is no error 'system'"):
+        kept(Answer(failure=values.Failure("system", "rm")), str)
+
+
+@pytest.mark.parametrize("value", [1, "x", [1], {"path": 1}, {"path": "/", "content": "text"}])
+def test_a_value_of_another_kind_is_not_taken(value: object) -> None:
+    with pytest.raises(NotReadableError):
+        kept(Answer(value), Found)

@@ -1,0 +1,76 @@
+"""The command that keeps in one file what a node shows, so that it can be planned against anywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from toolkit_installer import __version__, log
+from toolkit_installer.cli import new_file, show_plan
+from toolkit_installer.cli.options.table import OPTIONS
+from toolkit_installer.lifecycle.capture import archive, observing, tapping
+from toolkit_installer.lifecycle.capture.archive import Archive
+from toolkit_installer.lifecycle.capture.hiding import Hiding
+from toolkit_installer.lifecycle.capture.recording import Recorder
+from toolkit_installer.lifecycle.foreseen import Foreseen
+from toolkit_installer.node import machine
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import Settings
+
+_KEY_BYTES = 32
+_NODE_NAME = "NODE_NAME"
+
+
+def make(
+    node: Node,
+    settings: Settings,
+    path: str,
+    given: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str],
+    *,
+    keep_secrets: bool,
+) -> None:
+    """Write the capture to `path`, a new file of the installer's own file system, or to stdout for "-".
+
+    `given` are the texts of the options that the settings are made of. Raises UsageError, OutputError, and
+    ConfigurationError where an engine would be started by being asked.
+    """
+    new_file.require(path)
+    recorder = Recorder()
+    with log.unheard(), tapping.recorded_by(recorder):
+        observing.observe(node, settings, _show)
+    for place, why in recorder.unread.items():
+        log.get().warning(
+            "A part of the node could not be captured", key="capture-part-missing", file=place, reason=why
+        )
+    answers, digests = recorder.recorded(None if keep_secrets else Hiding(os.urandom(_KEY_BYTES)))
+    known = {variable for option in OPTIONS for variable in option.variables}
+    head = Archive(
+        schema=archive.SCHEMA,
+        version=__version__,
+        node=environment.get(_NODE_NAME) or machine.name(),
+        given={name: tuple(texts) for name, texts in sorted(given.items())},
+        environment={name: value for name, value in sorted(environment.items()) if name in known},
+        root=node.root.folder,
+        programs_root=node.programs.root.folder,
+        whole=node.whole,
+        digests=digests,
+        unread=recorder.unread,
+        secrets_kept=keep_secrets,
+        answers={},
+    )
+    packed = archive.packed(head, answers)
+    new_file.write(path, packed)
+    log.get().info(
+        "Wrote the capture of this node",
+        key="capture-written",
+        file=None if path == new_file.STDOUT else path,
+        bytes=len(packed),
+        answers=sum(map(len, answers.values())),
+        secrets="kept" if keep_secrets else "replaced by digests",
+    )
+
+
+def _show(node: Node, settings: Settings, found: Foreseen) -> None:
+    """Make what `plan` shows: that asks the node as well."""
+    show_plan.as_value(node, settings, found.seen, found.stops)

@@ -1,0 +1,33 @@
+"""The options that only `capture` and `replay` have."""
+
+from __future__ import annotations
+
+from toolkit_installer.cli.options.model import Group, Kind, Option, Step
+
+KEEP_SECRETS = Option(
+    "keep_secrets",
+    Kind.FLAG,
+    Group.JOB,
+    Step.INSTALLER,
+    no_variable=True,
+    help="Leave passwords, tokens and keys in the capture as they are, for a file that stays with you. Otherwise "
+    "digests stand for them, with a key that is made up for each capture and kept nowhere.",
+)
+EACH = Option(
+    "each",
+    Kind.FLAG,
+    Group.JOB,
+    Step.INSTALLER,
+    no_variable=True,
+    help="Print what plan would print on each node, before what they come to together. Of one capture alone it is "
+    "printed without being asked for.",
+)
+PAYLOAD = Option(
+    "payload",
+    Kind.PATH,
+    Group.JOB,
+    Step.INSTALLER,
+    no_variable=True,
+    help="Plan with the toolkit's files in this folder, as --toolkit-source-root would on the node, in place of those "
+    "that the capture was made with.",
+)

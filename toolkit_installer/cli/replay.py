@@ -1,0 +1,208 @@
+"""The command that plans for nodes by what was captured of them: in several processes, and one node after the other."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import multiprocessing
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from toolkit_installer import __version__, log
+from toolkit_installer.cli import output, show_plan, show_replay
+from toolkit_installer.cli.options import build
+from toolkit_installer.cli.output import DiffLine
+from toolkit_installer.cli.show_plan import Planned
+from toolkit_installer.documents import diff
+from toolkit_installer.engines.detect import own_container
+from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError, UsageError
+from toolkit_installer.lifecycle import foreseen
+from toolkit_installer.lifecycle.capture import archive, tapping
+from toolkit_installer.lifecycle.capture.archive import Archive
+from toolkit_installer.lifecycle.capture.fleet import Fleet, Impact, Outcome, Refusal
+from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
+from toolkit_installer.node.disk.reading import read_bounded
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import Program
+
+_SOURCE_ROOT = "source_root"
+_AT_ONCE = 16
+"""Captures that a process is given at a time: each takes a hundredth of a second."""
+_NOT_CAPTURED = "not-captured"
+_CAPTURE_AGAIN = "capture the node again, with these options"
+
+
+class How(msgspec.Struct, frozen=True):
+    """What is asked of a replay. `given` are the texts of the options that stand in for those of the captures."""
+
+    given: Mapping[str, Sequence[str]]
+    payload: str | None = None
+    each: bool = False
+    as_json: bool = False
+    debug: bool = False
+
+    @property
+    def options(self) -> dict[str, Sequence[str]]:
+        """The texts of all options that stand in for those of the captures."""
+        return {**self.given, **({_SOURCE_ROOT: (self.payload,)} if self.payload is not None else {})}
+
+    @property
+    def here(self) -> tuple[str, ...]:
+        """The folders of this machine that are looked at."""
+        return tuple(self.options[_SOURCE_ROOT]) if _SOURCE_ROOT in self.options else ()
+
+
+def replay(places: Sequence[str], how: How) -> int:
+    """Print how the nodes would fare; return the exit code. Raises UsageError, OutputError, ConfigurationError."""
+    files = list(dict.fromkeys(path for place in places for path in _captures(place)))
+    how = msgspec.structs.replace(how, each=how.each or (len(files) == 1 and not how.as_json))
+    fleet = Fleet()
+    refused: Refusal | None = None
+    for outcome in _outcomes(files, how):
+        fleet.add(outcome)
+        refused = outcome.refusal or refused
+        if how.each and not how.as_json:
+            if len(files) > 1:
+                output.show([show_replay.title(outcome)])
+            output.show(DiffLine(text, diff.painted) if of_diff else text for text, of_diff in outcome.lines)
+            if outcome.refusal is not None:
+                _explain(outcome, outcome.refusal)
+    summary = fleet.summary(__version__)
+    if how.as_json:
+        output.show(json.dumps(msgspec.to_builtins(summary), indent=2).split("\n"))
+    elif len(files) > 1:
+        output.show(show_replay.lines(summary))
+    return ExitCode.DONE if refused is None else ExitCode.BAD_CONFIGURATION
+
+
+def _captures(place: str) -> Iterator[str]:
+    """Yield the files that an argument means. Raises UsageError."""
+    try:
+        mode = os.stat(place).st_mode
+        names = sorted(os.listdir(place)) if stat.S_ISDIR(mode) else None
+    except OSError as error:
+        raise UsageError(f"{place}: {error.strerror}", hint="name files of `capture`, or folders of them") from error
+    if names is None:
+        yield place
+        return
+    found = [os.path.join(place, name) for name in names if name.endswith(archive.SUFFIX)]
+    if not found:
+        raise UsageError(f"there is no file *{archive.SUFFIX} in {place}", hint="name the files, or their folder")
+    yield from found
+
+
+def _outcomes(files: Sequence[str], how: How) -> Iterator[Outcome]:
+    """Yield how each node would fare, in the order of the files. Raises ConfigurationError."""
+    workers = min(len(os.sched_getaffinity(0)), (len(files) + _AT_ONCE - 1) // _AT_ONCE)
+    tapping.prepare()
+    if workers <= 1:
+        yield from (_replayed(path, how) for path in files)
+        return
+    forked = multiprocessing.get_context("fork")  # each has all that is imported, and its own place for a player
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=forked) as pool:
+        pending: list[concurrent.futures.Future[list[Outcome]]] = []
+        portions = (files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE))
+        try:
+            for portion in portions:
+                pending.append(pool.submit(_several, portion, how))
+                if len(pending) > 2 * workers:  # so that what is done does not pile up
+                    yield from pending.pop(0).result()
+            for each in pending:
+                yield from each.result()
+        except concurrent.futures.BrokenExecutor as error:
+            raise ConfigurationError(
+                "a process that replayed captures was ended from outside", hint="look whether there is enough memory"
+            ) from error
+
+
+def _several(files: Sequence[str], how: How) -> list[Outcome]:
+    return [_replayed(path, how) for path in files]
+
+
+def _replayed(path: str, how: How) -> Outcome:
+    """Return how the node of a capture would fare."""
+    name = os.path.basename(path).removesuffix(archive.SUFFIX)
+    try:
+        found = archive.read(_content(path), path)
+        name = found.node
+        return _planned(found, path, how)
+    except InstallerError as error:
+        return Outcome(name, path, refusal=_refusal(error))
+    except NotCapturedError as error:
+        reason = str(error)
+        return Outcome(name, path, refusal=Refusal(reason, _CAPTURE_AGAIN, int(ExitCode.USAGE), _NOT_CAPTURED))
+
+
+def _content(path: str) -> bytes:
+    try:
+        return read_bounded(os.path.realpath(path), archive.LONGEST)
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror}", path=path) from error
+
+
+def _planned(found: Archive, path: str, how: How) -> Outcome:
+    """Return how the node would fare. Raises InstallerError, NotCapturedError."""
+    given = {**found.given, **how.options}
+    if build.DESTINATION in how.given:  # it stands in for the flag, too
+        given.pop("install_dir", None)
+    elif "install_dir" in how.given:
+        given.pop(build.DESTINATION, None)
+    settings = build.build(given, found.environment, Program.TOOLKIT_INSTALLER)
+    player = Player(found, path, how.here)
+    quiet = contextlib.nullcontext() if how.debug else log.unheard()
+    with quiet, tapping.played_by(player):
+        node = Node(found.root, found.programs_root, whole=found.whole)
+        own_container.refuse(node, settings, own_container.asked_for(settings))
+        holds = foreseen.holder(settings, node)
+        seen = foreseen.foresee(settings, node)
+        stops = holds or seen.stops
+        planned = show_plan.as_value(node, settings, seen.seen, stops)
+        lines = show_plan.as_lines(node, seen.seen, stops) if how.each else []
+    # an instance that is at work is what an upgrade takes the place of: no reason of the node's
+    return Outcome(
+        found.node,
+        path,
+        planned=msgspec.to_builtins(planned),
+        refusal=_refusal(seen.stops) if seen.stops is not None else None,
+        lines=tuple((line, False) if isinstance(line, str) else (line.text, True) for line in lines),
+        impact=_impact(planned),
+        at_work=holds is not None,
+        untried=tuple(player.untried),
+        incomplete=bool(found.unread),
+    )
+
+
+def _impact(planned: Planned) -> Impact:
+    found = [engine.impact for engine in planned.engines if engine.impact is not None]
+    ends = [each for each in found if each.restarts and each.containers_keep_running is False]
+    return Impact(
+        reloads=len(found),
+        restarts=sum(each.restarts for each in found),
+        running=sum(each.running or 0 for each in found),
+        through_handlers=sum(each.through_handlers or 0 for each in found),
+        end=sum(each.running or 0 for each in ends),
+        unknown=int(any(each.running is None or each.through_handlers is None for each in found)),
+    )
+
+
+def _refusal(error: InstallerError) -> Refusal:
+    where = f"{error.path}:{error.line}" if error.line is not None else error.path
+    reason = f"{where}: {error.reason}" if where is not None else error.reason
+    return Refusal(reason, error.hint, int(error.exit_code), error.exit_code.event)
+
+
+def _explain(outcome: Outcome, refusal: Refusal) -> None:
+    """Say in the log why a node would refuse."""
+    log.get().error(
+        "The node would refuse",
+        key="replay-refused",
+        node=outcome.node,
+        reason=refusal.reason,
+        code=refusal.code,
+        capture=outcome.file,
+        hint=refusal.hint,
+    )

@@ -1,0 +1,126 @@
+"""A capture as one file: what was asked of a node and answered, compressed, in a form with a number. Pure.
+
+Whoever reads one has it from somebody else. It has no names of files to unpack, so that there is nowhere that one could
+lead; what it says is read by its form alone, and has limits before anything is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import zstandard
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle.capture.values import Answer, RawAnswer
+
+SCHEMA: Final = 1
+"""The form's number. A newer one may mean what this program does not know."""
+SUFFIX: Final = ".capture"
+LONGEST: Final = 16 << 20
+"""Bytes of a file; most have a hundredth of it."""
+_LONGEST_READ: Final = 96 << 20
+"""Bytes of what is in it. An engine's file may have four millions of them, and is kept with its copies."""
+_MOST: Final = 200_000
+"""Answers. A node with a thousand containers gives a few thousand."""
+_MAGIC: Final = b"toolkit-installer capture\n"
+_LEVEL: Final = 12
+_AGAIN: Final = "capture the node again"
+
+
+class Archive(msgspec.Struct, frozen=True):
+    """What a capture has. `answers`: by the seam, and by what was asked there."""
+
+    schema: int
+    version: str
+    """Of the program that made it."""
+    node: str
+    """What the node is called."""
+    given: dict[str, tuple[str, ...]]
+    """The texts of the options that the capture was given, by their names; what is replayed has them too."""
+    environment: dict[str, str]
+    """The variables that it was given, of those that stand for options."""
+    root: str
+    programs_root: str
+    whole: bool
+    digests: dict[str, str]
+    """SHA-256 of contents as they are on the node, by that of what stands for them here."""
+    unread: dict[str, str]
+    """What could not be read, and why."""
+    secrets_kept: bool
+    answers: dict[str, dict[str, RawAnswer]]
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """The fields of an archive that is written."""
+
+    head: Archive
+    answers: Mapping[str, Mapping[str, Answer]]
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What an archive of any form has."""
+
+    schema: int
+    version: str = "unknown"
+
+
+def packed(head: Archive, answers: Mapping[str, Mapping[str, Answer]]) -> bytes:
+    """Return the file of a capture; the same values make the same bytes. `answers` are what `head` has none of."""
+    fields = {name: getattr(head, name) for name in head.__struct_fields__}
+    body = msgspec.msgpack.encode(fields | {"answers": answers})
+    return _MAGIC + zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(body)
+
+
+def read(content: bytes, path: str) -> Archive:
+    """Return the capture that a file holds. Raises ConfigurationError, with the file and the reason."""
+    try:
+        return _read(content)
+    except _UnusableError as error:
+        raise ConfigurationError(error.why, path=path, hint=error.remedy) from error
+
+
+class _UnusableError(Exception):
+    """A file that is no capture, or one that cannot be used."""
+
+    def __init__(self, why: str, remedy: str = _AGAIN) -> None:
+        super().__init__(why)
+        self.why = why
+        self.remedy = remedy
+
+
+def _read(content: bytes) -> Archive:
+    if not content.startswith(_MAGIC):
+        raise _UnusableError("is no capture of toolkit-installer", "name files that `toolkit-installer capture` made")
+    body = _decompressed(content[len(_MAGIC) :])
+    try:
+        head = msgspec.msgpack.decode(body, type=_Head)
+        if head.schema > SCHEMA:
+            version = head.version[:40]
+            raise _UnusableError(
+                f"has the form {head.schema}, of toolkit-installer {version!r}: this one knows none after {SCHEMA}",
+                "replay it with that version, or a newer one",
+            )
+        if head.schema < 1:
+            raise _UnusableError(f"has the form {head.schema}, which there never was")
+        found = msgspec.msgpack.decode(body, type=Archive)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _UnusableError(f"is damaged: {error}") from error
+    count = sum(map(len, found.answers.values()))
+    if count > _MOST:
+        raise _UnusableError(f"has {count} answers, and no node gives more than {_MOST}")
+    return found
+
+
+def _decompressed(frame: bytes) -> bytes:
+    try:
+        size = zstandard.get_frame_parameters(frame).content_size
+        if size in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR):
+            raise _UnusableError("does not say how much is in it")
+        if size > _LONGEST_READ:
+            raise _UnusableError(f"has {size} bytes in it, and no node gives more than {_LONGEST_READ}")
+        # no more than it says: one frame, and nothing behind it
+        return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise _UnusableError(f"is damaged: {error}") from error

@@ -1,0 +1,182 @@
+"""How many nodes would fare, put together from how each would: alike ones are told together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from toolkit_installer import patterns
+
+_SCHEMA: Final = 1
+_PID: Final = patterns.lazy(r"\bPID [0-9]+")
+"""Differs from node to node in what is otherwise one reason."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a node would refuse, or cannot be replayed. `code` is the exit code of `run`, 0 where it is no run's."""
+
+    reason: str
+    hint: str | None
+    code: int
+    event: str
+
+
+class Impact(msgspec.Struct, frozen=True):
+    """What the reloads on a node touch. `unknown`: on how many nodes that cannot be told."""
+
+    reloads: int = 0
+    restarts: int = 0
+    running: int = 0
+    through_handlers: int = 0
+    end: int = 0
+    """Containers that end with their engine."""
+    unknown: int = 0
+
+    def __add__(self, other: Impact) -> Impact:
+        both = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Impact(*(one + another for one, another in both))
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How one node would fare. `planned` is the answer of `plan --json`, None where there is none."""
+
+    node: str
+    file: str
+    planned: dict[str, Any] | None = None
+    refusal: Refusal | None = None
+    lines: tuple[tuple[str, bool], ...] = ()
+    """What `plan` prints, where that was asked for, and which of it are lines of diffs."""
+    impact: Impact = Impact()
+    at_work: bool = False
+    """An instance of the installer was at work there."""
+    untried: tuple[str, ...] = ()
+    """Engines whose own binary was not asked about what is planned."""
+    incomplete: bool = False
+    """Something of the node could not be read."""
+
+    @property
+    def edited(self) -> bool:
+        """Whether a file of an engine would be changed, or one of a CDI specification."""
+        found = self.planned or {}
+        return any(engine["files"] for engine in found.get("engines", ()))
+
+
+class Group(msgspec.Struct):
+    """Nodes that would fare alike. `planned` is that of the first of them."""
+
+    summary: str
+    nodes: list[str]
+    planned: dict[str, Any]
+
+
+class Refused(msgspec.Struct):
+    """Nodes that would refuse for the same reason."""
+
+    reason: str
+    hint: str | None
+    exit_code: int
+    nodes: list[str]
+
+
+class Totals(msgspec.Struct):
+    """How many nodes."""
+
+    captures: int = 0
+    converged: int = 0
+    changed: int = 0
+    edited: int = 0
+    reloaded: int = 0
+    restarted: int = 0
+    refused: int = 0
+    at_work: int = 0
+    incomplete: int = 0
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The answer of `replay --json`. Its form has a number, as that of `plan --json`."""
+
+    schema: int
+    version: str
+    nodes: Totals
+    containers: Impact
+    groups: tuple[Group, ...]
+    """Those that change something, the largest first; then those that change nothing."""
+    refusals: tuple[Refused, ...]
+    untried: dict[str, list[str]]
+    """By engine: the nodes where its own binary was not asked about what is planned."""
+
+
+class Fleet:
+    """Takes up one outcome after another; of each, only the name of the node is kept once it has a group."""
+
+    def __init__(self) -> None:
+        self._totals = Totals()
+        self._impact = Impact()
+        self._groups: dict[str, Group] = {}
+        self._refused: dict[str, Refused] = {}
+        self._untried: dict[str, list[str]] = {}
+
+    def add(self, outcome: Outcome) -> None:
+        """Take up one outcome."""
+        totals, impact = self._totals, outcome.impact
+        totals.captures += 1
+        totals.at_work += outcome.at_work
+        totals.incomplete += outcome.incomplete
+        for engine in outcome.untried:
+            self._untried.setdefault(engine, []).append(outcome.node)
+        if outcome.refusal is not None:
+            totals.refused += 1
+            self._refuse(outcome.node, outcome.refusal)
+            return
+        assert outcome.planned is not None  # noqa: S101  # else it has a refusal
+        converged = bool(outcome.planned["nothing_to_do"])
+        totals.converged += converged
+        totals.changed += not converged
+        totals.edited += outcome.edited
+        totals.reloaded += bool(impact.reloads)
+        totals.restarted += bool(impact.restarts)
+        self._impact += impact
+        key = _alike(outcome.planned)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(str(outcome.planned["summary"]), [], outcome.planned)
+        group.nodes.append(outcome.node)
+
+    def summary(self, version: str) -> Summary:
+        """Return what all of them come to."""
+        groups = sorted(
+            self._groups.values(), key=lambda each: (each.planned["nothing_to_do"], -len(each.nodes), each.summary)
+        )
+        refusals = sorted(self._refused.values(), key=lambda each: (-len(each.nodes), each.reason))
+        return Summary(
+            schema=_SCHEMA,
+            version=version,
+            nodes=self._totals,
+            containers=self._impact,
+            groups=tuple(groups),
+            refusals=tuple(refusals),
+            untried=dict(sorted(self._untried.items())),
+        )
+
+    def _refuse(self, node: str, refusal: Refusal) -> None:
+        reason = _PID.sub("PID ...", refusal.reason)
+        known = self._refused.setdefault(reason, Refused(refusal.reason, refusal.hint, refusal.code, []))
+        known.nodes.append(node)
+
+
+def _alike(planned: dict[str, Any]) -> str:
+    """Return what is the same of nodes that would be changed alike: what is written where, and how it is taken over."""
+    engines = [[engine[name] for name in ("name", "notes", "files", "reload", "unit")] for engine in planned["engines"]]
+    told = ("summary", "waits_for", "toolkit_folder", "install", "remove", "given_back", "device_nodes", "files")
+    return msgspec.json.encode([*(planned[name] for name in told), engines]).decode()
+
+
+def diffs(planned: dict[str, Any]) -> Iterator[str]:
+    """Yield the diffs of a plan, as texts."""
+    files: Sequence[dict[str, Any]] = [
+        *planned["files"],
+        *(file for engine in planned["engines"] for file in engine["files"]),
+    ]
+    yield from (str(file["diff"]) for file in files)

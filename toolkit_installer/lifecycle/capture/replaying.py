@@ -1,0 +1,75 @@
+"""Answers what seams are asked from a capture, in place of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle.capture import asking, values
+from toolkit_installer.lifecycle.capture.archive import Archive
+from toolkit_installer.lifecycle.capture.recording import RUN, run_of
+from toolkit_installer.lifecycle.capture.seams import Question
+from toolkit_installer.lifecycle.capture.values import NotReadableError
+from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.root import Root
+
+
+class NotCapturedError(Exception):
+    """The capture has no answer to what the plan asks. No error of the program's: nobody is to take it for one."""
+
+
+class Player:
+    """Of one capture. `here`: folders of this machine that are looked at as they are, as payloads are."""
+
+    def __init__(self, archive: Archive, path: str, here: Collection[str] = ()) -> None:
+        self._archive = archive
+        self._path = path
+        self._here = tuple(here)
+        self._digests: Mapping[str, str] = archive.digests
+        self._waited = 0.0
+        self.untried: dict[str, None] = {}
+        """What an engine's own binary would be asked about, and was not."""
+
+    def asked(self, question: Question, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return what the node answered, or raise it. Raises NotCapturedError, ConfigurationError for a damaged one."""
+        if self._here and self._is_here(given[0] if given else None):
+            return question.function(*given, **named)
+        arguments = question.arguments(given, named)
+        line = run_of(arguments).line if question.seam.name == RUN else asking.line(arguments)
+        answers = self._archive.answers.get(str(question.seam), {})
+        raw = answers.get(values.escaped(line))
+        if raw is None:
+            raise NotCapturedError(f"not captured: {asking.shown(str(question.seam), line)}")
+        try:
+            return values.read(raw, question.answer)
+        except NotReadableError as error:
+            raise ConfigurationError(f"is damaged: {question.seam}: {error}", path=self._path) from error
+
+    def digest(self, found: str) -> str:
+        """Return the SHA-256 that a content has on the node."""
+        return self._digests.get(found, found)
+
+    def rest(self, seconds: float) -> None:
+        """Let time pass for whoever waits for an engine."""
+        self._waited += seconds
+
+    def monotonic(self) -> float:
+        """Return how long was waited."""
+        return self._waited
+
+    def _is_here(self, asked: Any) -> bool:
+        return any(_beneath(place, folder) for place in _places(asked) for folder in self._here)
+
+
+def _places(asked: Any) -> Iterator[str]:
+    if isinstance(asked, str):
+        yield asked
+    elif isinstance(asked, Reader):
+        yield asked.root.folder
+    elif isinstance(asked, Root):
+        yield asked.folder
+
+
+def _beneath(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(f"{folder.rstrip('/')}/")

@@ -1,0 +1,208 @@
+"""Through which functions a plan learns anything of a node: each is a seam at which that is recorded, or played.
+
+What a plan does beside them is pure. A function stands here with what of its arguments tells one question from
+another, and with what of its answer may hold a secret. Of one that calls others, only its own answer is kept: a
+container's specification, with all the variables in it, is looked at on the node, and never carried off.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from toolkit_installer.engines import registry
+from toolkit_installer.node.processes import Process
+
+
+class Hides(enum.Enum):
+    """What of an answer may hold a secret."""
+
+    NOTHING = "nothing"
+    TEXT = "the bytes and words of a file, or of a program's output"
+    JSON = "an object of names and values"
+    WORDS = "the words of a command line"
+
+
+class Seam(msgspec.Struct, frozen=True):
+    """A function, or a method, of this program. `asked` are the parameters that tell one question from another."""
+
+    module: str
+    name: str
+    asked: tuple[str, ...] = ()
+    hides: Hides = Hides.NOTHING
+    since: bool = False
+    """It is a clock's: the first answer counts, and not the last."""
+    keeps: Callable[[Any], Any] | None = None
+    """Returns what of the answer is kept, None: all of it."""
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+    def owner(self) -> tuple[Any, str]:
+        """Return the module, or the class, that has it, and what it is called there."""
+        place: Any = importlib.import_module(f"toolkit_installer.{self.module}")
+        *around, name = self.name.split(".")
+        for each in around:
+            place = getattr(place, each)
+        return place, name
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A seam's function, and how its arguments are read."""
+
+    seam: Seam
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    defaults: dict[str, Any]
+    answer: Any
+    """The type of what it returns."""
+
+    @classmethod
+    def of(cls, seam: Seam) -> Question:
+        """Return the question that is asked at a seam."""
+        place, name = seam.owner()
+        function = vars(place)[name]
+        parameters = inspect.signature(function).parameters
+        defaults = {
+            key: each.default for key, each in parameters.items() if each.default is not inspect.Parameter.empty
+        }
+        said = types.SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
+        # what a module names for the type checker alone
+        hints = typing.get_type_hints(said, function.__globals__, {"Process": Process})
+        return cls(seam, function, tuple(parameters), defaults, hints["return"])
+
+    def arguments(self, given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+        """Return the arguments that tell this question from others."""
+        told = dict(zip(self.parameters, given, strict=False)) | named
+        return [told[name] if name in told else self.defaults[name] for name in self.seam.asked]
+
+
+_PROCESSES: Final = ("containerd-shim", "conmon", "kubelet")
+"""How the names of the processes begin that anything is looked for of; a node has hundreds of others."""
+_INFO: Final = frozenset(
+    {"CDISpecDirs", "ContainersRunning", "DefaultRuntime", "LiveRestoreEnabled", "OperatingSystem", "Runtimes"}
+    | {"SecurityOptions", "ServerVersion"}
+)
+"""What is read of docker's answer, which has much more."""
+_VARIABLES: Final = frozenset({"HOME", "PATH", "XDG_CONFIG_HOME"})
+_VARIABLES_OF_CRIO: Final = "CONTAINER_"
+
+
+def _engines_processes(found: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    engines = registry.ENGINES
+    embedded = (name for engine in engines for row in engine.distributions for name in row.kubelets)
+    wanted = (*_PROCESSES, *embedded, *(name for engine in engines for name in engine.processes))
+    return [(pid, name) for pid, name in found if name.startswith(wanted)]
+
+
+def _read_of_environment(found: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in found.items() if name in _VARIABLES or name.startswith(_VARIABLES_OF_CRIO)}
+
+
+def _read_of_info(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name in _INFO}
+
+
+_ROOT: Final = "node.disk.root"
+_READING: Final = "node.disk.reading"
+_COMMAND_LINE: Final = "engines.common.command_line"
+_OWN: Final = "engines.detect.own_container"
+_SELF: Final = ("self",)
+_SELF_PATH: Final = ("self", "path")
+
+SEAMS: Final = (
+    # files
+    Seam(_ROOT, "Root.canonical", _SELF_PATH),
+    Seam(_ROOT, "Root.mount_of", _SELF_PATH),
+    *(Seam(_READING, f"Reader.{name}", _SELF_PATH) for name in ("status", "own_status", "list", "mount_flags")),
+    *(Seam(_READING, f"Reader.{name}", _SELF_PATH) for name in ("digest", "link_target")),
+    Seam(_READING, "Reader.read_file", _SELF_PATH, Hides.TEXT),
+    Seam(_READING, "read_bounded", ("path",), Hides.TEXT),
+    Seam("node.disk.readers", "Tree.read", ("self", "path", "limit"), Hides.TEXT),
+    Seam("node.disk.access", "obstacle", ("root", "path")),
+    *(
+        Seam("node.disk.look", name, ("path",))
+        for name in ("is_folder", "is_there", "leads_somewhere", "real", "may_run")
+    ),
+    # whom of the node we believe, and its programs
+    Seam("node.owners", "ourselves"),
+    Seam("node.trust", "is_program", ("root", "path")),
+    Seam("node.trust", "standing", ("pid",)),
+    Seam("node.programs", "Programs.find_program", ("self", "name")),
+    Seam("node.programs", "Programs.refusal", ("self", "name")),
+    Seam("node.programs", "Programs.run", ("self", "command", "given", "keep"), Hides.TEXT),
+    # processes, sockets, locks, clocks
+    Seam("node.processes", "names", keeps=_engines_processes),
+    Seam("node.processes", "inspect_process", ("pid",), Hides.WORDS),
+    Seam("node.processes", "inspect_visible", ("pid",), Hides.WORDS),
+    Seam("node.processes", "lives_on", ("process", "root")),
+    Seam("node.processes", "parent_of", ("process",)),
+    Seam("node.processes", "environment", ("process",), Hides.JSON, keeps=_read_of_environment),
+    Seam("node.descriptors", "bound", ("pid",)),
+    Seam("node.descriptors", "opened", ("process",)),
+    Seam("node.descriptors", "content", ("pid", "name", "limit"), Hides.TEXT),
+    Seam("node.sockets", "speaker", ("root", "path"), Hides.WORDS),
+    Seam("node.sockets", "refuse_strangers", ("root", "path")),
+    Seam("node.sockets", "listens", ("root", "path")),
+    Seam("node.locks", "holder", ("files", "path")),
+    *(Seam("node.clock", name, since=True) for name in ("boot_id", "boot", "boot_seconds", "now")),
+    Seam("node.machine", "architecture"),
+    # the engines, and what they see
+    Seam("engines.docker.client", "info", ("root", "path"), Hides.JSON, keeps=_read_of_info),
+    Seam("engines.common.cri.client", "status", ("root", "path"), Hides.JSON),
+    Seam("engines.common.cri.client", "pods", ("root", "path"), Hides.JSON),
+    Seam("engines.crio.live", "configuration", ("root", "path"), Hides.TEXT),
+    Seam("engines.crio.engine", "usual_socket", ("node",)),
+    Seam("engines.common.serving", "is_same_socket", ("one", "path", "other", "socket")),
+    Seam(_COMMAND_LINE, "place", ("process", "name")),
+    Seam(_COMMAND_LINE, "reads", ("node", "process", "theirs", "ours")),
+    Seam(_COMMAND_LINE, "reads_below", ("node", "process", "folder", "ours")),
+    Seam("engines.detect.kubelet", "_listed", ("process", "folder", "ending")),
+    Seam(_OWN, "_is_marked"),
+    Seam(_OWN, "_is_inits_root_elsewhere"),
+    Seam(_OWN, "_is_on_own_root", ("node", "folder")),
+    Seam(_OWN, "_mounts"),
+    Seam(_OWN, "_is_system", ("place",)),
+    # the driver and its GPUs
+    Seam("driver.gpus", "find_gpus", ("node",)),
+    Seam("driver.roots", "find_driver", ("node", "toolkit")),
+    Seam("driver.roots", "_seen_at", ("node", "toolkit", "place")),
+    Seam("driver.roots", "_described", ("node", "toolkit", "place", "seen_at")),
+    Seam("driver.cdi", "Generator.missing_nodes", _SELF),
+    Seam("driver.cdi", "Generator.specification", ("self", "nodes_to_come"), Hides.TEXT),
+    # containers, and what needs the toolkit
+    Seam("lifecycle.idling", "identity", ("path",)),
+    Seam("lifecycle.impact.running", "containers", ("node", "name", "folder")),
+    Seam("lifecycle.reload_when.busy", "look", ("node", "folder", "by_default")),
+    Seam("lifecycle.still_needed.holders", "holders", ("node", "folder")),
+    Seam("lifecycle.still_needed.named_in_files", "naming", ("node", "folder", "instead")),
+)
+
+DIGEST: Final = Seam("documents.digests", "sha256")
+"""By which contents are compared with what a receipt remembers: of a text without its secrets, too, it is that of the
+text as it was."""
+REST: Final = Seam("node.signals", "rest")
+MONOTONIC: Final = Seam("node.clock", "monotonic")
+"""How time passes while somebody waits for an engine."""
+
+
+def questions() -> Iterator[Question]:
+    """Yield the questions of all seams."""
+    return map(Question.of, SEAMS)
+
+
+def trials() -> Iterator[Seam]:
+    """Yield where an engine's own binary is asked about a configuration.
+
+    Without the node, it can be asked about those alone that it was asked about there.
+    """
+    for row in registry.ENGINES:
+        module, _, kind = row.adapter.partition(":")
+        yield Seam(module.removeprefix("toolkit_installer."), f"{kind}.try_out")

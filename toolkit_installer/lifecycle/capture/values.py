@@ -1,0 +1,206 @@
+"""What seams answer, as values that a file can hold, and back: by the types that the functions say they return. Pure.
+
+An answer may be an error as well: those of this program, by their class, and those of the system. A file names classes
+of errors alone, and only those that are here: nothing that it says is imported, or called.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from toolkit_installer.errors import InstallerError
+
+_ESCAPE: Final = "\uf8fe"
+"""Stands before what is no text: a byte of a name that is not UTF-8 (a lone surrogate, as Python has it), or itself."""
+_FIRST_SURROGATE, _LAST_SURROGATE = 0xD800, 0xDFFF
+_FIELDS: Final = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size", "st_rdev")
+_TIMES: Final = ("st_atime_ns", "st_mtime_ns", "st_ctime_ns")
+_SECOND_NS: Final = 1_000_000_000
+_SYSTEM: Final = "OSError"
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """An error: the name of its class, and what it says. `more` are further fields of its class."""
+
+    kind: str
+    reason: str = ""
+    path: str | None = None
+    line: int | None = None
+    hint: str | None = None
+    number: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a seam answered: a value, or a failure. `escaped`: its texts have what is no text."""
+
+    value: Any = None
+    failure: Failure | None = None
+    escaped: bool = False
+
+
+class RawAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The same as it is read from a file; the value is read when somebody asks for it."""
+
+    value: msgspec.Raw = msgspec.Raw(b"\xc0")
+    failure: Failure | None = None
+    escaped: bool = False
+
+
+class NotReadableError(Exception):
+    """What a file says is no value of the kind that a seam answers."""
+
+
+def failure_of(error: InstallerError | OSError) -> Failure:
+    """Return an error as a value."""
+    if isinstance(error, InstallerError):
+        number = getattr(error, "number", 0)
+        return Failure(type(error).__name__, error.reason, error.path, error.line, error.hint, number)
+    path = error.filename if isinstance(error.filename, str) else None
+    return Failure(_SYSTEM, error.strerror or str(error), path, number=error.errno or 0)
+
+
+def error_of(failure: Failure) -> InstallerError | OSError:
+    """Return the error that a value was made of. Raises NotReadableError for a class that there is not."""
+    if failure.kind == _SYSTEM:
+        return OSError(failure.number, failure.reason, failure.path)
+    kind = _classes().get(failure.kind)
+    if kind is None:
+        raise NotReadableError(f"there is no error {failure.kind[:80]!r}")
+    error = kind(failure.reason, path=failure.path, line=failure.line, hint=failure.hint)
+    if failure.number:
+        vars(error)["number"] = failure.number
+    return error
+
+
+def built(value: Any) -> Any:
+    """Return a value as objects, arrays, texts, bytes and numbers."""
+    if isinstance(value, os.stat_result):  # a tuple, which would lose the nanoseconds
+        return [getattr(value, name) for name in (*_FIELDS, *_TIMES)]
+    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_built)
+
+
+def made(value: Any, kind: Any) -> Any:
+    """Return the value of that type. Raises NotReadableError."""
+    try:
+        return msgspec.convert(value, kind, builtin_types=(bytes,), dec_hook=_made)
+    except (msgspec.ValidationError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise NotReadableError(str(error)) from error
+
+
+def read(raw: RawAnswer, kind: Any) -> Any:
+    """Return what a seam answered, of that type. Raises NotReadableError, and the error that it answered."""
+    if raw.failure is not None:
+        raise error_of(raw.failure if not raw.escaped else _failure(raw.failure, unescaped))
+    try:
+        if not raw.escaped:
+            return msgspec.msgpack.decode(raw.value, type=kind, dec_hook=_made)
+        value = msgspec.msgpack.decode(raw.value)
+    except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise NotReadableError(str(error)) from error
+    return made(each(value, unescaped), kind)
+
+
+def packed(answer: Answer) -> Answer:
+    """Return an answer whose texts a file can hold."""
+    if not any(map(_needs_escape, texts(answer.value))) and not any(map(_needs_escape, _words(answer.failure))):
+        return answer
+    failure = None if answer.failure is None else _failure(answer.failure, escaped)
+    return Answer(each(answer.value, escaped), failure, escaped=True)
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a value, those that name its fields as well."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from texts(key)
+            yield from texts(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from texts(item)
+
+
+def each(value: Any, change: Any) -> Any:
+    """Return a value in which every text is what `change` makes of it, and so are the names of its fields."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {each(key, change): each(item, change) for key, item in value.items()}
+    return [each(item, change) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def escaped(text: str) -> str:
+    """Return a text without lone surrogates, from which `unescaped` makes it again."""
+    if not _needs_escape(text):
+        return text
+    return "".join(_ESCAPE + chr(ord(each) - _FIRST_SURROGATE) if _is_odd(each) else each for each in text)
+
+
+def unescaped(text: str) -> str:
+    """Return the text that `escaped` was given."""
+    first, *rest = text.split(_ESCAPE)
+    return first + "".join(chr(ord(part[0]) + _FIRST_SURROGATE) + part[1:] if part else "" for part in rest)
+
+
+def _is_odd(character: str) -> bool:
+    return character == _ESCAPE or _FIRST_SURROGATE <= ord(character) <= _LAST_SURROGATE
+
+
+def _needs_escape(text: str) -> bool:
+    return not text.isascii() and any(map(_is_odd, text))
+
+
+def _words(failure: Failure | None) -> Iterable[str]:
+    return texts([failure.reason, failure.path, failure.hint]) if failure is not None else ()
+
+
+def _failure(failure: Failure, change: Any) -> Failure:
+    return Failure(
+        failure.kind,
+        change(failure.reason),
+        each(failure.path, change),
+        failure.line,
+        each(failure.hint, change),
+        failure.number,
+    )
+
+
+def _classes() -> dict[str, type[InstallerError]]:
+    found: dict[str, type[InstallerError]] = {}
+    pending: list[type[InstallerError]] = [InstallerError]
+    while pending:
+        kind = pending.pop()
+        found[kind.__name__] = kind
+        pending += kind.__subclasses__()
+    return found
+
+
+def _built(value: Any) -> Any:
+    """Return what stands for a value that is none of msgspec's."""
+    if isinstance(value, (InstallerError, OSError)):
+        return list(msgspec.structs.astuple(failure_of(value)))
+    raise NotImplementedError(f"a seam answers a {type(value).__name__}")
+
+
+def _made(kind: type, value: Any) -> Any:
+    """Return a value that is none of msgspec's from what stands for it. Raises NotReadableError, ValueError."""
+    if kind is os.stat_result:
+        numbers = msgspec.convert(value, tuple[(int,) * len(_FIELDS + _TIMES)])  # type: ignore[misc]
+        *plain, rdev = numbers[: len(_FIELDS)]
+        times = numbers[len(_FIELDS) :]
+        seconds = [time / _SECOND_NS for time in times]
+        return os.stat_result(
+            [*plain, *(time // _SECOND_NS for time in times)],
+            dict(zip(_TIMES, times, strict=True)) | dict(zip(_SECONDS, seconds, strict=True)) | {"st_rdev": rdev},
+        )
+    if issubclass(kind, InstallerError):
+        return error_of(msgspec.convert(value, Failure))
+    raise NotReadableError(f"no {kind.__name__} can be read")
+
+
+_SECONDS: Final = tuple(name.removesuffix("_ns") for name in _TIMES)
