@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import difflib
 import io
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from tests.node.corpus import Case, Site, cases
+from tests.support import distribution_cases
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
 from toolkit_installer.cli import commands
+from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.settings import Program
 
 SECRETIVE = """{
@@ -83,8 +87,6 @@ def check(place: Path, flags: Sequence[str], file: Path) -> None:
 
 def _unindented(summary: str) -> str:
     """Return the JSON of a replay with the plan of its first group as `plan --json` prints it."""
-    import json  # noqa: PLC0415
-
     groups = json.loads(summary)["groups"]
     return "\n".join(json.dumps(group["planned"], indent=2) for group in groups)
 
@@ -166,3 +168,65 @@ def test_what_was_not_captured_is_named_and_never_guessed(node: FakeNode, tmp_pa
     assert code == 3
     assert "not captured: " in said.getvalue()
     assert "/srv/other.json" in said.getvalue()
+
+
+def test_a_capture_makes_no_call_that_changes_the_node(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    assert told("run", *node.arguments("plan")[1:], "--no-daemon", "--cleanup", "never")[0] == 0
+    calls = [name for name, value in vars(SystemCalls).items() if callable(value)]
+    assert {"create", "rename", "restart_unit", "signal"} <= set(calls)
+    for name in calls:
+
+        def fail(*_: object, name: str = name, **__: object) -> None:
+            raise AssertionError(f"{name} was called")
+
+        monkeypatch.setattr(SystemCalls, name, fail)
+    before, stamps = node.snapshot(), node.stamps()
+    captured(tmp_path / "node.capture", node.arguments("plan")[1:])
+    assert (node.snapshot(), node.stamps()) == (before, stamps)
+
+
+def test_no_secret_of_the_node_is_in_a_capture_and_all_are_where_they_are_to_be_kept(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    assert told("run", *node.arguments("plan")[1:], "--no-daemon", "--cleanup", "never")[0] == 0
+    secrets = (b"hunter22", b"0123456789abcdef0123456789abcdef")
+    for more, there in (((), False), (("--keep-secrets",), True)):
+        file = captured(tmp_path / "node.capture", node.arguments("plan")[1:], *more)
+        _, _, frame = file.read_bytes().partition(b"\n")
+        content = zstandard.ZstdDecompressor().decompress(frame)
+        assert [secret in content for secret in secrets] == [there, there]
+
+
+def test_many_are_told_together_and_what_cannot_be_used_is_refused_by_its_name(node: FakeNode, tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    node.write(DAEMON_JSON, SECRETIVE)
+    file = captured(tmp_path / "node.capture", node.arguments("plan")[1:])
+    for number in range(40):
+        shutil.copy(file, folder / f"{number}.capture")
+    code, alike = told("replay", str(folder))
+    assert code == 0
+    assert "40 nodes: 0 converged, 40 changed, 0 refused." in alike
+    assert alike.count("+++ /etc/docker/daemon.json") == 1
+    (folder / "cut-off.capture").write_bytes(file.read_bytes()[:500])
+    (folder / "no.capture").write_bytes(b"something")
+    code, text = told("replay", "--json", str(folder))
+    summary = json.loads(text)
+    assert code == 3
+    assert summary["nodes"]["captures"] == 42
+    assert summary["nodes"]["refused"] == 2
+    assert [len(group["nodes"]) for group in summary["groups"]] == [40]
+    assert {refused["nodes"][0] for refused in summary["refusals"]} == {"cut-off", "no"}
+    assert str(folder / "no.capture") in text
+
+
+@pytest.mark.parametrize("case", distribution_cases.cases(), ids=str)
+def test_a_node_of_a_distribution_replays_as_it_plans(
+    case: distribution_cases.Case, node: FakeNode, tmp_path: Path
+) -> None:
+    case.put(node)
+    check(node.root, node.arguments("plan", engine="auto")[1:], tmp_path / "node.capture")

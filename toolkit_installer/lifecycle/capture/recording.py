@@ -30,6 +30,8 @@ class Recorder:
         self._within = False
         """A seam is at work: what it asks at others is a part of its own answer."""
         self._answers: dict[Seam, dict[str, Answer]] = {}
+        self._values: dict[tuple[Seam, str], Any] = {}
+        """What is asked again is answered as before: processes come and go, and a capture is of one instant."""
         self._runs: dict[str, Run] = {}
         self.unread: dict[str, str] = {}
         """What could not be read, and why."""
@@ -41,7 +43,10 @@ class Recorder:
         self._within = True
         try:
             line = self._line(question, given, named)  # before it is asked: a program reads the files that it inherits
-            value = question.function(*given, **named)
+            known = (question.seam, line)
+            if known in self._values and not question.seam.again:
+                return self._values[known]
+            value = self._values[known] = question.function(*given, **named)
             kept = value if question.seam.keeps is None else question.seam.keeps(value)
             self._keep(question, line, Answer(values.built(kept)))
         except (InstallerError, OSError) as error:
@@ -82,9 +87,7 @@ class Recorder:
         return run.line
 
     def _keep(self, question: Question, line: str, answer: Answer) -> None:
-        answers = self._answers.setdefault(question.seam, {})
-        if not (question.seam.since and line in answers):
-            answers[line] = answer
+        self._answers.setdefault(question.seam, {})[line] = answer
 
     def _note(self, error: InstallerError | OSError) -> None:
         number = error.number if isinstance(error, NodeError) else error.errno if isinstance(error, OSError) else None

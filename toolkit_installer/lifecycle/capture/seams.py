@@ -37,8 +37,8 @@ class Seam(msgspec.Struct, frozen=True):
     name: str
     asked: tuple[str, ...] = ()
     hides: Hides = Hides.NOTHING
-    since: bool = False
-    """It is a clock's: the first answer counts, and not the last."""
+    again: bool = False
+    """It is an engine's answer, which may have to be waited for: the last one counts, and not the first."""
     keeps: Callable[[Any], Any] | None = None
     """Returns what of the answer is kept, None: all of it."""
 
@@ -148,17 +148,17 @@ SEAMS: Final = (
     Seam("node.descriptors", "bound", ("pid",)),
     Seam("node.descriptors", "opened", ("process",)),
     Seam("node.descriptors", "content", ("pid", "name", "limit"), Hides.TEXT),
-    Seam("node.sockets", "speaker", ("root", "path"), Hides.WORDS),
+    Seam("node.sockets", "speaker", ("root", "path"), Hides.WORDS, again=True),
     Seam("node.sockets", "refuse_strangers", ("root", "path")),
     Seam("node.sockets", "listens", ("root", "path")),
     Seam("node.locks", "holder", ("files", "path")),
-    *(Seam("node.clock", name, since=True) for name in ("boot_id", "boot", "boot_seconds", "now")),
+    *(Seam("node.clock", name) for name in ("boot_id", "boot", "boot_seconds", "now")),
     Seam("node.machine", "architecture"),
     # the engines, and what they see
-    Seam("engines.docker.client", "info", ("root", "path"), Hides.JSON, keeps=_read_of_info),
-    Seam("engines.common.cri.client", "status", ("root", "path"), Hides.JSON),
-    Seam("engines.common.cri.client", "pods", ("root", "path"), Hides.JSON),
-    Seam("engines.crio.live", "configuration", ("root", "path"), Hides.TEXT),
+    Seam("engines.docker.client", "info", ("root", "path"), Hides.JSON, keeps=_read_of_info, again=True),
+    Seam("engines.common.cri.client", "status", ("root", "path"), Hides.JSON, again=True),
+    Seam("engines.common.cri.client", "pods", ("root", "path"), Hides.JSON, again=True),
+    Seam("engines.crio.live", "configuration", ("root", "path"), Hides.TEXT, again=True),
     Seam("engines.crio.engine", "usual_socket", ("node",)),
     Seam("engines.common.serving", "is_same_socket", ("one", "path", "other", "socket")),
     Seam(_COMMAND_LINE, "place", ("process", "name")),
