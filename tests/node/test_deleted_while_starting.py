@@ -223,7 +223,7 @@ def course(
     node: FakeNode, server: Server, dockerd: FakeDockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Course:
     # containers of this machine are none of the made node's
-    monkeypatch.setattr(psutil, "process_iter", lambda *_, **__: ())
+    monkeypatch.setattr(psutil, "pids", list)
     return Course(node, server, dockerd, tmp_path)
 
 

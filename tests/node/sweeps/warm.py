@@ -50,7 +50,7 @@ def quick() -> Iterator[None]:
     """
     version = Completed(0, b"", "")
     with (
-        mock.patch.object(psutil, "process_iter", return_value=()),
+        mock.patch.object(psutil, "pids", return_value=[]),
         mock.patch.object(tree, "top_command", return_value=_COMMANDS),
         mock.patch.object(versions, "run", return_value=version),
     ):
