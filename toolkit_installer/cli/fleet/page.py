@@ -1,0 +1,79 @@
+"""What many nodes would do, as one page that a browser opens without a network; no more is read than its template.
+
+The page has what it shows as data, and a script that writes it as text, never as markup: names and files of a node
+cannot become part of the page. A policy in the page forbids every script and style but its own, by their hashes, and
+every connection. What is searched for is in the address, so that it can be passed on.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import importlib.resources
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+OUTCOMES: Final = ("refused", "restarted", "edited", "converged")
+"""What may become of a node, the worst first."""
+
+
+class Change(NamedTuple):
+    """What would be done to some nodes alike."""
+
+    outcome: str
+    title: str
+    """One line."""
+    text: str
+    """All of it: reasons, remedies, diffs."""
+
+
+class Row(NamedTuple):
+    """A node."""
+
+    name: str
+    outcome: str
+    engines: str
+    change: int
+    """Which of the changes, from 0 on."""
+    containers: int | None
+    """How many run where the engine is restarted, None where it is not."""
+    gpu_pods: int | None
+    """How many of these hold a GPU."""
+
+
+def page(title: str, about: str, rows: Sequence[Row], changes: Sequence[Change]) -> str:
+    """Return the page. `about` is a sentence on what was asked."""
+    data = {
+        "about": about,
+        "outcomes": OUTCOMES,
+        "nodes": [list(row) for row in rows],
+        "groups": [change._asdict() for change in changes],
+    }
+    style, script = _part("page.css"), _part("page.js")
+    filled = {
+        "STYLE_HASH": _hash(style),
+        "SCRIPT_HASH": _hash(script),
+        "TITLE": html.escape(title),
+        "STYLE": style,
+        "SCRIPT": script,
+        "DATA": _data(data),
+    }
+    first, *rest = _part("page.html").split("@")
+    # every second piece is a name: nothing that is filled in is looked at again
+    return first + "".join(filled.get(piece, piece) for piece in rest)
+
+
+def _part(name: str) -> str:
+    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """Return the text's source expression (Content Security Policy Level 3, 2.3.1)."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _data(value: Any) -> str:
+    """Return JSON that cannot end the element that it is in, nor begin a comment there."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
