@@ -13,6 +13,7 @@ from tests.support import browser
 from tests.support.browser import Browser
 from toolkit_installer.cli.fleet import page
 from toolkit_installer.cli.fleet.page import Change, Row
+from toolkit_installer.lifecycle.capture.fleet import OUTCOMES
 
 HOSTILE = '</script><script>document.title = "obeyed"</script><img src=x onerror="document.title = \'obeyed\'">'
 CHANGES = (
@@ -43,7 +44,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     made = tmp_path / "page.html"
-    made.write_text(page.page("Many nodes", "Planned.", [row(each) for each in range(MANY)], CHANGES))
+    made.write_text(page.page("Many nodes", "Planned.", OUTCOMES, [row(each) for each in range(MANY)], CHANGES))
     return made
 
 
@@ -58,7 +59,7 @@ def shown(opened: Browser, file: Path) -> Browser:
 def test_all_nodes_are_counted_and_the_first_of_them_drawn(shown: Browser) -> None:
     assert shown.value(FOUND) == "1,000 nodes of 1,000, 3 changes"
     assert shown.value(ROWS) == 200
-    assert "1,200 running containers and 100 GPU pods" in shown.value("document.body.textContent")
+    assert "1,200 running containers, 100 of them with a GPU" in shown.value("document.body.textContent")
     shown.click("#more-nodes")
     assert shown.value(ROWS) == 400
     assert shown.complaints == []

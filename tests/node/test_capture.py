@@ -224,6 +224,26 @@ def test_many_are_told_together_and_what_cannot_be_used_is_refused_by_its_name(n
     assert str(folder / "no.capture") in text
 
 
+def test_the_page_of_a_replay_has_each_node_with_what_would_become_of_it(node: FakeNode, tmp_path: Path) -> None:
+    folder, page = tmp_path / "captures", tmp_path / "page.html"
+    folder.mkdir()
+    file = captured(tmp_path / "node.capture", node.arguments("plan")[1:])
+    for number in range(3):
+        shutil.copy(file, folder / f"{number}.capture")
+    (folder / "no.capture").write_bytes(b"something")
+    assert told("replay", str(folder), "--html", str(page))[0] == 3
+    text = page.read_text()
+    found = json.loads(text.partition('type="application/json">')[2].partition("</script>")[0])
+    assert [row[1] for row in found["nodes"]].count("changed") == 3
+    (refused,) = (row for row in found["nodes"] if row[1] == "refused")
+    assert refused[0] == "no"
+    assert str(folder / "no.capture") in found["groups"][refused[3]]["title"]
+    (change,) = (group for group in found["groups"] if group["outcome"] == "changed")
+    assert "+++ /etc/docker/daemon.json" in change["text"]
+    code, said = told("replay", str(folder), "--html", str(page))
+    assert (code, page.read_text()) == (2, text), said
+
+
 @pytest.mark.parametrize("case", distribution_cases.cases(), ids=str)
 def test_a_node_of_a_distribution_replays_as_it_plans(
     case: distribution_cases.Case, node: FakeNode, tmp_path: Path

@@ -309,10 +309,14 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(value: str, words: s
             ("cdiEnabled=true", 'extraEnv=[{"name": "WAIT_FOR_DRIVER", "value": "false"}]'),
             "extraEnv: WAIT_FOR_DRIVER is set already, because of cdiEnabled",
         ),
-        (("nri.enabled=true", 'runtime="docker"'), "nri.enabled: docker asks no NRI plugin about its containers"),
+        (
+            ("nri.enabled=true", 'runtime="docker"'),
+            "nri.enabled, method: docker asks no NRI plugin about its containers",
+        ),
+        (("nri.enabled=true", 'method="cdi"'), "nri.enabled: the plugin is a method of its own, and method says cdi"),
         (
             ("nri.enabled=true", 'test={"gpuPod": {"enabled": true, "image": "x"}}'),
-            "test.gpuPod.enabled: its pod names a RuntimeClass, and with nri.enabled there is none",
+            "test.gpuPod.enabled: its pod names a RuntimeClass, and with the NRI plugin there is none",
         ),
         (("metrics.rules=true",), "metrics.rules: the pods serve no metrics: set metrics.enabled, too"),
         (

@@ -78,7 +78,7 @@ def test_every_folder_of_manifests_is_rendered() -> None:
         ),
     }
     assert set(kustomizations()) - set(OURS) == {
-        f"examples/{name}" for name in ("device-plugin", "device-plugin-cdi", "gpu-pod", "gpushare")
+        f"examples/{name}" for name in ("capture", "device-plugin", "device-plugin-cdi", "gpu-pod", "gpushare")
     }
 
 

@@ -231,6 +231,7 @@ def replay(
     archive: Sequence[str],
     given: Mapping[str, Sequence[str]],
     payload: str | None,
+    html: str | None,
     each: bool,
     as_json: bool,
 ) -> int:
@@ -238,7 +239,7 @@ def replay(
     from toolkit_installer.cli import replay as replays
 
     signals.unblock()
-    how = replays.How(given, payload, each=each, as_json=as_json, debug=settings.debug)
+    how = replays.How(given, payload, each=each, as_json=as_json, debug=settings.debug, html=html)
     return replays.replay(archive, how)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from toolkit_installer import __version__, log
-from toolkit_installer.cli import output, show_plan, show_replay
+from toolkit_installer.cli import new_file, output, show_plan, show_replay
 from toolkit_installer.cli.options import build
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.cli.show_plan import Planned
@@ -23,7 +23,7 @@ from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerErro
 from toolkit_installer.lifecycle import foreseen
 from toolkit_installer.lifecycle.capture import archive, tapping
 from toolkit_installer.lifecycle.capture.archive import Archive
-from toolkit_installer.lifecycle.capture.fleet import Fleet, Impact, Outcome, Refusal
+from toolkit_installer.lifecycle.capture.fleet import OUTCOMES, Fleet, Impact, Outcome, Refusal
 from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
 from toolkit_installer.node.disk.reading import read_bounded
 from toolkit_installer.node.node import Node
@@ -43,6 +43,8 @@ class How(msgspec.Struct, frozen=True):
     payload: str | None = None
     each: bool = False
     as_json: bool = False
+    html: str | None = None
+    """Where the page is to be written."""
     debug: bool = False
 
     @property
@@ -58,6 +60,8 @@ class How(msgspec.Struct, frozen=True):
 
 def replay(places: Sequence[str], how: How) -> int:
     """Print how the nodes would fare; return the exit code. Raises UsageError, OutputError, ConfigurationError."""
+    if how.html is not None:
+        new_file.require(how.html)
     files = list(dict.fromkeys(path for place in places for path in _captures(place)))
     how = msgspec.structs.replace(how, each=how.each or (len(files) == 1 and not how.as_json))
     fleet = Fleet()
@@ -76,7 +80,20 @@ def replay(places: Sequence[str], how: How) -> int:
         output.show(json.dumps(msgspec.to_builtins(summary), indent=2).split("\n"))
     elif len(files) > 1:
         output.show(show_replay.lines(summary))
+    if how.html is not None:
+        _write_page(how.html, fleet, len(files))
     return ExitCode.DONE if refused is None else ExitCode.BAD_CONFIGURATION
+
+
+def _write_page(path: str, fleet: Fleet, captures: int) -> None:
+    """Write the page, and say so. Raises OutputError."""
+    from toolkit_installer.cli.fleet import page, replayed  # noqa: PLC0415  # where it is asked for
+
+    about = f"Planned by toolkit-installer {__version__}, without touching a node."
+    rows, changes = replayed.shown(fleet.fates)
+    text = page.page(f"Replay of {captures:,} capture{'' if captures == 1 else 's'}", about, OUTCOMES, rows, changes)
+    new_file.write(path, text.encode(errors="backslashreplace"))
+    log.get().info("Wrote the page of the replay", key="replay-page-written", file=path, nodes=len(rows))
 
 
 def _captures(place: str) -> Iterator[str]:

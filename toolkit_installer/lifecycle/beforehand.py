@@ -56,6 +56,7 @@ OF_OTHER_COMMANDS = frozenset(
             for name in ("", ".archive", ".asking", ".cleaning", ".fleet", ".hiding", ".observing", ".recording")
         ),
         *(f"toolkit_installer.lifecycle.capture.{name}" for name in ("replaying", "seams", "tapping", "values")),
+        *(f"toolkit_installer.cli.fleet{name}" for name in ("", ".page", ".replayed")),
         *("toolkit_installer.kubernetes.deletion", "toolkit_installer.lifecycle.foreseen"),
     }
 )

@@ -31,9 +31,14 @@ imagePullPolicy: {{ . }}
 {{- end }}
 {{- end }}
 
+{{- /* Whether the NRI plugin is served: it is a method, and may be asked for as callers of NVIDIA's own do. */ -}}
+{{- define "toolkit-installer.nri" -}}
+{{- if or .Values.nri.enabled (eq .Values.method "nri") }}true{{ end -}}
+{{- end }}
+
 {{- /* The RuntimeClasses that there are: with the NRI plugin no handler is registered, so that a pod with one would wait. */ -}}
 {{- define "toolkit-installer.runtimeClasses" -}}
-{{- if .Values.nri.enabled }}[]{{ else }}{{ toYaml (.Values.runtimeClasses | default list) }}{{ end -}}
+{{- if include "toolkit-installer.nri" . }}[]{{ else }}{{ toYaml (.Values.runtimeClasses | default list) }}{{ end -}}
 {{- end }}
 
 {{- /* Whether the API server is talked to at all. */ -}}
@@ -173,11 +178,14 @@ WITHOUT_GPU: withoutGpu
 {{- fail (printf "metrics.%s: the pods serve no metrics: set metrics.enabled, too" .) -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.nri.enabled (eq .Values.runtime "docker") -}}
-{{- fail "nri.enabled: docker asks no NRI plugin about its containers: runtime says docker" -}}
+{{- if and .Values.nri.enabled (or (eq .Values.method "cdi") (eq .Values.method "auto")) -}}
+{{- fail (printf "nri.enabled: the plugin is a method of its own, and method says %s" .Values.method) -}}
 {{- end -}}
-{{- if and .Values.nri.enabled .Values.test.gpuPod.enabled -}}
-{{- fail "test.gpuPod.enabled: its pod names a RuntimeClass, and with nri.enabled there is none" -}}
+{{- if and (include "toolkit-installer.nri" .) (eq .Values.runtime "docker") -}}
+{{- fail "nri.enabled, method: docker asks no NRI plugin about its containers: runtime says docker" -}}
+{{- end -}}
+{{- if and (include "toolkit-installer.nri" .) .Values.test.gpuPod.enabled -}}
+{{- fail "test.gpuPod.enabled: its pod names a RuntimeClass, and with the NRI plugin there is none" -}}
 {{- end -}}
 {{- if and .Values.test.gpuPod.enabled (not .Values.runtimeClasses) -}}
 {{- fail "test.gpuPod.enabled: its pod names the first of runtimeClasses, and there is none" -}}

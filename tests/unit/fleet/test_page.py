@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.cli.fleet import page
 from toolkit_installer.cli.fleet.page import Change, Row
+from toolkit_installer.lifecycle.capture.fleet import OUTCOMES
 
 
 class Elements(HTMLParser):
@@ -46,8 +47,8 @@ def read(text: str) -> Elements:
 
 
 def made(name: str = "gpu-1", title: str = "a change", text: str = "a diff", about: str = "Planned.") -> str:
-    change = Change("edited", title, text)
-    return page.page(name, about, [Row(name, "edited", "docker", 0, 3, 1)], [change])
+    change = Change("changed", title, text)
+    return page.page(name, about, OUTCOMES, [Row(name, "changed", "docker", 0, 3, 1)], [change])
 
 
 PLAIN = read(made())
@@ -65,8 +66,8 @@ def test_whatever_a_node_says_is_data_and_no_part_of_the_page(name: str, title: 
         if tag == "script" and attributes.get("type") == "application/json"
     ]
     assert data["about"] == about
-    assert data["nodes"] == [[name, "edited", "docker", 0, 3, 1]]
-    assert data["groups"] == [{"outcome": "edited", "title": title, "text": text}]
+    assert data["nodes"] == [[name, "changed", "docker", 0, 3, 1]]
+    assert data["groups"] == [{"outcome": "changed", "title": title, "text": text}]
 
 
 def test_the_policy_allows_the_pages_own_script_and_style_and_nothing_else() -> None:

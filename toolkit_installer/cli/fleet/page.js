@@ -91,7 +91,7 @@
 
   const sum = (key) => nodes.reduce((total, node) => total + (node[key] ?? 0), 0);
   at("about").textContent = `${data.about} ${counted(sum("containers"), "running container", "running containers")}`
-    + ` and ${counted(sum("gpu"), "GPU pod", "GPU pods")} are on the nodes whose engine is restarted.`;
+    + `, ${sum("gpu").toLocaleString("en")} of them with a GPU, are on engines that would be reloaded.`;
   for (const outcome of data.outcomes) {
     const count = nodes.filter((node) => node.outcome === outcome).length;
     const button = made("button", `${outcome} `, outcome);
@@ -101,7 +101,7 @@
     button.addEventListener("click", () => ask({ outcome: asked().outcome === outcome ? "" : outcome }));
     at("outcomes").append(button);
   }
-  for (const [title, ...classes] of [["Node"], ["Outcome"], ["Engine"], ["Containers", "number"], ["GPU pods", "number"], ["Change"]]) {
+  for (const [title, ...classes] of [["Node"], ["Outcome"], ["Engine"], ["Containers", "number"], ["with GPU", "number"], ["Change"]]) {
     const head = made("th", title, ...classes);
     head.scope = "col";
     at("columns").append(head);

@@ -13,10 +13,7 @@ import html
 import importlib.resources
 import json
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
-
-OUTCOMES: Final = ("refused", "restarted", "edited", "converged")
-"""What may become of a node, the worst first."""
+from typing import Any, NamedTuple
 
 
 class Change(NamedTuple):
@@ -39,15 +36,15 @@ class Row(NamedTuple):
     """Which of the changes, from 0 on."""
     containers: int | None
     """How many run where the engine is restarted, None where it is not."""
-    gpu_pods: int | None
-    """How many of these hold a GPU."""
+    with_gpu: int | None
+    """How many of these run through handlers of ours."""
 
 
-def page(title: str, about: str, rows: Sequence[Row], changes: Sequence[Change]) -> str:
-    """Return the page. `about` is a sentence on what was asked."""
+def page(title: str, about: str, outcomes: Sequence[str], rows: Sequence[Row], changes: Sequence[Change]) -> str:
+    """Return the page. `about` is a sentence on what was asked, `outcomes` are all that there may be, in order."""
     data = {
         "about": about,
-        "outcomes": OUTCOMES,
+        "outcomes": outcomes,
         "nodes": [list(row) for row in rows],
         "groups": [change._asdict() for change in changes],
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit_installer.cli.options.capture_rows import EACH, KEEP_SECRETS, PAYLOAD
+from toolkit_installer.cli.options.capture_rows import EACH, HTML, KEEP_SECRETS, PAYLOAD
 from toolkit_installer.cli.options.page import Page
 from toolkit_installer.cli.options.table import OPTIONS, STATUS_JSON
 
@@ -26,8 +26,10 @@ REPLAY = Page(
     "in .capture are meant. The options of run stand in for those that the captures were made with. Exits with 0 only "
     "if no node would refuse.",
     argument="ARCHIVE...",
-    options=(STATUS_JSON, EACH, PAYLOAD, *OPTIONS),
-    common=frozenset({STATUS_JSON.name, EACH.name, PAYLOAD.name, "runtime", "set_as_default", "restart_mode"})
+    options=(STATUS_JSON, EACH, PAYLOAD, HTML, *OPTIONS),
+    common=frozenset(
+        {STATUS_JSON.name, EACH.name, PAYLOAD.name, HTML.name, "runtime", "set_as_default", "restart_mode"}
+    )
     | {"install_dir", "driver_root", "log_format", "debug"},
     examples=(
         "toolkit-installer replay node.capture",

@@ -22,6 +22,15 @@ EACH = Option(
     help="Print what plan would print on each node, before what they come to together. Of one capture alone it is "
     "printed without being asked for.",
 )
+HTML = Option(
+    "html",
+    Kind.PATH,
+    Group.JOB,
+    Step.INSTALLER,
+    no_variable=True,
+    help="Write what all of them come to as a page, too: one new file, which a browser opens without a network and can "
+    "search.",
+)
 PAYLOAD = Option(
     "payload",
     Kind.PATH,

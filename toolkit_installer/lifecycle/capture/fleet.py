@@ -10,6 +10,8 @@ import msgspec
 from toolkit_installer import patterns
 
 _SCHEMA: Final = 1
+OUTCOMES: Final = ("refused", "restarted", "reloaded", "changed", "converged")
+"""What may become of a node, the worst first."""
 _PID: Final = patterns.lazy(r"\bPID [0-9]+")
 """Differs from node to node in what is otherwise one reason."""
 
@@ -57,6 +59,11 @@ class Outcome(msgspec.Struct, frozen=True):
     """Something of the node could not be read."""
 
     @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines that it would be about, as far as that is known."""
+        return tuple(str(engine["name"]) for engine in (self.planned or {}).get("engines", ()))
+
+    @property
     def edited(self) -> bool:
         """Whether a file of an engine would be changed, or one of a CDI specification."""
         found = self.planned or {}
@@ -78,6 +85,17 @@ class Refused(msgspec.Struct):
     hint: str | None
     exit_code: int
     nodes: list[str]
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What would become of one node, and which nodes fare alike."""
+
+    node: str
+    outcome: str
+    """One of `OUTCOMES`."""
+    engines: tuple[str, ...]
+    alike: Group | Refused
+    impact: Impact
 
 
 class Totals(msgspec.Struct):
@@ -109,7 +127,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """Takes up one outcome after another; of each, only the name of the node is kept once it has a group."""
+    """Takes up one outcome after another; of each, what it shares with others is kept once."""
 
     def __init__(self) -> None:
         self._totals = Totals()
@@ -117,6 +135,8 @@ class Fleet:
         self._groups: dict[str, Group] = {}
         self._refused: dict[str, Refused] = {}
         self._untried: dict[str, list[str]] = {}
+        self.fates: list[Fate] = []
+        """Of each node, in the order in which they were taken up."""
 
     def add(self, outcome: Outcome) -> None:
         """Take up one outcome."""
@@ -128,7 +148,8 @@ class Fleet:
             self._untried.setdefault(engine, []).append(outcome.node)
         if outcome.refusal is not None:
             totals.refused += 1
-            self._refuse(outcome.node, outcome.refusal)
+            refused = self._refuse(outcome.node, outcome.refusal)
+            self.fates.append(Fate(outcome.node, "refused", outcome.engines, refused, Impact()))
             return
         assert outcome.planned is not None  # noqa: S101  # else it has a refusal
         converged = bool(outcome.planned["nothing_to_do"])
@@ -143,6 +164,8 @@ class Fleet:
         if group is None:
             group = self._groups[key] = Group(str(outcome.planned["summary"]), [], outcome.planned)
         group.nodes.append(outcome.node)
+        word = "restarted" if impact.restarts else "reloaded" if impact.reloads else "changed"
+        self.fates.append(Fate(outcome.node, "converged" if converged else word, outcome.engines, group, impact))
 
     def summary(self, version: str) -> Summary:
         """Return what all of them come to."""
@@ -160,10 +183,11 @@ class Fleet:
             untried=dict(sorted(self._untried.items())),
         )
 
-    def _refuse(self, node: str, refusal: Refusal) -> None:
+    def _refuse(self, node: str, refusal: Refusal) -> Refused:
         reason = _PID.sub("PID ...", refusal.reason)
         known = self._refused.setdefault(reason, Refused(refusal.reason, refusal.hint, refusal.code, []))
         known.nodes.append(node)
+        return known
 
 
 def _alike(planned: dict[str, Any]) -> str:

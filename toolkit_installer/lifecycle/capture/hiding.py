@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from toolkit_installer import patterns
 from toolkit_installer.documents.secret_names import is_secret_name, kind_of
 from toolkit_installer.documents.secret_shapes import MASK, without_tokens
 from toolkit_installer.documents.secret_texts import by_kind, without_credentials
@@ -22,7 +23,7 @@ from toolkit_installer.documents.secrets import mask
 
 _LENGTH: Final = 30
 """Hexadecimal digits of a digest, which looks like a secret itself, and so is masked wherever the secret was."""
-_NUMBER: Final = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
+_NUMBER: Final = patterns.lazy(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _WORDS: Final = frozenset({"true", "false", "null", "nil", "none", ""})
 """What is no secret, whatever its name is, and what no document could do without."""
 _PLAIN: Final = "value"

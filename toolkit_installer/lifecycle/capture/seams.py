@@ -1,6 +1,6 @@
 """Through which functions a plan learns anything of a node: each is a seam at which that is recorded, or played.
 
-What a plan does beside them is pure. A function stands here with what of its arguments tells one question from
+A plan asks nothing beside them. A function stands here with what of its arguments tells one question from
 another, and with what of its answer may hold a secret. Of one that calls others, only its own answer is kept: a
 container's specification, with all the variables in it, is looked at on the node, and never carried off.
 """

@@ -1,4 +1,4 @@
-"""What seams answer, as values that a file can hold, and back: by the types that the functions say they return. Pure.
+"""What seams answer, as values that a file can hold, and back: by the types that the functions say they return.
 
 An answer may be an error as well: those of this program, by their class, and those of the system. A file names classes
 of errors alone, and only those that are here: nothing that it says is imported, or called.
