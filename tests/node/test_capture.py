@@ -8,11 +8,11 @@ import io
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from tests.node.corpus import Case, Site, cases
 from tests.support import distribution_cases
@@ -196,8 +196,8 @@ def test_no_secret_of_the_node_is_in_a_capture_and_all_are_where_they_are_to_be_
     secrets = (b"hunter22", b"0123456789abcdef0123456789abcdef")
     for more, there in (((), False), (("--keep-secrets",), True)):
         file = captured(tmp_path / "node.capture", node.arguments("plan")[1:], *more)
-        _, _, frame = file.read_bytes().partition(b"\n")
-        content = zstandard.ZstdDecompressor().decompress(frame)
+        _, _, checked = file.read_bytes().partition(b"\n")
+        content = zlib.decompress(checked[32:])
         assert [secret in content for secret in secrets] == [there, there]
 
 

@@ -6,11 +6,12 @@ lead; what it says is read by its form alone, and has limits before anything is 
 
 from __future__ import annotations
 
+import hashlib
+import zlib
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-import zstandard
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.capture.values import Answer, RawAnswer
@@ -25,7 +26,10 @@ _LONGEST_READ: Final = 96 << 20
 _MOST: Final = 200_000
 """Answers. A node with a thousand containers gives a few thousand."""
 _MAGIC: Final = b"toolkit-installer capture\n"
-_LEVEL: Final = 12
+_LEVEL: Final = 9
+_CHECK: Final = hashlib.sha256
+"""What stands before the compressed text, and tells whether it is whole: the last bits of such a text say nothing."""
+_CHECKED: Final = 32
 _AGAIN: Final = "capture the node again"
 
 
@@ -70,7 +74,8 @@ def packed(head: Archive, answers: Mapping[str, Mapping[str, Answer]]) -> bytes:
     """Return the file of a capture; the same values make the same bytes. `answers` are what `head` has none of."""
     fields = {name: getattr(head, name) for name in head.__struct_fields__}
     body = msgspec.msgpack.encode(fields | {"answers": answers})
-    return _MAGIC + zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(body)
+    text = zlib.compress(body, _LEVEL)
+    return _MAGIC + _CHECK(text).digest() + text
 
 
 def read(content: bytes, path: str) -> Archive:
@@ -113,14 +118,17 @@ def _read(content: bytes) -> Archive:
     return found
 
 
-def _decompressed(frame: bytes) -> bytes:
+def _decompressed(checked: bytes) -> bytes:
+    digest, text = checked[:_CHECKED], checked[_CHECKED:]
+    if _CHECK(text).digest() != digest:
+        raise _UnusableError("is damaged: it is not as it was written")
+    reader = zlib.decompressobj()
     try:
-        size = zstandard.get_frame_parameters(frame).content_size
-        if size in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR):
-            raise _UnusableError("does not say how much is in it")
-        if size > _LONGEST_READ:
-            raise _UnusableError(f"has {size} bytes in it, and no node gives more than {_LONGEST_READ}")
-        # no more than it says: one frame, and nothing behind it
-        return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
-    except zstandard.ZstdError as error:
+        body = reader.decompress(text, _LONGEST_READ + 1)
+    except zlib.error as error:
         raise _UnusableError(f"is damaged: {error}") from error
+    if len(body) > _LONGEST_READ:
+        raise _UnusableError(f"has more than {_LONGEST_READ} bytes in it, and no node gives as many")
+    if not reader.eof or reader.unused_data:
+        raise _UnusableError("is damaged: it does not end where its text does")
+    return body
