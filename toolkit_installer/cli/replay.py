@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
+import functools
 import json
-import multiprocessing
 import os
-import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from toolkit_installer import __version__, log
-from toolkit_installer.cli import new_file, output, show_plan, show_replay
+from toolkit_installer.cli import captures, new_file, output, show_plan, show_replay
 from toolkit_installer.cli.options import build
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.cli.show_plan import Planned
 from toolkit_installer.documents import diff
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError, UsageError
+from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.lifecycle import foreseen
 from toolkit_installer.lifecycle.capture import archive, tapping
 from toolkit_installer.lifecycle.capture.archive import Archive
 from toolkit_installer.lifecycle.capture.fleet import OUTCOMES, Fleet, Impact, Outcome, Refusal
 from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
-from toolkit_installer.node.disk.reading import read_bounded
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Program
 
 _SOURCE_ROOT = "source_root"
-_AT_ONCE = 16
-"""Captures that a process is given at a time: each takes a hundredth of a second."""
 _NOT_CAPTURED = "not-captured"
 _CAPTURE_AGAIN = "capture the node again, with these options"
 
@@ -62,11 +57,11 @@ def replay(places: Sequence[str], how: How) -> int:
     """Print how the nodes would fare; return the exit code. Raises UsageError, OutputError, ConfigurationError."""
     if how.html is not None:
         new_file.require(how.html)
-    files = list(dict.fromkeys(path for place in places for path in _captures(place)))
+    files = list(dict.fromkeys(path for place in places for path in captures.files(place)))
     how = msgspec.structs.replace(how, each=how.each or (len(files) == 1 and not how.as_json))
     fleet = Fleet()
     refused: Refusal | None = None
-    for outcome in _outcomes(files, how):
+    for outcome in captures.each(functools.partial(_replayed, how=how), files):
         fleet.add(outcome)
         refused = outcome.refusal or refused
         if how.each and not how.as_json:
@@ -85,80 +80,29 @@ def replay(places: Sequence[str], how: How) -> int:
     return ExitCode.DONE if refused is None else ExitCode.BAD_CONFIGURATION
 
 
-def _write_page(path: str, fleet: Fleet, captures: int) -> None:
+def _write_page(path: str, fleet: Fleet, count: int) -> None:
     """Write the page, and say so. Raises OutputError."""
     from toolkit_installer.cli.fleet import page, replayed  # noqa: PLC0415  # where it is asked for
 
     about = f"Planned by toolkit-installer {__version__}, without touching a node."
     rows, changes = replayed.shown(fleet.fates)
-    text = page.page(f"Replay of {captures:,} capture{'' if captures == 1 else 's'}", about, OUTCOMES, rows, changes)
+    text = page.page(f"Replay of {count:,} capture{'' if count == 1 else 's'}", about, OUTCOMES, rows, changes)
     new_file.write(path, text.encode(errors="backslashreplace"))
     log.get().info("Wrote the page of the replay", key="replay-page-written", file=path, nodes=len(rows))
-
-
-def _captures(place: str) -> Iterator[str]:
-    """Yield the files that an argument means. Raises UsageError."""
-    try:
-        mode = os.stat(place).st_mode
-        names = sorted(os.listdir(place)) if stat.S_ISDIR(mode) else None
-    except OSError as error:
-        raise UsageError(f"{place}: {error.strerror}", hint="name files of `capture`, or folders of them") from error
-    if names is None:
-        yield place
-        return
-    found = [os.path.join(place, name) for name in names if name.endswith(archive.SUFFIX)]
-    if not found:
-        raise UsageError(f"there is no file *{archive.SUFFIX} in {place}", hint="name the files, or their folder")
-    yield from found
-
-
-def _outcomes(files: Sequence[str], how: How) -> Iterator[Outcome]:
-    """Yield how each node would fare, in the order of the files. Raises ConfigurationError."""
-    workers = min(len(os.sched_getaffinity(0)), (len(files) + _AT_ONCE - 1) // _AT_ONCE)
-    tapping.prepare()
-    if workers <= 1:
-        yield from (_replayed(path, how) for path in files)
-        return
-    forked = multiprocessing.get_context("fork")  # each has all that is imported, and its own place for a player
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=forked) as pool:
-        pending: list[concurrent.futures.Future[list[Outcome]]] = []
-        portions = (files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE))
-        try:
-            for portion in portions:
-                pending.append(pool.submit(_several, portion, how))
-                if len(pending) > 2 * workers:  # so that what is done does not pile up
-                    yield from pending.pop(0).result()
-            for each in pending:
-                yield from each.result()
-        except concurrent.futures.BrokenExecutor as error:
-            raise ConfigurationError(
-                "a process that replayed captures was ended from outside", hint="look whether there is enough memory"
-            ) from error
-
-
-def _several(files: Sequence[str], how: How) -> list[Outcome]:
-    return [_replayed(path, how) for path in files]
 
 
 def _replayed(path: str, how: How) -> Outcome:
     """Return how the node of a capture would fare."""
     name = os.path.basename(path).removesuffix(archive.SUFFIX)
     try:
-        found = archive.read(_content(path), path)
+        found = captures.read(path)
         name = found.node
         return _planned(found, path, how)
     except InstallerError as error:
-        return Outcome(name, path, refusal=_refusal(error))
+        return Outcome(name, path, refusal=captures.refusal(error))
     except NotCapturedError as error:
         reason = str(error)
         return Outcome(name, path, refusal=Refusal(reason, _CAPTURE_AGAIN, int(ExitCode.USAGE), _NOT_CAPTURED))
-
-
-def _content(path: str) -> bytes:
-    try:
-        return read_bounded(os.path.realpath(path), archive.LONGEST)
-    except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error.strerror}", path=path) from error
 
 
 def _planned(found: Archive, path: str, how: How) -> Outcome:
@@ -184,7 +128,7 @@ def _planned(found: Archive, path: str, how: How) -> Outcome:
         found.node,
         path,
         planned=msgspec.to_builtins(planned),
-        refusal=_refusal(seen.stops) if seen.stops is not None else None,
+        refusal=captures.refusal(seen.stops) if seen.stops is not None else None,
         lines=tuple((line, False) if isinstance(line, str) else (line.text, True) for line in lines),
         impact=_impact(planned),
         at_work=holds is not None,
@@ -204,12 +148,6 @@ def _impact(planned: Planned) -> Impact:
         end=sum(each.running or 0 for each in ends),
         unknown=int(any(each.running is None or each.through_handlers is None for each in found)),
     )
-
-
-def _refusal(error: InstallerError) -> Refusal:
-    where = f"{error.path}:{error.line}" if error.line is not None else error.path
-    reason = f"{where}: {error.reason}" if where is not None else error.reason
-    return Refusal(reason, error.hint, int(error.exit_code), error.exit_code.event)
 
 
 def _explain(outcome: Outcome, refusal: Refusal) -> None:

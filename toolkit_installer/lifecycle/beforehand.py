@@ -41,6 +41,7 @@ OF_OTHER_COMMANDS = frozenset(
             f"toolkit_installer.cli.{name}"
             for name in (
                 "capture",
+                "captures",
                 "new_file",
                 "replay",
                 "report",
