@@ -44,7 +44,7 @@ def page() -> str:
     }.items():
         lines += [".TP", f".B {escaped('run, install' if name == 'run' else name)}", escaped(about)]
     lines += list(_options(cli_help.RUN, ".SH OPTIONS OF RUN AND PLAN"))
-    for name in ("uninstall", "status", "detect", "report", "capture", "replay", "wait-driver", "delete-daemonset"):
+    for name in (name for name in cli_help.COMMANDS if name not in {"run", "plan"}):
         known = {row.name for row in cli_help.RUN.options}
         own = [row for row in cli_help.COMMANDS[name].options if row.name not in known]
         shared = [row.flags[0] for row in cli_help.COMMANDS[name].shown(full=True) if row.name in known]

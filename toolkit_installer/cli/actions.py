@@ -1,4 +1,4 @@
-"""The commands: run, plan, uninstall, status, detect, wait-driver, report, capture, replay, delete-daemonset.
+"""The commands: run, plan, uninstall, status, detect, wait-driver, report, capture, replay, compare, delete-daemonset.
 
 Each imports what it alone needs where it needs it: that is most of what a start costs.
 """
@@ -241,6 +241,14 @@ def replay(
     signals.unblock()
     how = replays.How(given, payload, each=each, as_json=as_json, debug=settings.debug, html=html)
     return replays.replay(archive, how)
+
+
+def compare(settings: Settings, *, before: str, after: str, as_json: bool) -> int:
+    """Show what became of nodes between two sets of captures; return the exit code. Raises InstallerError."""
+    from toolkit_installer.cli import compare as comparisons
+
+    signals.unblock()
+    return comparisons.compare(before, after, as_json=as_json, debug=settings.debug)
 
 
 def delete_daemonset(_settings: Settings, *, deletion: DeletionSettings, seconds: float) -> int:

@@ -34,7 +34,7 @@ FULL_HELP_FLAG = "--help-all"
 VERSION_FLAGS = ("-v", "--version")
 ALIASES: Mapping[str, str] = {"install": "run"}
 _SEVERAL = "..."
-"""Ends what an argument is called that may be given several times."""
+"""Ends what an argument is called that may be given several times. One that is called by two words is two."""
 COMPLETE_VARIABLE = "_TOOLKIT_INSTALLER_COMPLETE"
 """What a completion script sets when it asks."""
 
@@ -83,8 +83,8 @@ class _Command(_OwnHelp):
     def _argument(self) -> click.Argument:
         """Return what the command takes beside options: what it needs, or where to install."""
         if (name := self._page.argument) is not None:
-            several = name.endswith(_SEVERAL)
-            return click.Argument([_parameter(name)], metavar=name, nargs=-1 if several else 1, required=True)
+            count = -1 if name.endswith(_SEVERAL) else len(name.split())
+            return click.Argument([_parameter(name)], metavar=name, nargs=count, required=True)
         destination = build.destination_name(self._program)
         return click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]")
 
@@ -270,13 +270,14 @@ _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
     "delete-daemonset": {"seconds": DELETION_TIMEOUT},
     "capture": {"keep_secrets": KEEP_SECRETS},
     "replay": {"as_json": STATUS_JSON, "each": EACH, "payload": PAYLOAD, "html": HTML},
+    "compare": {"as_json": STATUS_JSON},
 }
 """What single commands take beside the settings: parameters of their functions in `actions`, and options."""
 
 
 def _parameter(argument: str) -> str:
     """Return the parameter of the function that gets an argument."""
-    return argument.removesuffix(_SEVERAL).lower()
+    return argument.removesuffix(_SEVERAL).replace(" ", "_").lower()
 
 
 def _job(name: str, program: Program, environment: Mapping[str, str]) -> _Job:
@@ -299,6 +300,8 @@ def _job(name: str, program: Program, environment: Mapping[str, str]) -> _Job:
             own |= {argument: values[argument][0], "given": given, "environment": environment}
         if name == "replay":
             own |= {argument: tuple(values[argument]), "given": given}
+        if name == "compare":
+            own |= dict(zip(("before", "after"), values[argument], strict=True))
         if name == "delete-daemonset":
             own["deletion"] = build.deletion(values[argument][0], given, environment, program)
         # late: --help and a mistyped flag need none of what these bring along

@@ -42,9 +42,11 @@ OF_OTHER_COMMANDS = frozenset(
             for name in (
                 "capture",
                 "captures",
+                "compare",
                 "new_file",
                 "replay",
                 "report",
+                "show_compare",
                 "show_detect",
                 "show_plan",
                 "show_replay",
@@ -58,6 +60,7 @@ OF_OTHER_COMMANDS = frozenset(
         ),
         *(f"toolkit_installer.lifecycle.capture.{name}" for name in ("replaying", "seams", "tapping", "values")),
         *(f"toolkit_installer.cli.fleet{name}" for name in ("", ".page", ".replayed")),
+        *(f"toolkit_installer.lifecycle.capture.{name}" for name in ("compared", "comparing", "contents")),
         *("toolkit_installer.kubernetes.deletion", "toolkit_installer.lifecycle.foreseen"),
     }
 )

@@ -1,4 +1,4 @@
-"""What the help says of `capture` and `replay`."""
+"""What the help says of `capture`, `replay` and `compare`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from toolkit_installer.cli.options.capture_rows import EACH, HTML, KEEP_SECRETS,
 from toolkit_installer.cli.options.page import Page
 from toolkit_installer.cli.options.table import OPTIONS, STATUS_JSON
 
+_SETTINGS = (
+    "Every option and variable of run is accepted too and changes nothing here: each node is replayed with those that "
+    "its capture in AFTER was made with."
+)
 _LOOKING = frozenset({"node_root", "host_root", "log_format", "debug", "runtime"})
 
 CAPTURE = Page(
@@ -35,5 +39,19 @@ REPLAY = Page(
         "toolkit-installer replay node.capture",
         "toolkit-installer replay captures/ --set-as-default=false",
         "toolkit-installer replay captures/ --payload /srv/toolkit-1.20 --json",
+    ),
+)
+COMPARE = Page(
+    about="Show what became of nodes between two sets of captures, such as from before and after a rollout: what "
+    "changed that replaying BEFORE with the settings of AFTER did not foretell, managed files that are not what a run "
+    "wrote, and nodes that are behind the others. BEFORE and AFTER are each a file of capture, or a folder, of which "
+    "the files that end in .capture are meant; nodes are paired by name. Exits with 0 only if nothing of this was "
+    "found, and all could be told.",
+    argument="BEFORE AFTER",
+    options=(STATUS_JSON, *(row for row in OPTIONS if row.name in {"log_format", "debug"})),
+    notes=(_SETTINGS,),
+    examples=(
+        "toolkit-installer compare before/ after/",
+        "toolkit-installer compare before/node-7.capture after/node-7.capture --json",
     ),
 )

@@ -172,6 +172,7 @@ COMMANDS: Mapping[str, Page] = types.MappingProxyType(
         "report": REPORT,
         "capture": capture_pages.CAPTURE,
         "replay": capture_pages.REPLAY,
+        "compare": capture_pages.COMPARE,
         "wait-driver": WAIT_DRIVER,
         "delete-daemonset": DELETE_DAEMONSET,
     }

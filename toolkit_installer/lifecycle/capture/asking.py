@@ -28,9 +28,14 @@ def line(arguments: list[Any]) -> str:
     return _BETWEEN.join(map(_word, arguments))
 
 
+def parts(asked: str) -> list[str]:
+    """Return the arguments in a line, as they are written there."""
+    return asked.split(_BETWEEN)
+
+
 def shown(name: str, asked: str) -> str:
     """Return in words what was asked, for people."""
-    said = ", ".join(part.replace(_WITHIN, " ") for part in asked.split(_BETWEEN) if part)
+    said = ", ".join(part.replace(_WITHIN, " ") for part in parts(asked) if part)
     return f"{name} of {said}" if said else name
 
 

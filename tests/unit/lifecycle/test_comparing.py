@@ -1,0 +1,398 @@
+"""What is said of a node, and of many, by two captures: what is known, and of what is not that it is not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from toolkit_installer.cli import show_compare
+from toolkit_installer.cli.output import DiffLine
+from toolkit_installer.lifecycle.capture import archive, comparing, contents
+from toolkit_installer.lifecycle.capture.archive import Archive
+from toolkit_installer.lifecycle.capture.compared import Comparison, Summary, older_than_most
+from toolkit_installer.lifecycle.capture.comparing import After, Before, Findings, Managed, Standing, Text
+from toolkit_installer.lifecycle.capture.fleet import Refusal
+from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
+from toolkit_installer.settings import EngineName
+
+FILE = "/etc/docker/daemon.json"
+OTHER = "/etc/docker/other.json"
+FINE = Standing(left_alone=True)
+WAS_BEFORE = "a run wrote it so: it was changed before that"
+WAS_AFTER = "changed since a run wrote it"
+BY_NOBODY = "no receipt names it"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def text(content: str) -> Text:
+    """Return a text without secrets."""
+    return Text(content.encode(), digest(content))
+
+
+def secret(stands_for_it: str, truly: str | None) -> Text:
+    """Return a text with a secret for which a digest stands; `truly` is what is on the node, None where not known."""
+    content = f'{{"password": "a0{stands_for_it * 30}"}}\n'
+    return Text(content.encode(), digest(truly) if truly is not None else None)
+
+
+NO_FILE = Text(None)
+A, B, C = text("a\n"), text("b\n"), text("c\n")
+
+
+def written(state: str | None = "as written", *texts: str, before: str | None = None, path: str = FILE) -> Managed:
+    return Managed(path, state, tuple(map(digest, texts)), digest(before) if before is not None else None)
+
+
+def planned(target: Text, was: Text = A, **more: Any) -> Before:
+    return Before({FILE: was}, {FILE: target}, **more)
+
+
+DIFFERENCES: Mapping[str, tuple[Before, After, list[tuple[str, str, str]]]] = {
+    "as planned": (planned(B), After({FILE: B}, (written(),)), []),
+    "made as planned": (planned(B, NO_FILE), After({FILE: B}, (written(),)), []),
+    "removed as planned": (planned(NO_FILE), After({FILE: NO_FILE}), []),
+    "changed before the run": (planned(B), After({FILE: C}, (written(),)), [(FILE, "the plan", WAS_BEFORE)]),
+    "changed after the run": (
+        planned(B),
+        After({FILE: C}, (written("changed by somebody else"),)),
+        [(FILE, "the plan", WAS_AFTER)],
+    ),
+    "gone": (planned(B), After({FILE: NO_FILE}, (written("missing"),)), [(FILE, "the plan", WAS_AFTER)]),
+    "never written": (planned(B), After({FILE: A}), [(FILE, "the plan", BY_NOBODY)]),
+    "left alone by the plan": (planned(A), After({FILE: B}), [(FILE, "the capture before", BY_NOBODY)]),
+    "nobody planned anything": (
+        Before({OTHER: A}),
+        After({OTHER: B}),
+        [(OTHER, "the capture before", BY_NOBODY)],
+    ),
+    "nobody planned, and nothing changed": (Before({OTHER: A}), After({OTHER: A}), []),
+    "only in one of the captures": (Before({OTHER: A}), After({FILE: B}), []),
+    "set aside": (Before({OTHER: A}), After({OTHER: B}, aside=frozenset({OTHER})), []),
+    "in a folder that is set aside": (Before({OTHER: A}), After({OTHER: B}, aside=frozenset({"/etc/docker/"})), []),
+    "beside a folder that is set aside": (
+        Before({OTHER: A}),
+        After({OTHER: B}, aside=frozenset({"/etc/doc"})),
+        [(OTHER, "the capture before", BY_NOBODY)],
+    ),
+    "made anew at each boot": (Before({"/run/x/y": A}), After({"/run/x/y": B}), []),
+    "given back as it was": (
+        Before({FILE: B}, returned={FILE: A.digest}),
+        After({FILE: A}),
+        [],
+    ),
+    "given back, and there was none": (Before({FILE: B}, returned={FILE: None}), After({FILE: NO_FILE}), []),
+    "the same secret by both digests": (planned(secret("1", "x")), After({FILE: secret("2", "x")}), []),
+    "another secret by both digests": (
+        planned(secret("1", "x")),
+        After({FILE: secret("2", "y")}),
+        [(FILE, "the plan", BY_NOBODY)],
+    ),
+    "the receipt vouches for a secret": (
+        planned(secret("1", None), bases={FILE: digest("base")}),
+        After({FILE: secret("2", "x")}, (written(before="base"),)),
+        [],
+    ),
+    "the receipt knows of another secret": (
+        planned(secret("1", None), bases={FILE: digest("base")}),
+        After({FILE: secret("2", "x")}, (written(before="another base"),)),
+        [(FILE, "the plan", WAS_BEFORE)],
+    ),
+    "more than a secret": (
+        planned(secret("1", None)),
+        After({FILE: A}),
+        [(FILE, "the plan", BY_NOBODY)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_what_nobody_planned_is_told_and_nothing_else(name: str) -> None:
+    before, after, wanted = DIFFERENCES[name]
+    found = comparing.findings(before, after, FINE)
+    assert [(each.path, each.against, each.since) for each in found.differences] == wanted
+    assert found.untold == ()
+
+
+UNTOLD: Mapping[str, tuple[Before | None, After, Standing, str]] = {
+    "a file that was not captured": (planned(B), After({}), FINE, f"what {FILE} is now"),
+    "a secret": (planned(secret("1", None)), After({FILE: secret("2", "x")}), FINE, "whether a secret in"),
+    "a secret in a file that drifted": (
+        planned(secret("1", None), bases={FILE: digest("base")}),
+        After({FILE: secret("2", "x")}, (written("changed by somebody else", before="base"),)),
+        FINE,
+        "whether a secret in",
+    ),
+    "a secret in a file that was not there before": (
+        planned(secret("1", None), bases={FILE: None}),
+        After({FILE: secret("2", "x")}, (written(),)),
+        FINE,
+        "whether a secret in",
+    ),
+    "given back, and something else": (
+        Before({FILE: B}, returned={FILE: A.digest}),
+        After({FILE: C}),
+        FINE,
+        "was to be given back",
+    ),
+    "given back, and not captured": (Before({FILE: B}, returned={FILE: None}), After({}), FINE, "was to be given back"),
+    "nothing was planned": (
+        Before({FILE: A}, unforeseen="not captured: x"),
+        After({FILE: B}, own={FILE: B}),
+        FINE,
+        f"what a run was to make of {FILE}: not captured: x",
+    ),
+    "other programs": (
+        planned(B, programs=frozenset("a")),
+        After({FILE: C}, programs=frozenset("ab")),
+        FINE,
+        "has other programs",
+    ),
+    "a managed file that was not captured": (None, After({}, (written(None),)), FINE, "is as it was written"),
+    "what a run would do": (None, After({}), Standing(left_alone=True, untold="not captured: x"), "not captured: x"),
+}
+
+
+@pytest.mark.parametrize("name", UNTOLD)
+def test_what_captures_do_not_tell_is_said_and_no_difference_made_of_it(name: str) -> None:
+    before, after, standing, words = UNTOLD[name]
+    found = comparing.findings(before, after, standing)
+    assert (found.differences, len(found.untold)) == ((), 1)
+    assert words in found.untold[0]
+
+
+def test_a_file_that_did_not_change_is_told_of_where_nothing_was_planned() -> None:
+    before = Before({FILE: A}, unforeseen="not captured: x")
+    assert comparing.findings(before, After({FILE: A}, own={FILE: A}), FINE) == Findings()
+
+
+DRIFT: Mapping[str, tuple[Before | None, After, str, str]] = {
+    "what was written is in the earlier capture": (
+        Before({FILE: A}),
+        After({FILE: B}, (written("x", "a\n"),), {FILE: C}),
+        "what was written",
+        "-a",
+    ),
+    "what was written was planned": (
+        planned(C),
+        After({FILE: B}, (written("x", "c\n"),), {FILE: A}),
+        "what was written",
+        "-c",
+    ),
+    "what was planned": (planned(C), After({FILE: B}, (written("x", "?"),)), "what was planned to be written", "-c"),
+    "what a run would write": (
+        None,
+        After({FILE: B}, (written("x", "?"),), {FILE: A}),
+        "what a run would write now",
+        "-a",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRIFT)
+def test_drift_is_shown_from_the_best_that_is_known_of_what_was_written(name: str) -> None:
+    before, after, against, line = DRIFT[name]
+    (found,) = comparing.findings(before, after, FINE).drifted
+    assert (found.path, found.state, found.against) == (FILE, "x", against)
+    assert line in found.diff.split("\n")
+    assert "+b" in found.diff.split("\n")
+
+
+@pytest.mark.parametrize("own", [{}, {FILE: B}], ids=["nothing is planned", "it stays as it is"])
+def test_drift_is_told_also_where_nothing_is_known_of_what_was_written(own: Mapping[str, Text]) -> None:
+    (found,) = comparing.findings(None, After({FILE: B}, (written("x", "?"),), own), FINE).drifted
+    assert (found.against, found.diff) == ("", "")
+
+
+def test_secrets_are_masked_and_what_stands_for_them_is_no_difference() -> None:
+    before = Text(b'{"password": "a0111111111111111111111111111111", "a": 1}\n')
+    after = Text(b'{"password": "a0222222222222222222222222222222", "a": 2}\n')
+    shown = comparing.difference(FILE, before, after)
+    assert '"a": 2' in shown
+    assert "a01111" not in shown
+    assert "(changed)" not in shown
+
+
+def test_what_is_no_text_is_not_shown() -> None:
+    assert comparing.difference(FILE, Text(b"\0a"), Text(b"\0b")) == ""
+
+
+def receipt(**changed: Any) -> Receipt:
+    known = Receipt(
+        state=State.INSTALLED,
+        installer="0.1.0",
+        toolkit_folder="/usr/local/nvidia/toolkit",
+        toolkit_files=("libnvidia-container.so.1.19.0",),
+        folders=(),
+        pid_file="/run/nvidia/toolkit.pid",
+        pid_folders=(),
+        engines=(),
+    )
+    return msgspec.structs.replace(known, **changed)
+
+
+DUE = EngineRecord(EngineName.DOCKER, "/run/docker.sock", None, (), None, (), reload_due=True)
+LAGS: Mapping[str, tuple[Standing, list[str]]] = {
+    "converged": (Standing(receipt()), []),
+    "no receipt": (Standing(), ["nothing is installed"]),
+    "without a GPU": (Standing(left_alone=True), []),
+    "refused": (Standing(refused="no driver"), ["a run would refuse: no driver"]),
+    "amid a change": (
+        Standing(receipt(state=State.APPLYING)),
+        ["a run was at work there, or was killed: its receipt says applying"],
+    ),
+    "a reload is due": (Standing(receipt(engines=(DUE,))), ["docker has not taken its files over yet"]),
+    "not converged": (
+        Standing(receipt(), pending="1 file installed."),
+        ["a run would still change it: 1 file installed."],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAGS)
+def test_a_node_that_is_behind_is_told_with_its_reason(name: str) -> None:
+    standing, wanted = LAGS[name]
+    assert list(comparing.findings(None, After({}), standing).lags) == wanted
+
+
+def test_a_receipt_that_does_not_say_which_toolkit_is_installed_is_said() -> None:
+    found = comparing.findings(None, After({}), Standing(receipt(toolkit_files=())))
+    assert (found.installer, found.release) == ("0.1.0", None)
+    assert "which release" in found.untold[0]
+
+
+def test_facts_are_compared_where_both_captures_have_them() -> None:
+    before = Before({}, facts={"docker's version": "27.1", "the GPUs": "a", "gone": "1"})
+    after = After({}, facts={"docker's version": "28.0", "the GPUs": "a", "new": "1"})
+    (found,) = comparing.findings(before, after, FINE).facts
+    assert (found.what, found.before, found.after) == ("docker's version", "27.1", "28.0")
+
+
+# --- many nodes ---
+
+
+@pytest.mark.parametrize(
+    "versions, lagging",
+    [
+        ({}, set()),
+        ({"a": "0.1.0", "b": "0.1.0"}, set()),
+        ({"a": "0.1.0", "b": "0.2.0", "c": "0.2.0"}, {"a"}),
+        ({"a": "0.1.0", "b": "0.1.0", "c": "0.2.0"}, set()),
+        ({"a": "0.9.0", "b": "0.10.0"}, {"a"}),
+        ({"a": "1.18.0", "b": "1.18.0-rc.1", "c": "1.18.0"}, set()),
+        ({"a": "?", "b": "1.0", "c": "1.0"}, {"a"}),
+    ],
+)
+def test_older_is_what_has_smaller_numbers_than_most_and_of_as_many_than_the_newest(
+    versions: dict[str, str], lagging: set[str]
+) -> None:
+    assert set(older_than_most("it", versions)) == lagging
+
+
+def summary(nodes: Mapping[str, Findings], before: set[str] | None = None) -> Summary:
+    comparison = Comparison()
+    comparison.name(set(nodes) if before is None else before, nodes)
+    for node, found in nodes.items():
+        comparison.add(node, found)
+    return comparison.summary("0.1.0")
+
+
+CLEAN = Findings(installer="0.1.0", release="1.19.0")
+CHANGED = comparing.findings(planned(B), After({FILE: C}, (written("x", "b\n"),)), Standing(receipt()))
+FACT = comparing.findings(Before({}, facts={"x": "1"}), After({}, facts={"x": "2"}), FINE)
+BEHIND = comparing.findings(None, After({}), Standing())
+SILENT = comparing.findings(None, After({}, (written(None),)), FINE)
+
+
+def test_nodes_of_which_the_same_is_to_be_said_are_told_together_and_counted_once() -> None:
+    found = summary({"n1": CHANGED, "n2": CHANGED, "n3": FACT, "n4": BEHIND, "n5": SILENT, "n6": CLEAN})
+    assert [each.nodes for each in found.unplanned] == [("n1", "n2")]
+    assert [(each.path, each.nodes, [group.nodes for group in each.groups]) for each in found.drift] == [
+        (FILE, 2, [("n1", "n2")])
+    ]
+    totals = found.nodes
+    assert (totals.unplanned, totals.drifted, totals.lagging, totals.untold) == (3, 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "found, clean", [(CLEAN, True), (CHANGED, False), (FACT, False), (BEHIND, False), (SILENT, False)]
+)
+def test_it_is_clean_only_where_nothing_was_found_and_all_was_told(*, found: Findings, clean: bool) -> None:
+    assert summary({"n1": found}).clean == clean
+
+
+def test_nodes_of_one_set_alone_do_not_count_and_captures_that_cannot_be_used_do() -> None:
+    assert summary({"n1": CLEAN}, before={"n2"}).clean
+    comparison = Comparison()
+    comparison.refuse("x.capture", Refusal("is damaged", None, 3, "x"))
+    assert not comparison.summary("0.1.0").clean
+
+
+def test_all_of_it_is_shown_with_what_it_is_about() -> None:
+    comparison = Comparison()
+    comparison.name({"n1", "gone"}, {"n1", "new"})
+    for each in (CHANGED, FACT, BEHIND, SILENT):
+        comparison.add("n1", each)
+    comparison.refuse("x.capture", Refusal("is damaged", "capture the node again", 3, "x"))
+    lines = [each.text if isinstance(each, DiffLine) else each for each in show_compare.lines(comparison.summary("0"))]
+    assert lines[0] == "1 node compared: 1 with a change that nobody planned, 1 with drift, 1 behind."
+    for wanted in (
+        "1 node only before: gone",
+        "1 node only after: new",
+        "1 capture NOT USED: is damaged",
+        "  Hint: capture the node again",
+        "1 node BEHIND: nothing is installed",
+        "1 node UNPLANNED: x: 1 before, 2 after",
+        f"1 node UNPLANNED: {FILE} is not as in the plan; {WAS_AFTER}",
+        f"1 node with DRIFT in {FILE}:",
+        "  1 node: x; from what was written to what stands there: n1",
+        f"1 node NOT TOLD: whether {FILE} is as it was written: it is not in the later capture",
+        "-b",
+        "+c",
+    ):
+        assert wanted in lines
+
+
+# --- texts of captures ---
+
+
+HEAD = Archive(
+    schema=archive.SCHEMA,
+    version="0.1.0",
+    node="a",
+    given={},
+    environment={},
+    root="/",
+    programs_root="/",
+    whole=True,
+    digests={digest("hidden"): "true"},
+    unread={},
+    secrets_kept=False,
+    answers={},
+)
+HIDDEN = '{"password": "a0111111111111111111111111111111"}'
+
+
+@pytest.mark.parametrize(
+    "content, now, kept, known",
+    [
+        ("a", None, False, digest("a")),
+        ("hidden", None, False, "true"),
+        (HIDDEN, None, False, None),
+        (HIDDEN, HIDDEN, False, digest(HIDDEN)),
+        (HIDDEN, None, True, digest(HIDDEN)),
+    ],
+    ids=["without secrets", "as it was captured", "made of what is hidden", "left as it is", "secrets are kept"],
+)
+def test_the_digest_of_a_planned_text_is_known_unless_something_stands_for_a_secret_in_it(
+    content: str, now: str | None, *, kept: bool, known: str | None
+) -> None:
+    head = msgspec.structs.replace(HEAD, secrets_kept=kept)
+    found = contents.planned(head, content.encode(), now.encode() if now is not None else None)
+    assert found == Text(content.encode(), known, kept)

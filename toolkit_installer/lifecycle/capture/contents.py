@@ -1,0 +1,62 @@
+"""The files whose contents a capture tells, and what can be said of a content that may have had secrets."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from toolkit_installer.documents.secrets import mask
+from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.lifecycle.capture import asking, values
+from toolkit_installer.lifecycle.capture.archive import Archive
+from toolkit_installer.lifecycle.capture.comparing import Text
+from toolkit_installer.lifecycle.capture.values import NotReadableError
+from toolkit_installer.node.disk.reading import Found
+
+READ: Final = "node.disk.reading.Reader.read_file"
+"""The seam at which files of the node are read whole."""
+
+
+def files_of(archive: Archive, path: str) -> dict[str, Text]:
+    """Return the files of the node that were read for the capture at `path`, those that were not there as well.
+
+    What could not be read is left out. Raises ConfigurationError for a damaged capture.
+    """
+    found: dict[str, Text] = {}
+    for line, raw in archive.answers.get(READ, {}).items():
+        folder, *asked = asking.parts(values.unescaped(line))
+        if folder != archive.root or len(asked) != 1:
+            continue
+        try:
+            file = values.read(raw, Found | None)
+        except NotReadableError as error:
+            raise ConfigurationError(f"is damaged: {READ}: {error}", path=path) from error
+        except (InstallerError, OSError):
+            continue
+        found[asked[0] if file is None else file.path] = captured(archive, None if file is None else file.content)
+    return found
+
+
+def captured(archive: Archive, content: bytes | None) -> Text:
+    """Return a content as it is in a capture, None for no file. What it was on the node is known by its digest."""
+    if content is None:
+        return Text(None)
+    found = _sha256(content)
+    return Text(content, archive.digests.get(found, found), archive.secrets_kept)
+
+
+def planned(archive: Archive, content: bytes | None, now: bytes | None) -> Text:
+    """Return a content that was planned for the node of a capture, where `now` stands.
+
+    What it would be on the node is not known where a digest stands in it for a secret.
+    """
+    if content is None or content == now or _sha256(content) in archive.digests:
+        return captured(archive, content)
+    text = content.decode(errors="surrogateescape")
+    whole = archive.secrets_kept or mask(text) == text
+    return Text(content, _sha256(content) if whole else None, archive.secrets_kept)
+
+
+def _sha256(content: bytes) -> str:
+    """Return the SHA-256 of a content as it is here, also while a player says what it is on the node."""
+    return hashlib.sha256(content).hexdigest()
