@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import distribution_cases
+from tests.support import distribution_cases, driver_roots, fake_ctk, payloads
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, FakeNode
 from toolkit_installer.cli import commands
 from toolkit_installer.settings import Program
@@ -294,3 +294,67 @@ def test_of_a_node_of_a_distribution_that_was_installed_nothing_is_told(
     compared, _, summary = rollout.told()
     assert zeros(summary, *BOTH, *(("lagging", "untold") if code else ())) == {}
     assert (compared == 0) == (code == 0)
+
+
+def test_a_run_that_waits_on_the_node_is_no_change_and_no_lag(node: FakeNode, rollout: Rollout) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    rollout.capture(rollout.before, node)
+    node.waiting()
+    rollout.capture(rollout.after, node)
+    code, _, summary = rollout.told()
+    assert (code, zeros(summary, *BOTH), summary["untold"]) == (0, {}, [])
+
+
+def test_a_newer_toolkit_from_elsewhere_changes_what_it_is_to_change(
+    node: FakeNode, rollout: Rollout, tmp_path: Path
+) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    install(node)
+    rollout.capture(rollout.before, node)
+    newer = tmp_path / "newer"
+    shutil.copytree(node.payload, newer, symlinks=True)
+    program = next(newer.rglob("nvidia-ctk"))
+    program.write_bytes(program.read_bytes() + b"newer")
+    install(node, "docker", "--toolkit-source-root", str(newer))
+    rollout.capture(rollout.after, node, "n1", "--toolkit-source-root", str(newer))
+    code, _, summary = rollout.told()
+    assert (code, zeros(summary, *BOTH), summary["untold"]) == (0, {}, [])
+
+
+def test_a_specification_that_a_run_made_anew_for_another_driver_is_as_it_should_be(
+    node: FakeNode, rollout: Rollout, tmp_path: Path
+) -> None:
+    node.payload = fake_ctk.into(payloads.build(tmp_path))
+    node.write(DAEMON_JSON, "{}\n")
+    fake_ctk.driver(node.place("/run/nvidia/driver"))
+    install(node, "docker", "--cdi-enabled")
+    rollout.capture(rollout.before, node, "n1", "--cdi-enabled")
+    fake_ctk.driver(node.place("/run/nvidia/driver"), fake_ctk.NEWER)
+    install(node, "docker", "--cdi-enabled")
+    rollout.capture(rollout.after, node, "n1", "--cdi-enabled")
+    code, _, summary = rollout.told()
+    assert (code, zeros(summary, *BOTH), summary["untold"]) == (0, {}, [])
+
+
+@pytest.mark.skipif(bool(driver_roots.MISSING), reason=driver_roots.MISSING)
+def test_another_driver_is_named_with_both_versions(node: FakeNode, rollout: Rollout) -> None:
+    node.write(DAEMON_JSON, "{}\n")
+    program = driver_roots.install(node.place(driver_roots.CONTAINER))
+    install(node)
+    rollout.capture(rollout.before, node)
+    program.write_text(program.read_text().replace(driver_roots.VERSION, "590.1"))
+    rollout.capture(rollout.after, node)
+    code, words, summary = rollout.told()
+    assert (code, zeros(summary, *BOTH), summary["untold"]) == (3, {"unplanned": 1}, [])
+    assert f"1 node UNPLANNED: the driver's version: {driver_roots.VERSION} before, 590.1 after\n" in words
+
+
+def test_an_engine_that_was_left_for_another_is_given_back_as_planned(node: FakeNode, rollout: Rollout) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    node.write(CONFIG_TOML, "version = 2\n")
+    install(node)
+    rollout.capture(rollout.before, node)
+    install(node, "containerd")
+    rollout.capture(rollout.after, node, engine="containerd")
+    code, _, summary = rollout.told()
+    assert (code, zeros(summary, *BOTH), summary["untold"]) == (0, {}, [])

@@ -15,7 +15,7 @@ from toolkit_installer import __version__, log
 from toolkit_installer.cli import captures, output, show_compare, show_plan
 from toolkit_installer.cli.options import build
 from toolkit_installer.cli.options.table import BY_NAME
-from toolkit_installer.driver import gpus
+from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.lifecycle import foreseen
@@ -31,7 +31,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift, trust
 from toolkit_installer.receipt.schema import FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import Program, Settings
+from toolkit_installer.settings import AUTO, Program, Settings, ToolkitSettings
 
 _PLACES: Final = ("node_root", "host_root", "source_root", "driver_root_ctr_path", "dev_root_ctr_path")
 """Options that say where a capture was made from: each has its own."""
@@ -273,11 +273,13 @@ def _facts(node: Node, seen: Prepared | None) -> dict[str, str]:
     """Return what else may be another than before, as far as it is known. Raises NodeError."""
     shown = gpus.find_gpus(node)
     found = {_GPUS: ", ".join(shown.words)} if shown.known else {}
-    if seen is None:
-        return found
-    if seen.target.driver.version:
-        found[_DRIVER] = seen.target.driver.version
-    for work in seen.plan.engines:
+    # whatever root was named, a capture has the answer for all of them
+    sought = ToolkitSettings(driver_root=AUTO, driver_root_ctr_path=AUTO, dev_root=AUTO, dev_root_ctr_path=AUTO)
+    with contextlib.suppress(NotCapturedError):  # it was not come to
+        driver = roots.find_driver(node, sought).driver
+        if driver is not None and driver.version:
+            found[_DRIVER] = driver.version
+    for work in seen.plan.engines if seen is not None else ():
         if work.inspection.live is not None:
             found[f"{work.name}'s version"] = work.inspection.live.version
     return found
