@@ -11,14 +11,18 @@ import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.node.corpus import Case, Site, cases
+from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.support import distribution_cases
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
 from toolkit_installer.cli import commands
+from toolkit_installer.node import programs
 from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.programs import Completed
 from toolkit_installer.settings import Program
 
 SECRETIVE = """{
@@ -59,6 +63,15 @@ def gone(*places: Path) -> contextlib.AbstractContextManager[None]:
                 place.with_name(f"{place.name}-away").rename(place)
 
     return away()
+
+
+@contextlib.contextmanager
+def alive(node: FakeNode, **says: object) -> Iterator[None]:
+    """Have a dockerd answer on the node meanwhile, as `says` has it. Its binary takes whatever it is asked about."""
+    with contextlib.closing(FakeDockerd(node, **says)) as dockerd:
+        node.write(os.readlink(f"/proc/{dockerd.pid}/exe"), "a program", 0o755)
+        with mock.patch.object(programs, "completed", return_value=Completed(0, b"", "")):
+            yield
 
 
 def refused(code: int) -> int:
@@ -145,6 +158,24 @@ def test_other_options_are_planned_for_as_the_node_would(node: FakeNode, tmp_pat
         code, plan = told("plan", *node.arguments("plan")[1:], *more)
         with gone(node.root, node.payload):
             assert told("replay", *more, str(file)) == (refused(code), plan), more
+
+
+def test_a_text_that_the_engines_own_binary_was_not_asked_about_is_said_to_be_untried(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    flags = (*node.arguments("plan")[1:], "--socket", SOCKET)
+    with alive(node):
+        file = captured(tmp_path / "node.capture", flags)
+        plan = told("plan", *flags)
+        other = told("plan", *flags, "--set-as-default=false")
+    with gone(node.root):
+        assert_same(told("replay", str(file)), plan)
+        code, text = told("replay", "--set-as-default=false", str(file))
+        _, summary = told("replay", "--set-as-default=false", "--json", str(file))
+    untried = "docker's own binary has not been asked about this: on the node, `run` asks it before any change.\n"
+    assert_same((code, text), (other[0], other[1] + untried))
+    assert list(json.loads(summary)["untried"]) == ["docker"]
 
 
 def test_another_payload_is_looked_at_where_it_is(node: FakeNode, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def replay(places: Sequence[str], how: How) -> int:
             if len(files) > 1:
                 output.show([show_replay.title(outcome)])
             output.show(DiffLine(text, diff.painted) if of_diff else text for text, of_diff in outcome.lines)
+            output.show(show_replay.unknown(outcome))
             if outcome.refusal is not None:
                 _explain(outcome, outcome.refusal)
     summary = fleet.summary(__version__)

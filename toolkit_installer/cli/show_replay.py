@@ -17,6 +17,12 @@ def title(outcome: Outcome) -> str:
     return f"=== {outcome.node} ({outcome.file})"
 
 
+def unknown(outcome: Outcome) -> Iterator[str]:
+    """Yield what a plan for one node cannot tell, which the plan on the node can."""
+    for engine in outcome.untried:
+        yield f"{engine}'s own binary has not been asked about this: on the node, `run` asks it before any change."
+
+
 def lines(summary: Summary) -> list[str | DiffLine]:
     """Return what people want to know first, then the nodes that fare alike."""
     nodes = summary.nodes

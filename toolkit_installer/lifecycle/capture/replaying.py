@@ -29,7 +29,7 @@ class Player:
         self._digests: Mapping[str, str] = archive.digests
         self._waited = 0.0
         self.untried: dict[str, None] = {}
-        """What an engine's own binary would be asked about, and was not."""
+        """Engines whose own binary would be asked about what is planned, and was not."""
 
     def asked(self, question: Question, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return what the node answered, or raise it. Raises NotCapturedError, ConfigurationError for a damaged one."""

@@ -19,6 +19,7 @@ import msgspec
 
 from toolkit_installer.engines import registry
 from toolkit_installer.node.processes import Process
+from toolkit_installer.settings import EngineName
 
 
 class Hides(enum.Enum):
@@ -198,11 +199,11 @@ def questions() -> Iterator[Question]:
     return map(Question.of, SEAMS)
 
 
-def trials() -> Iterator[Seam]:
-    """Yield where an engine's own binary is asked about a configuration.
+def trials() -> Iterator[tuple[EngineName, Seam]]:
+    """Yield each engine, and where its own binary is asked about a configuration.
 
     Without the node, it can be asked about those alone that it was asked about there.
     """
     for row in registry.ENGINES:
         module, _, kind = row.adapter.partition(":")
-        yield Seam(module.removeprefix("toolkit_installer."), f"{kind}.try_out")
+        yield row.name, Seam(module.removeprefix("toolkit_installer."), f"{kind}.try_out")

@@ -17,6 +17,7 @@ from toolkit_installer.lifecycle.capture import seams
 from toolkit_installer.lifecycle.capture.recording import Recorder
 from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
 from toolkit_installer.lifecycle.capture.seams import Question, Seam
+from toolkit_installer.settings import EngineName
 
 _PACKAGE = "toolkit_installer."
 
@@ -50,8 +51,8 @@ def played_by(player: Player) -> Iterator[None]:
         seams.REST: player.rest,
         seams.MONOTONIC: player.monotonic,
     }
-    for seam in seams.trials():
-        replaced[seam] = _tried(player, _at(seam), seam)
+    for engine, seam in seams.trials():
+        replaced[seam] = _tried(player, _at(seam), engine)
     with _replaced(replaced):
         yield
 
@@ -74,7 +75,7 @@ def _tapped(asked: _Asked, question: Question) -> Callable[..., Any]:
     return ask
 
 
-def _tried(player: Player, function: Callable[..., Any], seam: Seam) -> Callable[..., Any]:
+def _tried(player: Player, function: Callable[..., Any], engine: EngineName) -> Callable[..., Any]:
     """Return what lets an engine's own binary say nothing about a text that it was not asked about."""
 
     @functools.wraps(function)
@@ -82,7 +83,7 @@ def _tried(player: Player, function: Callable[..., Any], seam: Seam) -> Callable
         try:
             function(*given, **named)
         except NotCapturedError:
-            player.untried[seam.name.partition(".")[0]] = None
+            player.untried[str(engine)] = None
 
     # as a method that has no need of its object was written
     return staticmethod(try_out) if isinstance(function, staticmethod) else try_out
