@@ -16,9 +16,10 @@ from unittest import mock
 import pytest
 
 from tests.node.corpus import Case, Site, cases
+from tests.node.engines import cri_socket
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.support import distribution_cases
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DROP_IN, FakeNode
 from toolkit_installer.cli import commands
 from toolkit_installer.node import programs
 from toolkit_installer.node.calls import SystemCalls
@@ -72,6 +73,7 @@ def alive(node: FakeNode, **says: object) -> Iterator[None]:
         node.write(os.readlink(f"/proc/{dockerd.pid}/exe"), "a program", 0o755)
         with mock.patch.object(programs, "completed", return_value=Completed(0, b"", "")):
             yield
+    node.place(SOCKET).unlink()
 
 
 def refused(code: int) -> int:
@@ -173,9 +175,135 @@ def test_a_text_that_the_engines_own_binary_was_not_asked_about_is_said_to_be_un
         assert_same(told("replay", str(file)), plan)
         code, text = told("replay", "--set-as-default=false", str(file))
         _, summary = told("replay", "--set-as-default=false", "--json", str(file))
-    untried = "docker's own binary has not been asked about this: on the node, `run` asks it before any change.\n"
-    assert_same((code, text), (other[0], other[1] + untried))
+    assert_same((code, text), (other[0], other[1] + UNTRIED.format("docker")))
     assert list(json.loads(summary)["untried"]) == ["docker"]
+
+
+SOCKETS = {
+    **dict.fromkeys(("k3s", "rke2"), "/run/k3s/containerd/containerd.sock"),
+    "k0s": "/run/k0s/containerd.sock",
+    "microk8s": "/var/snap/microk8s/common/run/containerd.sock",
+}
+OWN = "/run/containerd/containerd.sock"
+VERSION_2 = """version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+"""
+
+
+UNTRIED = "{}'s own binary has not been asked about this: on the node, `run` asks it before any change.\n"
+
+
+def as_of(version: str, captured: str) -> str:
+    """Return what a replay says of a containerd that is supposed to be of another version."""
+    return (
+        f"containerd is planned for as {version}; its files, and all else that it says of itself, are of {captured}.\n"
+    )
+
+
+def check_versions(node: FakeNode, socket: str, file: Path, was: str, versions: Sequence[str]) -> set[str]:
+    """Hold replays as if containerd were of other versions against plans beside those; return these plans."""
+    flags = [*node.arguments("plan", engine="containerd")[1:], "--restart-mode", "none"]
+    with cri_socket.answering(node.place(socket), was):
+        captured(file, flags)
+    plans = set()
+    for version in versions:
+        with cri_socket.answering(node.place(socket), version):
+            code, plan = told("plan", *flags)
+        plans.add(plan)
+        with gone(node.root):
+            found = told("replay", "--engine-version", f"containerd={version}", str(file))
+        # on some nodes it could not be asked either
+        code_found, text = found[0], found[1].removesuffix(UNTRIED.format("containerd"))
+        assert_same((code_found, text), (refused(code), plan + as_of(version, was)))
+    return plans
+
+
+@pytest.mark.parametrize("was", ["1.7.24", "2.1.4"])
+@pytest.mark.parametrize("case", distribution_cases.cases(), ids=str)
+def test_a_distribution_with_another_containerd_is_planned_for_as_it_would_be(
+    case: distribution_cases.Case, was: str, node: FakeNode, tmp_path: Path
+) -> None:
+    case.put(node)
+    socket = SOCKETS.get(case.distribution, OWN)
+    check_versions(node, socket, tmp_path / "node.capture", was, ["1.6.20", "1.7.24", "2.0.1", "2.1.4", "2.3.0"])
+
+
+def test_a_containerd_that_reads_drop_ins_from_2_1_on_gets_one_in_a_replay_as_such(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.write(CONFIG_TOML, VERSION_2)
+    older, newer = (
+        check_versions(node, OWN, tmp_path / f"{version}.capture", "1.7.24", [version]).pop()
+        for version in ("1.7.24", "2.2")
+    )
+    assert (f"+++ {CONFIG_TOML}" in older, f"+++ {DROP_IN}" in older) == (True, False)
+    assert f"+++ {DROP_IN}" in newer
+    _, text = told("replay", "--engine-version", "containerd=2.2", str(tmp_path / "2.2.capture"))
+    assert text.endswith(as_of("2.2", "1.7.24") + UNTRIED.format("containerd"))
+
+
+def test_a_version_that_does_not_read_the_file_as_it_stands_refuses_in_a_replay_too(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.write(CONFIG_TOML, VERSION_2.replace("version = 2", "version = 3"))
+    with cri_socket.answering(node.place(OWN), "2.1.4"):
+        file = captured(
+            tmp_path / "node.capture", node.arguments("plan", "--restart-mode", "none", engine="containerd")[1:]
+        )
+    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = commands.main(
+            Program.TOOLKIT_INSTALLER, ["replay", "--engine-version", "containerd=1.7.24", str(file)], {}
+        )
+    assert code == 3
+    assert "is of version 3, and containerd 1.7, which runs here, reads versions 1 to 2" in said.getvalue()
+    assert printed.getvalue() == as_of("1.7.24", "2.1.4")
+
+
+def test_a_docker_of_another_version_is_planned_for_and_its_binary_counts_as_not_asked(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    flags = (*node.arguments("plan")[1:], "--socket", SOCKET, "--enable-cdi-in-runtime")
+    with alive(node, ServerVersion="28.0.4"):
+        file = captured(tmp_path / "node.capture", flags)
+    with alive(node, ServerVersion="24.0.9"):
+        code, plan = told("plan", *flags)
+    assert "dockerd 24.0.9 knows no CDI" in plan
+    with gone(node.root):
+        found = told("replay", "--engine-version", "docker=24.0.9", str(file))
+        _, as_json = told("replay", "--engine-version", "docker=24.0.9", "--json", str(file))
+    told_of = "docker is planned for as 24.0.9; its files, and all else that it says of itself, are of 28.0.4.\n"
+    assert_same(found, (code, plan + told_of + UNTRIED.format("docker")))
+    summary = json.loads(as_json)
+    name = summary["groups"][0]["nodes"]
+    assert summary["supposed"] == [{"engine": "docker", "version": "24.0.9", "captured": "28.0.4", "nodes": name}]
+    assert summary["untried"] == {"docker": name}
+
+
+def test_a_node_without_the_engine_or_whose_engine_is_silent_is_planned_for_as_it_is(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    flags = node.arguments("plan")[1:]
+    file = captured(tmp_path / "node.capture", flags)
+    plan = told("plan", *flags)
+    with gone(node.root):
+        assert_same(told("replay", "--engine-version", "containerd=2.2", str(file)), plan)
+        code, text = told("replay", "--engine-version", "containerd=2.2,docker=29.1", str(file))
+    silent = "docker did not answer when it was captured: it is planned for without a version, and not as 29.1.\n"
+    assert_same((code, text), (plan[0], plan[1] + silent))
+
+
+@pytest.mark.parametrize(
+    "given", ["podman=1.2", "containerd", "containerd=", "containerd=newest", "=2.2", "containerd=2"]
+)
+def test_what_is_no_engine_or_no_version_is_refused(given: str, node: FakeNode, tmp_path: Path) -> None:
+    file = captured(tmp_path / "node.capture", node.arguments("plan")[1:])
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = commands.main(Program.TOOLKIT_INSTALLER, ["replay", "--engine-version", given, str(file)], {})
+    assert code == 2
+    assert "such as containerd=2.2" in said.getvalue()
 
 
 def test_another_payload_is_looked_at_where_it_is(node: FakeNode, tmp_path: Path) -> None:

@@ -225,13 +225,14 @@ def capture(
     return ExitCode.DONE
 
 
-def replay(
+def replay(  # noqa: PLR0913  # each is one of its options
     settings: Settings,
     *,
     archive: Sequence[str],
     given: Mapping[str, Sequence[str]],
     payload: str | None,
     html: str | None,
+    engine_versions: Sequence[str] | None,
     each: bool,
     as_json: bool,
 ) -> int:
@@ -239,7 +240,8 @@ def replay(
     from toolkit_installer.cli import replay as replays
 
     signals.unblock()
-    how = replays.How(given, payload, each=each, as_json=as_json, debug=settings.debug, html=html)
+    versions = dict(text.split("=", 1) for text in engine_versions or ())
+    how = replays.How(given, payload, each=each, as_json=as_json, debug=settings.debug, html=html, versions=versions)
     return replays.replay(archive, how)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.lifecycle import foreseen
 from toolkit_installer.lifecycle.capture import archive, tapping
 from toolkit_installer.lifecycle.capture.archive import Archive
-from toolkit_installer.lifecycle.capture.fleet import OUTCOMES, Fleet, Impact, Outcome, Refusal
+from toolkit_installer.lifecycle.capture.fleet import OUTCOMES, Fleet, Impact, Outcome, Refusal, Supposed
 from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Program
@@ -40,6 +40,8 @@ class How(msgspec.Struct, frozen=True):
     as_json: bool = False
     html: str | None = None
     """Where the page is to be written."""
+    versions: Mapping[str, str] = {}
+    """Of which version engines are supposed to be, by their names."""
     debug: bool = False
 
     @property
@@ -77,15 +79,16 @@ def replay(places: Sequence[str], how: How) -> int:
     elif len(files) > 1:
         output.show(show_replay.lines(summary))
     if how.html is not None:
-        _write_page(how.html, fleet, len(files))
+        _write_page(how, how.html, fleet, len(files))
     return ExitCode.DONE if refused is None else ExitCode.BAD_CONFIGURATION
 
 
-def _write_page(path: str, fleet: Fleet, count: int) -> None:
+def _write_page(how: How, path: str, fleet: Fleet, count: int) -> None:
     """Write the page, and say so. Raises OutputError."""
     from toolkit_installer.cli.fleet import page, replayed  # noqa: PLC0415  # where it is asked for
 
-    about = f"Planned by toolkit-installer {__version__}, without touching a node."
+    supposed = "".join(f", with {engine} as if it were {version}" for engine, version in how.versions.items())
+    about = f"Planned by toolkit-installer {__version__}, without touching a node{supposed}."
     rows, changes = replayed.shown(fleet.fates)
     text = page.page(f"Replay of {count:,} capture{'' if count == 1 else 's'}", about, OUTCOMES, rows, changes)
     new_file.write(path, text.encode(errors="backslashreplace"))
@@ -94,19 +97,20 @@ def _write_page(path: str, fleet: Fleet, count: int) -> None:
 
 def _replayed(path: str, how: How) -> Outcome:
     """Return how the node of a capture would fare."""
-    name = os.path.basename(path).removesuffix(archive.SUFFIX)
+    name, player = os.path.basename(path).removesuffix(archive.SUFFIX), None
     try:
         found = captures.read(path)
-        name = found.node
-        return _planned(found, path, how)
+        name, player = found.node, Player(found, path, how.here, how.versions)
+        return _planned(found, path, how, player)
     except InstallerError as error:
-        return Outcome(name, path, refusal=captures.refusal(error))
+        refusal = captures.refusal(error)
     except NotCapturedError as error:
-        reason = str(error)
-        return Outcome(name, path, refusal=Refusal(reason, _CAPTURE_AGAIN, int(ExitCode.USAGE), _NOT_CAPTURED))
+        refusal = Refusal(str(error), _CAPTURE_AGAIN, int(ExitCode.USAGE), _NOT_CAPTURED)
+    supposed = _supposed(player, player.captured) if player is not None else ()
+    return Outcome(name, path, refusal=refusal, supposed=supposed)
 
 
-def _planned(found: Archive, path: str, how: How) -> Outcome:
+def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
     """Return how the node would fare. Raises InstallerError, NotCapturedError."""
     given = {**found.given, **how.options}
     if build.DESTINATION in how.given:  # it stands in for the flag, too
@@ -114,7 +118,6 @@ def _planned(found: Archive, path: str, how: How) -> Outcome:
     elif "install_dir" in how.given:
         given.pop(build.DESTINATION, None)
     settings = build.build(given, found.environment, Program.TOOLKIT_INSTALLER)
-    player = Player(found, path, how.here)
     quiet = contextlib.nullcontext() if how.debug else log.unheard()
     with quiet, tapping.played_by(player):
         node = Node(found.root, found.programs_root, whole=found.whole)
@@ -134,7 +137,15 @@ def _planned(found: Archive, path: str, how: How) -> Outcome:
         impact=_impact(planned),
         at_work=holds is not None,
         untried=tuple(player.untried),
+        supposed=_supposed(player, [engine.name for engine in planned.engines]),
         incomplete=bool(found.unread),
+    )
+
+
+def _supposed(player: Player, engines: Iterable[str]) -> tuple[Supposed, ...]:
+    """Return which of these engines were planned for as if they were of another version."""
+    return tuple(
+        Supposed(name, player.versions[name], player.captured.get(name)) for name in engines if name in player.versions
     )
 
 

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.documents import diff
-from toolkit_installer.lifecycle.capture.fleet import Group, Impact, Outcome, Refused, Summary, diffs
+from toolkit_installer.lifecycle.capture.fleet import (
+    Group,
+    Impact,
+    Outcome,
+    Refused,
+    Summary,
+    Supposed,
+    Supposition,
+    diffs,
+)
 
 _SHOWN = 5
 """How many nodes of a group are named; --json names all."""
@@ -19,6 +28,7 @@ def title(outcome: Outcome) -> str:
 
 def unknown(outcome: Outcome) -> Iterator[str]:
     """Yield what a plan for one node cannot tell, which the plan on the node can."""
+    yield from map(_supposed, outcome.supposed)
     for engine in outcome.untried:
         yield f"{engine}'s own binary has not been asked about this: on the node, `run` asks it before any change."
 
@@ -38,6 +48,7 @@ def lines(summary: Summary) -> list[str | DiffLine]:
         found.append(f"On {_nodes(nodes.at_work)} an installer was at work, which another one would make way for.")
     if nodes.incomplete:
         found.append(f"Of {_nodes(nodes.incomplete)} something could not be read when they were captured.")
+    found += [f"On {_nodes(len(each.nodes))} {_supposed(each)}" for each in summary.supposed]
     for engine, names in summary.untried.items():
         found.append(f"On {_nodes(len(names))} {engine}'s own binary has not been asked about this: {_named(names)}")
     for refused in summary.refusals:
@@ -45,6 +56,15 @@ def lines(summary: Summary) -> list[str | DiffLine]:
     for group in summary.groups:
         found += ["", *_group(group)]
     return found
+
+
+def _supposed(supposed: Supposed | Supposition) -> str:
+    engine, version, captured = supposed.engine, supposed.version, supposed.captured
+    if captured is None:
+        return (
+            f"{engine} did not answer when it was captured: it is planned for without a version, and not as {version}."
+        )
+    return f"{engine} is planned for as {version}; its files, and all else that it says of itself, are of {captured}."
 
 
 def _containers(impact: Impact) -> str:

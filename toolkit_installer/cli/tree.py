@@ -11,7 +11,7 @@ import click
 from toolkit_installer.cli import output
 from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
-from toolkit_installer.cli.options.capture_rows import EACH, HTML, KEEP_SECRETS, PAYLOAD
+from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, PAYLOAD
 from toolkit_installer.cli.options.model import Option
 from toolkit_installer.cli.options.page import Page
 from toolkit_installer.cli.options.resolve import Sources, nearest
@@ -269,7 +269,13 @@ _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
     "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},
     "delete-daemonset": {"seconds": DELETION_TIMEOUT},
     "capture": {"keep_secrets": KEEP_SECRETS},
-    "replay": {"as_json": STATUS_JSON, "each": EACH, "payload": PAYLOAD, "html": HTML},
+    "replay": {
+        "as_json": STATUS_JSON,
+        "each": EACH,
+        "payload": PAYLOAD,
+        "engine_versions": ENGINE_VERSION,
+        "html": HTML,
+    },
     "compare": {"as_json": STATUS_JSON},
 }
 """What single commands take beside the settings: parameters of their functions in `actions`, and options."""

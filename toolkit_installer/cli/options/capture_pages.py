@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit_installer.cli.options.capture_rows import EACH, HTML, KEEP_SECRETS, PAYLOAD
+from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, PAYLOAD
 from toolkit_installer.cli.options.page import Page
 from toolkit_installer.cli.options.table import OPTIONS, STATUS_JSON
 
@@ -30,14 +30,13 @@ REPLAY = Page(
     "in .capture are meant. The options of run stand in for those that the captures were made with. Exits with 0 only "
     "if no node would refuse.",
     argument="ARCHIVE...",
-    options=(STATUS_JSON, EACH, PAYLOAD, HTML, *OPTIONS),
-    common=frozenset(
-        {STATUS_JSON.name, EACH.name, PAYLOAD.name, HTML.name, "runtime", "set_as_default", "restart_mode"}
-    )
-    | {"install_dir", "driver_root", "log_format", "debug"},
+    options=(STATUS_JSON, EACH, PAYLOAD, ENGINE_VERSION, HTML, *OPTIONS),
+    common=frozenset(row.name for row in (STATUS_JSON, EACH, PAYLOAD, ENGINE_VERSION, HTML))
+    | {"runtime", "set_as_default", "restart_mode", "install_dir", "driver_root", "log_format", "debug"},
     examples=(
         "toolkit-installer replay node.capture",
         "toolkit-installer replay captures/ --set-as-default=false",
+        "toolkit-installer replay captures/ --engine-version containerd=2.2",
         "toolkit-installer replay captures/ --payload /srv/toolkit-1.20 --json",
     ),
 )

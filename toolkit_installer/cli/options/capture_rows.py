@@ -31,6 +31,16 @@ HTML = Option(
     help="Write what all of them come to as a page, too: one new file, which a browser opens without a network and can "
     "search.",
 )
+ENGINE_VERSION = Option(
+    "engine_version",
+    Kind.VERSIONS,
+    Group.JOB,
+    Step.INSTALLER,
+    no_variable=True,
+    default_note="what each engine says",
+    help="Plan as if this engine were of this version, where a node has it, such as containerd=2.2. Its files, and all "
+    "else that it says of itself, stay as they were captured, and its own binary is not asked.",
+)
 PAYLOAD = Option(
     "payload",
     Kind.PATH,

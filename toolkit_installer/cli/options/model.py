@@ -48,6 +48,7 @@ class Kind(enum.StrEnum):
     RUNTIMES = "RUNTIME,..."
     SOURCES = "SOURCE,..."
     NAMESPACES = "NAMESPACE,..."
+    VERSIONS = "ENGINE=VERSION,..."
 
     @property
     def is_list(self) -> bool:

@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Mapping
 
 from toolkit_installer.cli.options.model import Kind, Option, Value
+from toolkit_installer.engines import registry
 from toolkit_installer.settings import AUTO, CONDITION, Address, Taint
 
 TRUE_WORDS = frozenset({"1", "t", "true", "yes", "on"})
@@ -37,6 +38,7 @@ _LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
 _LONGEST_CONDITION = 316
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _HOST = r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?"
+_VERSION = r"v?[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?([-+~.][0-9A-Za-z.+~-]{1,40})?"  # as engines write theirs
 _HIGHEST_PORT = 65_535
 
 
@@ -105,6 +107,11 @@ def _is_path(text: str) -> bool:
 
 def _is_file_name(text: str) -> bool:
     return text not in {"", ".", ".."} and "/" not in text and _is_plain(text)
+
+
+def _is_engines_version(text: str) -> bool:
+    name, _, version = text.partition("=")
+    return name in registry.names() and re.fullmatch(_VERSION, version) is not None
 
 
 def _is_source(text: str) -> bool:
@@ -291,5 +298,9 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
         ),
         Kind.SOURCES: _if(_is_source, "a comma list of command, file and file=/path"),
         Kind.NAMESPACES: _like(_NAMESPACE, "a comma list of Kubernetes namespaces"),
+        Kind.VERSIONS: _if(
+            _is_engines_version,
+            f"a comma list of an engine ({', '.join(registry.names())}), '=', and its version, such as containerd=2.2",
+        ),
     }
 )

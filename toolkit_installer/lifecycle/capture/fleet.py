@@ -41,6 +41,17 @@ class Impact(msgspec.Struct, frozen=True):
         return Impact(*(one + another for one, another in both))
 
 
+class Supposed(msgspec.Struct, frozen=True):
+    """An engine that is planned for as if it were of a version. `captured` is its own, None where it did not answer.
+
+    Without an answer there is nothing that the version could stand in for.
+    """
+
+    engine: str
+    version: str
+    captured: str | None
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """How one node would fare. `planned` is the answer of `plan --json`, None where there is none."""
 
@@ -55,6 +66,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """An instance of the installer was at work there."""
     untried: tuple[str, ...] = ()
     """Engines whose own binary was not asked about what is planned."""
+    supposed: tuple[Supposed, ...] = ()
+    """Engines that were planned for as if they were of another version."""
     incomplete: bool = False
     """Something of the node could not be read."""
 
@@ -68,6 +81,15 @@ class Outcome(msgspec.Struct, frozen=True):
         """Whether a file of an engine would be changed, or one of a CDI specification."""
         found = self.planned or {}
         return any(engine["files"] for engine in found.get("engines", ()))
+
+
+class Supposition(msgspec.Struct, frozen=True):
+    """Nodes on which the same was supposed of an engine."""
+
+    engine: str
+    version: str
+    captured: str | None
+    nodes: list[str]
 
 
 class Group(msgspec.Struct):
@@ -124,6 +146,7 @@ class Summary(msgspec.Struct, frozen=True):
     refusals: tuple[Refused, ...]
     untried: dict[str, list[str]]
     """By engine: the nodes where its own binary was not asked about what is planned."""
+    supposed: tuple[Supposition, ...]
 
 
 class Fleet:
@@ -135,6 +158,7 @@ class Fleet:
         self._groups: dict[str, Group] = {}
         self._refused: dict[str, Refused] = {}
         self._untried: dict[str, list[str]] = {}
+        self._supposed: dict[Supposed, list[str]] = {}
         self.fates: list[Fate] = []
         """Of each node, in the order in which they were taken up."""
 
@@ -146,6 +170,8 @@ class Fleet:
         totals.incomplete += outcome.incomplete
         for engine in outcome.untried:
             self._untried.setdefault(engine, []).append(outcome.node)
+        for each in outcome.supposed:
+            self._supposed.setdefault(each, []).append(outcome.node)
         if outcome.refusal is not None:
             totals.refused += 1
             refused = self._refuse(outcome.node, outcome.refusal)
@@ -181,6 +207,10 @@ class Fleet:
             groups=tuple(groups),
             refusals=tuple(refusals),
             untried=dict(sorted(self._untried.items())),
+            supposed=tuple(
+                Supposition(each.engine, each.version, each.captured, nodes)
+                for each, nodes in sorted(self._supposed.items(), key=lambda item: _order(item[0]))
+            ),
         )
 
     def _refuse(self, node: str, refusal: Refusal) -> Refused:
@@ -188,6 +218,10 @@ class Fleet:
         known = self._refused.setdefault(reason, Refused(refusal.reason, refusal.hint, refusal.code, []))
         known.nodes.append(node)
         return known
+
+
+def _order(supposed: Supposed) -> tuple[str, str]:
+    return supposed.engine, supposed.captured or ""
 
 
 def _alike(planned: dict[str, Any]) -> str:

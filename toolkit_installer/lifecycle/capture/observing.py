@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -84,6 +85,10 @@ def _further(node: Node, settings: Settings, seen: Prepared) -> Iterator[Callabl
     yield ReloadBudget(node.files, settings.pid_file, settings.reload_budget).require_reload
     yield partial(zone.of_node, node)
     for work in seen.plan.engines:
+        for file in (*work.inspection.files, *(wanted.file for wanted in work.desired.files)):
+            # which of them is changed, and when it was last, may count for another version of the engine alone
+            yield partial(node.files.status, file.path)
+            yield partial(node.files.missing_folders, posixpath.dirname(file.path))
         yield partial(look.of_reload, node, work.name, work.inspection, work.reload, folder)
         if work.inspection.live is not None:
             adapter = adapter_of(work.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from toolkit_installer.lifecycle.capture.seams import Question
 from toolkit_installer.lifecycle.capture.values import NotReadableError
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import Root
+from toolkit_installer.settings import EngineName
 
 
 class NotCapturedError(Exception):
@@ -20,14 +22,23 @@ class NotCapturedError(Exception):
 
 
 class Player:
-    """Of one capture. `here`: folders of this machine that are looked at as they are, as payloads are."""
+    """Of one capture. `here`: folders of this machine that are looked at as they are, as payloads are.
 
-    def __init__(self, archive: Archive, path: str, here: Collection[str] = ()) -> None:
+    `versions`: of which version engines are supposed to be, by their names.
+    """
+
+    def __init__(
+        self, archive: Archive, path: str, here: Collection[str] = (), versions: Mapping[str, str] | None = None
+    ) -> None:
         self._archive = archive
         self._path = path
         self._here = tuple(here)
         self._digests: Mapping[str, str] = archive.digests
         self._waited = 0.0
+        self._no_programs = False
+        self.versions: Mapping[str, str] = versions or {}
+        self.captured: dict[str, str] = {}
+        """What engines that are supposed to be of another version said of theirs."""
         self.untried: dict[str, None] = {}
         """Engines whose own binary would be asked about what is planned, and was not."""
 
@@ -35,6 +46,8 @@ class Player:
         """Return what the node answered, or raise it. Raises NotCapturedError, ConfigurationError for a damaged one."""
         if self._here and self._is_here(given[0] if given else None):
             return question.function(*given, **named)
+        if self._no_programs and question.seam.name == RUN:
+            raise NotCapturedError("not captured: what another version's binary says")
         arguments = question.arguments(given, named)
         line = run_of(arguments).line if question.seam.name == RUN else asking.line(arguments)
         answers = self._archive.answers.get(str(question.seam), {})
@@ -45,6 +58,15 @@ class Player:
             return values.read(raw, question.answer)
         except NotReadableError as error:
             raise ConfigurationError(f"is damaged: {question.seam}: {error}", path=self._path) from error
+
+    @contextlib.contextmanager
+    def trying(self, engine: EngineName) -> Iterator[None]:
+        """Have no binary asked meanwhile that is of another version than the engine is supposed to be."""
+        self._no_programs = engine in self.versions
+        try:
+            yield
+        finally:
+            self._no_programs = False
 
     def digest(self, found: str) -> str:
         """Return the SHA-256 that a content has on the node."""

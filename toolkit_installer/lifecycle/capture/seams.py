@@ -204,6 +204,15 @@ def trials() -> Iterator[tuple[EngineName, Seam]]:
 
     Without the node, it can be asked about those alone that it was asked about there.
     """
+    return _of_adapters("try_out")
+
+
+def talks() -> Iterator[tuple[EngineName, Seam]]:
+    """Yield each engine, and where what it says of itself, its version among that, is put together."""
+    return _of_adapters("ask")
+
+
+def _of_adapters(method: str) -> Iterator[tuple[EngineName, Seam]]:
     for row in registry.ENGINES:
         module, _, kind = row.adapter.partition(":")
-        yield row.name, Seam(module.removeprefix("toolkit_installer."), f"{kind}.try_out")
+        yield row.name, Seam(module.removeprefix("toolkit_installer."), f"{kind}.{method}")

@@ -12,6 +12,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import msgspec
+
+from toolkit_installer.engines.api import Live
 from toolkit_installer.lifecycle import beforehand
 from toolkit_installer.lifecycle.capture import seams
 from toolkit_installer.lifecycle.capture.recording import Recorder
@@ -53,6 +56,9 @@ def played_by(player: Player) -> Iterator[None]:
     }
     for engine, seam in seams.trials():
         replaced[seam] = _tried(player, _at(seam), engine)
+    for engine, seam in seams.talks():
+        if engine in player.versions:
+            replaced[seam] = _supposed(player, _at(seam), engine)
     with _replaced(replaced):
         yield
 
@@ -81,12 +87,25 @@ def _tried(player: Player, function: Callable[..., Any], engine: EngineName) -> 
     @functools.wraps(function)
     def try_out(*given: Any, **named: Any) -> None:
         try:
-            function(*given, **named)
+            with player.trying(engine):
+                function(*given, **named)
         except NotCapturedError:
             player.untried[str(engine)] = None
 
     # as a method that has no need of its object was written
     return staticmethod(try_out) if isinstance(function, staticmethod) else try_out
+
+
+def _supposed(player: Player, function: Callable[..., Any], engine: EngineName) -> Callable[..., Any]:
+    """Return what lets an engine be of another version than the one that it says."""
+
+    @functools.wraps(function)
+    def ask(*given: Any, **named: Any) -> Live:
+        live: Live = function(*given, **named)
+        player.captured[str(engine)] = live.version
+        return msgspec.structs.replace(live, version=player.versions[engine])
+
+    return ask
 
 
 def _at(seam: Seam) -> Callable[..., Any]:
