@@ -84,7 +84,9 @@ class EngineReverter:
         originals: dict[str, bytes] = {}
         work = self._work(receipt, record, originals)
         stranding.refuse(self.node, work, stranding.handlers_of_ours(receipt.toolkit_folder, record, staying), then)
-        reload = self._reload(engine, record, work.inspection)
+        # what it knows of us it is asked to forget, and the files have no say in that, unless CDI is on by them
+        known = () if not receipt.has_switched_cdi(record.name) else work.inspection.files
+        reload = self._reload(engine, record, msgspec.structs.replace(work.inspection, files=known))
         files = []
         for file, wanted in zip(reversed(record.files), work.desired.files, strict=True):
             signalled = reload.mode is ReloadMode.SIGNAL
