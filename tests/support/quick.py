@@ -31,6 +31,10 @@ SWEEPS: Mapping[str, Sequence[str]] = {
     "tests/node/test_meddling.py": ("containerd-amends", "containerd-makes_a_folder-run", "docker", "containerd"),
     "tests/node/test_kills.py": ("docker", "containerd-True"),
     "tests/node/test_random_drift.py": ("cleanup",),
+    "tests/node/test_capture.py": (
+        *("docker", "docker-manual-nvidia", "containerd", "containerd-kubeadm"),
+        *("k3s-drop-in", "k3s-drop-in-2.1.4", "rke2-template-created", "podman=1.2", "containerd=newest"),
+    ),
 }
 """The sweeps' files, and the cells of each that are tried, by their IDs, which pytest prints in brackets.
 
