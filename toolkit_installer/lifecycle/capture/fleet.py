@@ -228,7 +228,8 @@ def _alike(planned: dict[str, Any]) -> str:
     """Return what is the same of nodes that would be changed alike: what is written where, and how it is taken over."""
     engines = [[engine[name] for name in ("name", "notes", "files", "reload", "unit")] for engine in planned["engines"]]
     told = ("summary", "waits_for", "toolkit_folder", "install", "remove", "given_back", "device_nodes", "files")
-    return msgspec.json.encode([*(planned[name] for name in told), engines]).decode()
+    method = (planned["method"] or {}).get("name")
+    return msgspec.json.encode([*(planned[name] for name in told), engines, method]).decode()
 
 
 def diffs(planned: dict[str, Any]) -> Iterator[str]:

@@ -1,0 +1,67 @@
+"""Many nodes put together: those that fare alike are one group, and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from toolkit_installer.cli.show_plan import Planned, PlannedEngine, PlannedFile, PlannedMethod
+from toolkit_installer.lifecycle.capture.fleet import Fleet, Impact, Outcome, Refusal
+
+ENGINE = PlannedEngine("containerd", (), (PlannedFile("/etc/a", "+x"),), "systemd", "containerd.service", "why", None)
+PLANNED = Planned(
+    schema=1,
+    version="1",
+    summary="1 file",
+    stops=None,
+    nothing_to_do=False,
+    gpus=(),
+    toolkit_folder="/toolkit",
+    engines=(ENGINE,),
+    method=PlannedMethod("handlers", "of all engines", ()),
+)
+UNTOUCHED = Impact()
+
+
+def outcome(node: str, impact: Impact = UNTOUCHED, **changed: Any) -> Outcome:
+    planned = msgspec.to_builtins(msgspec.structs.replace(PLANNED, **changed))
+    return Outcome(node, f"{node}.capture", planned=planned, impact=impact)
+
+
+def grouped(*outcomes: Outcome) -> list[list[str]]:
+    fleet = Fleet()
+    for each in outcomes:
+        fleet.add(each)
+    return [group.nodes for group in fleet.summary("1").groups]
+
+
+def test_what_differs_from_node_to_node_and_is_no_change_parts_nobody() -> None:
+    said = msgspec.structs.replace(PLANNED.method or PlannedMethod("", "", ()), why="of another engine")
+    assert grouped(outcome("a"), outcome("b", gpus=("an L4",), method=said, version="2")) == [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"method": PlannedMethod("cdi", "it reads them", ())},
+        {"engines": (msgspec.structs.replace(ENGINE, reload="signal"),)},
+        {"engines": (msgspec.structs.replace(ENGINE, files=(PlannedFile("/etc/a", "+y"),)),)},
+        {"install": ("nvidia-ctk",)},
+        {"waits_for": "Sat 02:00-04:00"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_nodes_that_fare_otherwise_are_told_apart(changed: dict[str, Any]) -> None:
+    assert sorted(grouped(outcome("a"), outcome("b", **changed))) == [["a"], ["b"]]
+
+
+def test_each_nodes_fate_is_the_worst_that_becomes_of_it() -> None:
+    fleet = Fleet()
+    fleet.add(outcome("restarted", Impact(reloads=1, restarts=1)))
+    fleet.add(outcome("reloaded", Impact(reloads=1)))
+    fleet.add(outcome("changed"))
+    fleet.add(outcome("converged", nothing_to_do=True))
+    fleet.add(Outcome("refused", "x", refusal=Refusal("no", None, 3, "x")))
+    assert [fate.outcome for fate in fleet.fates] == [fate.node for fate in fleet.fates]
