@@ -244,16 +244,7 @@ def engine(
 
 @pytest.fixture
 def where(kind: Kind, folder: Path, engine: Engines) -> list[object]:
-    """Return what the installer is told of an engine and of its own places."""
-    words: list[object] = [
-        *("--toolkit-install-dir", folder / "nvidia", "--pid-file", folder / "pid" / "toolkit.pid"),
-        *("--runtime", kind.name, "--config", engine.config, "--socket", engine.socket),
-    ]
-    if kind.cri:
-        words += ["--restart-mode", "none"]
-    if kind.name == "containerd":
-        words += ["--drop-in-config", engine.folder / "conf.d" / "99-nvidia.toml"]
-    return words
+    return gpu_nodes.places(kind, folder, engine)
 
 
 @pytest.fixture

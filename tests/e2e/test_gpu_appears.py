@@ -74,14 +74,9 @@ def node(
 ) -> Iterator[GpuNode]:
     """Yield a node with each of the engines, on which nothing is installed."""
     flags: list[object] = [
-        *("--toolkit-install-dir", folder / "nvidia", "--toolkit-source-root", payload, "--driver-root", "/"),
-        *("--pid-file", folder / "pid" / "toolkit.pid", "--runtime", kind.name),
-        *("--config", engine.config, "--socket", engine.socket),
+        *gpu_nodes.places(kind, folder, engine),
+        *("--toolkit-source-root", payload, "--driver-root", "/"),
     ]
-    if kind.cri:
-        flags += ["--restart-mode", "none"]
-    if kind.name == "containerd":
-        flags += ["--drop-in-config", engine.folder / "conf.d" / "99-nvidia.toml"]
     with gpu_nodes.containers(engine, cgroup) as containers:
         yield GpuNode(kind, engine, containers, driver, installer, flags)
 

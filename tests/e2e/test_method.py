@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.file_states import state_of
 from tests.e2e.hosts import gpu_nodes
 from tests.e2e.hosts.gpu import Driver
-from tests.e2e.hosts.gpu_nodes import KINDS, Engines, Kind
+from tests.e2e.hosts.gpu_nodes import KINDS, Engines
 from tests.support import fake_ctk
 from tests.support.built import go_tools, real_payload
 from tests.support.engines import containers as support
@@ -90,16 +90,7 @@ def switch_on(engine: Engines) -> None:
 
 @pytest.fixture
 def where(folder: Path, engine: Engines, request: pytest.FixtureRequest) -> list[object]:
-    kind: Kind = request.node.callspec.params["engine"]
-    words: list[object] = [
-        *("--toolkit-install-dir", folder / "nvidia", "--pid-file", folder / "pid" / "toolkit.pid"),
-        *("--runtime", kind.name, "--config", engine.config, "--socket", engine.socket),
-    ]
-    if kind.cri:
-        words += ["--restart-mode", "none"]
-    if kind.name == "containerd":
-        words += ["--drop-in-config", engine.folder / "conf.d" / "99-nvidia.toml"]
-    return words
+    return gpu_nodes.places(request.node.callspec.params["engine"], folder, engine)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from tests.node.drift import Templates
 from tests.node.sweeps import matrix
-from tests.support import payloads
+from tests.support import fake_ctk, payloads
 from tests.support.fake_node import FakeNode
 
 
@@ -28,6 +28,24 @@ def node(tmp_path: Path, payload: Path) -> Iterator[FakeNode]:
     for folder in ("etc/docker", "etc/containerd", "run", "usr/local"):
         (root / folder).mkdir(parents=True)
     made = FakeNode(root, payload)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def with_ctk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_ctk.into(payloads.build(tmp_path_factory.mktemp("with-ctk")))
+
+
+@pytest.fixture
+def with_driver(tmp_path: Path, with_ctk: Path) -> Iterator[FakeNode]:
+    """A node with a driver in a container's root, where /var/run is what it is everywhere, and no engine."""
+    root = tmp_path / "node"
+    for folder in ("etc/docker", "etc/containerd", "run", "usr/local", "var"):
+        (root / folder).mkdir(parents=True)
+    (root / "var/run").symlink_to("/run")
+    fake_ctk.driver(root / fake_ctk.DRIVER.lstrip("/"))
+    made = FakeNode(root, with_ctk)
     yield made
     made.close()
 

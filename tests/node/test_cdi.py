@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, 
 
 ON = ("--cdi-enabled",)
 SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
-DRIVER = "/run/nvidia/driver"
 HOOK = f"{TOOLKIT}/nvidia-cdi-hook"
 DOCKER = b'{\n  "debug": true\n}\n'
 THEIRS = b"cdiVersion: 0.5.0\nkind: management.nvidia.com/gpu\ndevices: []\n"
@@ -34,23 +32,11 @@ STAYS = "no driver is usable now, so it stays as it is"
 PAYLOAD_INCOMPLETE, NOT_READY, USED = 7, 8, 2
 
 
-@pytest.fixture(scope="session")
-def with_ctk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fake_ctk.into(payloads.build(tmp_path_factory.mktemp("with-ctk")))
-
-
 @pytest.fixture
-def gpu(tmp_path: Path, with_ctk: Path) -> Iterator[FakeNode]:
-    """A node with docker, down, whose driver is in a container's root, and where /var/run is what it is everywhere."""
-    root = tmp_path / "node"
-    for folder in ("etc/docker", "run", "usr/local", "var"):
-        (root / folder).mkdir(parents=True)
-    (root / "var/run").symlink_to("/run")
-    made = FakeNode(root, with_ctk)
-    made.write(DAEMON_JSON, DOCKER)
-    fake_ctk.driver(made.place(DRIVER))
-    yield made
-    made.close()
+def gpu(with_driver: FakeNode) -> FakeNode:
+    """A node with a driver, and docker, down."""
+    with_driver.write(DAEMON_JSON, DOCKER)
+    return with_driver
 
 
 def do(node: FakeNode, command: str, *more: str, plan: Plan | None = None) -> Outcome:
@@ -89,8 +75,8 @@ def test_the_specification_names_the_drivers_files_as_the_node_has_them_and_goes
     for wanted in (
         "kind: management.nvidia.com/gpu\n",
         f"path: {HOOK}\n",
-        f"hostPath: {DRIVER}/dev/nvidia0\n",
-        f"hostPath: {DRIVER}/{fake_ctk.LIBRARIES}/libcuda.so.{VERSION}\n",
+        f"hostPath: {fake_ctk.DRIVER}/dev/nvidia0\n",
+        f"hostPath: {fake_ctk.DRIVER}/{fake_ctk.LIBRARIES}/libcuda.so.{VERSION}\n",
         f"containerPath: /{fake_ctk.LIBRARIES}/libcuda.so.{VERSION}\n",
     ):
         assert wanted in text
@@ -105,8 +91,8 @@ def test_where_device_nodes_are_elsewhere_only_they_are_named_from_there(gpu: Fa
     gpu.place("/dev/nvidia0").touch()
     install(gpu, "--dev-root=/", "--create-device-nodes=none")
     assert "hostPath: /dev/nvidia0\n" in specification(gpu)
-    assert f"hostPath: {DRIVER}/dev" not in specification(gpu)
-    assert f"hostPath: {DRIVER}/{fake_ctk.LIBRARIES}/" in specification(gpu)
+    assert f"hostPath: {fake_ctk.DRIVER}/dev" not in specification(gpu)
+    assert f"hostPath: {fake_ctk.DRIVER}/{fake_ctk.LIBRARIES}/" in specification(gpu)
 
 
 def test_a_driver_of_the_nodes_own_is_named_without_any_root(gpu: FakeNode) -> None:
@@ -129,7 +115,7 @@ def test_another_kind_in_another_folder_is_another_file_and_the_folder_goes_with
 
 @pytest.mark.parametrize("more", [("--cdi-output-dir=",), ("--cdi-enabled=false",)])
 def test_without_a_place_or_without_being_asked_for_there_is_none(gpu: FakeNode, more: tuple[str, ...]) -> None:
-    shutil.rmtree(gpu.place(DRIVER))
+    shutil.rmtree(gpu.place(fake_ctk.DRIVER))
     install(gpu, *more)
     assert not gpu.exists("/run/cdi")
 
@@ -154,7 +140,7 @@ def test_a_second_run_with_the_same_driver_writes_nothing(gpu: FakeNode) -> None
 
 def test_a_newer_driver_renews_it_at_the_next_run(gpu: FakeNode) -> None:
     install(gpu)
-    fake_ctk.driver(gpu.place(DRIVER), NEWER)
+    fake_ctk.driver(gpu.place(fake_ctk.DRIVER), NEWER)
     install(gpu)
     assert NEWER in specification(gpu)
     assert VERSION not in specification(gpu)
@@ -164,16 +150,16 @@ def test_a_newer_driver_renews_it_at_the_next_run(gpu: FakeNode) -> None:
 
 def test_a_newer_driver_renews_it_while_the_run_waits_once_it_is_told_to_look(gpu: FakeNode) -> None:
     run = gpu.waiting(*ON)
-    fake_ctk.driver(gpu.place(DRIVER), NEWER)
+    fake_ctk.driver(gpu.place(fake_ctk.DRIVER), NEWER)
     run.process.send_signal(signal.SIGHUP)
     run.wait_for(WAITING)
     assert NEWER in specification(gpu)
-    shutil.rmtree(gpu.place(f"{DRIVER}/{fake_ctk.LIBRARIES}"))
+    shutil.rmtree(gpu.place(f"{fake_ctk.DRIVER}/{fake_ctk.LIBRARIES}"))
     run.process.send_signal(signal.SIGHUP)
     run.wait_for(STAYS)
     run.wait_for(WAITING)
     assert NEWER in specification(gpu), "a driver that is being replaced is no reason to take anything away"
-    fake_ctk.driver(gpu.place(DRIVER))
+    fake_ctk.driver(gpu.place(fake_ctk.DRIVER))
     run.process.send_signal(signal.SIGHUP)
     run.wait_for(WAITING)
     assert NEWER not in specification(gpu)
@@ -185,7 +171,7 @@ def test_a_newer_driver_renews_it_while_the_run_waits_once_it_is_told_to_look(gp
 def test_a_newer_driver_renews_it_while_the_run_waits_without_being_told(gpu: FakeNode, flags: tuple[str, ...]) -> None:
     with stopping(gpu, "never", "run", *ON, *flags, woken=True) as run:
         run.wait_for(WAITING)
-        fake_ctk.driver(gpu.place(DRIVER), NEWER)
+        fake_ctk.driver(gpu.place(fake_ctk.DRIVER), NEWER)
         if flags:
             run.process.send_signal(signal.SIGHUP)
             run.wait_for(NOTHING_TO_DO)
@@ -200,13 +186,13 @@ def test_a_newer_driver_renews_it_while_the_run_waits_without_being_told(gpu: Fa
 
 
 def test_a_node_without_a_driver_waits_for_one_where_that_is_asked_for(gpu: FakeNode) -> None:
-    shutil.rmtree(gpu.place(DRIVER))
+    shutil.rmtree(gpu.place(fake_ctk.DRIVER))
     with stopping(gpu, "never", "run", *ON, "--wait-for-driver", woken=True) as run:
         run.wait_for("No driver is usable yet: nothing is changed before one is")
         run.wait_for(WAITING)
         assert not gpu.exists(TOOLKIT)
         assert gpu.read(DAEMON_JSON) == DOCKER
-        fake_ctk.driver(gpu.place(DRIVER))
+        fake_ctk.driver(gpu.place(fake_ctk.DRIVER))
         run.wait_for("The node is configured")
         assert VERSION in specification(gpu)
         assert run.stop() == 0, run.output
@@ -216,7 +202,7 @@ def test_a_node_without_a_driver_waits_for_one_where_that_is_asked_for(gpu: Fake
 def test_a_driver_whose_module_is_loaded_after_its_files_are_there_is_looked_for(gpu: FakeNode) -> None:
     with stopping(gpu, "never", "run", *ON, woken=True) as run:
         run.wait_for(WAITING)
-        libraries = gpu.place(f"{DRIVER}/{fake_ctk.LIBRARIES}")
+        libraries = gpu.place(f"{fake_ctk.DRIVER}/{fake_ctk.LIBRARIES}")
         shutil.rmtree(libraries)
         run.wait_for(STAYS)
         run.wait_for("none was usable so far")
@@ -268,10 +254,10 @@ def test_another_folder_at_the_next_run_leaves_nothing_in_the_first(gpu: FakeNod
 def lose(node: FakeNode, what: str) -> None:
     """Make the driver unusable, in one of the ways in which one that is being replaced is."""
     if what == "modules":
-        node.place(f"{DRIVER}/dev/nvidia-uvm").unlink()
-        node.write(f"{DRIVER}/{NO_MODULES}", "")
+        node.place(f"{fake_ctk.DRIVER}/dev/nvidia-uvm").unlink()
+        node.write(f"{fake_ctk.DRIVER}/{NO_MODULES}", "")
         return
-    shutil.rmtree(node.place(f"{DRIVER}/{what}"))
+    shutil.rmtree(node.place(f"{fake_ctk.DRIVER}/{what}"))
 
 
 AWAY = pytest.mark.parametrize(
@@ -310,8 +296,8 @@ def test_while_the_driver_is_away_the_rest_is_put_right_and_given_back_with_it(g
     assert status(gpu) == {SPECIFICATION: "as written"}
     uninstall(gpu)
     after = gpu.snapshot()
-    assert {path: entry for path, entry in after.items() if DRIVER not in path} == {
-        path: entry for path, entry in before.items() if DRIVER not in path
+    assert {path: entry for path, entry in after.items() if fake_ctk.DRIVER not in path} == {
+        path: entry for path, entry in before.items() if fake_ctk.DRIVER not in path
     }
 
 
@@ -321,13 +307,13 @@ def test_what_a_killed_run_began_is_finished_while_the_driver_is_away(gpu: FakeN
     switched = next(at for at, call in enumerate(calls) if Path(DAEMON_JSON).name in call)
     for at in (switched, switched + 1):
         do(gpu, "run", "--no-daemon", *ON, plan=Plan(at, Fault.KILL))
-        shutil.move(gpu.place(DRIVER), tmp_path / "away")
+        shutil.move(gpu.place(fake_ctk.DRIVER), tmp_path / "away")
         assert json.loads(gpu.read(f"{STORE}/receipt.json"))["state"] == "applying"
         install(gpu)
         assert json.loads(gpu.read(f"{STORE}/receipt.json"))["state"] == "installed"
         assert "nvidia" in gpu.named_runtimes()
         assert NOTHING_TO_DO in install(gpu).output
-        shutil.move(tmp_path / "away", gpu.place(DRIVER))
+        shutil.move(tmp_path / "away", gpu.place(fake_ctk.DRIVER))
         uninstall(gpu)
         assert gpu.read(DAEMON_JSON) == DOCKER
         assert not gpu.exists("/run/cdi")
@@ -335,7 +321,7 @@ def test_what_a_killed_run_began_is_finished_while_the_driver_is_away(gpu: FakeN
 
 def test_drift_of_an_engines_file_is_repaired_while_the_driver_is_away(gpu: FakeNode) -> None:
     run = gpu.waiting(*ON, "--on-drift", "repair")
-    shutil.rmtree(gpu.place(DRIVER))
+    shutil.rmtree(gpu.place(fake_ctk.DRIVER))
     gpu.write(DAEMON_JSON, DOCKER)
     patiently(run, "A managed file was changed")
     run.wait_for(WAITING)
@@ -351,7 +337,7 @@ def test_what_does_not_stand_as_ours_cannot_be_kept_while_the_driver_is_away(
     gpu: FakeNode, content: bytes | None
 ) -> None:
     install(gpu)
-    shutil.rmtree(gpu.place(DRIVER))
+    shutil.rmtree(gpu.place(fake_ctk.DRIVER))
     if content is None:
         gpu.place(SPECIFICATION).unlink()
     else:
@@ -543,7 +529,7 @@ def test_without_a_receipt_somebody_elses_stays(gpu: FakeNode) -> None:
 
 
 def test_missing_control_nodes_are_created_first_named_and_stay(gpu: FakeNode) -> None:
-    devices = gpu.place(f"{DRIVER}/dev")
+    devices = gpu.place(f"{fake_ctk.DRIVER}/dev")
     for name in CONTROL[1:]:
         (devices / name).unlink()
     before = gpu.snapshot()
@@ -551,27 +537,27 @@ def test_missing_control_nodes_are_created_first_named_and_stay(gpu: FakeNode) -
     assert all(str(devices / name) in planned for name in CONTROL[1:])
     assert gpu.snapshot() == before
     install(gpu)
-    assert all(f"hostPath: {DRIVER}/dev/{name}\n" in specification(gpu) for name in CONTROL)
+    assert all(f"hostPath: {fake_ctk.DRIVER}/dev/{name}\n" in specification(gpu) for name in CONTROL)
     assert NOTHING_TO_DO in install(gpu).output
     uninstall(gpu)
     assert all((devices / name).exists() for name in CONTROL), "the driver's own tools make them, and never remove them"
 
 
 def test_where_there_is_no_node_at_all_yet_the_plan_says_what_comes_first(gpu: FakeNode) -> None:
-    shutil.rmtree(gpu.place(f"{DRIVER}/dev"))
-    gpu.place(f"{DRIVER}/dev").mkdir()
+    shutil.rmtree(gpu.place(f"{fake_ctk.DRIVER}/dev"))
+    gpu.place(f"{fake_ctk.DRIVER}/dev").mkdir()
     planned = do(gpu, "plan", *ON)
     assert planned.code == 0
     assert "Device nodes to create: " in planned.output
     install(gpu)
-    assert f"hostPath: {DRIVER}/dev/nvidiactl\n" in specification(gpu)
+    assert f"hostPath: {fake_ctk.DRIVER}/dev/nvidiactl\n" in specification(gpu)
 
 
 def test_nodes_are_not_created_unless_asked_for(gpu: FakeNode) -> None:
     for name in CONTROL[1:]:
-        gpu.place(f"{DRIVER}/dev/{name}").unlink()
+        gpu.place(f"{fake_ctk.DRIVER}/dev/{name}").unlink()
     install(gpu, "--create-device-nodes=none")
-    assert sorted(os.listdir(gpu.place(f"{DRIVER}/dev"))) == ["nvidia0", "nvidiactl"]
+    assert sorted(os.listdir(gpu.place(f"{fake_ctk.DRIVER}/dev"))) == ["nvidia0", "nvidiactl"]
 
 
 # --- what is found before anything is written ---
@@ -614,9 +600,9 @@ def test_a_generator_that_says_something_else_is_refused_whole(gpu: FakeNode, tm
 @pytest.mark.parametrize(
     "gone, words",
     [
-        (f"{DRIVER}/{fake_ctk.LIBRARIES}", "libcuda.so.*.*: not found"),
-        (f"{DRIVER}/dev", "no NVIDIA device nodes found"),
-        (DRIVER, "no NVIDIA device nodes found"),
+        (f"{fake_ctk.DRIVER}/{fake_ctk.LIBRARIES}", "libcuda.so.*.*: not found"),
+        (f"{fake_ctk.DRIVER}/dev", "no NVIDIA device nodes found"),
+        (fake_ctk.DRIVER, "no NVIDIA device nodes found"),
     ],
     ids=["libraries", "devices", "driver"],
 )
@@ -630,13 +616,13 @@ def test_a_driver_that_cannot_be_used_is_not_waited_for_and_nothing_is_written(
     assert run.code == NOT_READY
     assert words in run.output
     assert "--driver-root-ctr-path" in run.output
-    assert str(gpu.place(DRIVER)) in run.output
+    assert str(gpu.place(fake_ctk.DRIVER)) in run.output
     assert gpu.snapshot() == before
 
 
 def test_nodes_that_cannot_be_created_are_found_before_anything_is_written(gpu: FakeNode) -> None:
-    gpu.place(f"{DRIVER}/dev/nvidia-uvm").unlink()
-    gpu.write(f"{DRIVER}/{NO_MODULES}", "")
+    gpu.place(f"{fake_ctk.DRIVER}/dev/nvidia-uvm").unlink()
+    gpu.write(f"{fake_ctk.DRIVER}/{NO_MODULES}", "")
     before = gpu.snapshot()
     run = do(gpu, "run", "--no-daemon", *ON)
     assert run.code == NOT_READY
@@ -690,10 +676,10 @@ def test_somebody_elses_specification_that_comes_while_ours_is_put_is_never_lost
 
 
 def test_nodes_that_could_not_be_created_leave_the_node_as_it_was(gpu: FakeNode) -> None:
-    gpu.place(f"{DRIVER}/dev/nvidia-uvm").unlink()
+    gpu.place(f"{fake_ctk.DRIVER}/dev/nvidia-uvm").unlink()
     calls = install(gpu).calls
     uninstall(gpu)
-    gpu.place(f"{DRIVER}/dev/nvidia-uvm").unlink()
+    gpu.place(f"{fake_ctk.DRIVER}/dev/nvidia-uvm").unlink()
     before = gpu.snapshot()
     at = calls.index("make_device_nodes")
     failed = do(gpu, "run", "--no-daemon", *ON, plan=Plan(at, Fault.ONCE))
@@ -703,13 +689,13 @@ def test_nodes_that_could_not_be_created_leave_the_node_as_it_was(gpu: FakeNode)
 
 def without_nodes(node: FakeNode, *names: str) -> None:
     """Remove control device nodes of the driver, all of its nodes unless some are named."""
-    devices = node.place(f"{DRIVER}/dev")
+    devices = node.place(f"{fake_ctk.DRIVER}/dev")
     for name in names or os.listdir(devices):
         (devices / name).unlink(missing_ok=True)
 
 
 def but_for_nodes(node: FakeNode) -> dict[str, Entry]:
-    return {path: entry for path, entry in node.snapshot().items() if not path.startswith(f"{DRIVER}/dev/")}
+    return {path: entry for path, entry in node.snapshot().items() if not path.startswith(f"{fake_ctk.DRIVER}/dev/")}
 
 
 def traced(node: FakeNode) -> list[Call]:
@@ -745,10 +731,10 @@ def test_killed_around_the_nodes_it_is_finished_or_taken_back(
     untouched = but_for_nodes(gpu)
 
     def begin() -> None:
-        fake_ctk.driver(gpu.place(DRIVER))
+        fake_ctk.driver(gpu.place(fake_ctk.DRIVER))
         if installed:
             install(gpu)
-            fake_ctk.driver(gpu.place(DRIVER), NEWER)
+            fake_ctk.driver(gpu.place(fake_ctk.DRIVER), NEWER)
         without_nodes(gpu, *names)
 
     begin()
@@ -766,7 +752,7 @@ def test_killed_around_the_nodes_it_is_finished_or_taken_back(
                 assert json.loads(gpu.read(f"{STORE}/receipt.json"))["state"] == "installed"
                 assert "nvidia-uvm\n" in specification(gpu)
             uninstall(gpu)
-            fake_ctk.driver(gpu.place(DRIVER))
+            fake_ctk.driver(gpu.place(fake_ctk.DRIVER))
             assert but_for_nodes(gpu) == untouched, calls[instant]
 
 

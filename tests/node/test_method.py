@@ -16,29 +16,16 @@ from tests.support.fake_node import DAEMON_JSON, STORE, FakeNode, Run
 
 DOCKER = b'{\n  "debug": true\n}\n'
 SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
-DRIVER = "/run/nvidia/driver"
 FOLDERS = ["/etc/cdi", "/var/run/cdi"]
 AT = ("--socket", SOCKET)
 UNSUPPORTED, REJECTED, USED = 3, 5, 2
 
 
-@pytest.fixture(scope="module")
-def with_ctk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fake_ctk.into(payloads.build(tmp_path_factory.mktemp("with-ctk")))
-
-
 @pytest.fixture
-def gpu(tmp_path: Path, with_ctk: Path) -> Iterator[FakeNode]:
-    """A node with a driver in a container's root, and docker's file; the test starts the engine."""
-    root = tmp_path / "node"
-    for folder in ("etc/docker", "run", "usr/local", "var"):
-        (root / folder).mkdir(parents=True)
-    (root / "var/run").symlink_to("/run")
-    made = FakeNode(root, with_ctk)
-    made.write(DAEMON_JSON, DOCKER, 0o640)
-    fake_ctk.driver(made.place(DRIVER))
-    yield made
-    made.close()
+def gpu(with_driver: FakeNode) -> FakeNode:
+    """A node with a driver, and docker's file; the test starts the engine."""
+    with_driver.write(DAEMON_JSON, DOCKER, 0o640)
+    return with_driver
 
 
 @pytest.fixture

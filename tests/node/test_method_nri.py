@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support import fake_ctk, payloads
 from tests.support.fake_node import CONFIG_TOML, NOTHING_TO_DO, TOOLKIT, FakeNode
 from tests.unit.nri.asking import AskingEngine
 from toolkit_installer.nri.decision import DOMAIN
@@ -20,17 +18,10 @@ GPU = {DOMAIN: "nvidia.com/gpu=0"}
 
 
 @pytest.fixture
-def gpu(tmp_path: Path) -> Iterator[FakeNode]:
-    """A node with a driver in a container's root, and containerd's file."""
-    root = tmp_path / "node"
-    for folder in ("run", "usr/local", "var"):
-        (root / folder).mkdir(parents=True)
-    (root / "var/run").symlink_to("/run")
-    made = FakeNode(root, fake_ctk.into(payloads.build(tmp_path / "with-ctk")))
-    made.write(CONFIG_TOML, THEIRS, 0o640)
-    fake_ctk.driver(made.place("/run/nvidia/driver"))
-    yield made
-    made.close()
+def gpu(with_driver: FakeNode) -> FakeNode:
+    """A node with a driver, and containerd's file."""
+    with_driver.write(CONFIG_TOML, THEIRS, 0o640)
+    return with_driver
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from tests.node.engines.live import FakeContainerd
 from tests.node.engines.rules import containerd_started
 from tests.node.faults import Outcome
 from tests.node.sweeps.trees import taken
-from tests.support import fake_ctk, payloads
 from tests.support.fake_node import CONFIG_TOML, DROP_IN, NOTHING_TO_DO, FakeNode
 
 CONTAINERD = b"""\
@@ -25,22 +24,15 @@ enable_cdi = false # by the operator
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
   runtime_type = 'io.containerd.runc.v2'
 """
-DRIVER = "/run/nvidia/driver"
 REJECTED = 5
 Do = Callable[..., Outcome]
 
 
 @pytest.fixture
-def switched(tmp_path: Path) -> Iterator[FakeNode]:
+def switched(with_driver: FakeNode) -> FakeNode:
     """A node with a driver, and containerd's file, in which CDI is off."""
-    root = tmp_path / "node"
-    for folder in ("etc/containerd", "run", "usr/local"):
-        (root / folder).mkdir(parents=True)
-    made = FakeNode(root, fake_ctk.into(payloads.build(tmp_path / "payload")))
-    made.write(CONFIG_TOML, CONTAINERD)
-    fake_ctk.driver(made.place(DRIVER))
-    yield made
-    made.close()
+    with_driver.write(CONFIG_TOML, CONTAINERD)
+    return with_driver
 
 
 @pytest.fixture

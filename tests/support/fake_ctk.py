@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+DRIVER = "/run/nvidia/driver"
+"""Where a driver's container has its root."""
 VERSION, NEWER = "550.54.15", "570.86.10"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 CONTROL = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")

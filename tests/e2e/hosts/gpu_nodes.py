@@ -212,6 +212,19 @@ class GpuNode:
         return found
 
 
+def places(kind: Kind, folder: Path, engine: Engines) -> list[object]:
+    """Return what the installer is told of an engine and of its own places."""
+    words: list[object] = [
+        *("--toolkit-install-dir", folder / "nvidia", "--pid-file", folder / "pid" / "toolkit.pid"),
+        *("--runtime", kind.name, "--config", engine.config, "--socket", engine.socket),
+    ]
+    if kind.cri:
+        words += ["--restart-mode", "none"]
+    if kind.name == "containerd":
+        words += ["--drop-in-config", engine.folder / "conf.d" / "99-nvidia.toml"]
+    return words
+
+
 def containers(engine: Engines, cgroup: str) -> Containers:
     """Return containers on a live engine."""
     return DockerContainers(engine, cgroup) if isinstance(engine, DockerEngine) else PodContainers(engine, cgroup)
