@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from toolkit_installer.cli import output
+from toolkit_installer.cli import jobs, output
 from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
-from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, PAYLOAD
 from toolkit_installer.cli.options.model import Option
 from toolkit_installer.cli.options.page import Page
-from toolkit_installer.cli.options.resolve import Sources, nearest
+from toolkit_installer.cli.options.resolve import nearest
 from toolkit_installer.cli.options.table import (
     BY_NAME,
-    DELETION_TIMEOUT,
-    DRIVER_TIMEOUT,
     OPTIONS,
-    STATUS_CHECK,
-    STATUS_JSON,
-    UNLESS_INSTALLED,
 )
 from toolkit_installer.settings import Program
 
@@ -33,13 +26,8 @@ HELP_FLAGS = ("-h", "--help")
 FULL_HELP_FLAG = "--help-all"
 VERSION_FLAGS = ("-v", "--version")
 ALIASES: Mapping[str, str] = {"install": "run"}
-_SEVERAL = "..."
-"""Ends what an argument is called that may be given several times. One that is called by two words is two."""
 COMPLETE_VARIABLE = "_TOOLKIT_INSTALLER_COMPLETE"
 """What a completion script sets when it asks."""
-
-_Values = dict[str, Sequence[str]]
-_Job = Callable[[_Values], int]
 
 
 class _OwnHelp(click.Command):
@@ -53,7 +41,7 @@ class _Command(_OwnHelp):
     """A command whose flags may be written in all the ways that the field writes them."""
 
     def __init__(self, name: str, page: Page, program: Program, environment: Mapping[str, str]) -> None:
-        job = _job(name, program, environment)
+        job = jobs.of(name, program, environment)
         super().__init__(
             name,
             callback=lambda **given: job(
@@ -83,8 +71,8 @@ class _Command(_OwnHelp):
     def _argument(self) -> click.Argument:
         """Return what the command takes beside options: what it needs, or where to install."""
         if (name := self._page.argument) is not None:
-            count = -1 if name.endswith(_SEVERAL) else len(name.split())
-            return click.Argument([_parameter(name)], metavar=name, nargs=count, required=True)
+            count = -1 if name.endswith(jobs.SEVERAL) else len(name.split())
+            return click.Argument([jobs.parameter(name)], metavar=name, nargs=count, required=True)
         destination = build.destination_name(self._program)
         return click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]")
 
@@ -257,65 +245,3 @@ def _emphasis(environment: Mapping[str, str]) -> Callable[[str], str]:
     if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
         return str
     return lambda text: click.style(text, bold=True)
-
-
-# --- what the commands do ---
-
-
-_OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
-    "plan": {"as_json": STATUS_JSON},
-    "status": {"as_json": STATUS_JSON, "check": STATUS_CHECK},
-    "detect": {"as_json": STATUS_JSON},
-    "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},
-    "delete-daemonset": {"seconds": DELETION_TIMEOUT},
-    "capture": {"keep_secrets": KEEP_SECRETS},
-    "replay": {
-        "as_json": STATUS_JSON,
-        "each": EACH,
-        "payload": PAYLOAD,
-        "engine_versions": ENGINE_VERSION,
-        "html": HTML,
-    },
-    "compare": {"as_json": STATUS_JSON},
-}
-"""What single commands take beside the settings: parameters of their functions in `actions`, and options."""
-
-
-def _parameter(argument: str) -> str:
-    """Return the parameter of the function that gets an argument."""
-    return argument.removesuffix(_SEVERAL).replace(" ", "_").lower()
-
-
-def _job(name: str, program: Program, environment: Mapping[str, str]) -> _Job:
-    """Return what the command `name` does with the texts of its options."""
-
-    def job(values: _Values) -> int:
-        options = _OWN_OPTIONS.get(name, {})
-        argument = _parameter(cli_help.COMMANDS[name].argument or "")
-        sources = Sources(values, environment, program)
-        own: dict[str, object] = {parameter: sources.answer(option).value for parameter, option in options.items()}
-        beside = {argument, *(option.name for option in options.values())}
-        given = {key: texts for key, texts in values.items() if key not in beside}
-        installing = name in {"run", "plan", "capture"}
-        looks = name in {"wait-driver", "status"}
-        settings = build.build(given, environment, program, installing=installing, looking_for_driver=looks)
-        if name == "report":
-            looking = build.build(given, environment, program, installing=False, looking_for_driver=True)
-            own |= {argument: values[argument][0], "looking": looking}
-        if name == "capture":
-            own |= {argument: values[argument][0], "given": given, "environment": environment}
-        if name == "replay":
-            own |= {argument: tuple(values[argument]), "given": given}
-        if name == "compare":
-            own |= dict(zip(("before", "after"), values[argument], strict=True))
-        if name == "delete-daemonset":
-            own["deletion"] = build.deletion(values[argument][0], given, environment, program)
-        # late: --help and a mistyped flag need none of what these bring along
-        from toolkit_installer import log  # noqa: PLC0415
-
-        log.configure(settings.log_format, debug=settings.debug, stream=sys.stderr, environment=environment)
-        from toolkit_installer.cli import actions  # noqa: PLC0415
-
-        return int(getattr(actions, name.replace("-", "_"))(settings, **own))
-
-    return job

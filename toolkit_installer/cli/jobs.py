@@ -1,0 +1,82 @@
+"""What the commands do with the texts of their options: settings are made of them, and the work begins (`actions`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from toolkit_installer.cli.options import build
+from toolkit_installer.cli.options import help as cli_help
+from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, PAYLOAD
+from toolkit_installer.cli.options.model import Option
+from toolkit_installer.cli.options.resolve import Sources
+from toolkit_installer.cli.options.table import (
+    DELETION_TIMEOUT,
+    DRIVER_TIMEOUT,
+    STATUS_CHECK,
+    STATUS_JSON,
+    UNLESS_INSTALLED,
+)
+from toolkit_installer.settings import Program
+
+SEVERAL = "..."
+"""Ends what an argument is called that may be given several times. One that is called by two words is two."""
+_Values = dict[str, Sequence[str]]
+
+_OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
+    "plan": {"as_json": STATUS_JSON},
+    "status": {"as_json": STATUS_JSON, "check": STATUS_CHECK},
+    "detect": {"as_json": STATUS_JSON},
+    "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},
+    "delete-daemonset": {"seconds": DELETION_TIMEOUT},
+    "capture": {"keep_secrets": KEEP_SECRETS},
+    "replay": {
+        "as_json": STATUS_JSON,
+        "each": EACH,
+        "payload": PAYLOAD,
+        "engine_versions": ENGINE_VERSION,
+        "html": HTML,
+    },
+    "compare": {"as_json": STATUS_JSON},
+}
+"""What single commands take beside the settings: parameters of their functions in `actions`, and options."""
+
+
+def parameter(argument: str) -> str:
+    """Return the parameter of the function that gets an argument."""
+    return argument.removesuffix(SEVERAL).replace(" ", "_").lower()
+
+
+def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[[_Values], int]:
+    """Return what the command `name` does with the texts of its options."""
+
+    def job(values: _Values) -> int:
+        options = _OWN_OPTIONS.get(name, {})
+        argument = parameter(cli_help.COMMANDS[name].argument or "")
+        sources = Sources(values, environment, program)
+        own: dict[str, object] = {parameter: sources.answer(option).value for parameter, option in options.items()}
+        beside = {argument, *(option.name for option in options.values())}
+        given = {key: texts for key, texts in values.items() if key not in beside}
+        installing = name in {"run", "plan", "capture"}
+        looks = name in {"wait-driver", "status"}
+        settings = build.build(given, environment, program, installing=installing, looking_for_driver=looks)
+        if name == "report":
+            looking = build.build(given, environment, program, installing=False, looking_for_driver=True)
+            own |= {argument: values[argument][0], "looking": looking}
+        if name == "capture":
+            own |= {argument: values[argument][0], "given": given, "environment": environment}
+        if name == "replay":
+            own |= {argument: tuple(values[argument]), "given": given}
+        if name == "compare":
+            own |= dict(zip(("before", "after"), values[argument], strict=True))
+        if name == "delete-daemonset":
+            own["deletion"] = build.deletion(values[argument][0], given, environment, program)
+        # late: --help and a mistyped flag need none of what these bring along
+        from toolkit_installer import log  # noqa: PLC0415
+
+        log.configure(settings.log_format, debug=settings.debug, stream=sys.stderr, environment=environment)
+        from toolkit_installer.cli import actions  # noqa: PLC0415
+
+        return int(getattr(actions, name.replace("-", "_"))(settings, **own))
+
+    return job
