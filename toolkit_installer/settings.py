@@ -7,6 +7,8 @@ from typing import ClassVar, final
 
 import msgspec
 
+from toolkit_installer.cluster_settings import ClusterSettings, ReportSettings
+
 
 class Program(enum.StrEnum):
     """The names that the program is installed under; each speaks its generation's defaults."""
@@ -186,18 +188,6 @@ class EngineSettings(msgspec.Struct, frozen=True):
     hook_filename: str = "oci-nvidia-hook.json"
 
 
-class ClusterSettings(msgspec.Struct, frozen=True):
-    """Where the Kubernetes API server is asked about which DaemonSet and node, before anything is cleaned up."""
-
-    daemon_set: str
-    node: str
-    host: str
-    """An address or a name, an IPv6 address without brackets."""
-    port: int = 443
-    service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
-    """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
-
-
 class NriSettings(msgspec.Struct, frozen=True):
     """The NRI plugin, which hands out CDI devices while a run waits."""
 
@@ -211,33 +201,6 @@ class NriSettings(msgspec.Struct, frozen=True):
     """What asks for management devices elsewhere is refused; otherwise it starts without them."""
 
 
-class DeletionSettings(msgspec.Struct, frozen=True):
-    """Which DaemonSet is to be deleted, and where the Kubernetes API server is told so."""
-
-    daemon_set: str
-    """Its name; it is in the namespace of the pod that this runs in."""
-    host: str
-    """An address or a name, an IPv6 address without brackets."""
-    port: int = 443
-    service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
-    """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
-
-
-class Taint(msgspec.Struct, frozen=True):
-    """A taint of a node. Two are the same taint if key and effect are (core/v1, Taint.MatchTaint)."""
-
-    key: str
-    value: str
-    effect: str
-
-    def __str__(self) -> str:
-        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
-
-
-CONDITION = "nvidia.com/ContainerToolkitReady"
-"""The type of the node's condition, unless another one is asked for."""
-
-
 class Address(msgspec.Struct, frozen=True):
     """Where somebody listens."""
 
@@ -248,27 +211,6 @@ class Address(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Return it as it was given."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class ReportSettings(msgspec.Struct, frozen=True):
-    """What the cluster is told of the node, and where."""
-
-    node: str
-    host: str
-    """An address or a name, an IPv6 address without brackets."""
-    port: int = 443
-    service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
-    """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
-    daemon_set: str | None = None
-    """Whose pod this is; None where nobody said."""
-    condition: str | None = None
-    """The type of the condition that is kept on the node."""
-    taint: Taint | None = None
-    """The taint that is taken away once the node is ready."""
-    retaint: bool = False
-    """Put the taint back whenever the node is not ready."""
-    labels: bool = False
-    events: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -13,9 +13,10 @@ import pytest
 
 import toolkit_installer
 from toolkit_installer.cli import commands
+from toolkit_installer.cluster_settings import DeletionSettings
 from toolkit_installer.errors import ConfigurationError, EngineDownError, ExitCode
 from toolkit_installer.lifecycle import versions
-from toolkit_installer.settings import DeletionSettings, EngineName, Program, Settings
+from toolkit_installer.settings import EngineName, Program, Settings
 
 OURS = Program.TOOLKIT_INSTALLER
 OLD = Program.NVIDIA_TOOLKIT

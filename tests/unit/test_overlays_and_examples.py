@@ -15,10 +15,11 @@ import yaml
 from tests.support import manifests
 from tests.support.manifests import daemon_set, environment, flat, node, one, pod, settings
 from toolkit_installer import __version__
+from toolkit_installer.cluster_settings import CONDITION
 from toolkit_installer.kubernetes.node_state import LABELS
 from toolkit_installer.kubernetes.scheduling import refusal, tolerates
 from toolkit_installer.kubernetes.taints import READY_IN
-from toolkit_installer.settings import CONDITION, Cleanup, NriSettings
+from toolkit_installer.settings import Cleanup, NriSettings
 
 PRESENT = "nvidia.com/gpu.present"
 pytestmark = pytest.mark.usefixtures("kustomize")

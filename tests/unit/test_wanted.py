@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.api_server import real, status, token
+from toolkit_installer.cluster_settings import ClusterSettings
 from toolkit_installer.kubernetes import tokens, verdicts, wanted
 from toolkit_installer.kubernetes.client import Answer
 from toolkit_installer.kubernetes.standing import Standing
 from toolkit_installer.kubernetes.tokens import Bearer
 from toolkit_installer.kubernetes.verdicts import Asked, Verdict, judge
 from toolkit_installer.kubernetes.wanted import Question
-from toolkit_installer.settings import ClusterSettings
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/kubernetes.md").read_text(encoding="utf-8")
 DS, NS, NODE = Asked.DAEMON_SET, Asked.NAMESPACE, Asked.NODE

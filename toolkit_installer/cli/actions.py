@@ -9,13 +9,14 @@ import os
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
+from toolkit_installer.cluster_settings import DeletionSettings
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import SIGNALLED, ExitCode, InstallerError
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
-from toolkit_installer.settings import DeletionSettings, Settings
+from toolkit_installer.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

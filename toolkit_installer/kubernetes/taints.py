@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit_installer.settings import Taint
+from toolkit_installer.cluster_settings import Taint
 
 READY_IN = "toolkit-installer/ready-in-boot"
 """The annotation of a node that says in which boot it was ready: a taint that comes later is somebody else's word."""

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from toolkit_installer import log
+from toolkit_installer.cluster_settings import ReportSettings
 from toolkit_installer.documents.secrets import mask
 from toolkit_installer.kubernetes import events
 from toolkit_installer.kubernetes.events import Happening, Ledger
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, UntoldError
 from toolkit_installer.kubernetes.node_state import NodeState
 from toolkit_installer.node import clock
-from toolkit_installer.settings import ReportSettings
 
 _MESSAGE_FIELDS = ("engine", "file", "line", "what", "missing", "away", "why", "reason", "hint")
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from toolkit_installer import __version__, log
+from toolkit_installer.cluster_settings import ReportSettings, Taint
 from toolkit_installer.documents.secrets import mask
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.kubernetes import node_state, scheduling, taints, told
@@ -22,7 +23,6 @@ from toolkit_installer.node import clock, signals
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt, State
-from toolkit_installer.settings import ReportSettings, Taint
 
 _ROUND_SECONDS = 5.0
 """What all that is told at once may take."""

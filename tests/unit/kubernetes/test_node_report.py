@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.support.api_server import DAEMON_SET, DAEMON_SET_PATH, NODE, NODE_PATH, Server, serving
+from toolkit_installer.cluster_settings import ReportSettings, Taint
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.kubernetes import client, node_client
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
@@ -19,7 +20,6 @@ from toolkit_installer.lifecycle.event_report import HAPPENINGS
 from toolkit_installer.lifecycle.node_report import NodeReport
 from toolkit_installer.node import clock, signals
 from toolkit_installer.receipt.schema import Receipt, State
-from toolkit_installer.settings import ReportSettings, Taint
 
 TAINT = Taint("nvidia.com/toolkit", "", "NoSchedule")
 READY = NodeState(Reason.SERVING, "docker nvidia")

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests.support.api_server import real
 from toolkit_installer import errors
+from toolkit_installer.cluster_settings import Taint
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.kubernetes import node_state, scheduling, taints, told
 from toolkit_installer.kubernetes.events import Happening, Ledger, Told
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.kubernetes.told import ReportMemory
-from toolkit_installer.settings import Taint
 
 OURS = Taint("nvidia.com/toolkit", "missing", "NoSchedule")
 READY, DOWN = NodeState(Reason.SERVING, "docker nvidia"), NodeState(Reason.ENGINE_DOWN, "no answer")

@@ -11,21 +11,19 @@ from toolkit_installer.cli.options import values as values_of
 from toolkit_installer.cli.options.model import engine_of
 from toolkit_installer.cli.options.resolve import Answers, Sources, answer_of
 from toolkit_installer.cli.options.table import BY_NAME
+from toolkit_installer.cluster_settings import ClusterSettings, DeletionSettings, ReportSettings
 from toolkit_installer.engines import registry
 from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import (
     AUTO,
     CdiSettings,
     Cleanup,
-    ClusterSettings,
     ConfigMode,
-    DeletionSettings,
     EngineName,
     EngineSettings,
     LogFormat,
     Method,
     Program,
-    ReportSettings,
     Settings,
     ToolkitSettings,
 )

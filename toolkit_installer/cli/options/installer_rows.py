@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 
 from toolkit_installer.cli.options.model import Group, Kind, Option, Step
+from toolkit_installer.cluster_settings import CONDITION
 from toolkit_installer.engines import registry
-from toolkit_installer.settings import CONDITION, Cleanup, LogFormat, Method, OnDrift, Program, WithoutGpu
+from toolkit_installer.settings import Cleanup, LogFormat, Method, OnDrift, Program, WithoutGpu
 
 _job = functools.partial(Option, group=Group.JOB, step=Step.INSTALLER)
 _cluster = functools.partial(Option, group=Group.KUBERNETES, step=Step.INSTALLER)

@@ -10,17 +10,9 @@ import msgspec
 from toolkit_installer.cli.options import legacy_args, values
 from toolkit_installer.cli.options.model import Option, Value
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
+from toolkit_installer.cluster_settings import ClusterSettings, DeletionSettings, ReportSettings
 from toolkit_installer.errors import UsageError
-from toolkit_installer.settings import (
-    ClusterSettings,
-    DeletionSettings,
-    EngineName,
-    EngineSettings,
-    Program,
-    ReportSettings,
-    Settings,
-    ToolkitSettings,
-)
+from toolkit_installer.settings import EngineName, EngineSettings, Program, Settings, ToolkitSettings
 
 _LONGEST_SHOWN = 120
 _T = typing.TypeVar("_T")
