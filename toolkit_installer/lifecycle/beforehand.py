@@ -43,6 +43,7 @@ OF_OTHER_COMMANDS = frozenset(
                 "capture",
                 "captures",
                 "compare",
+                "compared_nodes",
                 "new_file",
                 "replay",
                 "report",
