@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 DATA = Path(__file__).parent / "data"
 
 
-_LONGEST = ("configured", "fleet", "drivers", "starting", "outages", "told", "rollouts", "deletions", "chart")
+_LONGEST = ("configured", "drivers", "told", "starting", "outages", "rollouts", "fleet", "chart", "deletions")
 """What the names of those files of tests on a cluster end in whose tests take longest, the longest first."""
 
 
