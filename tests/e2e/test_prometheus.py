@@ -30,6 +30,8 @@ OF_THE_RUN = {
     *("ToolkitDrift", "ToolkitInstallationFails", "ToolkitDamaged"),
 }
 OF_THE_DRIVER = {"ToolkitDriverNotUsable", "ToolkitNotReady"}
+OF_THE_PLUGIN = {"ToolkitPluginNotConnected"}
+"""By tests/e2e/nri/test_alert.py."""
 OF_ITS_CHANGES = {"ToolkitReloadsOften", "ToolkitRollback", "ToolkitInstallationFails"}
 RELOADS = "toolkit_installer_reloads_total{reason='install'}"
 OFTEN, MANY = 3, 20
@@ -120,9 +122,9 @@ def test_a_node_that_was_never_right_is_not_the_one_that_was_right_longest_ago(t
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_seen_to_fire_and_to_resolve_by_one_of_the_tests_below() -> None:
+def test_every_alert_is_seen_to_fire_and_to_resolve_by_one_of_the_tests() -> None:
     shipped = {rule["alert"] for group in prometheus.rules()["groups"] for rule in group["rules"]}
-    assert shipped == OF_THE_RUN | OF_THE_DRIVER | OF_ITS_CHANGES
+    assert shipped == OF_THE_RUN | OF_THE_DRIVER | OF_THE_PLUGIN | OF_ITS_CHANGES
 
 
 def test_alerts_of_the_run_and_of_its_node_fire_and_resolve_and_every_query_of_the_dashboard_is_answered(

@@ -74,6 +74,11 @@ def refuse_what_gives_no_devices(
                 path=work.inspection.socket,
                 hint="nothing was changed; --restart-mode systemd with --allow-restart restarts it",
             )
+    refuse_what_nobody_reads(facts, specifications)
+
+
+def refuse_what_nobody_reads(facts: Facts, specifications: Sequence[SpecificationWork]) -> None:
+    """Raise ConfigurationError where an engine could not read a specification that is to be written."""
     for specification in specifications:
         if specification.target is not None and specification.target != specification.base:
             refuse_unreadable(facts.ways, specification.target, specification.path)

@@ -26,6 +26,8 @@ from toolkit_installer.settings import EngineName, Method
 
 _NAMED = "--method handlers, or a newer engine, is the way out"
 _NO_ANNOTATION = "pods have to ask for it by an annotation; --method nri serves the plugin"
+_OFF = "has CDI off, and may not find what the plugin names: switch CDI on in its file, and restart it"
+"""containerd 2.1 did not find it in the folders that its file names: the container failed. In 2.4 CDI is always on."""
 _STARTS = "start it; --method handlers configures an engine that is down, too"
 
 
@@ -101,6 +103,11 @@ def choose(asked: Method, ways: Sequence[Way]) -> Choice:
     if asked is Method.HANDLERS:
         return Choice()
     if asked is Method.NRI:
+        for way in ways:
+            if way.off and not way.ours:
+                raise _refused(way, asked, f"{way.version} {_OFF}")
+            if why := _elsewhere(way):
+                raise _refused(way, asked, why)
         return Choice(Method.NRI)
     if asked is Method.CDI:
         for way in ways:
@@ -124,10 +131,15 @@ def refuse(way: Way) -> None:
         return
     if not way.version:
         raise EngineRejectedError(f"--method cdi: {way.engine} {why}", hint=f"nothing was changed; {_STARTS}")
+    raise _refused(way, Method.CDI, why)
+
+
+def _refused(way: Way, method: Method, why: str) -> ConfigurationError:
+    """Return the error that says why an engine's containers cannot get devices by this method, and what helps."""
     hint = _NAMED
-    if folders := way.folders or way.if_on:
+    if (folders := way.folders or way.if_on) and not way.reads_it:
         hint = f"--cdi-output-dir {folders[-1]} writes it there; {_NAMED}"
-    raise ConfigurationError(f"--method cdi: {way.engine} {why}", hint=f"nothing was changed; {hint}")
+    return ConfigurationError(f"--method {method}: {way.engine} {why}", hint=f"nothing was changed; {hint}")
 
 
 def obstacle(way: Way) -> str:
@@ -138,6 +150,11 @@ def obstacle(way: Way) -> str:
         return f"{way.version} knows no CDI: {cdi.first(way.engine)} is the first that does"
     if way.folders is None:
         return f"{way.version} does not tell where it looks for CDI specifications"
+    return _elsewhere(way)
+
+
+def _elsewhere(way: Way) -> str:
+    """Return in words where an engine looks for specifications, if that is elsewhere, or would be with CDI on."""
     folders = way.folders or way.if_on
     if folders and not way.reads_it:
         return f"{way.version} looks for CDI specifications in {', '.join(folders)}, and not in {way.folder}"

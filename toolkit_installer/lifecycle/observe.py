@@ -39,7 +39,7 @@ def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptS
     originals: dict[str, bytes] = {}
     engines = tuple(_engine(node, each, receipt, store, originals) for each in target.engines)
     asked, folder = target.settings.method, target.settings.toolkit.cdi.folder
-    looked_at = engines if asked in (Method.CDI, Method.AUTO) else ()
+    looked_at = engines if asked is not Method.HANDLERS else ()
     ways = tuple(reading_cdi.way(node, each.request, each.inspection, receipt, folder) for each in looked_at)
     choice = choose(asked, ways)
     generated = _generated(target, choice)

@@ -102,6 +102,7 @@ def plan(target: Target, facts: Facts) -> Plan:
     if method is Method.NRI:
         given_back = (_given_back(*each) for each in zip(facts.engines, works, strict=True))
         engines = tuple(work for work in given_back if work is not None)
+        cdi_plan.refuse_what_nobody_reads(facts, specifications)
     elif method is Method.CDI:
         found = zip(facts.engines, facts.ways, works, strict=True)
         engines = tuple(work for each in found if (work := _by_cdi(*each)) is not None)

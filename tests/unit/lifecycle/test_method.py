@@ -58,7 +58,6 @@ def test_each_way_is_taken_or_refused_by_what_was_found(
 ) -> None:
     ways, refusal, taken = case
     assert choose(HANDLERS, ways) == Choice()
-    assert choose(Method.NRI, ways) == Choice(Method.NRI)
     if refusal is None:
         assert choose(CDI, ways) == Choice(CDI)
     else:
@@ -90,6 +89,25 @@ def test_where_it_looks_elsewhere_the_refusal_names_the_option_that_writes_there
         choose(CDI, (found(folders=("/etc/cdi", "/opt/cdi"), reads_it=False),))
     assert "looks for CDI specifications in /etc/cdi, /opt/cdi, and not in /var/run/cdi" in raised.value.reason
     assert "--cdi-output-dir /opt/cdi" in (raised.value.hint or "")
+
+
+def test_what_the_plugin_names_is_not_found_where_the_engine_looks_elsewhere() -> None:
+    with pytest.raises(ConfigurationError, match=r"--method nri: containerd v2[.]1[.]4 looks for") as raised:
+        choose(Method.NRI, (found(folders=("/etc/cdi",), reads_it=False),))
+    assert "--cdi-output-dir /etc/cdi" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize("if_on", [(), ("/etc/cdi",), ("/var/run/cdi",)], ids=["mum", "elsewhere", "there"])
+def test_what_the_plugin_names_may_not_be_found_where_cdi_is_off(if_on: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigurationError, match=r"--method nri: containerd v2[.]1[.]4 has CDI off"):
+        choose(Method.NRI, (found(folders=(), if_on=if_on, reads_it="/var/run/cdi" in if_on),))
+
+
+@pytest.mark.parametrize("way", [GOOD, DOWN, found(folders=None, reads_it=False)], ids=["on", "down", "mum"])
+def test_the_plugin_is_served_where_the_engine_reads_the_specification_or_nothing_tells_that_it_does_not(
+    way: Way,
+) -> None:
+    assert choose(Method.NRI, (way,)) == Choice(Method.NRI)
 
 
 NEWER = b"---\ncdiVersion: 0.7.0\nkind: nvidia.com/gpu\n"
