@@ -34,9 +34,9 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None where there is none, or no peer to compare with."""
-        value = self.ratio if self.of_ratio else self.ours
-        return None if self.goal is None or value is None else value <= self.goal
+        """Whether the goal is met by what is shown; None where there is none, or no peer to compare with."""
+        value, digits = (self.ratio, _RATIO_DIGITS) if self.of_ratio else (self.ours, _digits(self.unit))
+        return None if self.goal is None or value is None else round(value, digits) <= self.goal
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
@@ -50,12 +50,19 @@ def shown(value: float | None, unit: str) -> str:
     """Return a value with its unit, "-" for none."""
     if value is None:
         return "-"
-    return f"{value:.3f} {unit}" if unit == "s" else f"{value:.1f} {unit}"
+    return f"{value:.{_digits(unit)}f} {unit}"
 
 
 def times(ratio: float | None) -> str:
     """Return a ratio in words, "-" for none."""
-    return "-" if ratio is None else f"{ratio:.2f} x"
+    return "-" if ratio is None else f"{ratio:.{_RATIO_DIGITS}f} x"
+
+
+_RATIO_DIGITS = 2
+
+
+def _digits(unit: str) -> int:
+    return 3 if unit == "s" else 1
 
 
 def loaded(rows: Sequence[dict[str, Any]]) -> list[Figure]:

@@ -151,7 +151,7 @@ def _plugged(node: Node, theirs: float) -> list[Figure]:
             memory = sum(map(_pss, every))
             asked = [_asked(engine) for _ in range(_QUESTIONS)]
     return [
-        Figure("idle, NRI plugin served: PSS", "MB", memory, theirs, 14.0),
+        Figure("idle, NRI plugin served: PSS", "MB", memory, theirs),
         Figure("idle, NRI plugin served: wake-ups", "a minute", woken),
         Figure("NRI: an answer, 99th percentile", "ms", statistics.quantiles(asked, n=100)[-1], None, 2.0),
     ]
