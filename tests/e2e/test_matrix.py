@@ -16,6 +16,7 @@ import pytest
 import toolkit_installer
 from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.matrix.course import Clock, Course
+from tests.e2e.matrix.foretelling import Foretelling
 from tests.e2e.matrix.peer import Peer
 from tests.e2e.matrix.prober import Prober
 from tests.e2e.matrix.rows import ROWS, Row
@@ -105,14 +106,15 @@ def assert_it_serves(machine: Machine, row: Row, *names: str) -> None:
 
 
 class Ours:
-    """This installer's steps."""
+    """This installer's steps. Before each, the node is captured: what it is foretold elsewhere comes true."""
 
-    def __init__(self, course: Course, machine: Machine, row: Row, payload: Path) -> None:
+    def __init__(self, course: Course, machine: Machine, row: Row, payload: Path, folder: Path) -> None:
         self._course = course
         self._machine = machine
         self._row = row
-        self._newer = payload / "new"
+        self._older, self._newer = payload / "old", payload / "new"
         self._flags = ("--runtime", row.kind.name)
+        self._foretelling = Foretelling(machine, self._flags, folder)
 
     def step(self, step: Step, *, changes: bool = False) -> contextlib.AbstractContextManager[Clock]:
         restarts = self._row.kind.restarts if changes else 0
@@ -131,12 +133,16 @@ class Ours:
         machine, row = self._machine, self._row
         before, served = machine.state(row.kind.config), row.kind.serves(machine)
         others = set(row.kind.executables(served))
+        foretold = self._foretelling.look()
+        assert set(row.kind.owns) & set(foretold.files)
         with self.step(Step.INSTALL, changes=True) as clock:
             self.run()
             clock.stop()
             assert_it_serves(machine, row, *others, *HANDLERS)
+        foretold.assert_come_true()
         with self.step(Step.VERIFY) as clock:
             self.verify(clock)
+        assert self._foretelling.look().nothing_to_do
         touched = self.touched()
         with self.step(Step.SECOND_RUN) as clock:
             assert IDLE in self.run()
@@ -144,6 +150,7 @@ class Ours:
             assert self.touched() == touched
         self.upgrade()
         self.repair(others)
+        assert self._foretelling.look().nothing_to_do
         touched = self.touched()
         with self.step(Step.POD_RESTART) as clock:
             pod = machine.start(*self._flags, "--cleanup", "never")
@@ -163,6 +170,8 @@ class Ours:
             assert [path for path in row.kind.owns if path != row.kind.config and machine.exists(path)] == []
             assert row.kind.serves(machine) == served
             assert not machine.exists(INSTALL_DIR)
+        machine.payload = self._older
+        assert self._foretelling.look().files == foretold.files
 
     def verify(self, clock: Clock) -> None:
         status = self._machine.status()
@@ -182,6 +191,8 @@ class Ours:
         configured = machine.state(row.kind.config), machine.state(owner_of_handlers(machine, row))
         runtime = f"{INSTALL_DIR}/toolkit/nvidia-container-runtime.real"
         old, machine.payload = machine.state(runtime), self._newer
+        foretold = self._foretelling.look()
+        assert not set(row.kind.owns) & set(foretold.files)
         with self.step(Step.UPGRADE) as clock:
             self.run()
             clock.stop()
@@ -190,23 +201,26 @@ class Ours:
             assert new is not None
             assert b"1.20.0" in new.content
             assert (machine.state(row.kind.config), machine.state(owner_of_handlers(machine, row))) == configured
+        foretold.assert_come_true()
 
     def repair(self, others: set[str]) -> None:
         machine, row = self._machine, self._row
         whole = machine.state(owner_of_handlers(machine, row))
         damage(machine, row)
+        foretold = self._foretelling.look()
         with self.step(Step.DRIFT, changes=True) as clock:
             self.run()
             clock.stop()
             assert_it_serves(machine, row, *others, *HANDLERS)
             assert machine.state(owner_of_handlers(machine, row)) == whole
+        foretold.assert_come_true()
 
 
 def test_no_step_breaks_its_promise_or_restarts_the_engine_needlessly(
     row: Row, machine: Machine, course: Course, payload: Path, folder: Path, peer: Path
 ) -> None:
     course.idle()
-    Ours(course, machine, row, payload).take()
+    Ours(course, machine, row, payload, folder).take()
     theirs = Peer(peer, machine, row, (payload / "old", payload / "new"), folder)
     with contextlib.closing(theirs):
         theirs.take(course, lambda: damage(machine, row))
