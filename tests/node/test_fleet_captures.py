@@ -27,10 +27,9 @@ def test_each_kind_of_node_fares_as_it_should_and_all_of_a_kind_alike(tmp_path: 
         for name in group["nodes"]:
             fates[made[int(name.removeprefix("gpu-"))]].add(group["planned"]["summary"])
     for refused in summary["refusals"]:
-        for name in refused["nodes"]:
-            # a damaged file is named in what is said of it
-            reason = refused["reason"].partition(": ")[2]
-            fates[made[int(name.removeprefix("gpu-"))]].add(f"refused: {reason}")
+        for name in refused["nodes"]:  # of one that cannot be read, its file
+            number = Path(name).name.removesuffix(".capture").removeprefix("gpu-")
+            fates[made[int(number)]].add(f"refused: {refused['reason']}")
     assert {kind: len(of_it) for kind, of_it in fates.items()} == dict.fromkeys(shares, 1)
     told = {kind: of_it.pop() for kind, of_it in fates.items()}
     assert {kind for kind, said in told.items() if said.startswith("Nothing to do")} == {

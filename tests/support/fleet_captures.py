@@ -24,6 +24,7 @@ from tests.node.engines import cri_socket
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.engines.rules import docker_started
 from tests.support import distribution_cases, payloads
+from tests.support.browser import Browser
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
 from toolkit_installer.cli import commands
 from toolkit_installer.lifecycle import verify
@@ -184,8 +185,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.support.fleet_captures")
     parser.add_argument("folder", type=Path)
     parser.add_argument("count", type=int)
+    parser.add_argument("--picture", type=Path, help="what a browser shows of their replay, as docs/fleet.md has it")
     options = parser.parse_args(arguments)
     make(options.folder, options.count)
+    if options.picture is not None:
+        options.picture.write_bytes(_picture(options.folder))
+
+
+def _picture(folder: Path) -> bytes:
+    """Return a picture of the page that a replay of the captures writes, as PNG."""
+    with tempfile.TemporaryDirectory() as name:
+        page = Path(name) / "fleet.html"
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            commands.main(Program.TOOLKIT_INSTALLER, ("replay", str(folder), "--html", str(page)), dict(os.environ))
+        with Browser(Path(name) / "profile") as browser:
+            browser.prefer("light")
+            browser.open(page)
+            return browser.picture()
 
 
 if __name__ == "__main__":

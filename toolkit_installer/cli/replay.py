@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -19,7 +18,7 @@ from toolkit_installer.documents import diff
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.lifecycle import foreseen
-from toolkit_installer.lifecycle.capture import archive, tapping
+from toolkit_installer.lifecycle.capture import tapping
 from toolkit_installer.lifecycle.capture.archive import Archive
 from toolkit_installer.lifecycle.capture.fleet import OUTCOMES, Fleet, Impact, Outcome, Refusal, Supposed
 from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
@@ -97,7 +96,7 @@ def _write_page(how: How, path: str, fleet: Fleet, count: int) -> None:
 
 def _replayed(path: str, how: How) -> Outcome:
     """Return how the node of a capture would fare."""
-    name, player = os.path.basename(path).removesuffix(archive.SUFFIX), None
+    name, player = path, None
     try:
         found = captures.read(path)
         name, player = found.node, Player(found, path, how.here, how.versions)

@@ -65,3 +65,12 @@ def test_each_nodes_fate_is_the_worst_that_becomes_of_it() -> None:
     fleet.add(outcome("converged", nothing_to_do=True))
     fleet.add(Outcome("refused", "x", refusal=Refusal("no", None, 3, "x")))
     assert [fate.outcome for fate in fleet.fates] == [fate.node for fate in fleet.fates]
+
+
+def test_damaged_captures_are_one_group_though_each_reason_names_its_file() -> None:
+    fleet = Fleet()
+    for name in ("a", "b"):
+        file = f"/captures/{name}.capture"
+        fleet.add(Outcome(name, file, refusal=Refusal(f"{file}: is damaged: it ends too soon", None, 3, "x")))
+    (group,) = fleet.summary("1").refusals
+    assert (group.nodes, group.reason) == (["a", "b"], "the capture is damaged: it ends too soon")

@@ -53,7 +53,10 @@ class Supposed(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How one node would fare. `planned` is the answer of `plan --json`, None where there is none."""
+    """How one node would fare. `planned` is the answer of `plan --json`, None where there is none.
+
+    `node` is its name, or `file` where that cannot be read.
+    """
 
     node: str
     file: str
@@ -174,7 +177,7 @@ class Fleet:
             self._supposed.setdefault(each, []).append(outcome.node)
         if outcome.refusal is not None:
             totals.refused += 1
-            refused = self._refuse(outcome.node, outcome.refusal)
+            refused = self._refuse(outcome, outcome.refusal)
             self.fates.append(Fate(outcome.node, "refused", outcome.engines, refused, Impact()))
             return
         assert outcome.planned is not None  # noqa: S101  # else it has a refusal
@@ -213,10 +216,11 @@ class Fleet:
             ),
         )
 
-    def _refuse(self, node: str, refusal: Refusal) -> Refused:
-        reason = _PID.sub("PID ...", refusal.reason)
-        known = self._refused.setdefault(reason, Refused(refusal.reason, refusal.hint, refusal.code, []))
-        known.nodes.append(node)
+    def _refuse(self, outcome: Outcome, refusal: Refusal) -> Refused:
+        reason = refusal.reason.replace(f"{outcome.file}: ", "the capture ")  # it stands among the nodes
+        key = _PID.sub("PID ...", reason)
+        known = self._refused.setdefault(key, Refused(reason, refusal.hint, refusal.code, []))
+        known.nodes.append(outcome.node)
         return known
 
 
