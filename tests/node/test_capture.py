@@ -383,6 +383,17 @@ def test_many_are_told_together_and_what_cannot_be_used_is_refused_by_its_name(n
     assert {refused["nodes"][0] for refused in summary["refusals"]} == unusable
 
 
+def test_paths_of_this_machine_are_those_of_the_folder_that_the_command_is_run_in(
+    node: FakeNode, tmp_path: Path, payload: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured(tmp_path / "node.capture", node.arguments("plan")[1:])
+    shutil.copytree(payload, tmp_path / "toolkit", symlinks=True)
+    monkeypatch.chdir(tmp_path)
+    as_before = told("replay", "node.capture")
+    assert told("replay", "node.capture", "--html", "page.html", "--payload", "toolkit") == as_before
+    assert (tmp_path / "page.html").exists()
+
+
 def test_the_page_of_a_replay_has_each_node_with_what_would_become_of_it(node: FakeNode, tmp_path: Path) -> None:
     folder, page = tmp_path / "captures", tmp_path / "page.html"
     folder.mkdir()

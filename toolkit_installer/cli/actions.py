@@ -222,7 +222,9 @@ def capture(
     from toolkit_installer.cli import capture as captures
 
     signals.unblock()
-    captures.make(_opened(settings), settings, file, given, environment, keep_secrets=keep_secrets)
+    node = _opened(settings)
+    node.root.only_looks = True
+    captures.make(node, settings, file, given, environment, keep_secrets=keep_secrets)
     return ExitCode.DONE
 
 
@@ -242,7 +244,8 @@ def replay(  # noqa: PLR0913  # each is one of its options
 
     signals.unblock()
     versions = dict(text.split("=", 1) for text in engine_versions or ())
-    how = replays.How(given, payload, each=each, as_json=as_json, debug=settings.debug, html=html, versions=versions)
+    folder, page = (os.path.abspath(path) if path is not None else None for path in (payload, html))
+    how = replays.How(given, folder, each=each, as_json=as_json, debug=settings.debug, html=page, versions=versions)
     return replays.replay(archive, how)
 
 

@@ -9,7 +9,7 @@ from toolkit_installer.cli.options.model import Kind, Option
 from toolkit_installer.settings import Program
 
 SHELLS = ("bash", "zsh", "fish")
-_FILES = frozenset({Kind.PATH, Kind.ROOT, Kind.EXECUTABLE, Kind.INSTALL_DIR, Kind.PID_FILE})
+_FILES = frozenset({Kind.PATH, Kind.LOCAL_PATH, Kind.ROOT, Kind.EXECUTABLE, Kind.INSTALL_DIR, Kind.PID_FILE})
 
 
 def script(shell: str, command: click.Command, variable: str) -> str:

@@ -9,12 +9,10 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.reading import Found, Reader
-from toolkit_installer.node.disk.root import Root, attempt, is_mounted
+from toolkit_installer.node.disk.root import INIT_ROOT, Root, attempt, is_mounted
 from toolkit_installer.node.processes import Process, lives_on
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.node.services import Services
-
-_INIT_ROOT = "/proc/1/root"
 
 
 class Node:
@@ -47,7 +45,7 @@ class Node:
 
         Where single folders are mounted, the node's own are those that see what its init sees, or what is here.
         """
-        homes = (self.root,) if self.whole else (Root(_INIT_ROOT), self.root)
+        homes = (self.root,) if self.whole else (Root(INIT_ROOT), self.root)
         return any(lives_on(process, home) for home in homes)
 
     def readers(self) -> list[Reader]:

@@ -24,7 +24,7 @@ EACH = Option(
 )
 HTML = Option(
     "html",
-    Kind.PATH,
+    Kind.LOCAL_PATH,
     Group.JOB,
     Step.INSTALLER,
     no_variable=True,
@@ -43,7 +43,7 @@ ENGINE_VERSION = Option(
 )
 PAYLOAD = Option(
     "payload",
-    Kind.PATH,
+    Kind.LOCAL_PATH,
     Group.JOB,
     Step.INSTALLER,
     no_variable=True,

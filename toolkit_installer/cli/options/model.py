@@ -22,6 +22,8 @@ class Kind(enum.StrEnum):
     CHOICE = "WORD"
     ENGINES = "ENGINE[,ENGINE]"
     PATH = "PATH"
+    LOCAL_PATH = "LOCAL_PATH"
+    """Of the machine that the command is run on, from the folder that it is run in."""
     ROOT = "PATH|auto"
     EXECUTABLE = "FILE"
     INSTALL_DIR = "DIR"

@@ -245,6 +245,7 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
     {
         Kind.FLAG: boolean,
         Kind.PATH: _if(_is_path, "an absolute path, without control characters, in UTF-8"),
+        Kind.LOCAL_PATH: _if(lambda text: text and _is_plain(text), "a path, without control characters, in UTF-8"),
         Kind.ROOT: _if(
             lambda text: text == AUTO or _is_path(text),
             f"an absolute path, without control characters, in UTF-8, or {AUTO}",

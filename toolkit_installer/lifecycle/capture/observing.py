@@ -20,7 +20,7 @@ from toolkit_installer.lifecycle.prepare import Prepared
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.reload_when import busy
 from toolkit_installer.lifecycle.report import would_be_started
-from toolkit_installer.node import zone
+from toolkit_installer.node import owners, zone
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.store import ReceiptStore
@@ -37,6 +37,7 @@ def observe(node: Node, settings: Settings, show: Show) -> None:
     the capture is to say the same.
     """
     _refuse_starting(node, settings)
+    owners.ourselves()  # asked about symlinks alone, which another payload may have
     for each in _asked(settings):
         with contextlib.suppress(InstallerError):
             _look(node, each, show)

@@ -32,18 +32,21 @@ def obstacle(root: Root, path: str) -> NodeError | None:
 
 def _refusal(root: Root, folder: str, path: str) -> int:
     """Return the errno that a rename onto `path` would end with, 0 if it would not."""
-    place = root.outside(folder)
+    place = root.for_writers(folder)
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return errno.EROFS
     if _attributes(place):  # who may do everything is kept out by an attribute only
         return errno.EPERM
-    if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+    # who writes as root may do all that root may; who only looks may have been given less
+    may = (root.only_looks and os.geteuid() == 0) or os.access(place, os.W_OK | os.X_OK, effective_ids=True)
+    if not may:
         return errno.EACCES
     if not os.path.lexists(root.outside(path)):
         return 0
-    if _mount(root.outside(path)) != _mount(place):
+    there = root.for_writers(path)
+    if _mount(there) != _mount(place):
         return errno.EBUSY
-    return errno.EPERM if _attributes(root.outside(path)) else 0
+    return errno.EPERM if _attributes(there) else 0
 
 
 def _attributes(place: str) -> int:

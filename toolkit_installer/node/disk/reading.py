@@ -178,7 +178,7 @@ class Reader:
         missing = self.missing_folders(path)
         there = os.path.dirname(missing[0]) if missing else self.canonical(path)
         with attempt("look at its file system", path):
-            return os.statvfs(self.root.outside(there)).f_flag
+            return os.statvfs(self.root.for_writers(there)).f_flag
 
     def digest(self, path: str) -> str | None:
         """Return the SHA-256 of the file at `path` in hex, or None if no regular file is there. Raises NodeError.

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.owners import groups, ourselves, written_by_others
 
+INIT_ROOT = "/proc/1/root"
+"""The node's `/` as its first process sees it, where this one is among the node's processes."""
 MAX_SYMLINKS = 40
 """As many as the kernel follows (path_resolution(7))."""
 
@@ -75,10 +77,26 @@ class Root:
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(folder)
+        self.only_looks = False
+        """Nothing is written here by this process, whose own mount of the node may therefore be a read-only one."""
 
     def outside(self, path: str) -> str:
         """Return where the node's canonical `path` is in the installer's own mount namespace."""
         return path if self.folder == "/" else self.folder + path
+
+    def for_writers(self, path: str) -> str:
+        """Return where it shows whether something could be written at the canonical `path`, which is there.
+
+        That is here, unless this process only looks, and here is mounted read-only: then it is where the node's init
+        has the same file or folder. Raises OSError.
+        """
+        here = self.outside(path)
+        if self.only_looks and os.statvfs(here).f_flag & os.ST_RDONLY:
+            there = f"{INIT_ROOT}{path}"
+            with Tolerated(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM):
+                if os.path.samestat(os.lstat(here), os.lstat(there)):
+                    return there
+        return here
 
     def canonical(self, path: str) -> str:
         """Return the node's path with every symlink resolved; components that do not exist stay as they are.
