@@ -28,6 +28,7 @@ _NAMED = "--method handlers, or a newer engine, is the way out"
 _NO_ANNOTATION = "pods have to ask for it by an annotation; --method nri serves the plugin"
 _OFF = "has CDI off, and may not find what the plugin names: switch CDI on in its file, and restart it"
 """containerd 2.1 did not find it in the folders that its file names: the container failed. In 2.4 CDI is always on."""
+_BY_US = "has CDI on by an edit that goes with --method cdi: switch CDI on in its file yourself"
 _STARTS = "start it; --method handlers configures an engine that is down, too"
 
 
@@ -104,8 +105,8 @@ def choose(asked: Method, ways: Sequence[Way]) -> Choice:
         return Choice()
     if asked is Method.NRI:
         for way in ways:
-            if way.off and not way.ours:
-                raise _refused(way, asked, f"{way.version} {_OFF}")
+            if way.edited:
+                raise _refused(way, asked, f"{way.version} {_OFF if way.off else _BY_US}")
             if why := _elsewhere(way):
                 raise _refused(way, asked, why)
         return Choice(Method.NRI)

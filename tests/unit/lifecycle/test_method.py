@@ -103,6 +103,11 @@ def test_what_the_plugin_names_may_not_be_found_where_cdi_is_off(if_on: tuple[st
         choose(Method.NRI, (found(folders=(), if_on=if_on, reads_it="/var/run/cdi" in if_on),))
 
 
+def test_cdi_that_is_on_by_our_edit_alone_would_be_off_once_the_plugin_is_the_way() -> None:
+    with pytest.raises(ConfigurationError, match="has CDI on by an edit that goes with --method cdi"):
+        choose(Method.NRI, (found(ours=True),))
+
+
 @pytest.mark.parametrize("way", [GOOD, DOWN, found(folders=None, reads_it=False)], ids=["on", "down", "mum"])
 def test_the_plugin_is_served_where_the_engine_reads_the_specification_or_nothing_tells_that_it_does_not(
     way: Way,
