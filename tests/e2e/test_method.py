@@ -13,9 +13,10 @@ import pytest
 from tests.e2e.file_states import state_of
 from tests.e2e.hosts import gpu_nodes
 from tests.e2e.hosts.gpu import Driver
-from tests.e2e.hosts.gpu_nodes import KINDS, Engines
+from tests.e2e.hosts.gpu_nodes import KINDS, Engines, Kind
 from tests.support import fake_ctk
 from tests.support.built import go_tools, real_payload
+from tests.support.built.releases import Suite
 from tests.support.engines import containers as support
 from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import DockerEngine
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 
     from tests.e2e.program import Installer
     from tests.support.built.go_tools import Tool
-    from tests.support.built.releases import Release, Suite
+    from tests.support.built.releases import Release
 
 DEVICE = "management.nvidia.com/gpu=all"
 LOOK = f"ls /dev/nvidia0 /dev/nvidiactl /{fake_ctk.LIBRARIES}/libcuda.so.{VERSION} 2>/dev/null; true"
-READ_CDI = [kind for kind in KINDS if str(kind) not in ("docker-20.10", "containerd-1.6")]
-KNOW_NONE = [kind for kind in KINDS if kind not in READ_CDI]
+KNOW_NONE = [kind for kind in KINDS if str(kind) in ("docker-20.10", "containerd-1.6")]
+CONTAINERD_2_0 = Kind("containerd", "2.0", Suite.SID, go_tools.CONTAINERD_2_0)
+READ_CDI = [*(kind for kind in KINDS if kind not in KNOW_NONE), CONTAINERD_2_0]
 UNSUPPORTED = 3
 
 
@@ -88,6 +90,13 @@ def switch_on(engine: Engines) -> None:
         engine.config.write_text(text.replace("cdi_spec_dirs", "enable_cdi = true\ncdi_spec_dirs", 1))
 
 
+def switch_on_where_it_is_off(engine: Engines) -> None:
+    """Do so for the releases that have it off: docker's, and containerd 1.7."""
+    text = engine.config.read_text()
+    if isinstance(engine, DockerEngine) or ("cdi_spec_dirs" in text and "grpc.v1.cri" in text):
+        switch_on(engine)
+
+
 @pytest.fixture
 def where(folder: Path, engine: Engines, request: pytest.FixtureRequest) -> list[object]:
     return gpu_nodes.places(request.node.callspec.params["engine"], folder, engine)
@@ -136,10 +145,7 @@ def given(engine: Engines, cgroup: str) -> tuple[int, int]:
 def test_a_container_that_asks_by_cdi_gets_the_device_and_the_engine_is_not_restarted(
     where: list[object], asked: list[object], engine: Engines, cgroup: str, installer: Installer, folder: Path
 ) -> None:
-    if str(engine.config.read_text()).find("cdi_spec_dirs") >= 0 and "grpc.v1.cri" in engine.config.read_text():
-        switch_on(engine)
-    if isinstance(engine, DockerEngine):
-        switch_on(engine)
+    switch_on_where_it_is_off(engine)
     engine.start()
     started, state = psutil.Process(engine.pid).create_time(), state_of(engine.config)
     run(installer, *where, *asked, "--method", "cdi")
@@ -207,10 +213,11 @@ def test_docker_goes_from_handlers_to_cdi_and_back_without_a_restart(
     assert psutil.Process(engine.pid).create_time() == started
 
 
-@pytest.mark.parametrize("engine", [KINDS[5], KINDS[6]], ids=str, indirect=True)
+@pytest.mark.parametrize("engine", [KINDS[4], KINDS[5], KINDS[6], CONTAINERD_2_0], ids=str, indirect=True)
 def test_from_handlers_to_cdi_and_back_each_file_is_as_it_was_to_the_byte(
     where: list[object], asked: list[object], engine: Engines, cgroup: str, installer: Installer
 ) -> None:
+    switch_on_where_it_is_off(engine)
     engine.start()
     before = files(engine)
     run(installer, *where, *asked, "--set-as-default=false")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.nri import made
 from tests.support.built import go_tools
+from tests.support.built.go_tools import Tool
 from tests.support.engines.containers import PodContainers
 from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import ContainerdEngine
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.built.go_tools import Tool
     from tests.support.built.releases import Release, Suite
 
 
@@ -27,10 +27,10 @@ def containerd(
     release: Callable[[Suite], Release],
     request: pytest.FixtureRequest,
 ) -> Iterator[ContainerdEngine]:
-    """Yield the newest containerd, or one of Debian's, whose suite is the fixture's parameter."""
-    suite: Suite | None = getattr(request, "param", None)
-    of_debian = release(suite) if suite is not None else None
-    programs = go_tool(go_tools.CONTAINERD) if suite is None else None
+    """Yield the newest containerd, or the parameter's: one that Go builds, or that of one of Debian's suites."""
+    wanted: Suite | Tool = getattr(request, "param", None) or go_tools.CONTAINERD
+    of_debian = release(wanted) if not isinstance(wanted, Tool) else None
+    programs = go_tool(wanted) if isinstance(wanted, Tool) else None
     with ContainerdEngine(folder / "engine", of_debian, programs) as engine:
         engine.folder.mkdir(mode=0o700)
         made.specify(engine.folder / "cdi")

@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.file_states import state_of
 from tests.e2e.nri.made import DOMAIN, devices, nri
 from tests.e2e.program import WAITING, Installer, Program
+from tests.support.built import go_tools
 from tests.support.built.releases import Suite
 from tests.support.engines.containers import ContainerError, PodContainers
 from tests.support.engines.crio import CrioEngine
@@ -178,12 +179,17 @@ def refused(installer: Installer, engine: ContainerdEngine | CrioEngine, payload
     return next((line for line in run.output.splitlines() if "leaves the CDI devices out" in line), "")
 
 
-@pytest.mark.parametrize("containerd", [Suite.TRIXIE], indirect=True)
+@pytest.mark.parametrize(
+    "containerd, version",
+    [(Suite.TRIXIE, "1.7.24"), (go_tools.CONTAINERD_2_0, "2.0.5")],
+    indirect=["containerd"],
+    ids=["1.7", "2.0"],
+)
 def test_a_containerd_that_leaves_the_devices_out_is_refused(
-    containerd: ContainerdEngine, installer: Installer, payload: Path, folder: Path
+    containerd: ContainerdEngine, version: str, installer: Installer, payload: Path, folder: Path
 ) -> None:
     said = refused(installer, containerd, payload, folder)
-    assert "containerd 1.7.24" in said
+    assert f"containerd {version}" in said
     assert "1.7.30 or 2.1.0" in said
 
 

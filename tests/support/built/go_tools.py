@@ -114,6 +114,9 @@ CONTAINERD = Tool(  # the newest 2.x: Debian's newest is 2.1 to 2.3, and 2.3 cam
     version="v2.4.2",
     commands=("cmd/containerd", "cmd/containerd-shim-runc-v2"),
 )
+CONTAINERD_2_0 = dataclasses.replace(  # of no release of Debian; it leaves out the devices that an NRI plugin names
+    CONTAINERD, version="v2.0.5"
+)
 CTR = dataclasses.replace(CONTAINERD, name="ctr", commands=("cmd/ctr",))
 RUNC = Tool(  # for a machine whose own is unknown: linked so that it runs everywhere, and so without seccomp
     name="runc",
@@ -198,7 +201,7 @@ ORAS = Tool(  # copies an image between folders and registries, with all that re
     commands=("cmd/oras",),
 )
 
-ALL = (TOOLKIT, CONTAINERD, PEER, CRIO, KUSTOMIZE, HELM, CRI_DOCKERD, ORAS, KWOK, KUBERNETES)
+ALL = (TOOLKIT, CONTAINERD, CONTAINERD_2_0, PEER, CRIO, KUSTOMIZE, HELM, CRI_DOCKERD, ORAS, KWOK, KUBERNETES)
 """What `make e2e` wants. KUBERNETES, which is wanted last, takes longer than all the others."""
 
 

@@ -37,7 +37,7 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
         return
     programs, binary = node.programs, process.executable
     by_role = {wanted.role: wanted for wanted in desired.files}
-    root, drop_in = by_role[ROOT_ROLE], by_role[DROP_IN_ROLE]
+    root, drop_in = (by_role.get(role) or _unchanged(inspection, role) for role in (ROOT_ROLE, DROP_IN_ROLE))
     imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
     place = root_file.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
@@ -64,6 +64,12 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
             path=root.path,
             hint="nothing was changed; look at what `containerd config dump` says to this file",
         )
+
+
+def _unchanged(inspection: ContainerdInspection, role: str) -> DesiredFile:
+    """Return a file that stays as it is: of one that nothing of ours is in, nothing is desired where handlers go."""
+    file = next(file for file in inspection.files if file.role == role)
+    return DesiredFile(file, file.content, file.content)
 
 
 def _without_and_with_us(
