@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from typing import TYPE_CHECKING
 
 import psutil
@@ -14,13 +12,11 @@ from tests.e2e.file_states import state_of
 from tests.e2e.hosts import gpu_nodes
 from tests.e2e.hosts.gpu import Driver
 from tests.e2e.hosts.gpu_nodes import KINDS, Engines, Kind
-from tests.support import fake_ctk
 from tests.support.built import go_tools, real_payload
 from tests.support.built.releases import Suite
 from tests.support.engines import containers as support
 from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import DockerEngine
-from tests.support.fake_ctk import CONTROL, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +27,6 @@ if TYPE_CHECKING:
     from tests.support.built.releases import Release
 
 DEVICE = "management.nvidia.com/gpu=all"
-LOOK = f"ls /dev/nvidia0 /dev/nvidiactl /{fake_ctk.LIBRARIES}/libcuda.so.{VERSION} 2>/dev/null; true"
 KNOW_NONE = [kind for kind in KINDS if str(kind) in ("docker-20.10", "containerd-1.6")]
 CONTAINERD_2_0 = Kind("containerd", "2.0", Suite.SID, go_tools.CONTAINERD_2_0)
 READ_CDI = [*(kind for kind in KINDS if kind not in KNOW_NONE), CONTAINERD_2_0]
@@ -45,11 +40,7 @@ def payload(folder: Path, go_tool: Callable[[Tool], Path]) -> Path:
 
 @pytest.fixture
 def root(folder: Path) -> Path:
-    """Return a driver's root with one GPU, whose device nodes are real ones of the kernel's: null, in effect."""
-    made = fake_ctk.driver(folder / "root", nodes=())
-    for name in ("nvidia0", *CONTROL):
-        os.mknod(made / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    return made
+    return gpu_nodes.driver_root(folder / "root")
 
 
 @pytest.fixture
@@ -135,7 +126,7 @@ def given(engine: Engines, cgroup: str) -> tuple[int, int]:
         seen = []
         for name, devices in (("asks", [DEVICE]), ("asks-not", [])):
             containers.start(name, handler="", devices=devices)
-            seen.append(len(containers.execute(name, "sh", "-c", LOOK).split()))
+            seen.append(len(containers.execute(name, "sh", "-c", gpu_nodes.LOOK_FOR_ROOT).split()))
             containers.stop(name)
             containers.delete(name)
     return seen[0], seen[1]

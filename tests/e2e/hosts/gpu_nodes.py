@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from tests.e2e.hosts import gpu
+from tests.support import fake_ctk
 from tests.support.built import go_tools
 from tests.support.built.releases import Suite
 from tests.support.engines.containers import Containers, DockerContainers, PodContainers
@@ -210,6 +213,18 @@ class GpuNode:
         assert self.containers.stop(name) == 0
         self.containers.delete(name)
         return found
+
+
+LOOK_FOR_ROOT = f"ls /dev/nvidia0 /dev/nvidiactl /{fake_ctk.LIBRARIES}/libcuda.so.{fake_ctk.VERSION} 2>/dev/null; true"
+"""Shows, in a container, what it has of `driver_root`: three paths, if it has all."""
+
+
+def driver_root(folder: Path) -> Path:
+    """Make a driver's root with one GPU, whose device nodes are real ones of the kernel's: null, in effect."""
+    made = fake_ctk.driver(folder, nodes=())
+    for name in ("nvidia0", *fake_ctk.CONTROL):
+        os.mknod(made / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    return made
 
 
 def places(kind: Kind, folder: Path, engine: Engines) -> list[object]:

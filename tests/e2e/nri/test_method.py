@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,18 +9,16 @@ import psutil
 import pytest
 
 from tests.e2e.file_states import state_of
+from tests.e2e.hosts import gpu_nodes
 from tests.e2e.nri.made import DOMAIN, nri
 from tests.e2e.program import WAITING, Installer, Program
-from tests.support import fake_ctk
 from tests.support.built import go_tools, real_payload
 from tests.support.built.go_tools import Tool
 from tests.support.built.releases import Suite
 from tests.support.engines.containers import PodContainers
 from tests.support.engines.daemons import ContainerdEngine
-from tests.support.fake_ctk import CONTROL, VERSION
 
 GPU = {DOMAIN: "management.nvidia.com/gpu=all"}
-LOOK = f"ls /dev/nvidia0 /dev/nvidiactl /{fake_ctk.LIBRARIES}/libcuda.so.{VERSION} 2>/dev/null; true"
 NEWER = pytest.mark.parametrize("containerd", [None, Suite.SID], indirect=True)
 
 
@@ -33,11 +29,7 @@ def payload(folder: Path, go_tool: Callable[[Tool], Path]) -> Path:
 
 @pytest.fixture
 def root(folder: Path) -> Path:
-    """Return a driver's root with one GPU, whose device nodes are real ones of the kernel's: null, in effect."""
-    made = fake_ctk.driver(folder / "root", nodes=())
-    for name in ("nvidia0", *CONTROL):
-        os.mknod(made / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    return made
+    return gpu_nodes.driver_root(folder / "root")
 
 
 class Node:
@@ -100,7 +92,7 @@ def given(pods: PodContainers) -> tuple[int, int]:
     seen = []
     for name, asking in (("asks", GPU), ("asks-not", {})):
         pods.start(name, "", of_pod=asking, namespace="gpu-operator")
-        seen.append(len(pods.execute(name, "sh", "-c", LOOK).split()))
+        seen.append(len(pods.execute(name, "sh", "-c", gpu_nodes.LOOK_FOR_ROOT).split()))
         pods.stop(name)
         pods.delete(name)
     return seen[0], seen[1]

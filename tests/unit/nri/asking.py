@@ -104,6 +104,7 @@ class AskingEngine:
                 connection, _ = listener.accept()
             except OSError:
                 return  # it stops
+            self.hang_up()  # on a plugin before it, which may have ended: nobody is asked until this one is taken
             connection.settimeout(SECONDS)
             if not self.takes:
                 self._keep(connection)
