@@ -91,6 +91,11 @@ class Plan:
     pause: Callable[[], None] | None = None
     """Called before each call: whoever is asked here sees what a kill would leave."""
 
+    @property
+    def is_deadly(self) -> bool:
+        """Whether the program is killed at a call."""
+        return self.fault is Fault.KILL and self.at != NEVER
+
     def meet(self, name: str, paths: list[str]) -> None:
         """Count a call, and let it meet the fault if it is its turn."""
         number = len(self.happened)

@@ -1,7 +1,8 @@
-"""The program in a child that stays warm: it runs one command after the other, until one of them is killed.
+"""The program in a child that stays warm: it runs one command after the other.
 
-A fork of its own for each would spend most of its time on copying pages. What the end of a process does (locks,
-descriptors, pending signals) is done between two commands; what a SIGKILL does is left to a real SIGKILL.
+A fork of the tests for each would spend most of its time on copying pages, and on all that a program does but once:
+what the end of a process does (locks, descriptors, pending signals) is done between two commands. What a SIGKILL does
+is left to a real SIGKILL: a command that is to meet one runs in a fork of the warm child.
 """
 
 from __future__ import annotations
@@ -149,11 +150,16 @@ class Warm:
                 os.lseek(self._said.fileno(), 0, os.SEEK_SET)
                 if standing:
                     plan.pause = lambda: self._stand(connection)
-                if stopped:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                code = invoke(arguments, plan)
-                self._end(connection.fileno())
-                connection.send((code, plan.happened, plan.trace))
+                if not plan.is_deadly or (pid := os.fork()) == 0:
+                    if stopped:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    code = invoke(arguments, plan)
+                    self._end(connection.fileno())
+                    connection.send((code, plan.happened, plan.trace))
+                    if plan.is_deadly:  # and yet it came to its end, before the call that was to be its last
+                        os._exit(0)
+                elif status := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+                    connection.send((status, (), ()))
 
     @staticmethod
     def _stand(connection: Connection) -> None:
