@@ -43,9 +43,10 @@ check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no
 	$(BIN)/python -m tests.support.chart
 
 # call PYTEST,N: with N workers more than there are processors; those of a short run wait now and then
-# Each reads the tests as another has compiled them, whatever the environment says of that.
+# Each reads the tests as another has compiled them, whatever the environment says of that, and keeps its files in memory:
+# where no disk has to be waited for, and none has to remove them afterwards.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist loadgroup \
-	--tx "$$(($$(nproc) + $(1)))*popen//python=$(CURDIR)/$(SETUP)/worker $(CURDIR)/$(BIN)/python"
+	--tx "$$(($$(nproc) + $(1)))*popen//python=$(CURDIR)/$(SETUP)/worker --in-memory $(CURDIR)/$(BIN)/python"
 
 .PHONY: test
 test: .venv/installed ## the tests that need no engine and no root, in about three minutes; of each sweep a part

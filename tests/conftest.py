@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ def count_instants(request: pytest.FixtureRequest) -> Callable[[int, Sequence[st
     # not by record_property, which warns where a file for CI is written (--junitxml) as well
     properties = request.node.user_properties
     return lambda tried, broken: properties.append((_INSTANTS, (tried, len(broken))))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the files of tests into memory where the worker has made room for them there (tests/support/setup/worker)."""
+    if (folder := os.environ.pop("TESTS_IN_MEMORY", None)) is not None:
+        config.option.basetemp = os.path.join(folder, "tests")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
