@@ -29,13 +29,18 @@ from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.crio.engine import Crio
 from toolkit_installer.engines.crio.live import CrioLive
+from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.lifecycle import verify
+from toolkit_installer.node import sockets
+from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
 from toolkit_installer.node.services import Services
 
 SOCKET = "/run/docker.sock"
-_ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS = 100.0
+"""Where other work takes the processors, an answer may take long, and is none the worse."""
+_ASK = Docker.ask
 _SYSTEMCTL = "/bin/systemctl"
 
 
@@ -61,6 +66,10 @@ def keep_only(*kept: int) -> None:
         if int(name) > 2 and int(name) not in kept:  # the standard streams
             with contextlib.suppress(OSError):  # the listing's own
                 os.close(int(name))
+
+
+def _asked_for_long(engine: Docker, node: Node, socket_path: str, _: float) -> Live:
+    return _ASK(engine, node, socket_path, _ANSWER_SECONDS)
 
 
 class FakeDockerd:
@@ -101,6 +110,9 @@ class FakeDockerd:
         stack = contextlib.ExitStack()
         stack.enter_context(mock.patch.object(Programs, "run", side_effect=absent))
         stack.enter_context(mock.patch.object(verify, "STEADY_SECONDS", 0.0))
+        # it answers as soon as it gets a processor, or hangs up
+        stack.enter_context(mock.patch.object(Docker, "ask", _asked_for_long))
+        stack.enter_context(mock.patch.object(sockets, "_ANSWER_SECONDS", _ANSWER_SECONDS))
         return stack
 
     def close(self) -> None:
@@ -165,7 +177,7 @@ class _Dockerd:
         connection.sendall(head.encode() + b"Connection: close\r\n\r\n" + body)
         # not closed at once: what the client has not read yet would be lost with it
         connection.shutdown(socket.SHUT_WR)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 1, 0))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_ANSWER_SECONDS), 0))
         with contextlib.suppress(BlockingIOError):
             while connection.recv(4096):
                 pass

@@ -15,6 +15,7 @@ import netrc  # requests would, too
 import os
 import signal
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -41,6 +42,25 @@ DEADLINE = 120.0
 
 _STANDING = "standing"
 _COMMANDS = tree.top_command(Program.TOOLKIT_INSTALLER, ENVIRONMENT)
+
+
+@contextlib.contextmanager
+def _own_time() -> Iterator[None]:
+    """Have a clock that the command's own waiting moves, and nothing else.
+
+    An engine that does not come back is given up at once, and one that is slow as others use the processors is not.
+    """
+    seconds = time.monotonic()
+
+    def monotonic() -> float:
+        return seconds
+
+    def sleep(more: float) -> None:
+        nonlocal seconds
+        seconds += more
+
+    with mock.patch("time.monotonic", monotonic), mock.patch("time.sleep", sleep):
+        yield
 
 
 @contextlib.contextmanager
@@ -140,7 +160,7 @@ class Warm:
             os.dup2(self._said.fileno(), stream)
         signals.block()
         gc.disable()  # what a command leaves is young then, and found at its end
-        with self._inside(), quick():
+        with self._inside(), quick(), _own_time():
             while True:
                 try:
                     arguments, plan, stopped, standing = connection.recv()
