@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.capabilities import may_come_first
 from tests.unit.nri.asking import SECONDS, AskingEngine
-from toolkit_installer.lifecycle.plugin import asked, standing
+from toolkit_installer.lifecycle.plugin import asked, process, saying, standing
 from toolkit_installer.lifecycle.plugin.saying import Lines
 from toolkit_installer.lifecycle.plugin.standing import Standing
 from toolkit_installer.lifecycle.plugin.watch import CannotStartError, PluginWatch, UnsupportedEngineError
-from toolkit_installer.node import signals
+from toolkit_installer.node import precedence, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
 from toolkit_installer.settings import CdiSettings, LogFormat, NriSettings, Program, Settings, ToolkitSettings
@@ -266,6 +268,27 @@ def test_the_run_holds_nothing_of_what_the_process_is_made_of(engine: AskingEngi
     maps = (place / "maps").read_text()
     assert not re.search(r"msgspec|psutil|grpc|_ssl|_ctypes", maps)
     assert engine.plugins
+
+
+@pytest.mark.skipif(not may_come_first(), reason="without CAP_SYS_NICE nobody may")
+def test_it_answers_before_ordinary_work_and_the_run_does_not(engine: AskingEngine, watch: PluginWatch) -> None:
+    watch.begin()
+    assert os.sched_getscheduler(watch._process.pid) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert engine.ask("default", {}).devices == ()
+
+
+def test_where_it_may_not_it_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(seconds: float) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(seconds))
+
+    reader, writer = os.pipe()
+    monkeypatch.setattr(precedence, "take", refuse)
+    monkeypatch.setattr(saying._Current, "lines", Lines("logfmt", writer))
+    process._take_precedence()
+    assert 'event=nri-in-turn reason="Operation not permitted"' in os.read(reader, 4096).decode()
+    os.close(reader)
+    os.close(writer)
 
 
 # --- what it is told, and what it tells ---

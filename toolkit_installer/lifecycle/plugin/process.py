@@ -5,6 +5,8 @@
 `CHANNEL` is a socket of packets (SOCK_SEQPACKET), `ASKED` what asked.py says. This says there how the plugin stands
 whenever that changes, and then sends the run a SIGCHLD, which wakes it from its sleep; the first packet is what became
 of the first try. Once nobody holds the other end, this ends. It imports little: it runs for months.
+
+An engine asks about one container at a time, and all others wait meanwhile: so an answer comes before ordinary work.
 """
 
 from __future__ import annotations
@@ -16,11 +18,16 @@ import sys
 from toolkit_installer.lifecycle.plugin import asked, standing
 from toolkit_installer.lifecycle.plugin import saying as log
 from toolkit_installer.lifecycle.plugin.standing import Standing
+from toolkit_installer.node import precedence
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.nri.connection import Lost, Plugin
 from toolkit_installer.nri.decision import Granted, Policy, Withheld
 from toolkit_installer.nri.serving import serve
 from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Malformed, Serving, Unsupported
+
+_LONGEST_SECONDS = 1.0
+"""Of work without a pause, before the kernel kills the process: it would keep a processor from all others. That is
+many times what hundreds of containers take which an engine tells of, and half of what it waits for an answer."""
 
 
 class Teller:
@@ -108,6 +115,18 @@ def _say_answer(event: Answered) -> None:
         log.get().warning("A container is refused", key="nri-refused", container=event.container, reason=verdict.reason)
 
 
+def _take_precedence() -> None:
+    """Answer before ordinary work is done, where that is allowed."""
+    try:
+        precedence.take(_LONGEST_SECONDS)
+    except OSError as error:
+        log.get().info(
+            "The NRI plugin answers in its turn: containers wait for it while the node is busy",
+            key="nri-in-turn",
+            reason=error.strerror,
+        )
+
+
 def main() -> int:
     """Serve the plugin until the run ends."""
     run = os.getppid()
@@ -116,6 +135,7 @@ def main() -> int:
     given = asked.understood(sys.argv[2])
     log.configure(given.log_format)
     policy = Policy(frozenset(given.namespaces), frozenset(given.kinds), given.lenient)
+    _take_precedence()
     plugin = Plugin(Root(given.root), given.socket, Identity(given.name, given.place), policy)
     serve(plugin, Teller(channel, run, given.socket).hear, channel)
     return 0
