@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import selectors
@@ -9,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +20,7 @@ from tests.unit.nri import engine as wire
 _PROGRAM = Path(__file__).with_name("program.py")
 _SECONDS = 30
 _READ = 1 << 16
+_PRIORITY = 2
 
 
 class Plugin:
@@ -74,12 +78,17 @@ class Plugin:
 
 
 class Recorder:
-    """Between an engine's socket and one plugin, which connects to `path`. It notes what each of the two says."""
+    """Between an engine's socket and one plugin, which connects to `path`. It notes what each says, and when.
+
+    Its thread has a higher priority than the plugin, where that is allowed: what it waits for is the plugin alone.
+    """
 
     def __init__(self, nri: Path, path: Path) -> None:
         self.path = path
         self.by_engine = bytearray()
         self.by_plugin = bytearray()
+        self._pieces: list[tuple[float, bool]] = []
+        """When a piece came, by time.perf_counter(), and whether it was the plugin's."""
         self._nri = nri
         self._said = threading.Condition()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -94,8 +103,9 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
-        for end in self._ends:
-            end.shutdown(socket.SHUT_RDWR)
+        for end in self._ends[:1]:  # the thread ends both
+            with contextlib.suppress(OSError):  # it has done so by now
+                end.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
 
@@ -104,7 +114,22 @@ class Recorder:
         with self._said:
             assert self._said.wait_for(lambda: len(wire.answers(bytes(self.by_plugin))) >= calls, _SECONDS)
 
+    def connected(self) -> bool:
+        """Tell whether neither of the two has ended the connection."""
+        return bool(self._ends)
+
+    def waits(self) -> list[float]:
+        """Return for each answer how many seconds the engine waited for it, since the last piece of what it asked.
+
+        An engine asks a plugin one thing at a time: containerd holds a lock meanwhile, CRI-O likewise.
+        """
+        with self._said:
+            pairs = list(itertools.pairwise(self._pieces))
+        return [end - start for (start, before), (end, after) in pairs if (before, after) == (False, True)]
+
     def _run(self) -> None:
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_PRIORITY))  # of this thread
         try:
             plugin, _ = self._listener.accept()
         except OSError:
@@ -122,7 +147,9 @@ class Recorder:
                     if not data:
                         self._ends = []
                         return
+                    came = time.perf_counter()
                     with self._said:
+                        self._pieces.append((came, other is engine))
                         noted += data
                         self._said.notify_all()
                     other.sendall(data)
@@ -140,7 +167,7 @@ class Peer:
             *("--toolkit-install-dir", str(folder / "peer"), "--toolkit-source-root", str(payload)),
             *("--pid-file", str(folder / "peer-pid" / "toolkit.pid")),
         ]
-        (folder / "peer-pid").mkdir()
+        (folder / "peer-pid").mkdir(exist_ok=True)
         self._log = folder / "peer.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env={"PATH": os.environ["PATH"]})

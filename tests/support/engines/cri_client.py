@@ -85,10 +85,21 @@ class CriClient:
 
     def call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
         """Return the fields of the message in the answer that `way` leads to (cri_program.py)."""
+        return self._fields(self._asked([method, request, way]))
+
+    def together(self, chains: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
+        """Begin chains of calls at once, and return what the first call of each answered (cri_program.py)."""
+        return [self._fields(answer) for answer in self._asked(chains)] if chains else []
+
+    def _asked(self, what: Any) -> Any:
+        """Return what the program says to a line."""
         assert self._caller.stdin is not None
         assert self._caller.stdout is not None
-        print(json.dumps([method, request, way]), file=self._caller.stdin, flush=True)
-        answer = json.loads(self._caller.stdout.readline())
+        print(json.dumps(what), file=self._caller.stdin, flush=True)
+        return json.loads(self._caller.stdout.readline())
+
+    def _fields(self, answer: dict[str, Any]) -> dict[str, str]:
+        """Return the fields of an answer. Raises what was said to raise."""
         if "error" in answer:
             words = answer["error"]
             raise (self._away if any(sign in words for sign in _AWAY) else self._error)(words)

@@ -15,12 +15,16 @@ A call is a JSON list: the method (of the RuntimeService where no other is named
 request as an object from field number to value (a string, a number, an object for a message, a list for a repeated
 field), and the numbers of the fields that lead to the message in the answer that is wanted. An answer is
 `{"fields": {NUMBER: TEXT, ...}}` with the last value of each field (a number as one character, which is enough for an
-exit code), or `{"error": TEXT}`. SECONDS is how long one call may take. With FLAG, which is a kubelet's, the program
+exit code), or `{"error": TEXT}`. A line that is a list of lists has chains of calls, all of which are begun at once; a
+chain is a method, its request, and the methods that are then called with the first answer's field 1, an id, as their
+own. Its answer is that list's: what the first call of each chain came to, or the first error. SECONDS is how long one
+call may take. With FLAG, which is a kubelet's, the program
 goes by that name.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import sys
 from pathlib import Path
@@ -129,13 +133,32 @@ def answer(
     return {"fields": {number: content.decode(errors="replace") for number, content in fields(reply)}}
 
 
+def chain(channel: grpc.Channel, seconds: float, method: str, request: dict[str, Any], *then: str) -> dict[str, Any]:
+    """Make calls of which each needs the first one's id; return what that came to, or what went wrong."""
+    told = answer(channel, seconds, method, request, [])
+    for following in then:
+        if "error" in told:
+            break
+        done = answer(channel, seconds, following, {"1": told["fields"][1]}, [])
+        told = done if "error" in done else told
+    return told
+
+
+def together(channel: grpc.Channel, seconds: float, chains: list[list[Any]]) -> list[dict[str, Any]]:
+    """Begin all of these at once, and return what each came to."""
+    with concurrent.futures.ThreadPoolExecutor(len(chains)) as pool:
+        return list(pool.map(lambda each: chain(channel, seconds, *each), chains))
+
+
 def serve(socket: str, seconds: float) -> None:
     """Make the calls that come on stdin, and print what came of each."""
     # an engine that restarts is tried again at once: the tests wait for it
     options = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200))
     with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
         for line in sys.stdin:
-            print(json.dumps(answer(channel, seconds, *json.loads(line))), flush=True)  # noqa: T201  # see above
+            asked = json.loads(line)
+            told = together(channel, seconds, asked) if isinstance(asked[0], list) else answer(channel, seconds, *asked)
+            print(json.dumps(told), flush=True)  # noqa: T201  # see above
 
 
 def main(what: str, socket: str, seconds: str, *flag: str) -> None:

@@ -5,6 +5,7 @@ Field numbers are those of pkg/api/api.proto of github.com/containerd/nri v0.12.
 
 from __future__ import annotations
 
+import collections
 import struct
 from collections.abc import Iterator, Mapping
 
@@ -154,6 +155,13 @@ def asked(by_engine: bytes) -> list[str]:
             assert isinstance(name, bytes)
             found.append(name.decode())
     return found
+
+
+def methods(by_engine: bytes) -> dict[str, int]:
+    """Return how often an engine asks what."""
+    bodies = (body for _, kind, body in messages(by_engine, PLUGIN) if kind == REQUEST)
+    names = (dict(fields(body))[2] for body in bodies)
+    return dict(collections.Counter(name.decode() for name in names if isinstance(name, bytes)))
 
 
 def given(by_engine: bytes, by_plugin: bytes) -> dict[str, tuple[int, list[str]]]:
