@@ -2,6 +2,7 @@
 
 python -m tests.bench               all but the fleet
 python -m tests.bench --short       counts alone, in a minute: what they come to is the exit code
+python -m tests.bench --nri         the NRI plugin on a live containerd alone, in a minute: it is printed, and not kept
 python -m tests.bench --fleet       the fleet alone; --nodes says how many
 python -m tests.bench --page        makes the page of what was measured before
 """
@@ -14,7 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import counts, fleet, growing, idling, machine, page, peer, starting, table
+from tests.bench import bursts, counts, fleet, growing, idling, machine, page, peer, starting, table
+from tests.bench.figures import Figure
 from tests.support import payloads
 
 
@@ -25,15 +27,24 @@ def _measure(folder: Path, rounds: int) -> None:
     figures = [
         *starting.figures(folder / "starting", program, rounds),
         *idling.figures(folder, payload, program),
+        *_bursts(folder, payload, program),
         *growing.of_edits(folder, payload, program, rounds),
         *growing.of_payloads(folder / "payloads", program, rounds),
         *growing.of_handlers(folder, payload, program, rounds),
         *growing.of_imports(folder, payload, rounds),
     ]
     rows = [{name: value for name, value in vars(figure).items() if value is not None} for figure in figures]
-    data = {**machine.about(), "rounds": rounds, "figures": rows}
+    data = {**machine.about(), "rounds": rounds, "left_out": bursts.missing(), "figures": rows}
     _keep(page.MEASURED, data)
     print("\n".join(table.lines(figures)))
+
+
+def _bursts(folder: Path, payload: Path, program: Path) -> list[Figure]:
+    """Measure the NRI plugin beside a live engine, or say why that cannot be done here."""
+    if why := bursts.missing():
+        print(f"NRI on a live containerd is not measured: {why}", file=sys.stderr)
+        return []
+    return bursts.figures(folder / "bursts", payload, program)
 
 
 def _keep(path: Path, data: object) -> None:
@@ -48,7 +59,7 @@ def main() -> int:
     """Return the exit code: 1 where a count is larger than it may be."""
     parser = argparse.ArgumentParser(prog="make bench")
     what = parser.add_mutually_exclusive_group()
-    for name in ("--short", "--fleet", "--page"):
+    for name in ("--short", "--nri", "--fleet", "--page"):
         what.add_argument(name, action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=1000)
@@ -61,6 +72,9 @@ def main() -> int:
             rows = [*counts.of_commands(folder), *fleet.counts(folder)]
             print("\n".join(row.line for row in rows))
             return int(any(not row.good for row in rows))
+        elif options.nri:
+            payload = payloads.build(folder / "payload")
+            print("\n".join(table.lines(_bursts(folder, payload, peer.built()))))
         elif options.fleet:
             _keep(page.FLEET, {**machine.about(), **fleet.measured(folder, options.nodes)})
             print(page.FLEET.read_text())

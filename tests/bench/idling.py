@@ -54,7 +54,7 @@ def _with_children(pid: int) -> list[int]:
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
@@ -85,7 +85,7 @@ def _bare(body: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _waiting(command: list[str], said: str) -> Iterator[int]:
+def waiting(command: list[str], said: str) -> Iterator[int]:
     """Start a program and give its process once it has said that it waits; it is told to stop at the end."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
@@ -107,7 +107,7 @@ def figures(folder: Path, payload: Path, program: Path) -> list[Figure]:
     node = Node(folder / "idle-ours", payload)
     peer = Peer(program, Node(folder / "idle-theirs", payload))
     ours = node.command("run", "--cleanup", "never")
-    with _waiting(ours, "Waiting for signal") as one, _waiting(peer.command(), "Waiting for signal") as other:
+    with waiting(ours, "Waiting for signal") as one, waiting(peer.command(), "Waiting for signal") as other:
         before = [_sleeps(pid) for pid in (one, other)]
         time.sleep(_WATCHED_SECONDS)
         woken = [(_sleeps(pid) - was) * 60 / _WATCHED_SECONDS for pid, was in zip((one, other), before, strict=True)]
@@ -122,9 +122,9 @@ def figures(folder: Path, payload: Path, program: Path) -> list[Figure]:
 
 def _served(node: Node, theirs: float) -> list[Figure]:
     """Watch ours with metrics, alone: what two processes have in common counts half for each."""
-    port = _free_port()
+    port = free_port()
     command = node.command("run", "--cleanup", "never", "--metrics-address", f"127.0.0.1:{port}")
-    with _waiting(command, "Waiting for signal") as pid:
+    with waiting(command, "Waiting for signal") as pid:
         memory = sum(map(_pss, _with_children(pid)))
         with _bare(_answer(port)) as bare:
             answered = [(_answered(port), _answered(bare)) for _ in range(_REQUESTS)]
@@ -143,7 +143,7 @@ def _plugged(node: Node, theirs: float) -> list[Figure]:
     """
     with AskingEngine(node.folder / "run/nri/nri.sock") as engine:
         flags = ("--enable-nri-plugin", "--nri-namespace", "gpu-operator", "--nri-socket", "/run/nri/nri.sock")
-        with _waiting(node.command("run", "--cleanup", "never", *flags), "Waiting for signal") as pid:
+        with waiting(node.command("run", "--cleanup", "never", *flags), "Waiting for signal") as pid:
             every = _with_children(pid)
             before = sum(map(_sleeps, every))
             time.sleep(_WATCHED_SECONDS)
