@@ -59,6 +59,14 @@ def count(run: Program, text: str, least: int) -> None:
         time.sleep(0.02)
 
 
+def disappear(path: Path) -> None:
+    """Wait until there is no such file."""
+    deadline = time.monotonic() + 60
+    while path.exists():
+        assert time.monotonic() < deadline, f"{path} stays"
+        time.sleep(0.02)
+
+
 @NEWER
 def test_a_device_arrives_by_annotation_and_the_engine_is_as_it_was(
     containerd: ContainerdEngine, pods: PodContainers, installer: Installer, payload: Path, folder: Path
@@ -115,7 +123,7 @@ def test_an_engine_that_is_started_anew_is_served_again_and_a_killed_process_is_
     for number, how in enumerate(("stopped", "killed"), 2):
         (containerd.stop if how == "stopped" else containerd.kill)()
         count(run, "event=not-ready-plugin", number - 1)
-        assert not ready.exists()
+        disappear(ready)  # it says so first
         containerd.start()
         count(run, CONNECTED, number)
         count(run, "event=ready ", number)
@@ -137,10 +145,7 @@ def test_a_run_that_is_killed_leaves_no_plugin_and_the_next_serves_one(
     (process,) = processes(run)
     run.send(signal.SIGKILL)
     run.finish()
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{process}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    disappear(Path(f"/proc/{process}"))
     pods.start("between", "", of_pod=GPU)
     assert devices(pods, "between") == []
     again = waiting(installer, containerd, payload)
