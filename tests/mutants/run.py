@@ -2,10 +2,11 @@
 
     python -m tests.mutants.run SEED COUNT        exits 1 where fewer than 97 of 100 are killed
 
-A mutant is met first by the tests nearest to its module (`tests.support.changed`), then by all that `make test` runs,
-until one fails. Those of `equivalent.toml` are left out: no test can tell them from the program. `make.py` says of what
-no mutants are made. The copies lie in .cache/mutants, each with an environment whose program is the copy's; before
-anything is tried, their tests must pass, and fail with a program that cannot be imported.
+A mutant is met first by the unit tests nearest to its module (`tests.support.changed`), then by all that `make test`
+runs, likely ones before others, until one fails; and that one must fail twice, or it is passed over: a test that fails
+now and then kills nothing. Those of `equivalent.toml` are left out: no test can tell them from the program. `make.py`
+says of what no mutants are made. The copies lie in .cache/mutants, each with an environment whose program is the
+copy's; before anything is tried, their tests must pass, and fail with a program that cannot be imported.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import difflib
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import grimp
@@ -37,7 +40,13 @@ AT_LEAST = 97
 """Of 100 mutants so many must be killed."""
 SIDE_BY_SIDE = 2
 LONGEST = 1200
-"""Seconds: a mutant whose tests take longer goes round in circles, and is killed by whoever waits for it."""
+"""Seconds: a mutant whose tests take longer goes round in circles, and is killed by whoever waits for it. On a machine
+that has little time for them it is as many times longer as the program's own tests take `USUAL` seconds."""
+USUAL = 240
+_UNIT, _NODE = "tests/unit", "tests/node/"
+_LIKELY = 8
+"""So many files of tests of the whole program are tried before all others."""
+_FAILED = "FAILED "
 BROKEN = "raise ImportError('a mutant that must die')\n"
 
 
@@ -87,6 +96,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.longest = float(LONGEST)
         self._changes = 0
         if folder.exists():
             shutil.rmtree(folder)
@@ -121,6 +131,17 @@ class Copy:
         time = place.stat().st_mtime + 10 * self._changes
         os.utime(place, (time, time))
 
+    def failure_twice(self, *arguments: str) -> str | None:
+        """Return what `failure` does, of tests that fail again when they are run by themselves."""
+        passed_over: list[str] = []
+        while (failed := self.failure(*arguments, *passed_over)) is not None:
+            test = failed.removeprefix(_FAILED)
+            if test == failed or self.failure(test) is not None:
+                return failed
+            _say(f"    {test} failed once, and not again: it is passed over")
+            passed_over += ["--deselect", test]
+        return None
+
     def failure(self, *arguments: str) -> str | None:
         """Run tests until one fails; return what failed, None where all pass."""
         command = [".venv/bin/python", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
@@ -135,9 +156,9 @@ class Copy:
             start_new_session=True,
         ) as process:
             try:
-                output, _ = process.communicate(timeout=LONGEST)
+                output, _ = process.communicate(timeout=self.longest)
             except subprocess.TimeoutExpired:
-                return f"no end after {LONGEST} s"
+                return f"no end after {self.longest:.0f} s"
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -146,24 +167,59 @@ class Copy:
 
 def why(output: str, status: int) -> str:
     """Return which test failed, by what pytest printed. Pure."""
-    told = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    told = [line for line in output.splitlines() if line.startswith((_FAILED, "ERROR "))]
     if told:
         return told[0].partition(" - ")[0]
     lines = output.splitlines() or [""]
     return f"pytest exited with {status}: {lines[-1]}"
 
 
-def nearest_to(path: str, graph: grimp.ImportGraph, imported: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the tests that are tried first on a mutant of a module."""
-    return changed.nearest([path], imported, graph.find_modules_that_directly_import)
+def likely(mutant: Mutant, files: Mapping[str, str]) -> list[str]:
+    """Return files of tests, those first whose texts have the rarer words of the mutant's path and line. Pure."""
+    words = set(re.findall("[a-z]{3,}", f"{mutant.path} {mutant.before}".lower()))
+    texts = {path: f"{path} {text}".lower() for path, text in files.items()}
+    weights = {word: sum(word in text for text in texts.values()) for word in words}
+    score = {path: sum(1 / weights[word] for word in words if word in text) for path, text in texts.items()}
+    return sorted(files, key=lambda path: (-score[path], path))
 
 
-def killer(copy: Copy, mutant: Mutant, nearest: Sequence[str]) -> str | None:
+@dataclasses.dataclass(frozen=True)
+class Tests:
+    """The files of tests, as they are chosen for a mutant: their texts, what they import, and who imports whom."""
+
+    texts: Mapping[str, str]
+    imported: Mapping[str, Collection[str]]
+    graph: grimp.ImportGraph
+
+    @classmethod
+    def found(cls) -> Tests:
+        """Return those of the project."""
+        files = {str(path.relative_to(PROJECT)): path for path in sorted(PROJECT.glob("tests/**/*.py"))}
+        texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+        imported = {name: changed.imports_in(text) for name, text in texts.items()}
+        return cls(texts, imported, grimp.build_graph(changed.PACKAGE, cache_dir=None))
+
+    def nearest_to(self, path: str) -> list[str]:
+        """Return the unit tests that are tried first on a mutant of a module."""
+        near = changed.nearest([path], self.imported, self.graph.find_modules_that_directly_import)
+        return [test for test in near if test.startswith(_UNIT)]
+
+    def in_order(self, mutant: Mutant) -> list[str]:
+        """Return what pytest is given, beside --quick, to try all, those of the whole program that are likely first."""
+        whole = {path: text for path, text in self.texts.items() if path.startswith(_NODE) and changed.is_test(path)}
+        files = likely(mutant, whole)
+        # each by its name: of a file and its folder, pytest would see the folder alone
+        return ["-o", f"testpaths={' '.join([*files[:_LIKELY], _UNIT, *files[_LIKELY:]])}"]
+
+
+def killer(copy: Copy, mutant: Mutant, tests: Tests) -> str | None:
     """Return which test notices a mutant, None where none does."""
     original = (PROJECT / mutant.path).read_text(encoding="utf-8")
     copy.write(mutant.path, mutant.source)
     try:
-        return copy.failure(*nearest) or copy.failure("--quick")
+        nearest = tests.nearest_to(mutant.path)
+        by = copy.failure_twice(*nearest) if nearest else None
+        return by or copy.failure_twice("--quick", *tests.in_order(mutant))
     finally:
         copy.write(mutant.path, original)
 
@@ -179,19 +235,18 @@ def main(seed: str, count: str) -> int:
     """Try a sample, and print what came of it."""
     known = remembered(MEMORY.read_text(encoding="utf-8"))
     mutants = sample(mutants_of(seed, int(count) + len(known)), known, int(count))
-    tests = [str(path.relative_to(PROJECT)) for path in sorted(PROJECT.glob("tests/**/*.py"))]
-    imported = {path: changed.imports_in((PROJECT / path).read_text(encoding="utf-8")) for path in tests}
-    graph = grimp.build_graph(changed.PACKAGE, cache_dir=None)
+    tests = Tests.found()
     copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
     first, *others = [Copy(COPIES / str(number)) for number in range(SIDE_BY_SIDE)]
-    prove(first)
+    prove(first, tests)
     for copy in (first, *others):
+        copy.longest = first.longest
         copies.put(copy)
 
     def tried(mutant: Mutant) -> str | None:
         copy = copies.get()
         try:
-            return killer(copy, mutant, nearest_to(mutant.path, graph, imported))
+            return killer(copy, mutant, tests)
         finally:
             copies.put(copy)
 
@@ -209,15 +264,16 @@ def main(seed: str, count: str) -> int:
     return 0 if enough(killed, len(mutants)) else 1
 
 
-def prove(copy: Copy) -> None:
+def prove(copy: Copy, tests: Tests) -> None:
     """See that a copy's tests are those of the copy's program: they pass, and fail where it is broken.
 
     Raises RuntimeError.
     """
+    begun = time.monotonic()
     if (failed := copy.failure("--quick", "--dist", "loadgroup", "-n", str(SIDE_BY_SIDE))) is not None:
         raise RuntimeError(f"the tests must pass before a mutant is tried: {failed}")
-    path = f"{changed.PACKAGE}/settings.py"
-    killed = killer(copy, Mutant(path, "", "", BROKEN), [changed.WHOLE_PROGRAM])
+    copy.longest = LONGEST * max(1.0, (time.monotonic() - begun) / USUAL)
+    killed = killer(copy, Mutant(f"{changed.PACKAGE}/settings.py", "", "", BROKEN), tests)
     if killed is None:
         raise RuntimeError("the tests pass with a program that cannot be imported: it is not the copy that they try")
 
