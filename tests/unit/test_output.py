@@ -106,6 +106,23 @@ def test_a_terminal_gets_our_colours_and_nobody_elses() -> None:
     assert done.stdout == b"+no diff\n+a\\x1b[2Jb\nbold\n"
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]], ids=" ".join)
+def test_help_has_bold_titles_on_a_terminal_and_for_nobody_who_declines_them(arguments: list[str]) -> None:
+    script = f"""
+import os
+from toolkit_installer.cli import commands
+from toolkit_installer.settings import Program
+commands.main(Program.TOOLKIT_INSTALLER, {arguments!r}, dict(os.environ))
+"""
+    assert b"\x1b[1mUsage:\x1b[0m" in seen_on_a_terminal(script, TERM="xterm")
+    assert b"\x1b" not in seen_on_a_terminal(script, TERM="xterm", NO_COLOR="1")
+    assert b"\x1b" not in seen_on_a_terminal(script, TERM="dumb")
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, env={**os.environ, "TERM": "xterm"}
+    )
+    assert b"\x1b" not in done.stdout
+
+
 def test_a_stream_that_cannot_write_a_letter_gets_it_escaped() -> None:
     script = "from toolkit_installer.cli import output; output.show(['K\\u00f6ln'])"
     done = subprocess.run(
