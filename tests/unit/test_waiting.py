@@ -496,3 +496,14 @@ def test_the_idle_process_imports_nothing_but_what_any_start_of_the_interpreter_
     command = [sys.executable, "-I", "-S", "-c", text, folder]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["idling"]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP"])
+def test_a_signal_wakes_it_by_the_name_that_the_run_knows_it_by(name: str) -> None:
+    number = signal.Signals[name]
+
+    def sent() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+        os.kill(os.getpid(), number)
+
+    assert waited(1000.0, None, [], sent) == name

@@ -63,6 +63,33 @@ def test_a_key_that_is_a_flag_too_is_found_with_its_line(arguments: list[str], k
 
 
 @pytest.mark.parametrize(
+    "flag, key",
+    [
+        ("add-runtime", "runtimes"),
+        ("authorization-plugin", "authorization-plugins"),
+        ("cdi-spec-dir", "cdi-spec-dirs"),
+        ("default-address-pool", "default-address-pools"),
+        ("default-network-opt", "default-network-opts"),
+        ("default-ulimit", "default-ulimits"),
+        ("dns", "dns"),
+        ("dns-opt", "dns-opts"),
+        ("dns-search", "dns-search"),
+        ("exec-opt", "exec-opts"),
+        ("feature", "features"),
+        ("host", "hosts"),
+        ("label", "labels"),
+        ("log-opt", "log-opts"),
+        ("node-generic-resource", "node-generic-resources"),
+        ("registry-mirror", "registry-mirrors"),
+        ("storage-opt", "storage-opts"),
+    ],
+)
+def test_a_flag_that_may_be_repeated_is_found_by_the_key_of_all_its_values(flag: str, key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f'"{key}" stands here too'):
+        docker_rules.refuse_conflicts(b'{"%s": ["x"]}' % key.encode(), ["dockerd", f"--{flag}=x"])
+
+
+@pytest.mark.parametrize(
     "arguments", [[], ["--config-file", "debug"], ["--label", "debug"], ["--debugging"], ["debug"]]
 )
 def test_a_flag_of_another_name_is_no_conflict(arguments: list[str]) -> None:

@@ -243,3 +243,25 @@ def test_a_failure_is_told_with_how_the_node_stands_and_forgotten_once_it_serves
     told.hear(ConfigurationError("the file is broken"))
     told.tell(NodeState(Reason.INSTALLING), None)
     assert conditions(server)[-1] == "Refused"
+
+
+@pytest.mark.parametrize(
+    "ago, written", [(0.0, 0), (100_000.0, 1), (None, 1)], ids=["just now", "a day ago", "nobody says when"]
+)
+def test_a_condition_that_says_the_same_is_written_again_unless_it_was_told_lately(
+    server: Server, ago: float | None, written: int
+) -> None:
+    report(server, stopping=False, retaint=False).tell(READY, None)
+    found = server.cluster.objects[NODE_PATH]["status"]["conditions"]
+    (condition,) = [each for each in found if each["type"] == "x/Ready"]
+    if ago is None:
+        del condition["lastHeartbeatTime"]  # whoever else wrote it
+    else:
+        condition["lastHeartbeatTime"] = clock.text(clock.now() - ago)
+    before = len(told_of_the_status(server))
+    report(server, stopping=False, retaint=False).tell(READY, None)
+    assert len(told_of_the_status(server)) - before == written
+
+
+def told_of_the_status(server: Server) -> list[str]:
+    return [each.path for each in server.cluster.written if each.path.endswith("/status")]

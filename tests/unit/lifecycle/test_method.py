@@ -9,7 +9,7 @@ import pytest
 
 from toolkit_installer.errors import ConfigurationError, EngineRejectedError, InstallerError
 from toolkit_installer.lifecycle import method
-from toolkit_installer.lifecycle.method import Choice, Way, choose
+from toolkit_installer.lifecycle.method import Choice, Way, choose, obstacle
 from toolkit_installer.settings import EngineName, Method
 
 HANDLERS, CDI, AUTO = Method.HANDLERS, Method.CDI, Method.AUTO
@@ -140,3 +140,19 @@ def test_a_specification_that_is_newer_than_the_engines_library_is_refused(
         return
     with pytest.raises(ConfigurationError, match=r"is of version 0\.7\.0, and .* reads none that is newer than 0\."):
         method.refuse_unreadable(ways, NEWER, "/var/run/cdi/x.yaml")
+
+
+@pytest.mark.parametrize(
+    "engine, before, since",
+    [
+        (EngineName.CONTAINERD, "1.6.33", "1.7"),
+        (EngineName.DOCKER, "24.0.9", "25.0"),
+        (EngineName.CRIO, "1.22.5", "1.23"),
+    ],
+)
+def test_a_release_before_the_first_that_knows_cdi_is_told_which_that_is(
+    engine: EngineName, before: str, since: str
+) -> None:
+    said = obstacle(Way(engine, before, folders=("/etc/cdi",), folder="/etc/cdi"))
+    assert said == f"{before} knows no CDI: {since} is the first that does"
+    assert obstacle(Way(engine, f"{since}.0", folders=("/etc/cdi",), folder="/etc/cdi", reads_it=True)) != said

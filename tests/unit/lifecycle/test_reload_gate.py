@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from toolkit_installer.engines.api import DesiredState, Live
 from toolkit_installer.lifecycle import idling
-from toolkit_installer.lifecycle.reload_when import pending
+from toolkit_installer.lifecycle import plan as plan_of
+from toolkit_installer.lifecycle.reload_when import busy, pending
 from toolkit_installer.lifecycle.reload_when.gate import ReloadGate
 from toolkit_installer.lifecycle.reload_when.pending import Pending
 from toolkit_installer.node import clock
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import Settings
 
 SINCE = 1_700_000_000.0
 """2023-11-14 22:13:20 in UTC, a Tuesday."""
+PROCESS = Process(1, "containerd", "/usr/bin/containerd", (), 0.0, None)
 WAITS = Pending(("containerd",), "it is closed", SINCE, SINCE + 60.0)
 
 
@@ -63,3 +68,30 @@ def test_what_is_waited_for_is_remembered() -> None:
     others: list[Any] = [None, {}, [], "?", {"engines": 7}, msgspec.to_builtins(WAITS) | {"since": "then"}]
     for said in others:
         assert pending.understood(said) is None
+
+
+@pytest.mark.parametrize(
+    "live, unseen",
+    [(Live("2.1.4", {}, None), True), (Live("2.1.4", {}, None, PROCESS), False), (None, False)],
+    ids=["no process is seen", "its process is seen", "it does not run"],
+)
+def test_an_engine_whose_containers_cannot_be_seen_is_never_taken_for_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: Live | None, *, unseen: bool
+) -> None:
+    monkeypatch.setattr(busy, "look", lambda *_, **__: busy.Busy(()))
+    monkeypatch.setattr(plan_of, "superseded", lambda *_: ())
+    monkeypatch.setattr(plan_of, "moved", lambda *_: None)
+    work = SimpleNamespace(
+        name="containerd",
+        inspection=SimpleNamespace(live=live),
+        reload_why="it serves nothing",
+        desired=DesiredState((), {"nvidia": "/n"}, None),
+    )
+    toolkit = SimpleNamespace(folder="/usr/local/nvidia/toolkit")
+    seen: Any = SimpleNamespace(plan=SimpleNamespace(engines=(work,), toolkit=toolkit), receipt=None)
+    pending_now = ReloadGate(Settings(reload_when="idle"), Node(str(tmp_path))).looked_at(seen)
+    assert (pending_now is not None) is unseen
+    if pending_now is not None:
+        assert pending_now.reason == (
+            "the node is not idle: the containers of containerd cannot be seen from here (hostPID: true)"
+        )

@@ -375,3 +375,25 @@ def test_who_only_looks_at_the_pid_file_takes_no_lock_that_a_starting_run_would_
     held.release()
     put(files, "4711\n")
     assert holder(files, PATH) is None
+
+
+@pytest.mark.parametrize("vanishes, tries", [(9, 10), (99, 10)], ids=["in the end it is there", "it never is"])
+def test_a_folder_that_vanishes_again_and_again_is_made_ten_times_and_then_said_to_be_gone(
+    files: Files, monkeypatch: pytest.MonkeyPatch, vanishes: int, tries: int
+) -> None:
+    made: list[str] = []
+    real = Files.make_folders
+
+    def make(self: Files, path: str, *arguments: Any) -> tuple[str, ...]:
+        made.append(path)
+        if len(made) <= vanishes:
+            raise NodeError.of(OSError(errno.ENOENT, "No such file or directory"), path, "make it")
+        return real(self, path, *arguments)
+
+    monkeypatch.setattr(Files, "make_folders", make)
+    if vanishes < tries:
+        PidFile.acquire(files, PATH).release()
+    else:
+        with pytest.raises(ConfigurationError, match="cannot make it: No such file or directory"):
+            PidFile.acquire(files, PATH)
+    assert len(made) == tries

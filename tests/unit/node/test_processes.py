@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -222,3 +223,25 @@ def test_a_command_line_of_which_only_a_name_is_left_is_wiped(words: list[bytes]
     assert processes._is_wiped(zeros, words_of(zeros), None) or zeros.count(b"\0") == 1
     assert processes._is_wiped(title + b"\0", words_of(title + b"\0"), given + 1)
     assert processes._is_wiped(b"", [b""], None)
+
+
+def test_a_process_that_ends_while_its_name_is_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    real = os.read
+
+    def read(fd: int, count: int) -> bytes:
+        if not ended:
+            ended.append(fd)
+            raise ProcessLookupError
+        return real(fd, count)
+
+    monkeypatch.setattr(psutil, "pids", lambda: [os.getppid(), os.getpid()])
+    monkeypatch.setattr(os, "read", read)
+    assert [pid for pid, _ in processes.names()] == [os.getpid()]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(ended[0])
+
+
+def test_a_process_that_ends_before_its_name_is_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "pids", lambda: [2**22 + 1, os.getpid()])
+    assert [pid for pid, _ in processes.names()] == [os.getpid()]
