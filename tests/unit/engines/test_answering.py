@@ -18,6 +18,7 @@ import pytest
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import answering, serving
 from toolkit_installer.engines.common.answering import EngineBrokenError
+from toolkit_installer.engines.registry import usual_row
 from toolkit_installer.node import descriptors, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import HANDLED, STOPPING, Stopped
@@ -90,6 +91,17 @@ def test_a_containerd_is_known_by_the_address_in_its_configuration(
     assert found(node, EngineName.CONTAINERD, tmp_path / "ours.sock") == pid, "it cannot be told, so it may be it"
     config.unlink()
     assert found(node, EngineName.CONTAINERD, tmp_path / "containerd.sock") is None
+
+
+@pytest.mark.parametrize("engine, name", [(EngineName.DOCKER, "dockerd"), (EngineName.CONTAINERD, "containerd")])
+def test_an_engine_that_was_told_no_socket_serves_the_usual_one(
+    node: Node, start: Callable[..., int], tmp_path: Path, engine: EngineName, name: str
+) -> None:
+    usual = Path(usual_row(engine).socket)
+    assert found(node, engine, usual) is None
+    pid = start(name)
+    assert found(node, engine, usual) == pid
+    assert found(node, engine, tmp_path / usual.name) is None
 
 
 def test_a_socket_is_the_same_through_another_name_of_its_folder(
