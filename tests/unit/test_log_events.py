@@ -13,6 +13,7 @@ import pytest
 
 from toolkit_installer import log
 from toolkit_installer.cli import commands
+from toolkit_installer.cli.options import help as help_pages
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.settings import LogFormat, Program
 
@@ -101,6 +102,24 @@ def test_the_page_lists_each_line_as_it_is_said() -> None:
     rows = {(found["event"], found["words"]) for found in _ROW.finditer(text)}
     assert rows == _said()
     assert len(rows) == len(_ROW.findall(text)), "a row stands there twice"
+
+
+def test_each_line_has_the_fields_that_the_page_tells_of() -> None:
+    given = [
+        (str(key.value), frozenset(each.arg for each in call.keywords))
+        for call in calls().values()
+        if isinstance(key := _key(call), ast.Constant)
+    ]
+    fields = frozenset[str | None]().union(*(names for _, names in given)) - {None, *help_pages.COMMANDS}
+    rows = _ROW.finditer((_PROJECT / "docs/logs.md").read_text())
+    told = {found["event"]: fields.intersection(re.findall(r"`([a-z_]+)`", found["meaning"])) for found in rows}
+    without = [
+        (event, missing)
+        for event, names in given
+        if None not in names and (missing := told.get(event, frozenset()) - names)
+    ]
+    assert without == []
+    assert sum(map(len, told.values())) > 50
 
 
 def test_the_page_lists_the_event_of_each_exit_code() -> None:
