@@ -44,8 +44,8 @@ def killed(made: Endpoint) -> int:
     return made.process.pid
 
 
-def said(port: int) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+def said(port: int, host: str = "127.0.0.1") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(host, port, timeout=30)
     connection.request("GET", "/readyz")
     answer = connection.getresponse()
     found = answer.status, answer.read().decode()
@@ -157,4 +157,26 @@ def test_a_signal_ends_the_wait_for_one_that_does_not_begin(
         assert held_back(), "it is left for whoever takes care of it"
         assert is_lost(made)
     finally:
+        made.process.end_left_over()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(
+    "host, reached", [("", ["127.0.0.1", "::1"]), ("127.0.0.1", ["127.0.0.1"]), ("::1", ["::1"])], ids=["all", "4", "6"]
+)
+def test_it_answers_at_the_addresses_that_were_asked_for_and_at_no_other(
+    port: int, host: str, reached: list[str]
+) -> None:
+    made = Endpoint(Address(host, port))
+    made.prepare()
+    try:
+        tell(made)
+        for each in ("127.0.0.1", "::1"):
+            if each in reached:
+                assert said(port, each) == (200, "Serving: all\n")
+            else:
+                with pytest.raises(ConnectionRefusedError):
+                    said(port, each)
+    finally:
+        made.process.close()
         made.process.end_left_over()
