@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import itertools
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from toolkit_installer.engines.detect.decide import choose
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
 from toolkit_installer.engines.detect.table import BY_NAME, TABLE, engine_of_socket, with_marks, with_socket
 from toolkit_installer.engines.registry import plain
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, inspect_process
@@ -200,3 +202,22 @@ def test_the_files_of_a_kubelets_folder_are_told_by_their_whole_paths(tmp_path: 
     me = inspect_process(os.getpid())
     assert me is not None
     assert kubelet._listed(me, f"{tmp_path}/", ".conf") == [f"{tmp_path}/10-a.conf", f"{tmp_path}/20-b.conf"]
+
+
+@pytest.mark.parametrize(
+    "name, recognised, said",
+    [("containerd", False, False), ("containerd", True, True), ("k3s", False, True), ("k3s", True, True)],
+)
+def test_it_is_said_which_engine_was_recognised_and_not_one_that_was_named_and_is_as_usual(
+    logged: io.StringIO, name: str, *, recognised: bool, said: bool
+) -> None:
+    row = BY_NAME[name]
+    target = EngineTarget(row.engine, recognised=recognised, distribution=row, why="its socket answers")
+    assert decide._logged(target) is target
+    assert ("event=engine-recognised" in logged.getvalue()) is said
+    assert (f"distribution={name}" in logged.getvalue()) is said
+
+
+def test_an_engine_of_no_distribution_is_nothing_to_be_said(logged: io.StringIO) -> None:
+    decide._logged(EngineTarget(EngineName.DOCKER, recognised=True))
+    assert logged.getvalue() == ""

@@ -27,7 +27,7 @@ from toolkit_installer.engines.containerd.layouts import (
     Way,
 )
 from toolkit_installer.engines.containerd.sources import Sources
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, enable_cdi, shape
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
@@ -350,3 +350,30 @@ def test_a_type_that_is_wrong_in_what_a_distribution_made_is_refused_and_no_bug(
     with pytest.raises(ConfigurationError, match="options must be a table") as raised:
         placed(content, request, Sources(), Way.DROP_IN)
     assert raised.value.path == "/c/config.toml"
+
+
+# --- CDI in the engine itself ---
+
+
+@pytest.mark.parametrize(
+    "version, said, turned_on",
+    [
+        (2, {}, True),
+        (2, {"enable_cdi": False}, True),
+        (2, {"enable_cdi": True}, False),
+        (3, {}, False),
+        (3, {"enable_cdi": False}, True),
+        (3, {"enable_cdi": True}, False),
+    ],
+    ids=str,
+)
+def test_beside_a_generated_file_cdi_is_turned_on_where_it_is_off_and_nowhere_else(
+    version: int, said: Table, *, turned_on: bool
+) -> None:
+    request = Request(
+        EngineTarget(EngineName.CONTAINERD, EngineSettings(enable_cdi=True)), (Handler("nvidia", "/n"),), None, FOLDER
+    )
+    content, key = document(version, {"runc": {"runtime_type": V2}}, None), enable_cdi(CRI_PLUGIN[version])
+    content = toml_document.edit(content, [Set(key, value) for value in said.values()], marker="theirs")
+    added = toml_document.parse(target(placed(content, request, Sources(), Way.DROP_IN), DROP_IN_ROLE))
+    assert (lookup(added, key) is True) is turned_on

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from toolkit_installer.engines.common import serving
-from toolkit_installer.settings import EngineName
+from toolkit_installer.lifecycle import report
+from toolkit_installer.settings import EngineName, EngineSettings, Settings
 
 SOCKET, HELD = "/var/run/docker.sock", "/run/docker.sock"
 NODE: Any = SimpleNamespace(files=SimpleNamespace(canonical=lambda path: path.replace("/var/run", "/run")))
@@ -38,3 +39,32 @@ def test_it_is_one_whose_socket_pid_1_holds_and_that_has_no_process(
     monkeypatch.setattr(serving, "process_of", lambda *_: object() if runs else None)
     assert serving.starts_when_asked(NODE, EngineName.DOCKER, SOCKET) is expected
     assert asked == [1]
+
+
+@pytest.mark.parametrize(
+    "stopped, named",
+    [
+        (set(), None),
+        ({SOCKET}, SOCKET),
+        ({"/run/a.sock", SOCKET}, f"/run/a.sock, {SOCKET}"),
+    ],
+    ids=["none", "the usual one", "two"],
+)
+def test_a_report_asks_no_engine_where_that_would_start_one_and_says_which(
+    monkeypatch: pytest.MonkeyPatch, stopped: set[str], named: str | None
+) -> None:
+    recorded: Any = SimpleNamespace(
+        asked=lambda: [SimpleNamespace(name=EngineName.CONTAINERD, socket="/run/a.sock")],
+    )
+    monkeypatch.setattr(serving, "starts_when_asked", lambda _node, _engine, socket: socket in stopped)
+    said = report.would_be_started(NODE, Settings(), recorded)
+    wanted = f"the engine on {named} does not run, and systemd would start it for whoever asks it"
+    assert said == (wanted if named is not None else None)
+
+
+def test_the_docker_that_was_named_is_the_one_that_would_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "starts_when_asked", lambda *_: True)
+    settings = Settings(engine=EngineSettings(socket="/srv/docker.sock"))
+    said = report.would_be_started(NODE, settings, None)
+    assert said is not None
+    assert said.startswith("the engine on /srv/docker.sock does not run")

@@ -1,0 +1,121 @@
+"""What is said of a node whose engines do not serve what they are to serve, and how it stands then."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from toolkit_installer.kubernetes.node_state import Reason
+from toolkit_installer.lifecycle import readiness
+from toolkit_installer.lifecycle.plugin.standing import Standing
+from toolkit_installer.lifecycle.readiness import Answers, Readiness
+from toolkit_installer.lifecycle.reload_when.pending import Pending
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.settings import OnDrift, Settings
+
+INSTALLED = Receipt(State.INSTALLED, "1", "/usr/local/nvidia/toolkit", (), (), "/run/toolkit.pid", (), ())
+TWO = ("docker: the handler nvidia is missing", "containerd: connection refused")
+WRONG = Answers(TWO, unserved=frozenset({"docker", "containerd"}))
+HANGS = Answers(("docker: it did not answer in time",), silent=True, hangs=True)
+
+
+class Asked:
+    """A node whose engines give these answers, one after the other, and then the last one."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *answers: Answers) -> None:
+        self.left = list(answers)
+        self.ready_file = folder / "ready"
+        self.seconds: list[float] = []
+        self.told: list[str] = []
+        monkeypatch.setattr(readiness, "ask_engines", self._ask)
+        settings = Settings(ready_file=str(self.ready_file), on_drift=OnDrift.IGNORE, reload_timeout=60)
+        self.readiness = Readiness(settings, Node(str(folder)))
+
+    def _ask(self, _node: Node, _receipt: Receipt | None, seconds: float) -> Answers:
+        self.seconds.append(seconds)
+        return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+    def mark(self, receipt: Receipt | None = INSTALLED, *, driver_away: bool = False) -> Reason:
+        tell = lambda: self.told.append(str(self.readiness.state.reason))  # noqa: E731
+        self.readiness.mark(receipt, driver_away=driver_away, tell=tell)
+        return self.readiness.state.reason
+
+
+def test_all_that_is_wrong_is_said_in_one_line_and_the_ready_file_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+) -> None:
+    node = Asked(tmp_path, monkeypatch, Answers(), WRONG)
+    assert node.mark() is Reason.SERVING
+    assert node.ready_file.exists()
+    assert "Not ready" not in logged.getvalue()
+    assert node.mark() is Reason.DRIFT
+    assert not node.ready_file.exists()
+    (line,) = [each for each in logged.getvalue().splitlines() if "Not ready" in each]
+    assert "event=not-ready-engine" in line
+    assert f'why="{"; ".join(TWO)}"' in line
+    assert node.readiness.unserved == {"docker", "containerd"}
+    assert node.readiness.state.message == "; ".join(TWO)
+
+
+@pytest.mark.parametrize(
+    "receipt", [None, msgspec.structs.replace(INSTALLED, state=State.APPLYING)], ids=["no", "half"]
+)
+def test_a_node_that_is_not_installed_is_not_ready_though_no_engine_has_anything_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO, receipt: Receipt | None
+) -> None:
+    node = Asked(tmp_path, monkeypatch, Answers())
+    assert node.mark(receipt) is Reason.INSTALLING
+    assert "event=not-ready-engine" in logged.getvalue()
+    assert not node.ready_file.exists()
+
+
+def test_where_something_else_is_waited_for_the_engines_are_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+) -> None:
+    node = Asked(tmp_path, monkeypatch, Answers())
+    assert node.mark(None, driver_away=True) is Reason.DRIVER_NOT_READY
+    node.readiness.pending = Pending(("docker",), "it is closed", 0.0)
+    assert node.mark(None) is Reason.RELOAD_PENDING
+    assert "not-ready-engine" not in logged.getvalue()
+    assert logged.getvalue().count("event=not-ready-driver") == 1
+
+
+def test_a_plugin_that_is_not_connected_is_said_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+) -> None:
+    node = Asked(tmp_path, monkeypatch, Answers())
+    node.readiness.plugin = Standing(reason="nobody listens")
+    assert node.mark() is Reason.PLUGIN_DOWN
+    assert 'event=not-ready-plugin why="nobody listens"' in logged.getvalue()
+
+
+def test_an_engine_that_hangs_is_told_of_before_it_is_waited_for_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+) -> None:
+    node = Asked(tmp_path, monkeypatch, HANGS)
+    assert node.mark() is Reason.ENGINE_DOWN
+    assert (node.seconds, node.told) == ([5.0, 55.0], ["EngineDown"])
+    assert node.readiness.stopped
+    assert logged.getvalue().count("event=not-ready-engine") == 1
+
+
+def test_an_engine_that_hung_and_then_says_something_else_is_said_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+) -> None:
+    node = Asked(tmp_path, monkeypatch, HANGS, WRONG)
+    assert node.mark() is Reason.DRIFT
+    assert logged.getvalue().count("event=not-ready-engine") == 2
+    assert "it did not answer in time" in logged.getvalue()
+    assert "the handler nvidia is missing" in logged.getvalue().splitlines()[-1]
+
+
+def test_an_engine_that_hung_and_then_serves_makes_the_node_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Asked(tmp_path, monkeypatch, HANGS, Answers())
+    assert node.mark() is Reason.SERVING
+    assert node.ready_file.exists()
