@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.engine import Containerd
+from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.ownership import Ownership
@@ -300,3 +302,49 @@ def test_a_relative_import_is_looked_for_beside_the_file_that_the_daemon_was_sta
     request = Request(EngineTarget(EngineName.CONTAINERD, EngineSettings(drop_in=path)), HANDLERS, "nvidia", FOLDER)
     made = Containerd().desired(Inspection("/s", files, live), request, {})
     assert {goal.role: goal.target for goal in made.files}[ROOT_ROLE] == root  # imported already: nothing to add
+
+
+@pytest.mark.parametrize("root", [None, b"", b"version = 1\n", b"version = 1\nroot = '/srv'\n"], ids=repr)
+def test_for_a_daemon_of_version_1_that_does_not_run_its_own_table_alone_is_written(root: bytes | None) -> None:
+    files = (file(ROOT_ROLE, "/etc/containerd/config.toml", root), file(DROP_IN_ROLE, "/d/99-nvidia.toml", None))
+    request = Request(
+        EngineTarget(EngineName.CONTAINERD, EngineSettings(use_legacy_config=True)), HANDLERS, "nvidia", FOLDER
+    )
+    made = Containerd().desired(Inspection("/s", files, None), request, {})
+    text = next(each.target for each in made.files if each.role == ROOT_ROLE)
+    assert text is not None
+    assert meaning(text)["version"] == 1
+    assert list(meaning(text)["plugins"]) == ["cri"]
+    assert lookup(meaning(text), ("plugins", "cri", "containerd", "default_runtime", "options", "BinaryName")) == (
+        HANDLERS[0].executable
+    )
+
+
+OTHERS = Imported(
+    "/srv/other.conf", "/srv/other.conf", b"version = 2\n[debug]\nlevel = 'info'\n", file="/srv/other.conf"
+)
+
+
+@pytest.mark.parametrize("release", ["1.7.24", "1.6.33", None])
+def test_an_imported_file_that_cannot_be_edited_and_says_nothing_of_runtimes_is_no_obstacle(
+    release: str | None,
+) -> None:
+    live = None if release is None else Live(release, {"runc": None}, "runc")
+    root = ROOT_2 + b"\n"
+    files = (file(ROOT_ROLE, "/etc/containerd/config.toml", root), file(DROP_IN_ROLE, "/d/99-nvidia.toml", None))
+    request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER)
+    made = Containerd().desired(Inspection("/s", files, live, graph=(OTHERS,)), request, {})
+    assert [each.role for each in made.files if each.changes] == [ROOT_ROLE]
+
+
+def test_an_imported_file_that_has_the_runtimes_and_cannot_be_edited_is_named() -> None:
+    theirs = msgspec.structs.replace(OTHERS, content=ROOT_2)
+    files = (
+        file(ROOT_ROLE, "/etc/containerd/config.toml", b"version = 2\n"),
+        file(DROP_IN_ROLE, "/d/99-nvidia.toml", None),
+    )
+    request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER)
+    live = Live("1.7.24", {"runc": None}, "runc")
+    with pytest.raises(ConfigurationError, match=r"cannot be changed from here: its name has no \.toml") as refused:
+        Containerd().desired(Inspection("/s", files, live, graph=(theirs,)), request, {})
+    assert refused.value.path == "/srv/other.conf"

@@ -198,6 +198,24 @@ def test_a_process_that_ended_is_replaced_once_and_then_later(engine: AskingEngi
     assert engine.ask("default", {DOMAIN: "nvidia.com/gpu=0"}).devices == ("nvidia.com/gpu=0",)
 
 
+@pytest.mark.parametrize("ran, again", [(0.0, False), (9.9, False), (10.0, True), (3600.0, True)])
+def test_one_that_ends_within_ten_seconds_is_not_started_again_at_once(
+    watch: PluginWatch, monkeypatch: pytest.MonkeyPatch, ran: float, *, again: bool
+) -> None:
+    started: list[float] = []
+
+    def start() -> Standing:
+        started.append(ran)
+        return Standing()
+
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + ran)
+    monkeypatch.setattr(watch, "_start", start)
+    watch.begun, watch._started = True, 1000.0
+    watch.look()
+    assert bool(started) is again
+    assert (watch.standing.reason == "its process ended again, right after it was started") is not again
+
+
 def test_one_that_cannot_be_replaced_is_owed_and_fails_nothing(
     engine: AskingEngine, watch: PluginWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from tests.unit.started import Started
 from toolkit_installer.lifecycle import idling
 from toolkit_installer.lifecycle.reload_when import busy, requests
+from toolkit_installer.lifecycle.still_needed import containers
 from toolkit_installer.node import device_users, processes
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
@@ -122,6 +123,18 @@ def test_a_shim_that_this_user_may_not_look_at_counts(played: Played, monkeypatc
     monkeypatch.setattr(processes, "matching", lambda _: iter([(7, "containerd-shim", Standing.UNSEEN)]))
     (why,) = played.look()
     assert why.startswith("the process 7 may not be looked at")
+
+
+def test_what_is_called_a_shim_and_runs_in_a_pod_does_not_count(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = played.shim(played.bundle("inside", played.runtime, {}))
+    monkeypatch.setattr(
+        containers, "is_elsewhere", lambda _node, pid, path: (pid, path) == (inside, str(played.toolkit))
+    )
+    assert played.look() == ()
+    monkeypatch.setattr(containers, "is_elsewhere", lambda *_: False)
+    assert played.look() == ("ml/train-0 runs through a handler of this program",)
 
 
 def test_a_process_table_that_cannot_be_read_counts(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
