@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from toolkit_installer.engines import registry
+from toolkit_installer.engines.detect.table import TABLE
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName
 
@@ -97,9 +98,9 @@ _VARIABLES_OF_CRIO: Final = "CONTAINER_"
 
 
 def _engines_processes(found: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    engines = registry.ENGINES
-    embedded = (name for engine in engines for row in engine.distributions for name in row.kubelets)
-    wanted = (*_PROCESSES, *embedded, *(name for engine in engines for name in engine.processes))
+    # the kubelets that are part of another process are those of containerd's distributions, which the registry has not
+    embedded = (name for row in TABLE for name in row.kubelets)
+    wanted = (*_PROCESSES, *embedded, *(name for engine in registry.ENGINES for name in engine.processes))
     return [(pid, name) for pid, name in found if name.startswith(wanted)]
 
 
