@@ -50,3 +50,51 @@ def test_the_test_that_noticed_is_named_without_its_reason() -> None:
 
 def test_a_survivor_is_shown_as_a_difference() -> None:
     assert "-x = 1\n+x = 2\n" in run.diff("x = 1\n", FIRST)
+
+
+class Scripted(run.Copy):
+    """A copy in which these fail, one run after the other; nothing is run."""
+
+    def __init__(self, *failures: str | None) -> None:
+        self.left = list(failures)
+        self.asked: list[tuple[str, ...]] = []
+
+    def failure(self, *arguments: str) -> str | None:
+        self.asked.append(arguments)
+        return self.left.pop(0)
+
+
+def test_a_test_that_fails_again_by_itself_kills() -> None:
+    copy = Scripted("FAILED tests/a.py::b", "FAILED tests/a.py::b")
+    assert copy.failure_twice("--quick") == "FAILED tests/a.py::b"
+    assert copy.asked == [("--quick",), ("tests/a.py::b",)]
+
+
+def test_a_test_that_fails_now_and_then_kills_nothing_and_the_others_are_tried_without_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    copy = Scripted("FAILED tests/a.py::b", None, None)
+    assert copy.failure_twice("--quick") is None
+    assert copy.asked[-1] == ("--quick", "--deselect", "tests/a.py::b")
+    assert "tests/a.py::b failed once, and not again" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("failed", ["ERROR tests/unit/test_a.py", "no end after 1200 s", "pytest exited with 4: "])
+def test_what_names_no_test_is_not_tried_twice(failed: str) -> None:
+    assert Scripted(failed).failure_twice("--quick") == failed
+
+
+def test_tests_that_have_the_rarer_words_of_a_mutant_come_first() -> None:
+    mutant = Mutant("toolkit_installer/lifecycle/metrics/endpoint.py", "return listener", "return None", "")
+    files = {
+        "tests/node/test_all.py": "toolkit_installer lifecycle",
+        "tests/node/test_metrics_address.py": "toolkit_installer lifecycle: who is the listener?",
+        "tests/node/test_metrics_file.py": "toolkit_installer lifecycle",
+        "tests/node/test_zones.py": "",
+    }
+    assert run.likely(mutant, files) == [
+        "tests/node/test_metrics_address.py",
+        "tests/node/test_metrics_file.py",
+        "tests/node/test_all.py",
+        "tests/node/test_zones.py",
+    ]
