@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Final
 
-from toolkit_installer import late
+from toolkit_installer import late, patterns
 from toolkit_installer.node import signals
 
 _LATE: Final = ("ctypes", "psutil", "socket", "subprocess", "tomllib")
@@ -45,12 +45,14 @@ def _start(name: str) -> int:
     gc.set_threshold(_OBJECTS)
     late.put_off(*_LATE)
     late.put_off(*_UNUSED, by_a_change=False)
-    # msgspec takes the standard library's own typing then, which came later; both know types that we have no values of
-    with late.without("typing_extensions"), late.unused(decimal="Decimal", uuid="UUID SafeUUID"):
-        importlib.import_module("msgspec")
-        importlib.import_module("click")
-    from toolkit_installer.cli import commands  # noqa: PLC0415  # see above
-    from toolkit_installer.settings import Program  # noqa: PLC0415  # see above
+    with patterns.put_off():
+        # msgspec takes the standard library's own typing then, which came later; both know types that we have no
+        # values of
+        with late.without("typing_extensions"), late.unused(decimal="Decimal", uuid="UUID SafeUUID"):
+            importlib.import_module("msgspec")
+            importlib.import_module("click")
+        from toolkit_installer.cli import commands  # noqa: PLC0415  # see above
+        from toolkit_installer.settings import Program  # noqa: PLC0415  # see above
 
     return _leave(commands.main(Program(name), sys.argv[1:]))
 

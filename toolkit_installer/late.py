@@ -14,6 +14,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+from toolkit_installer import patterns
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,8 +24,7 @@ class StandIn(types.ModuleType):
     """Stands for a module until something of it is used; whoever imported it then has all that the module has."""
 
     def __getattr__(self, name: str) -> Any:
-        _make_room(self)
-        return getattr(importlib.import_module(self.__name__), name)
+        return getattr(_imported(self), name)
 
 
 _PUT_OFF: Final[dict[str, None]] = {}
@@ -44,8 +45,7 @@ def put_off(*names: str, by_a_change: bool = True) -> None:
 def load_all() -> None:
     """Import every module that is still stood in for, and that a change of the node may use."""
     for module in [each for name in _PUT_OFF if isinstance(each := sys.modules.get(name), StandIn)]:
-        _make_room(module)
-        importlib.import_module(module.__name__)
+        _imported(module)
 
 
 class _Named(type):
@@ -96,6 +96,13 @@ def without(name: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[name]
+
+
+def _imported(module: StandIn) -> types.ModuleType:
+    """Return the module that was stood in for."""
+    _make_room(module)
+    with patterns.put_off():
+        return importlib.import_module(module.__name__)
 
 
 def _make_room(module: StandIn) -> None:

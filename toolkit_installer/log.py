@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO, cast
 
-from toolkit_installer import late
+from toolkit_installer import late, patterns
 from toolkit_installer.documents.log_line import TIME, Renderer
 from toolkit_installer.node import streams
 from toolkit_installer.node.status_line import StatusLine
@@ -151,10 +151,10 @@ def listen() -> None:
 
 
 def _configure_structlog(renderer: Renderer, stream: TextIO, *, debug: bool) -> None:
-    import logging  # noqa: PLC0415  # see the module's own words
+    with patterns.put_off(), late.unused(**_UNUSED_BY_STRUCTLOG):
+        import logging  # noqa: PLC0415  # see the module's own words
 
-    setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # from 3.12 on it would ask asyncio for a name
-    with late.unused(**_UNUSED_BY_STRUCTLOG):
+        setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # from 3.12 on it would ask asyncio for a name
         import structlog  # noqa: PLC0415  # see the module's own words
 
     structlog.configure(

@@ -1,12 +1,18 @@
 """Regular expressions that are compiled when they are first used.
 
-The program names a hundred, and most commands use ten.
+The program names a hundred, and most commands use ten. The libraries that it imports name three dozen more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import Any, AnyStr, Generic, cast
+from typing import TYPE_CHECKING, Any, AnyStr, Generic, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_compile = re.compile
 
 
 class Lazy(Generic[AnyStr]):
@@ -16,12 +22,17 @@ class Lazy(Generic[AnyStr]):
         self.pattern: AnyStr = text
         self.flags = flags
 
+    @property  # type: ignore[misc]  # nobody sets it
+    def __class__(self) -> type[re.Pattern[AnyStr]]:  # type: ignore[override]  # that is what it is for
+        """Whoever asks what this is, `re.sub` and the like among them, takes it for what it stands for."""
+        return re.Pattern
+
     def compiled(self) -> re.Pattern[AnyStr]:
         """Return the pattern itself.
 
         Raises re.error: its text is no regular expression.
         """
-        return re.compile(self.pattern, self.flags)
+        return _compile(self.pattern, self.flags)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.compiled(), name)
@@ -30,5 +41,19 @@ class Lazy(Generic[AnyStr]):
 
 
 def lazy(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Return what can be used as `re.compile(text, flags)` can; `re.sub` and the like do not take it."""
+    """Return what can be used as `re.compile(text, flags)` can."""
     return cast("re.Pattern[AnyStr]", Lazy(text, flags))
+
+
+@contextlib.contextmanager
+def put_off() -> Iterator[None]:
+    """Have the patterns of the modules that are imported meanwhile compiled when they are first used, too."""
+    before, re.compile = re.compile, _put_off
+    try:
+        yield
+    finally:
+        re.compile = before
+
+
+def _put_off(pattern: Any, flags: int = 0) -> Any:
+    return lazy(pattern, flags) if isinstance(pattern, (str, bytes)) else _compile(pattern, flags)

@@ -14,6 +14,12 @@ import sys
 _BEGUN: list[str] = []
 """What was imported since the receipt's folder was made, or anything in it changed; its first entry is no module."""
 _STORE = "/usr/local/nvidia/.toolkit-installer"
+_LISTDIR = os.listdir
+
+
+def _listdir(path: str = ".") -> list[str]:
+    """List a folder, but no processes: engines of this machine are none of the made node's, and bring psutil along."""
+    return [] if path == "/proc" else _LISTDIR(path)
 
 
 def _hear(event: str, arguments: tuple[object, ...]) -> None:
@@ -60,6 +66,7 @@ def _asleep(file: str) -> None:
 def main() -> int:
     """Start, or go on after the idle process was woken."""
     file, *arguments = sys.argv[1:]
+    os.listdir = _listdir  # type: ignore[assignment]  # it takes no more than what the program gives it
     sys.addaudithook(_hear)
     atexit.register(_tell, file)
     if arguments[:1] == ["--woken"]:

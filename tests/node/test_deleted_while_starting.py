@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
-import psutil
 import pytest
 
 from tests.node.engines.live import SOCKET, FakeDockerd
@@ -33,6 +32,7 @@ from tests.support.api_server import (
 )
 from tests.support.fake_node import DAEMON_JSON, STORE, TOOLKIT, WAITING, FakeNode, Run
 from tests.support.quick import Few
+from toolkit_installer.node import processes
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 ROUNDS = int(os.environ.get("ROUNDS", "6"))
@@ -223,7 +223,7 @@ def course(
     node: FakeNode, server: Server, dockerd: FakeDockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Course:
     # containers of this machine are none of the made node's
-    monkeypatch.setattr(psutil, "pids", list)
+    monkeypatch.setattr(processes, "pids", list)
     return Course(node, server, dockerd, tmp_path)
 
 

@@ -80,3 +80,39 @@ def test_a_pattern_that_is_compiled_when_it_is_used_first_does_what_the_pattern_
     assert pattern.pattern == plain.pattern
     with pytest.raises(AttributeError):
         pattern.nothing_of_that_name  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_pattern_that_is_compiled_when_it_is_used_first_can_be_given_to_what_takes_patterns() -> None:
+    pattern = patterns.lazy("a+")
+    assert isinstance(pattern, re.Pattern)
+    assert re.sub(pattern, "-", "baac") == "b-c"
+    assert re.compile(pattern) is pattern
+
+
+PUT_OFF = """
+import re, sys
+import re._compiler
+from toolkit_installer import patterns
+count = 0
+compiled = re._compiler.compile
+def counting(*given):
+    global count
+    count += 1
+    return compiled(*given)
+re._compiler.compile = counting
+with patterns.put_off():
+    import tomlkit, tomllib, psutil, click, logging, traceback, gettext
+usual = re.compile
+assert re.compile.__module__ == "re", re.compile
+print(count)
+assert tomlkit.parse("a = 1979-05-27T07:32:00Z # b")["a"].year == 1979
+assert tomllib.loads("a = 0x10") == {"a": 16}
+assert psutil.Process().num_threads() == 1
+assert click.unstyle("\\033[1ma") == "a"
+"""
+
+
+def test_what_is_imported_meanwhile_compiles_its_patterns_when_it_uses_them() -> None:
+    done = subprocess.run([sys.executable, "-c", PUT_OFF], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= 3, "of what a module uses itself while it is imported, there is little"

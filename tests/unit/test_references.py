@@ -45,7 +45,7 @@ def own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     me = os.getpid()  # of a fork these are to be seen as well
     started = Path(f"/proc/{me}/task/{me}/children")
-    monkeypatch.setattr(psutil, "pids", lambda: [me, *map(int, started.read_text().split())])
+    monkeypatch.setattr(processes, "pids", lambda: [me, *map(int, started.read_text().split())])
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Iterator
 
 import toolkit_installer
-from toolkit_installer import late, log
+from toolkit_installer import late, log, patterns
 from toolkit_installer.engines import registry
 from toolkit_installer.settings import EngineName
 
@@ -104,8 +104,9 @@ def everything(engines: frozenset[EngineName] | None = None) -> None:
     others = [name for name in APART if engines is not None and name not in engines]
     own = [name for name in _modules() if not _is_left_out(name, others)]
     asked_with = [name for row in registry.ENGINES if engines is None or row.name in engines for name in row.asked_with]
-    for name in (*own, *_OTHERS, *asked_with):
-        importlib.import_module(name)
+    with patterns.put_off():
+        for name in (*own, *_OTHERS, *asked_with):
+            importlib.import_module(name)
     late.load_all()
 
 

@@ -11,6 +11,7 @@ from toolkit_installer.lifecycle.observe import observe
 from toolkit_installer.lifecycle.plan import Plan, plan
 from toolkit_installer.lifecycle.preflight import preflight, refuse_contradictions
 from toolkit_installer.lifecycle.target import Target, resolve
+from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import Receipt
@@ -57,7 +58,9 @@ def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: Rece
 
 def planned(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
     """Find out what is to be done, without a look at what stands in its way. Raises likewise."""
-    target = resolve(settings, node)
-    facts = observe(node, target, receipt, store)
+    with processes.one_look():
+        target = resolve(settings, node)
+        facts = observe(node, target, receipt, store)
+    # not within: what is in use, and so must stay, is asked for once all else is known
     refuse_contradictions(node, facts)
     return Prepared(target, facts, plan(target, facts))

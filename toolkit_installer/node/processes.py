@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 import msgspec
 import psutil
@@ -176,8 +178,11 @@ def own_ancestors() -> frozenset[int]:
 
 
 def pids() -> list[int]:
-    """Return the PIDs of all processes that are seen from here."""
-    return psutil.pids()
+    """Return the PIDs of all processes that are seen from here.
+
+    psutil does it in the same way, and takes longer to import than all processes of most nodes take to be looked at.
+    """
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
 def environment(process: Process) -> dict[str, str]:
@@ -207,10 +212,47 @@ def _running(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
     return ((pid, name) for pid, name in names() if wanted(name))
 
 
+class _Look:
+    """What `one_look` keeps: the names as they were read last."""
+
+    keeps: ClassVar[bool] = False
+    names: ClassVar[list[tuple[int, str]] | None] = None
+
+
+@contextlib.contextmanager
+def one_look() -> Iterator[None]:
+    """Have the names of all processes read once for all that is asked within, and once more after `look_again`.
+
+    Each process with a name that is wanted is looked at when it is asked for, so that one which has ended meanwhile is
+    not taken for running. Of one that was started meanwhile, nothing is known.
+    """
+    before, _Look.keeps = _Look.keeps, True
+    try:
+        yield
+    finally:
+        _Look.keeps = before
+        if not before:
+            look_again()
+
+
+def look_again() -> None:
+    """Have the names read anew when they are asked for the next time: something may have been started since."""
+    _Look.names = None
+
+
 def names() -> list[tuple[int, str]]:
-    """Return PID and name of all processes that are seen from here."""
+    """Return PID and name of all processes that are seen from here; within `one_look`, those that were seen before."""
+    if _Look.names is not None:
+        return _Look.names
+    found = _names()
+    if _Look.keeps:
+        _Look.names = found
+    return found
+
+
+def _names() -> list[tuple[int, str]]:
     found = []
-    for pid in psutil.pids():
+    for pid in pids():
         try:
             fd = os.open(f"/proc/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:

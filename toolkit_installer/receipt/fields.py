@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -23,14 +22,23 @@ _PATH_LIMIT = 4096
 """Bytes of a path, its NUL included, that the kernel takes (PATH_MAX of linux/limits.h)."""
 _SHOWN = 100
 """Characters of a wrong value that are shown."""
-_SURROGATE = "[\ud800-\udfff]"
-_SHA256 = r"[0-9a-f]{64}\Z"
+_DIGITS = "0123456789abcdef"
+_SHA256_DIGITS = 64
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or "\0" in value or re.search(_SURROGATE, value):
+    if not isinstance(value, str) or "\0" in value or not (value.isascii() or _is_unicode(value)):
         raise TypeError(f"{str(value)[:_SHOWN]!r} is no text")
     return value
+
+
+def _is_unicode(value: str) -> bool:
+    """Tell whether a text can be written as UTF-8: JSON names halves of characters, and Python reads them."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _number(value: Any) -> int:
@@ -51,7 +59,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _sha256(value: Any) -> str:
-    if not re.match(_SHA256, _text(value)):
+    if len(_text(value)) != _SHA256_DIGITS or value.strip(_DIGITS):
         raise ValueError(f"{value[:_SHOWN]!r} is no SHA-256")
     return str(value)
 

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from toolkit_installer import __version__
+from toolkit_installer import __version__, patterns
 from toolkit_installer.documents.changes import ABSENT, EditMismatchError, Set, Table, apply, lookup, same
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.settings import ToolkitSettings
@@ -74,9 +74,10 @@ def text(
     _check_tables(before, changes, payload.config_path)
     wanted = apply(before, changes)
     # tomlkit is for writing alone: whoever only names the file does without
-    import tomlkit.exceptions  # noqa: PLC0415
+    with patterns.put_off():
+        import tomlkit.exceptions  # noqa: PLC0415
 
-    from toolkit_installer.toolkit.toml_put import put  # noqa: PLC0415
+        from toolkit_installer.toolkit.toml_put import put  # noqa: PLC0415
 
     try:
         after = put(source, [change for change in changes if not same(lookup(before, change.path), change.value)])

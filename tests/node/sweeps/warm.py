@@ -24,14 +24,13 @@ from typing import Any
 from unittest import mock
 
 import docker.errors  # the program would import it in each child anew
-import psutil
 import requests.exceptions  # this too
 
 from tests.node.engines.live import keep_only
 from tests.node.faults import ENVIRONMENT, Outcome, Plan, invoke
 from toolkit_installer.cli import tree
 from toolkit_installer.lifecycle import versions
-from toolkit_installer.node import signals
+from toolkit_installer.node import processes, signals
 from toolkit_installer.node.programs import Completed
 from toolkit_installer.settings import Program
 
@@ -71,7 +70,7 @@ def quick() -> Iterator[None]:
     """
     version = Completed(0, b"", "")
     with (
-        mock.patch.object(psutil, "pids", return_value=[]),
+        mock.patch.object(processes, "pids", return_value=[]),
         mock.patch.object(tree, "top_command", return_value=_COMMANDS),
         mock.patch.object(versions, "run", return_value=version),
     ):

@@ -13,10 +13,12 @@ import pytest
 import requests.exceptions
 import urllib3.exceptions
 
+from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import answering, serving
 from toolkit_installer.engines.common.answering import SILENCE, NoAnswerError
 from toolkit_installer.engines.common.cri import client as cri
 from toolkit_installer.engines.docker import client as docker
+from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName
 
@@ -91,3 +93,31 @@ def test_where_to_look_is_the_unit_of_the_engine_as_far_as_it_is_known(
     monkeypatch.setattr(serving, "process_of", lambda *_: SimpleNamespace(unit=unit) if unit else None)
     node: Any = SimpleNamespace(services=SimpleNamespace(knows=lambda each: each in known))
     assert serving.unit_of(node, EngineName.DOCKER, "/var/run/docker.sock") == expected
+
+
+def test_once_an_engine_was_silent_its_process_is_looked_for_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been started since the last look, and is then not to be taken for one that does not run."""
+    looks = []
+
+    def pids() -> list[int]:
+        looks.append("a look")
+        return []
+
+    monkeypatch.setattr(processes, "pids", pids)
+
+    class Silent:
+        name = EngineName.DOCKER
+
+        def ask(self, *_: object) -> None:
+            looks.append("asked")
+            raise EngineSilentError("nothing")
+
+    engine: Any = Silent()
+    node = Node.open(str(tmp_path), "/host")
+    with processes.one_look():
+        processes.names()
+        assert answering.heard(engine, node, SOCKET, 1)[0] is None
+        serving.process_of(node, EngineName.DOCKER, SOCKET)
+    assert looks == ["a look", "asked", "a look"]

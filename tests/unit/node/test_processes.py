@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -235,7 +236,7 @@ def test_a_process_that_ends_while_its_name_is_read_hides_no_other(monkeypatch: 
             raise ProcessLookupError
         return real(fd, count)
 
-    monkeypatch.setattr(psutil, "pids", lambda: [os.getppid(), os.getpid()])
+    monkeypatch.setattr(processes, "pids", lambda: [os.getppid(), os.getpid()])
     monkeypatch.setattr(os, "read", read)
     assert [pid for pid, _ in processes.names()] == [os.getpid()]
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -243,5 +244,54 @@ def test_a_process_that_ends_while_its_name_is_read_hides_no_other(monkeypatch: 
 
 
 def test_a_process_that_ends_before_its_name_is_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "pids", lambda: [2**22 + 1, os.getpid()])
+    monkeypatch.setattr(processes, "pids", lambda: [2**22 + 1, os.getpid()])
     assert [pid for pid, _ in processes.names()] == [os.getpid()]
+
+
+@contextlib.contextmanager
+def sleeping() -> Iterator[int]:
+    """Start a process; yield its PID."""
+    with subprocess.Popen(["/bin/sleep", "60"]) as child:
+        try:
+            yield child.pid
+        finally:
+            child.kill()
+
+
+def named_sleep() -> list[int]:
+    return [process.pid for process in processes.named(frozenset({"sleep"}))]
+
+
+def test_all_processes_are_seen_as_psutil_sees_them() -> None:
+    with sleeping() as pid:
+        seen, known = set(processes.pids()), set(psutil.pids())
+        assert {pid, os.getpid(), 1} <= seen & known
+
+
+def test_in_one_look_the_names_are_read_once_and_again_once_something_may_have_been_started() -> None:
+    with processes.one_look():
+        assert os.getpid() in dict(processes.names())
+        with sleeping() as pid:
+            assert pid not in named_sleep()
+            processes.look_again()
+            assert pid in named_sleep()
+        assert pid in dict(processes.names())
+        assert pid not in named_sleep(), "one that has ended is not taken for running"
+
+
+def test_what_was_seen_in_a_look_is_not_known_after_it() -> None:
+    with processes.one_look():
+        with processes.one_look():
+            processes.names()
+        with sleeping() as pid:
+            assert pid not in named_sleep()
+    with sleeping() as pid:
+        assert pid in named_sleep()
+
+
+def test_a_look_that_fails_leaves_nothing_behind() -> None:
+    with contextlib.suppress(ConfigurationError), processes.one_look():
+        processes.names()
+        raise ConfigurationError("it failed")
+    with sleeping() as pid:
+        assert pid in named_sleep()

@@ -8,7 +8,7 @@ from toolkit_installer import log
 from toolkit_installer.engines.api import Engine, EngineSilentError, Live
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node import clock, signals
+from toolkit_installer.node import clock, processes, signals
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.sockets import StrangerError, refuse_strangers
@@ -73,6 +73,7 @@ def wait(engine: Engine, node: Node, socket: str, seconds: float) -> Live:
         try:
             return engine.ask(node, socket, max(1.0, min(_ASK_SECONDS, remaining)))
         except EngineSilentError as error:
+            processes.look_again()  # it may have been started since
             starting = None if isinstance(error, EngineBrokenError) else process_of(node, engine.name, socket)
             if starting is None or clock.monotonic() >= deadline:
                 raise
