@@ -17,6 +17,8 @@ _LATE: Final = ("ctypes", "psutil", "socket", "subprocess", "tomllib")
 _UNUSED: Final = (
     *("inspect", "textwrap"),  # click looks at functions' texts with them, and has none to look at here; the help
     "shlex",  # arguments that are given in one text
+    "locale",  # the words of programs that are read as text by the standard library: here they are read as bytes
+    "psutil._ntuples",  # what psutil says of memory, disks and the like; half of the time that it takes to come
     *("msgspec.inspect", "msgspec.json", "msgspec.msgpack", "msgspec.toml", "msgspec.yaml"),  # its structs are used
 )
 """The same of what no change of the node uses. Together they take an eighth of a start."""

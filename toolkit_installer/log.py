@@ -35,6 +35,8 @@ _UNUSED_BY_STRUCTLOG: Final = {
     "structlog__dev": "ConsoleRenderer _has_colors set_exc_info",
     "structlog__stdlib": "",
     "structlog__testing": "",
+    "structlog__threadlocal": "",
+    "structlog__twisted": "",
     "structlog__tracebacks": "ExceptionDictTransformer",
 }
 """What structlog imports at once for its defaults, in place of which `configure` gives it what it needs."""

@@ -43,6 +43,7 @@ OF_OTHER_COMMANDS = frozenset(
                 "capture",
                 "captures",
                 "compare",
+                "completion",
                 "compared_nodes",
                 "new_file",
                 "replay",
@@ -54,6 +55,7 @@ OF_OTHER_COMMANDS = frozenset(
                 "show_status",
             )
         ),
+        *(f"toolkit_installer.lifecycle.health.{name}" for name in ("form", "look", "verdict")),
         *("toolkit_installer.lifecycle.report", "toolkit_installer.documents.bundle", "toolkit_installer.node.kernel"),
         *(
             f"toolkit_installer.lifecycle.capture{name}"
@@ -89,7 +91,8 @@ _JSON = "toolkit_installer.documents.json_"
 APART = (EngineName.DOCKER, EngineName.CRIO)
 """The engines of whose packages nothing is imported but for their own sake; containerd's files others look at too."""
 
-_SUFFIXES = (".py", ".pyc")
+_BY_NAME = _OF_CHILDREN | OF_OTHER_COMMANDS
+_SUFFIXES = ("py", "pyc")
 """Of a module's file. A package may have been stripped of what its bytecode was made of."""
 
 
@@ -102,7 +105,13 @@ def everything(engines: frozenset[EngineName] | None = None) -> None:
     """
     log.set_up()
     others = [name for name in APART if engines is not None and name not in engines]
-    own = [name for name in _modules() if not _is_left_out(name, others)]
+    left_out = tuple(_left_out(others))
+    own = [
+        name
+        for folder in toolkit_installer.__path__
+        for name in _modules(folder, toolkit_installer.__name__)
+        if name not in _BY_NAME and not f"{name}.".startswith(left_out)
+    ]
     asked_with = [name for row in registry.ENGINES if engines is None or row.name in engines for name in row.asked_with]
     with patterns.put_off():
         for name in (*own, *_OTHERS, *asked_with):
@@ -110,27 +119,25 @@ def everything(engines: frozenset[EngineName] | None = None) -> None:
     late.load_all()
 
 
-def _modules() -> Iterator[str]:
-    """Yield the names of all modules of this program, by the files that they are in.
+def _modules(folder: str, package: str) -> Iterator[str]:
+    """Yield the names of all modules of a package, which is in this folder, by the files that they are in.
 
     pkgutil.walk_packages does the same for every kind of package, and takes a thirtieth of a first install for it.
     """
-    for folder in toolkit_installer.__path__:
-        for path, below, files in os.walk(folder):
-            below[:] = sorted(name for name in below if name.isidentifier() and name != "__pycache__")
-            inside = os.path.relpath(path, os.path.dirname(folder)).replace(os.sep, ".")
-            for name in sorted(files):
-                stem, extension = os.path.splitext(name)
-                if extension in _SUFFIXES:
-                    yield inside if stem == "__init__" else f"{inside}.{stem}"
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        stem, _, extension = entry.name.rpartition(".")
+        if extension in _SUFFIXES:
+            yield package if stem == "__init__" else f"{package}.{stem}"
+        elif entry.name.isidentifier() and entry.name != "__pycache__" and entry.is_dir():
+            yield from _modules(entry.path, f"{package}.{entry.name}")
 
 
-def _is_left_out(module: str, others: Collection[EngineName]) -> bool:
-    return (
-        module in _OF_CHILDREN
-        or module in OF_OTHER_COMMANDS
-        or f"{module}.".startswith(_OF_THE_PLUGIN)
-        or any(f"{module}.".startswith(f"toolkit_installer.engines.{name}.") for name in others)
-        or (module.startswith(_JSON) and len(others) == len(APART))
-        or any(f"{module}.".startswith(part) and key not in sys.modules for part, key in CHOSEN_BEFORE.items())
-    )
+def _left_out(others: Collection[EngineName]) -> Iterator[str]:
+    """Yield what the names begin with, a dot behind each, of the modules that are not needed: `others` are engines."""
+    yield _OF_THE_PLUGIN
+    yield from (f"toolkit_installer.engines.{name}." for name in others)
+    if len(others) == len(APART):
+        yield _JSON
+    yield from (part for part, key in CHOSEN_BEFORE.items() if key not in sys.modules)
