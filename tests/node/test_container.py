@@ -46,6 +46,14 @@ PID_OF_ITS_OWN = 'chroot "$root" unshare --pid --fork --kill-child --mount --mou
 PID_OF_THE_NODE = 'chroot "$root"'
 
 
+def is_mounted(folder: str) -> bool:
+    """Tell whether a folder lies in another file system than /, of which the container's root is made.
+
+    A Python of the distribution's has /usr for its own folder: mounted, it would be the machine's own in the container.
+    """
+    return os.stat(folder).st_dev != os.stat("/").st_dev
+
+
 def can_mount() -> bool:
     done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], check=False, capture_output=True)
     return os.geteuid() == 0 and done.returncode == 0
@@ -76,8 +84,10 @@ class Container:
     def run(self, command: str, *arguments: str, start: str = PID_OF_ITS_OWN, environment: str = "") -> int:
         """Run a command of the program; return its exit code."""
         self.folder.mkdir()
-        for each in (CHECKOUT, sys.prefix, sys.base_prefix, self.node.payload):
+        folders = map(str, (CHECKOUT, sys.prefix, sys.base_prefix, self.node.payload))
+        for each in filter(is_mounted, folders):
             self.mounts += f'mkdir -p "$root{each}"; mount --bind {each} "$root{each}"\n'
+            self.mounts += f'mount -o remount,bind,ro "$root{each}"\n'
         payload = f"--toolkit-source-root={self.node.payload}" if command in ("run", "plan") else ""
         daemon = "--no-daemon" if command == "run" else ""
         program = f"env -i PATH=$PATH PYTHONDONTWRITEBYTECODE=1 {environment} {sys.executable} -m toolkit_installer"
