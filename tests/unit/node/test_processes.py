@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -253,6 +254,9 @@ def sleeping() -> Iterator[int]:
     """Start a process; yield its PID."""
     with subprocess.Popen(["/bin/sleep", "60"]) as child:
         try:
+            # its parent goes on before the kernel shows it as the program that it has become
+            while Path(f"/proc/{child.pid}/cmdline").read_bytes() != b"/bin/sleep\x0060\x00":
+                time.sleep(0.001)
             yield child.pid
         finally:
             child.kill()
