@@ -47,6 +47,23 @@ def stranger(fd: int) -> str | None:
     return next((f"PID {pid} of user {tuple(sorted(trust.users_of(pid)))}" for pid in strangers), None)
 
 
+def is_ending(fd: int) -> bool:
+    """Tell whether a flock on the open file is that of a process which ends: nobody has the file open any more.
+
+    The kernel takes all descriptors from such a process first, and lets go of their locks after that; on a busy node it
+    may be put aside in between. Raises NodeError.
+    """
+    takers = [pid for pid, exact in _takers(fd).items() if exact]
+    return any(_has_no_descriptors(pid) for pid in takers) and next(_with_lock(fd), None) is None
+
+
+def _has_no_descriptors(pid: int) -> bool:
+    try:
+        return not os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False  # it is gone, and its lock as well; or it may not be looked at
+
+
 def _takers(fd: int) -> dict[int, bool]:
     """Return who took a flock on a file of this number, and whether it is said to be on this very device."""
     status = os.fstat(fd)

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterator
 
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError
@@ -24,6 +25,10 @@ _PRIVATE = 0o700
 _REPLACEMENTS = 100
 _ATTEMPTS = 10
 """How often the PID file's folder is made anew because another run, too, makes or removes it just then."""
+
+_ENDING_TRIES = 200
+_ENDING_SECONDS = 0.05
+"""How often, and with what pauses, a process is waited for whose lock is all that the kernel has left of it."""
 
 _NO_FILE = {errno.ELOOP: "is a symlink", errno.EISDIR: "is a folder", errno.ENXIO: "is a socket or a device"}
 """What a path is that cannot be opened as a file (open(2))."""
@@ -195,7 +200,7 @@ def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
     try:
         if stat.S_IMODE(os.fstat(fd).st_mode) & 0o077 and private:
             files.calls.chmod(fd, _PRIVATE)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(fd)
         if not files.is_at(path, fd):
             # its last holder removed it: this descriptor locks a folder that nobody else sees
             raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "lock the folder")
@@ -252,13 +257,25 @@ def _not_ours(status: os.stat_result) -> str | None:
 def _lock(fd: int, path: str) -> None:
     """Lock the open file. Raises AlreadyRunningError naming the holder, _StrangersLockError."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(fd)
     except BlockingIOError as error:
         pid = lock_holders.believed(fd, None)
         stranger = lock_holders.stranger(fd) if pid is None else None
         if stranger is not None:
             raise _StrangersLockError(f"{stranger} holds a lock on it", path=path) from error
         raise _another(pid or written(fd), path) from error
+
+
+def _flock(fd: int) -> None:
+    """Lock the open file or folder; who holds it and is at its end is waited for. Raises BlockingIOError, NodeError."""
+    for _ in range(_ENDING_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if not lock_holders.is_ending(fd):
+            break
+        time.sleep(_ENDING_SECONDS)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _another(pid: int | None, path: str) -> AlreadyRunningError:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -397,3 +398,76 @@ def test_a_folder_that_vanishes_again_and_again_is_made_ten_times_and_then_said_
         with pytest.raises(ConfigurationError, match="cannot make it: No such file or directory"):
             PidFile.acquire(files, PATH)
     assert len(made) == tries
+
+
+# --- who holds a lock, and is at its end ---
+
+
+@contextlib.contextmanager
+def a_lock_that_outlives_its_holder(place: Path) -> Iterator[socket.socket]:
+    """Lock a file or folder by a process that ends, and leave the lock on its way to nobody: yield who has the way."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                fd = os.open(place, os.O_RDONLY)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                socket.send_fds(theirs, [b"."], [fd])
+            os._exit(0)
+        theirs.close()
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it stays, as one that ends does, without descriptors
+        try:
+            yield ours
+        finally:
+            os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("lock", ["pid file", "folder"])
+def test_an_instance_that_is_just_being_killed_is_waited_for_and_not_told_to_be_stopped(
+    files: Files, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    put(files, "4711\n")
+    place(files).chmod(0o600)
+    locked = place(files) if lock == "pid file" else place(files).parent
+    pauses: list[float] = []
+    with a_lock_that_outlives_its_holder(locked) as way:
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            way.close()  # the kernel lets go of the lock
+
+        monkeypatch.setattr("time.sleep", pause)
+        assert holder(files, PATH) is None
+        if lock == "pid file":
+            PidFile.acquire(files, PATH).release()
+        else:
+            os.close(lock_folder(files, os.path.dirname(PATH)))
+    assert len(pauses) == 1
+
+
+def test_one_that_does_not_end_in_time_is_told_as_any_other(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(files, "4711\n")
+    place(files).chmod(0o600)
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    with a_lock_that_outlives_its_holder(place(files)), pytest.raises(AlreadyRunningError, match="PID 4711"):
+        PidFile.acquire(files, PATH)
+    assert 1 < sum(pauses) < 60, "seconds"
+
+
+def test_an_ended_taker_whose_lock_a_child_of_its_has_is_not_waited_for(files: Files) -> None:
+    put(files, "")
+    kept = os.open(place(files), os.O_RDONLY)
+    pid = os.fork()
+    if pid == 0:
+        fcntl.flock(kept, fcntl.LOCK_EX)  # of the open file, which we have as well
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    looking = os.open(place(files), os.O_RDONLY)
+    try:
+        assert not lock_holders.is_ending(looking)
+    finally:
+        os.close(kept)
+        os.close(looking)
+        os.waitpid(pid, 0)
