@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import types
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import toolkit_installer
-from toolkit_installer.cli import commands
+from toolkit_installer.cli import commands, completion
+from toolkit_installer.cli.options.model import Kind, Option
+from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.cluster_settings import DeletionSettings
 from toolkit_installer.errors import ConfigurationError, EngineDownError, ExitCode
 from toolkit_installer.lifecycle import versions
@@ -328,6 +331,13 @@ def test_a_shell_is_told_how_a_line_may_go_on(
     line: str, offered: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert sorted(completed(line, capsys, monkeypatch)) == sorted(offered)
+
+
+@pytest.mark.parametrize("row", [row for row in OPTIONS if not row.choices], ids=lambda row: row.name)
+def test_a_shell_completes_a_path_itself_and_nothing_where_no_file_is_asked_for(row: Option) -> None:
+    asks = re.search("PATH|FILE|DIR", row.kind) is not None and row.kind is not Kind.FILE_NAME
+    offered = [(each.value, each.type) for each in completion.values(row, "/etc/con")]
+    assert offered == ([("/etc/con", "file")] if asks else [])
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

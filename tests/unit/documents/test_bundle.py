@@ -21,6 +21,14 @@ def test_every_text_is_masked_wherever_it_comes_from() -> None:
     assert set(texts_of(packed)) == {f"{bundle.FOLDER}/a.json", f"{bundle.FOLDER}/b/c.txt"}
 
 
+def test_whoever_unpacks_it_keeps_it_to_himself_and_owns_it() -> None:
+    with tarfile.open(fileobj=io.BytesIO(bundle.archive({"a": "1", "/b/c": "2"}, WHEN))) as tar:
+        members = tar.getmembers()
+    assert {(each.mode, each.uid, each.gid, each.mtime, each.type) for each in members} == {
+        (0o600, 0, 0, WHEN, tarfile.REGTYPE)
+    }
+
+
 def test_the_same_texts_make_the_same_bytes() -> None:
     assert bundle.archive({"b": "1", "a": "2"}, WHEN) == bundle.archive({"a": "2", "b": "1"}, WHEN)
 

@@ -25,7 +25,7 @@ def test_a_dockerd_that_has_cdi_on_needs_no_restart() -> None:
 
 def test_a_restart_for_cdi_is_only_asked_for_unless_systemd_was_named() -> None:
     told = wanted(live(), asked=True, restarts=False)
-    assert told.write
+    assert told.write is True
     assert not told.restart_why
     assert "when it is restarted" in told.notes[0]
     assert wanted(live(), asked=True, restarts=True) == Wanted(
@@ -35,6 +35,7 @@ def test_a_restart_for_cdi_is_only_asked_for_unless_systemd_was_named() -> None:
 
 def test_a_dockerd_without_cdi_is_not_restarted_for_it() -> None:
     told = wanted(live("20.10.24+dfsg1"), asked=True, restarts=True)
+    assert told.write is True  # the file is right for the dockerd that comes after it
     assert not told.restart_why
     assert "20.10.24+dfsg1 knows no CDI" in told.notes[0]
 

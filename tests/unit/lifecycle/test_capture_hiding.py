@@ -33,6 +33,15 @@ def test_secrets_go_and_equal_ones_stay_equal() -> None:
     assert Hiding(KEY).text('{"a-token": "x1", "b-token": "x1"}').count("a0") == 2
 
 
+def test_a_file_in_another_encoding_loses_its_secrets_and_keeps_its_bytes() -> None:
+    others = "# für José\n".encode("latin-1")
+    hidden = Hiding(KEY).content(others + DAEMON.encode())
+    assert hidden.startswith(others)
+    assert hidden == others + Hiding(KEY).text(DAEMON).encode()
+    assert b"hunter22" not in hidden
+    assert Hiding(KEY).content(others) == others
+
+
 def test_another_key_makes_other_digests() -> None:
     assert Hiding(KEY).text(DAEMON) != Hiding(b"other").text(DAEMON)
     assert Hiding(KEY).text(DAEMON) == Hiding(KEY).text(DAEMON)

@@ -119,6 +119,21 @@ def test_a_monitor_tells_its_container_and_one_for_many_does_not(played: Played)
     assert any(f"the monitor {many} (conmonrs) does not tell its containers" in why for why in played.look())
 
 
+@pytest.mark.parametrize(
+    "cid, bundle, runtime",
+    [("-c", "-b", "-r"), ("--cid", "--bundle", "--runtime"), ("--cid=", "--bundle=", "--runtime=")],
+)
+def test_a_monitored_container_that_is_in_no_pod_is_called_by_its_id(
+    played: Played, cid: str, bundle: str, runtime: str
+) -> None:
+    place = played.bundle("0123456789abcdef", None, {"annotations": {}})
+    flags = ((cid, "0123456789abcdef"), (bundle, str(place)), (runtime, str(played.runtime)))
+    played.start(
+        "conmon", *(word for flag, value in flags for word in ([flag + value] if "=" in flag else [flag, value]))
+    )
+    assert played.look() == ("0123456789ab runs through a handler of this program",)
+
+
 def test_a_shim_that_this_user_may_not_look_at_counts(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "matching", lambda _: iter([(7, "containerd-shim", Standing.UNSEEN)]))
     (why,) = played.look()

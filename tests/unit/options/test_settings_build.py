@@ -701,6 +701,7 @@ def test_a_driver_root_is_a_path_or_auto(text: str) -> None:
 # --- what the cluster is told ---
 
 TOLD = {"NODE_NAME": "n", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+LONGEST = f"{'a' * 252}/{'b' * 63}"
 
 
 def test_what_is_told_reaches_the_settings() -> None:
@@ -731,7 +732,13 @@ def test_nobody_is_told_unless_something_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, kind", [("yes", "nvidia.com/ContainerToolkitReady"), ("example.com/Ready", "example.com/Ready"), ("X", "X")]
+    "text, kind",
+    [
+        ("yes", "nvidia.com/ContainerToolkitReady"),
+        ("example.com/Ready", "example.com/Ready"),
+        ("X", "X"),
+        pytest.param(LONGEST, LONGEST, id="the longest that the API server takes"),
+    ],
 )
 def test_a_condition_has_the_usual_type_or_one_of_ones_own(text: str, kind: str) -> None:
     found = build({"node_condition": (text,)}, TOLD, OURS).reports
@@ -763,6 +770,7 @@ def test_a_taint_is_written_as_kubectl_has_it(text: str, taint: Taint | None) ->
         ),
         *(("startup_taint", text) for text in ("a/b/c:NoSchedule", "=b:NoSchedule", "a:NoSchedule-", "a:noschedule")),
         *(("node_condition", text) for text in ("", "a b", "a/", "/a", "é", "a" * 400, "a/" + "b" * 64)),
+        pytest.param("node_condition", f"a{LONGEST}", id="a condition that is longer by one character"),
     ],
 )
 def test_what_the_api_server_would_refuse_is_refused_before_anything_is_written(name: str, text: str) -> None:
