@@ -8,6 +8,7 @@ from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile,
 from toolkit_installer.lifecycle import plan
 from toolkit_installer.lifecycle.files.toolkit import Installed
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
+from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit.layout import ToolkitFile
 
@@ -160,3 +161,49 @@ def test_what_a_distribution_registers_by_itself_is_no_leftover() -> None:
         EngineName.CONTAINERD, Inspection("/run/x", (), live({}, None)), DesiredState((), SERVED, "")
     )
     assert plan.leftovers(now, made) == []
+
+
+# --- engines whose files are others now ---
+
+NEW, OLD_PLACE = "/etc/new/config.toml", "/etc/old/config.toml"
+THEIRS, OURS, EDITED = "a" * 64, "b" * 64, "c" * 64
+
+
+def recorded(path: str, before: str | None, *written: str, name: EngineName = EngineName.CONTAINERD) -> EngineRecord:
+    known = Before(before, 0o644, 0, 0) if before is not None else None
+    return EngineRecord(name, "/run/x", None, (), None, (FileRecord("root", path, known, written),))
+
+
+def configured_in(path: str) -> plan.EngineWork:
+    file = EngineFile("root", path, None)
+    goals = DesiredState((DesiredFile(file, None, b"ours"),), SERVED, None)
+    return plan.EngineWork(EngineName.CONTAINERD, Inspection("/run/x", (file,), None), goals)
+
+
+@pytest.mark.parametrize(
+    "record, is_moved",
+    [
+        pytest.param(recorded(OLD_PLACE, None, OURS), True, id="it was made for us"),
+        pytest.param(recorded(OLD_PLACE, THEIRS, OURS), True, id="we edited it"),
+        pytest.param(recorded(OLD_PLACE, THEIRS, THEIRS, EDITED), True, id="it may be as it was, or ours"),
+        pytest.param(recorded(OLD_PLACE, THEIRS, THEIRS), False, id="only an older installer's entries went from it"),
+        pytest.param(recorded(OLD_PLACE, None), False, id="nothing of ours was ever written"),
+        pytest.param(recorded(OLD_PLACE, THEIRS), False, id="it was only looked at"),
+        pytest.param(recorded(NEW, None, OURS), False, id="it is the same file"),
+        pytest.param(recorded(OLD_PLACE, None, OURS, name=EngineName.CRIO), False, id="it is another engine's"),
+    ],
+)
+def test_an_engine_is_taken_for_moved_where_something_of_ours_may_stand_in_a_file_that_is_none_of_its_own_now(
+    record: EngineRecord, *, is_moved: bool
+) -> None:
+    assert plan.moved([record], [configured_in(NEW)]) == (record if is_moved else None)
+
+
+def test_the_folders_of_files_that_change_are_named_once() -> None:
+    assert plan.folders([configured_in(NEW), configured_in("/etc/new/b"), configured_in(OLD_PLACE)]) == [
+        "/etc/new",
+        "/etc/old",
+    ]
+    untouched = EngineFile("root", NEW, None)
+    goals = DesiredState((DesiredFile(untouched, None, None),), SERVED, None)
+    assert plan.folders([plan.EngineWork(EngineName.CRIO, Inspection("/run/x", (untouched,), None), goals)]) == []

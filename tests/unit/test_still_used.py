@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.lifecycle.still_needed import named_in_files
+from toolkit_installer.lifecycle.still_needed.named_in_files import Naming
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
@@ -103,3 +104,16 @@ def test_a_file_that_its_disk_does_not_give_holds_the_toolkit(
     monkeypatch.setattr(Reader, "read_file", refused)
     named = named_in_files.naming(Node.open(str(tmp_path), "/host"), TOOLKIT)
     assert bool(named) is holds
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_keeps_the_toolkit_is_named_with_its_file_and_what_to_do(*, recorded: bool) -> None:
+    found = [Naming("/etc/docker/daemon.json", 5, f"{TOOLKIT}/a"), Naming("/etc/crio/b.conf", 2, f"{TOOLKIT}/b")]
+    error = named_in_files.refuse_removal(found, recorded=recorded)
+    assert (error.path, error.line) == ("/etc/docker/daemon.json", 5)
+    assert all(str(each) in error.reason for each in found)
+    assert error.hint is not None
+    assert error.hint.startswith("take that out and restart the engine, then run `toolkit-installer uninstall` again")
+    # only without a receipt can it be unknown whose entries these are
+    assert ("--runtime" in error.hint) is not recorded
+    assert error.hint.endswith("again" if recorded else "what installers left is taken out of it")

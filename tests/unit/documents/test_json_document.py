@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from toolkit_installer.documents import json_document, json_edit
+from toolkit_installer.documents import json_document, json_edit, json_errors
 from toolkit_installer.documents.changes import Change, DocumentError, EditMismatchError, Remove, Set, apply, same
 from toolkit_installer.documents.json_document import edit, line_of, parse
 from toolkit_installer.documents.json_scan import MAX_DEPTH
@@ -108,6 +108,18 @@ def test_a_broken_file_is_refused_with_line_and_column(content: bytes, line: int
 def test_the_column_is_that_of_the_mistake() -> None:
     with pytest.raises(DocumentError, match=r"\(column 8\)"):
         parse(b'{\n  "a": x\n}')
+
+
+@pytest.mark.parametrize("ending", ["}", "}\n", "]", " \n]]\n", "\t} \n"], ids=repr)
+def test_a_comma_too_many_is_told_the_same_whether_python_tells_its_place_or_what_follows(ending: str) -> None:
+    text = f'{{\n  "a": 1,{ending}'
+    comma, after = text.index(","), len(text) - len(ending.lstrip())
+    told = (("Illegal trailing comma before end of object", comma), ("Expecting property name enclosed in", after))
+    for message, place in told:
+        error = json_errors.explained(text, json.JSONDecodeError(message, text, place))
+        assert error.line == 2
+        assert error.reason == f'not valid JSON: a comma before "{ending.strip()[0]}" (column {comma - 1})'
+        assert error.hint == "remove the comma"
 
 
 @pytest.mark.parametrize("nest", ['{"a":', "["])

@@ -263,6 +263,13 @@ def test_people_are_shown_what_was_read_and_found_good(name: str, width: int) ->
     assert text == file.read_text()
 
 
+def test_a_path_is_never_torn_however_narrow_the_terminal_is() -> None:
+    place = f"/etc/containerd/{'very-' * 30}long.toml"
+    found = but(engines=engine(files=(FileHealth(place, "missing"),)))
+    for width in (20, 80):
+        assert any(f"{place}:" in line.split() for line in show_status.lines(verdict.judged(found), width))
+
+
 def test_in_a_pipe_each_fact_is_one_line() -> None:
     health = verdict.judged(CASES["driver-broken"][0])
     assert any(len(line) > 120 for line in show_status.lines(health, None))

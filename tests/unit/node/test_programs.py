@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -109,8 +110,9 @@ def test_a_program_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.M
 def test_output_without_an_end_is_cut_off_killed_and_never_taken_for_the_whole(stream: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     script = f"import sys\nwhile True: sys.{stream}.write('x' * 100000)"
-    with pytest.raises(ProgramError, match="printed more than 16 MiB"):
+    with pytest.raises(ProgramError, match=f"{re.escape(PYTHON[0])} printed more than 16 MiB") as raised:
         programs.run([*PYTHON, script], seconds=600)
+    assert raised.value.path == PYTHON[0]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024  # kB
 
 
