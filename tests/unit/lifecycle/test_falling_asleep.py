@@ -1,0 +1,131 @@
+"""The last look before a run falls asleep: what somebody changed until then would else be seen by nobody."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import pytest
+
+from toolkit_installer.documents import digests
+from toolkit_installer.lifecycle import idling, wait
+from toolkit_installer.lifecycle.instance import Instance
+from toolkit_installer.lifecycle.readiness import Readiness
+from toolkit_installer.lifecycle.reload_when.pending import Pending
+from toolkit_installer.lifecycle.waiting_state import Remembered
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import trust
+from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, FileRecord, Receipt, State
+from toolkit_installer.settings import OnDrift, Settings
+
+PATH = "/var/run/cdi/nvidia.yaml"
+OURS, THEIRS = b"ours\n", b"theirs\n"
+RECORD = FileRecord(SPECIFICATION_ROLE, PATH, None, (digests.sha256(OURS),))
+INSTALLED = Receipt(State.INSTALLED, "1", "/usr/local/nvidia/toolkit", (), (), "/run/x.pid", (), (), (RECORD,))
+_MOST_LOOKS = 50
+PENDING = Pending(("docker",), "it is outside of 02:00-04:00", 1.0)
+
+
+class Asleep(Exception):  # noqa: N818  # it stands for an exec, which is no error
+    """The run has become the idle process."""
+
+
+class Run:
+    """An instance that has nothing left to do, on a node whose file somebody may have changed."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place = folder / PATH.lstrip("/")
+        self.place.parent.mkdir(parents=True)
+        self.node = Node(str(folder))
+        self.pid_file = PidFile.acquire(self.node.files, "/x.pid")
+        self.converged = 0
+        self.watched: list[tuple[str, str, str]] = []
+        self.remembered = Remembered()
+        self.looks = 0
+        monkeypatch.setattr(trust, "load_if_usable", self._look)
+        monkeypatch.setattr(Readiness, "mark", lambda *_, **__: None)
+        monkeypatch.setattr(Instance, "converge", lambda _: self._converge())
+        monkeypatch.setattr(wait, "wait", self._sleep)
+
+    def _look(self, *_: object) -> Receipt:
+        self.looks += 1
+        assert self.looks < _MOST_LOOKS, "it never falls asleep"
+        return INSTALLED
+
+    def _converge(self) -> None:
+        self.converged += 1
+        self.place.write_bytes(OURS)
+
+    def _sleep(self, _file: PidFile, _lock: int | None, watched: Any, remembered: Remembered, **_: object) -> NoReturn:
+        self.watched, self.remembered = list(watched), remembered
+        raise Asleep
+
+    def fall_asleep(self, content: bytes, on_drift: OnDrift, pending: Pending | None = None) -> None:
+        self.place.write_bytes(content)
+        instance = Instance(Settings(on_drift=on_drift), self.node, self.pid_file)
+        with pytest.raises(Asleep):
+            instance.resume((), Remembered(pending=msgspec.to_builtins(pending) if pending is not None else {}))
+
+    @property
+    def managed(self) -> list[tuple[str, str]]:
+        """What it has watched of the managed files."""
+        return [(path, identity) for event, path, identity in self.watched if event == idling.DRIFT]
+
+    @property
+    def as_it_is(self) -> list[tuple[str, str]]:
+        """The same, as it is right now."""
+        return [(str(self.place), idling.identity(str(self.place)))]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    made = Run(tmp_path, monkeypatch)
+    yield made
+    made.pid_file.release()
+
+
+@pytest.mark.parametrize("on_drift", [OnDrift.REPORT, OnDrift.REPAIR])
+def test_a_run_whose_files_are_as_written_falls_asleep_at_once_and_has_them_watched(
+    run: Run, logged: io.StringIO, on_drift: OnDrift
+) -> None:
+    run.fall_asleep(OURS, on_drift)
+    assert run.managed == run.as_it_is
+    assert run.converged == 0
+    assert "event=drift" not in logged.getvalue()
+
+
+def test_what_was_changed_just_before_is_repaired_first(run: Run, logged: io.StringIO) -> None:
+    run.fall_asleep(THEIRS, OnDrift.REPAIR)
+    assert logged.getvalue().count("event=drift-repair") == 1
+    assert run.converged == 1
+    assert run.managed == run.as_it_is
+
+
+def test_what_was_changed_just_before_is_told_once_and_stays(run: Run, logged: io.StringIO) -> None:
+    run.fall_asleep(THEIRS, OnDrift.REPORT)
+    assert logged.getvalue().count("event=drift ") == 1
+    assert run.converged == 0
+    assert run.place.read_bytes() == THEIRS
+    assert run.managed == run.as_it_is
+
+
+@pytest.mark.parametrize("on_drift, told", [(OnDrift.REPAIR, 0), (OnDrift.REPORT, 1)])
+def test_a_repair_waits_for_the_reload_that_is_put_off_and_a_report_does_not(
+    run: Run, logged: io.StringIO, on_drift: OnDrift, told: int
+) -> None:
+    run.fall_asleep(THEIRS, on_drift, PENDING)
+    assert run.converged == 0
+    assert logged.getvalue().count("event=drift") == told
+    assert run.managed == run.as_it_is
+    assert run.remembered.pending == msgspec.to_builtins(PENDING)
+
+
+def test_where_nobody_wants_to_know_nothing_is_watched_or_told(run: Run, logged: io.StringIO) -> None:
+    run.fall_asleep(THEIRS, OnDrift.IGNORE)
+    assert run.managed == []
+    assert run.converged == 0
+    assert "event=drift" not in logged.getvalue()
