@@ -37,3 +37,15 @@ def test_what_says_that_it_is_pure_is_in_the_contract() -> None:
 
 def test_what_is_in_the_contract_says_that_it_is_pure() -> None:
     assert listed() - claiming() == set()
+
+
+def test_what_is_declared_as_a_value_does_not_change_after_it_was_made() -> None:
+    melted = [
+        f"{path.relative_to(PACKAGE)}: {each.name}"
+        for path in PACKAGE.rglob("*.py")
+        for each in ast.walk(ast.parse(path.read_text()))
+        if isinstance(each, ast.ClassDef)
+        for keyword in each.keywords
+        if keyword.arg == "frozen" and ast.unparse(keyword.value) != "True"
+    ]
+    assert melted == []

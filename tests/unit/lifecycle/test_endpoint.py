@@ -180,3 +180,19 @@ def test_it_answers_at_the_addresses_that_were_asked_for_and_at_no_other(
     finally:
         made.process.close()
         made.process.end_left_over()
+
+
+def test_a_process_that_says_nothing_is_waited_for_so_long_and_no_longer(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def hear(_: beside.Beside, seconds: float) -> bytes:
+        waited.append(seconds)
+        return b""
+
+    monkeypatch.setattr(beside.Beside, "hear", hear)
+    with pytest.raises(ConfigurationError, match="did not begin"):
+        Endpoint(Address("127.0.0.1", port)).prepare()
+    assert len(waited) == 1
+    assert 0 < waited[0] < 120
