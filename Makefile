@@ -42,21 +42,22 @@ check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no
 	$(BIN)/python -m tests.support.manifests
 	$(BIN)/python -m tests.support.chart
 
-# call PYTEST,N: with N workers more than there are processors; those of a short run wait now and then
+# call PYTEST,N,HOW: with N workers more than there are processors, as those of a short run wait now and then; HOW they
+# share the tests: worksteal, or loadgroup where what costs much is made once for a group.
 # Each reads the tests as another has compiled them, whatever the environment says of that, and keeps its files in memory:
 # where no disk has to be waited for, and none has to remove them afterwards.
-PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist loadgroup \
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist $(2) \
 	--tx "$$(($$(nproc) + $(1)))*popen//python=$(CURDIR)/$(SETUP)/worker --in-memory $(CURDIR)/$(BIN)/python"
 
 .PHONY: test
-test: .venv/installed ## the tests that need no engine and no root, in about three minutes; of each sweep a part
-	@$(call PYTEST,2) --quick $(ARGS)
+test: .venv/installed ## the tests that need no engine and no root, in about two minutes; of each sweep a part
+	@$(call PYTEST,2,worksteal) --quick $(ARGS)
 
 .PHONY: test-changed
 test-changed: .venv/installed ## the tests nearest to what was changed since SINCE, which is HEAD: in seconds
 	@tests=$$($(BIN)/python -m tests.support.changed $(or $(SINCE),HEAD)); \
 	[ -n "$$tests" ] || { echo 'make test-changed: no module was changed since $(or $(SINCE),HEAD)'; exit 0; }; \
-	$(call PYTEST,2) $$tests $(ARGS)
+	$(call PYTEST,2,worksteal) $$tests $(ARGS)
 
 .cache/mutants-venv/locked: locks/mutants.txt $(SETUP)/make-venv
 	@mkdir -p .cache
@@ -78,7 +79,7 @@ audit: .venv/installed .cache/audit-venv/locked ## known vulnerabilities of the 
 
 .PHONY: test-all
 test-all: .venv/installed ## the same tests whole: each sweep at every instant, error and edit
-	@$(call PYTEST,1) $(ARGS)
+	@$(call PYTEST,1,loadgroup) $(ARGS)
 
 .PHONY: test-versions
 test-versions: .venv/installed ## the unit tests on Python 3.11 to 3.14, as far as they can be had, and with the lowest versions allowed

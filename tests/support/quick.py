@@ -1,8 +1,8 @@
 """What `make test` tries, in two minutes, of what takes long; `make test-all` tries all of it.
 
-All of tests/unit is tried. Of tests/node, which starts the whole program, a sample is: of the sweeps, which try the
-same for many nodes, commands, errors or instants, the cells that are named here, and of the other files every so many
-tests. What is new in a file is tried by naming the file: then all that is in it is run.
+All of tests/unit is tried, but for the files that STEPS names. Of tests/node, which starts the whole program, a sample
+is: of the sweeps, which try the same for many nodes, commands, errors or instants, the cells that are named here, and
+of the other files every so many tests. What is new in a file is tried by naming the file: all that is in it is run.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SWEEPS: Mapping[str, Sequence[str]] = {
     "tests/node/test_kills.py": ("docker", "containerd-True"),
     "tests/node/test_random_drift.py": ("cleanup",),
     "tests/node/test_capture.py": (
-        *("docker", "docker-manual-nvidia", "containerd", "containerd-kubeadm"),
-        *("k3s-drop-in", "k3s-drop-in-2.1.4", "rke2-template-created", "podman=1.2", "containerd=newest"),
+        *("docker", "docker-manual-nvidia", "containerd"),
+        *("k3s-drop-in-2.1.4", "rke2-template-created", "podman=1.2", "containerd=newest"),
     ),
 }
 """The sweeps' files, and the cells of each that are tried, by their IDs, which pytest prints in brackets.
@@ -46,13 +46,15 @@ STEP = 8
 _SECOND = ("commands", "install_and_cleanup")
 _TWELFTH = (
     *("bad_input", "cdi", "concurrency", "crio_kills", "crio_pods", "deleted_while_starting", "distributions"),
-    *("never_worse", "receipt_trouble", "standard_streams", "still_named", "waking", "warm_start", "without_gpu"),
+    *("named_driver_root", "never_worse", "receipt_trouble", "standard_streams", "still_named", "waking"),
+    *("warm_start", "without_gpu"),
 )
-_SIXTEENTH = ("cleanup_auto", "corpus", "crio_live", "drift", "hanging", "hostile_node")
+_SIXTEENTH = ("cleanup_auto", "corpus", "crio_live", "drift", "hanging", "hostile_node", "method_kills")
 STEPS: Mapping[str, int] = {
     **{f"tests/node/test_{name}.py": 2 for name in _SECOND},
     **{f"tests/node/test_{name}.py": 12 for name in _TWELFTH},
     **{f"tests/node/test_{name}.py": 16 for name in _SIXTEENTH},
+    "tests/unit/test_chart_values.py": 4,  # each test starts Helm
 }
 """But of these, where what most people see is tried, one test takes long, or there are many of a kind."""
 _SAMPLED = "tests/node/"
@@ -67,7 +69,7 @@ def exhaustive(items: Sequence[pytest.Item]) -> list[pytest.Item]:
         if file in SWEEPS:
             quick = _is_named(item)
         else:
-            quick = not file.startswith(_SAMPLED) or numbers[file] % STEPS.get(file, STEP) == 0
+            quick = numbers[file] % STEPS.get(file, STEP if file.startswith(_SAMPLED) else 1) == 0
             numbers[file] += 1
         if not quick:
             left_out.append(item)

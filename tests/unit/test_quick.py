@@ -25,7 +25,7 @@ def item(nodeid: str, obj: Any = None) -> Any:
 @pytest.fixture(autouse=True)
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "SWEEPS", {SWEEP: ("docker-*",)})
-    monkeypatch.setattr(quick, "STEPS", {"tests/node/test_long.py": 3})
+    monkeypatch.setattr(quick, "STEPS", {"tests/node/test_long.py": 3, "tests/unit/test_long.py": 4})
     monkeypatch.setattr(quick, "STEP", 2)
 
 
@@ -40,7 +40,7 @@ def test_of_a_sweep_the_named_cells_are_tried_and_what_has_no_cells() -> None:
     assert tried(*names) == [names[0], names[2]]
 
 
-@pytest.mark.parametrize("file, every", [("node/test_long.py", 3), ("node/test_any.py", 2)])
+@pytest.mark.parametrize("file, every", [("node/test_long.py", 3), ("node/test_any.py", 2), ("unit/test_long.py", 4)])
 def test_of_other_files_every_so_many_tests_are_tried_from_the_first_on(file: str, every: int) -> None:
     names = [f"tests/{file}::test_number_{number}" for number in range(7)]
     # between those of another file, as xdist sorts them
@@ -80,7 +80,7 @@ def test_what_tries_few_is_tried_once_more_with_all() -> None:
     assert quick.whole([trying, other]) == [other]
 
 
-def test_of_the_unit_tests_all_are_tried() -> None:
+def test_of_the_unit_tests_all_are_tried_but_of_the_files_that_are_named() -> None:
     names = [f"tests/unit/test_it.py::test_it[{number}]" for number in range(5)]
     assert tried(*names) == names
 
@@ -89,9 +89,10 @@ def test_a_table_that_does_not_fit_the_tests_is_found() -> None:
     fitting = [
         item(f"{SWEEP}::test_it[docker-run]"),
         item("tests/node/test_long.py::test_it"),
+        item("tests/unit/test_long.py::test_it"),
     ]
     assert quick.wrong_with(fitting) == []
-    assert quick.wrong_with(fitting[:1]) == ["there is no tests/node/test_long.py"]
+    assert quick.wrong_with(fitting[:2]) == ["there is no tests/unit/test_long.py"]
     other = item(f"{SWEEP}::test_it[crio-run]")
     assert quick.wrong_with([other, *fitting[1:]]) == [
         f"{SWEEP} has no 'docker-*'",
