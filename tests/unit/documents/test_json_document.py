@@ -132,6 +132,10 @@ def test_nesting_too_deep_is_refused_and_no_recursion_error(nest: str) -> None:
 def test_nesting_up_to_the_limit_is_read_and_edited() -> None:
     deep = b'{"a":' * (MAX_DEPTH - 1) + b"{}" + b"}" * (MAX_DEPTH - 1)
     assert edit(edit(deep, [Set(("b",), 1)]), [Remove(("b",))]) == deep
+    lists = MAX_DEPTH - 1
+    assert edit(b'{"a":%b%b}' % (b"[" * lists, b"]" * lists), [Remove(("a",))]) == b"{}"
+    with pytest.raises(DocumentError, match="levels deep"):
+        edit(b'{"a":%b%b}' % (b"[" * MAX_DEPTH, b"]" * MAX_DEPTH), [Remove(("a",))])
 
 
 @settings(deadline=None)

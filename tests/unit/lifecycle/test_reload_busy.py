@@ -196,6 +196,8 @@ def test_what_is_to_be_watched_changes_when_the_container_ends(played: Played) -
         ({"linux": {"devices": [{"path": "/dev/gpu", "type": "c", "major": 195}]}}, True, True),
         ({"linux": {"devices": [{"path": "/dev/null", "type": "c", "major": 1}, "?"]}}, False, False),
         ({"mounts": [{"source": "/dev/nvidiactl", "destination": "/dev/nvidiactl"}]}, True, True),
+        ({"mounts": [{"source": "/dev/nvidia0", "destination": "/dev/gpu"}]}, True, True),
+        ({"mounts": [{"source": "/opt/devices/0", "destination": "/dev/nvidia0"}]}, True, True),
         ({"mounts": [{"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/all"}]}, False, True),
         ({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}}, False, True),
         ({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_VERSION=12"]}}, False, False),

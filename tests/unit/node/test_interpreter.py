@@ -46,3 +46,18 @@ def test_the_idle_process_finds_its_own_module_from_its_bytecode(tmp_path: Path)
     (tmp_path / "idling.py").write_text("def main():\n    print('found')\n")
     done = subprocess.run(interpreter.isolated(str(bytecode)), capture_output=True, text=True, check=True)
     assert done.stdout == "found\n"
+
+
+@pytest.mark.parametrize(
+    "command, script",
+    [
+        (["/usr/bin/python3", "/opt/bin/toolkit-installer", "run"], "/opt/bin/toolkit-installer"),
+        (["/usr/bin/python3", "-I", "-S", "bin/toolkit-installer", "/opt/payload"], "bin/toolkit-installer"),
+        (["/usr/bin/python3", "toolkit-installer", "/opt/payload"], ""),
+        (["/usr/bin/python3", "-I"], ""),
+        (["/usr/bin/python3"], ""),
+    ],
+    ids=["at once", "after flags", "by no path", "flags alone", "nothing"],
+)
+def test_the_script_without_which_a_run_cannot_be_started_again_is_known(command: list[str], script: str) -> None:
+    assert interpreter.needed(command) == script

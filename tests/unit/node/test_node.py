@@ -36,3 +36,11 @@ def test_a_link_to_another_mount_is_refused(tmp_path: Path) -> None:
     link.symlink_to("/proc/self/config.toml")
     with pytest.raises(ConfigurationError, match="on another mount"):
         Node("/", whole=False).locate_file(str(link))
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+def test_programs_are_run_on_the_host_where_it_is_mounted_and_else_here(*, mounted: bool, tmp_path: Path) -> None:
+    host_root = "/proc" if mounted else str(tmp_path)
+    node = Node.open(None, host_root)
+    assert node.programs.root.folder == (host_root if mounted else "/")
+    assert node.root.folder == "/"
