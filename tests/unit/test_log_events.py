@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import io
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from toolkit_installer.errors import ExitCode
 from toolkit_installer.settings import LogFormat, Program
 
 _PROJECT = Path(__file__).parents[2]
+_FIELDS = _PROJECT / "tests/data/log-fields.txt"
 _LEVELS = frozenset({"info", "warning", "error"})
 _ROW = re.compile(
     r"^\| `(?P<event>[a-z-]+)` \| (?P<fence>``?)(?P<words>.+?)(?P=fence) \| (?P<meaning>.+) \|$", re.MULTILINE
@@ -120,6 +123,40 @@ def test_each_line_has_the_fields_that_the_page_tells_of() -> None:
     ]
     assert without == []
     assert sum(map(len, told.values())) > 50
+
+
+def _fields() -> list[str]:
+    """Return a line for each that the program logs: its event and its fields."""
+    return sorted(
+        " ".join([ast.unparse(key).strip("'"), *sorted(each.arg or "…" for each in call.keywords if each.arg != "key")])
+        for call in calls().values()
+        if (key := _key(call)) is not None
+    )
+
+
+def test_no_line_loses_a_field_unseen() -> None:
+    """Whoever filters by `file` or `engine`, or alerts with `reason`, would be told nothing, and only when it happens.
+
+    `LOG_FILES=write pytest …` writes the list anew; read what has gone.
+    """
+    now = "".join(f"{line}\n" for line in _fields())
+    if os.environ.get("LOG_FILES") == "write":
+        _FIELDS.write_text(now)
+    kept = _FIELDS.read_text()
+    difference = difflib.unified_diff(kept.splitlines(), now.splitlines(), str(_FIELDS), "now", lineterm="", n=0)
+    assert kept == now, "\n".join(difference)
+
+
+def test_no_field_is_empty_whatever_happens() -> None:
+    empty = [
+        f"{path.relative_to(_PROJECT)}:{call.lineno}: {each.arg}"
+        for path in (_PROJECT / "toolkit_installer").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("log.get().")
+        for each in call.keywords
+        if isinstance(each.value, ast.Constant) and each.value.value in (None, "")
+    ]
+    assert empty == []
 
 
 def test_the_page_lists_the_event_of_each_exit_code() -> None:
