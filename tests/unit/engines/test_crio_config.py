@@ -176,6 +176,13 @@ def test_the_default_of_a_source_goes_before_that_of_the_files() -> None:
     assert lookup(lent(LIVE, files), crio_config.DEFAULT) == "crun"  # it does not know the files' own
 
 
+def test_where_the_default_of_a_source_is_ours_that_of_the_files_is_taken() -> None:
+    """Else handlers had the settings of a runtime that nobody chose, and another one in its place after cleanup."""
+    source = f"{LIVE}\n[crio.runtime.runtimes.youki]\nruntime_path = '/y'\n"
+    files = "[crio.runtime]\ndefault_runtime = 'youki'\n[crio.runtime.runtimes.youki]\nruntime_path = '/y'\n"
+    assert lookup(lent(source, files), crio_config.DEFAULT) == "youki"
+
+
 def test_what_differs_from_what_is_wanted_is_named_by_its_key() -> None:
     known = effective(f"[crio.runtime.runtimes.nvidia]\nruntime_path = '{NVIDIA.executable}'\n")
     assert crio_config.differences(known, {"nvidia": NVIDIA.executable}, None) == []
