@@ -135,7 +135,7 @@ REFUSED = [
     ("opt_in_features", "a=b"),
     ("opt_in_features", ""),
     ("hook_filename", "../hook.json"),
-    ("hook_filename", ".."),
+    *(("hook_filename", name) for name in ("", ".", "..")),
 ]
 
 

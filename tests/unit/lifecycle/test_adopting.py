@@ -1,0 +1,31 @@
+"""What an installer left is looked for where an engine usually has its files, if nothing says where it has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.detect import decide
+from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle.revert import adopt
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import EngineName, EngineSettings, Settings
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_an_engine_whose_distribution_cannot_be_told_is_cleaned_up_by_what_was_asked_for(
+    name: EngineName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Any:
+        raise ConfigurationError("two distributions run here")
+
+    monkeypatch.setattr(decide, "locate", refuse)
+    asked = EngineSettings(socket="/run/asked.sock")
+    settings = Settings(engine_of=((name, asked),))
+    target = adopt._target(Node.open(str(tmp_path), "/host"), settings, adapter_of(name))
+    assert target == EngineTarget(name, asked)
