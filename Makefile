@@ -49,8 +49,17 @@ check: .venv/installed ## the linters: ruff, mypy, import-linter, shellcheck, no
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist $(2) \
 	--tx "$$(($$(nproc) + $(1)))*popen//python=$(CURDIR)/$(SETUP)/worker --in-memory $(CURDIR)/$(BIN)/python"
 
+# At first no worker finds the tests compiled, nor what they import, and each would do it. Two share it here, and what
+# cannot be collected is told by the run itself.
+.cache/tests-compiled: .venv/installed
+	@mkdir -p .cache
+	@for tests in tests/unit tests/node; do \
+		env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only -q $$tests >/dev/null 2>&1 & \
+	done; wait
+	@touch $@
+
 .PHONY: test
-test: .venv/installed ## the tests that need no engine and no root, in about two minutes; of each sweep a part
+test: .cache/tests-compiled ## the tests that need no engine and no root, in about two minutes; of each sweep a part
 	@$(call PYTEST,2,worksteal) --quick $(ARGS)
 
 .PHONY: test-changed
@@ -78,7 +87,7 @@ audit: .venv/installed .cache/audit-venv/locked ## known vulnerabilities of the 
 	@$(BIN)/python -m tests.support.audit .cache/audit-venv/bin/pip-audit
 
 .PHONY: test-all
-test-all: .venv/installed ## the same tests whole: each sweep at every instant, error and edit
+test-all: .cache/tests-compiled ## the same tests whole: each sweep at every instant, error and edit
 	@$(call PYTEST,1,loadgroup) $(ARGS)
 
 .PHONY: test-versions
