@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolkit_installer.engines.api import EngineSilentError, Live
@@ -95,13 +96,22 @@ def test_a_containerd_is_known_by_the_address_in_its_configuration(
 
 @pytest.mark.parametrize("engine, name", [(EngineName.DOCKER, "dockerd"), (EngineName.CONTAINERD, "containerd")])
 def test_an_engine_that_was_told_no_socket_serves_the_usual_one(
-    node: Node, start: Callable[..., int], tmp_path: Path, engine: EngineName, name: str
+    node: Node,
+    start: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: EngineName,
+    name: str,
 ) -> None:
-    usual = Path(usual_row(engine).socket)
-    assert found(node, engine, usual) is None
+    # this machine's own may be configured, and may have no folder for its socket yet
+    row = msgspec.structs.replace(
+        usual_row(engine), sockets=(f"{tmp_path}/usual.sock",), config=f"{tmp_path}/usual.toml"
+    )
+    monkeypatch.setattr(serving, "usual_row", {engine: row}.get)
+    assert found(node, engine, tmp_path / "usual.sock") is None
     pid = start(name)
-    assert found(node, engine, usual) == pid
-    assert found(node, engine, tmp_path / usual.name) is None
+    assert found(node, engine, tmp_path / "usual.sock") == pid
+    assert found(node, engine, tmp_path / "ours.sock") is None
 
 
 def test_a_socket_is_the_same_through_another_name_of_its_folder(
