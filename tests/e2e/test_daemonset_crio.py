@@ -92,3 +92,20 @@ def test_the_same_pod_configures_crio_outlives_its_restart_and_gives_it_back(sit
     site.delete(pod)
     assert not machine.exists(DROP_IN)
     assert machine.starts(UNIT) == 3
+
+
+def test_a_pod_that_is_deleted_just_when_crio_is_to_restart_is_not_waited_for_and_leaves_nothing(site: Site) -> None:
+    machine = site.machine
+    # so that the call that stops the pod reaches a CRI-O that is to end, and does not do so before it has answered
+    folder = machine.host.path(f"/etc/systemd/system/{UNIT}.service.d")
+    folder.mkdir(exist_ok=True)
+    (folder / "slow.conf").write_text("[Service]\nExecStop=/bin/sleep 3\n")
+    machine.host.run("systemctl", "daemon-reload")
+    pod = site.pod()
+    pod.start_container(WAIT)
+    assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
+    pod.start_container(RUN)
+    pod.wait_for(RUN, "event=reloading")
+    site.delete(pod)
+    assert "event=engine-ends-after-us" in pod.log(RUN)
+    assert machine.starts(UNIT) == 2

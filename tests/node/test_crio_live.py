@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,12 @@ import pytest
 from tests.node.engines.crio_machine import SITE, UNIT, Machine, beside_crio, etc
 from tests.support import wiping
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
+from toolkit_installer.errors import SIGNALLED
+from toolkit_installer.lifecycle import last_run
+from toolkit_installer.lifecycle import reload as switching
+from toolkit_installer.lifecycle.reload_when.gate import ReloadGate
 from toolkit_installer.node.services import Services
+from toolkit_installer.settings import Cleanup
 
 DROP_IN = "/etc/crio/crio.conf.d/99-nvidia.toml"
 HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
@@ -100,6 +107,64 @@ def test_a_list_of_the_old_process_proves_nothing(crio: Machine) -> None:
     assert failed.code == 6, failed.output
     assert "it was not restarted" in failed.output
     assert not crio.node.exists(DROP_IN)
+
+
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have an engine that has not ended soon be taken for one that waits for its caller."""
+    monkeypatch.setattr(switching, "_END_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("_soon")
+@pytest.mark.parametrize("cleanup", list(Cleanup))
+def test_a_first_run_that_is_stopped_by_way_of_the_engine_that_it_restarts_takes_all_back(
+    crio: Machine, cleanup: Cleanup
+) -> None:
+    before = etc(crio.node)
+    crio.stops_caller = True
+    stopped = crio.do("run", "--cleanup", cleanup)
+    assert stopped.code == SIGNALLED + signal.SIGTERM, stopped.output
+    assert "event=engine-ends-after-us" in stopped.output
+    assert etc(crio.node) == before
+    crio.restart(UNIT)  # as systemd does once the run has ended
+    assert crio.handlers() == {"crun": "/usr/bin/crun"}
+    assert not [path for path in crio.node.snapshot() if path.endswith(last_run.FILE)]
+
+
+@pytest.mark.usefixtures("_soon")
+@pytest.mark.parametrize("cleanup", list(Cleanup))
+def test_an_update_that_is_stopped_by_way_of_the_engine_that_it_restarts_leaves_what_there_was(
+    crio: Machine, cleanup: Cleanup
+) -> None:
+    before = etc(crio.node)
+    crio.good("run")
+    installed, handlers = etc(crio.node), crio.handlers()
+    crio.stops_caller = True
+    stopped = crio.do("run", "--cleanup", cleanup, "--set-as-default=false")
+    assert stopped.code == SIGNALLED + signal.SIGTERM, stopped.output
+    assert etc(crio.node) == installed
+    crio.stops_caller = False
+    crio.restart(UNIT)
+    assert crio.handlers() == handlers
+    assert NOTHING_TO_DO in crio.good("run")
+    crio.good("uninstall")
+    assert etc(crio.node) == before
+
+
+@pytest.mark.parametrize("cleanup", list(Cleanup))
+def test_a_run_that_is_asked_to_stop_before_crio_is_restarted_does_not_restart_it(
+    crio: Machine, cleanup: Cleanup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def require(_gate: ReloadGate, _seen: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)  # held back: it is seen where it is safe
+
+    before = etc(crio.node)
+    monkeypatch.setattr(ReloadGate, "require", require)
+    stopped = crio.do("run", "--cleanup", cleanup)
+    assert stopped.code == SIGNALLED + signal.SIGTERM, stopped.output
+    assert etc(crio.node) == before
+    assert crio.starts == 1
+    assert "Reloading the engine" not in stopped.output
 
 
 def test_a_signal_is_refused_before_anything_is_written(crio: Machine) -> None:

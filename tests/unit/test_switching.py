@@ -6,6 +6,7 @@ import dataclasses
 import io
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -109,7 +110,8 @@ class Restarts:
         self.player = player
         self.failures = failures
         self.calls = 0
-        self.waited: list[bool] = []
+        self.waits = False
+        """The engine is not restarted before whoever waits for that has left."""
         self.state = "active"
         self.log = ""
 
@@ -119,9 +121,13 @@ class Restarts:
     def last_words(self, _unit: str, since: float) -> str:
         return self.log if since > 1e9 else "of another time"
 
-    def restart(self, unit: str, *, seconds: float, wait: bool) -> None:
+    def restart(self, unit: str, *, seconds: float, meanwhile: Callable[[], None] | None) -> None:
         self.calls += 1
-        self.waited.append(wait)
+        if self.waits:
+            assert meanwhile is not None
+            for _ in range(5):
+                meanwhile()
+            raise ProgramError(f"{unit} was not restarted within {seconds} s")
         if self.calls <= self.failures:
             self.player.silent = True
             self.state = "failed"
@@ -411,8 +417,8 @@ def test_an_engine_that_answers_just_in_time_is_asked_again_all_the_same(node: N
 def test_a_restart_that_does_not_end_is_told_with_the_units_last_words(
     node: Node, player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hangs(_unit: str, *, seconds: float, wait: bool) -> None:
-        assert wait
+    def hangs(_unit: str, *, seconds: float, meanwhile: None) -> None:
+        assert meanwhile is None
         raise ProgramError(f"systemctl restart engine.service did not end within {seconds:g} s")
 
     monkeypatch.setattr(restarts, "restart", hangs)
@@ -424,24 +430,67 @@ def test_a_restart_that_does_not_end_is_told_with_the_units_last_words(
         assert caught.value.reason.endswith("; its log says: level=fatal msg=waiting for a mount")
 
 
-@pytest.mark.parametrize("lives", [True, False])
-def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_by_a_process_that_is_to_end(
-    node: Node, player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch, *, lives: bool
-) -> None:
+CALLED = msgspec.structs.replace(SYSTEMD, ends_after_calls=True)
+
+
+@pytest.fixture
+def awaiting(player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch) -> Attention:
+    """Have the engine wait for this process, which is asked to stop once the restart was asked for."""
     monkeypatch.setattr(switching, "_END_SECONDS", 0.0)
     here = inspect_process(os.getpid())
     assert here is not None
-    if lives:
-        player.process = here
-        monkeypatch.setattr(player, "ask", lambda *_: pytest.fail("it was asked, though it is still to be restarted"))
+    player.process, restarts.waits = here, True
+    monkeypatch.setattr(player, "ask", lambda *_: pytest.fail("it was asked, though it is still to be restarted"))
     attention = Attention()
-    attention.stop = signal.SIGTERM
-    work = switcher(node, attention, seconds=60)
-    reload = msgspec.structs.replace(SYSTEMD, ends_after_calls=True)
-    work.make(switch(player, reload, last_resort=True), interruptible=False)
-    assert restarts.waited == [False]
-    assert work.unseen == (["docker"] if lives else [])
+    monkeypatch.setattr(attention, "take_pending", lambda _seconds=0.0: setattr(attention, "stop", signal.SIGTERM))
+    return attention
+
+
+def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_by_a_process_that_is_to_end(
+    node: Node, player: Player, restarts: Restarts, awaiting: Attention, logged: io.StringIO
+) -> None:
+    work = switcher(node, awaiting, seconds=60)
+    work.make(switch(player, CALLED, last_resort=True), interruptible=False)
+    assert (restarts.calls, work.unseen) == (1, ["docker"])
     assert node.files.read(PATH) == NEW
+    assert "event=engine-ends-after-us engine=docker unit=engine.service" in logged.getvalue()
+
+
+@pytest.mark.parametrize("interruptible", [True, False])
+def test_a_change_is_given_up_where_the_engine_ends_only_after_this_process_and_systemd_is_asked_once(
+    node: Node, player: Player, restarts: Restarts, awaiting: Attention, *, interruptible: bool
+) -> None:
+    work = switcher(node, awaiting, seconds=60)
+    first = switch(player, CALLED)
+    with pytest.raises(Stopped):
+        work.make(first, interruptible=interruptible)
+    back = msgspec.structs.replace(first, files=[msgspec.structs.replace(first.files[0], target=OLD)], last_resort=True)
+    work.make(back, interruptible=False)
+    assert (restarts.calls, work.unseen, work.reloads) == (1, ["docker"], 2)
+    assert node.files.read(PATH) == OLD
+    assert awaiting.awaited_by == player.process
+
+
+def test_an_engine_that_has_not_ended_yet_gets_a_while_before_it_is_taken_to_wait_for_this_process(
+    node: Node, player: Player, restarts: Restarts, awaiting: Attention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "_END_SECONDS", 60.0)
+    with pytest.raises(NotServedError, match=r"engine\.service was not restarted"):
+        switcher(node, awaiting, seconds=60).make(switch(player, CALLED), interruptible=False)
+    assert (restarts.calls, awaiting.awaited_by) == (1, None)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_engine_that_ended_or_that_nobody_stops_by_is_waited_for(
+    node: Node, player: Player, restarts: Restarts, awaiting: Attention, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    if ends:
+        player.process = PROCESS  # 4711, which does not run
+    else:
+        monkeypatch.setattr(awaiting, "take_pending", lambda _seconds=0.0: None)
+    with pytest.raises(NotServedError, match=r"engine\.service was not restarted"):
+        switcher(node, awaiting, seconds=60).make(switch(player, CALLED), interruptible=False)
+    assert (restarts.calls, awaiting.awaited_by) == (1, None)
 
 
 @pytest.mark.parametrize("last_resort", [True, False])
@@ -449,6 +498,5 @@ def test_an_engine_that_ends_only_after_its_callers_is_seen_to_come_back_where_n
     node: Node, player: Player, restarts: Restarts, *, last_resort: bool
 ) -> None:
     work = switcher(node, seconds=60)
-    reload = msgspec.structs.replace(SYSTEMD, ends_after_calls=True)
-    work.make(switch(player, reload, last_resort=last_resort), interruptible=False)
-    assert (restarts.waited, work.unseen, player.read) == ([True], [], NEW)
+    work.make(switch(player, CALLED, last_resort=last_resort), interruptible=False)
+    assert (restarts.calls, work.unseen, player.read) == (1, [], NEW)

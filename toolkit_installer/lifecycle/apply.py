@@ -137,6 +137,9 @@ class Applier:
         self.gate.require(seen)
         for engine in seen.plan.engines:
             self._safe_point()
+            if engine.reload_why and engine.reload.ends_after_calls:
+                # whoever asks us to stop by way of this engine waits for us, and its restart would wait for that
+                self.attention.raise_if_stopped()
             self._switch_engine(engine, work.folder)
         for specification in gone:
             self._safe_point()

@@ -6,6 +6,7 @@ Only these prove that it took a change over: it is asked (the adapter's `ask`) u
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 
@@ -34,8 +35,7 @@ _ENDS = 2
 _FALLEN = ("failed", "inactive")
 """States of a unit that systemd does not start by itself: where it will, it says "activating"."""
 _END_SECONDS = 5.0
-"""What an engine gets to end before it is taken to wait for us."""
-_POLL_SECONDS = 0.05
+"""What an engine gets to end, once this process is asked to stop, before it is taken to wait for that."""
 
 
 class NotServedError(InstallerError):
@@ -86,11 +86,14 @@ class Switcher:
         """Tells for how many seconds."""
         self._signalled = False
         """Whether an engine was signalled: one that is down since may have died of it."""
+        self._patient_until: float | None = None
+        """Since this process is asked to stop: until when an engine that is to end may not have ended."""
 
     def make(self, switch: Switch, *, interruptible: bool) -> None:
         """Write the files, reload, and wait until the engine serves them.
 
-        Raises ChangedMeanwhileError, NotServedError, NodeError; Stopped if `interruptible` and a signal came.
+        Raises ChangedMeanwhileError, NotServedError, NodeError; Stopped if `interruptible` and a signal came, or where
+        the engine waits for this process, which is asked to stop, and this is no last resort.
         """
         with contextlib.nullcontext() if interruptible else signals.deferred():
             self._make(switch, interruptible=interruptible)
@@ -121,7 +124,7 @@ class Switcher:
     def _reload(self, switch: Switch, *, interruptible: bool) -> None:
         """Reload the engine, a last resort twice, and wait for it to serve. Raises NotServedError, Stopped."""
         process = switch.inspection.process
-        if switch.reload.restarts and process is not None and processes.inspect_process(process.pid) == process:
+        if switch.reload.restarts and process is not None and _runs(process):
             refusal = switch.engine.refusal(self.node, process)
             if refusal is not None:  # a restart would take down an engine that runs
                 words = f"it would not start with its files: {secrets.mask(refusal)}; it was not restarted"
@@ -165,9 +168,12 @@ class Switcher:
         unit = switch.reload.unit
         if switch.reload.mode is ReloadMode.SIGNAL and switch.last_resort and self._signalled:
             unit = self._fallen(switch)
-        if unit is not None and switch.reload.ends_after_calls and switch.last_resort and self.attention.stop:
-            heard = self._restart(unit, last_resort=True, wait=False)
-            if not heard and not self._ended(switch):
+        if unit is not None:
+            try:
+                heard = self._restart(switch, unit)
+            except Stopped:
+                if not switch.last_resort:
+                    raise
                 log.get().warning(
                     "The engine ends only after this process, which it is asked to stop: systemd starts it again then, "
                     "with the files that are in place now",
@@ -177,8 +183,6 @@ class Switcher:
                 )
                 self.unseen.append(name)
                 return
-        elif unit is not None:
-            heard = self._restart(unit, last_resort=switch.last_resort)
         self._until_served(switch, heard, to_signal=unit is None, interruptible=interruptible)
 
     def _until_served(self, switch: Switch, heard: str, *, to_signal: bool, interruptible: bool) -> None:
@@ -229,33 +233,47 @@ class Switcher:
     def _fallen(self, switch: Switch) -> str | None:
         """Return the unit of an engine that ended and that nothing starts again; None for all others."""
         process = switch.inspection.process
-        if process is None or process.unit is None or processes.inspect_process(process.pid) == process:
+        if process is None or process.unit is None or _runs(process):
             return None
         state = self.node.services.property(process.unit, "ActiveState")
         return process.unit if state in _FALLEN else None
 
-    def _ended(self, switch: Switch) -> bool:
-        """Wait for the end of the process that served so far, as long as it takes if nothing is in its way."""
-        process = switch.inspection.process
-        deadline = time.monotonic() + _END_SECONDS
-        while process is not None and processes.inspect_process(process.pid) == process:
-            if time.monotonic() > deadline:
-                return False
-            self._tick()
-            self.attention.take_pending(_POLL_SECONDS)
-        return True
+    def _restart(self, switch: Switch, unit: str) -> str:
+        """Restart the unit; return what was heard if it failed. Raises NotServedError unless it is the last resort.
 
-    def _restart(self, unit: str, *, last_resort: bool, wait: bool = True) -> str:
-        """Restart the unit; return what was heard if it failed. Raises NotServedError unless it is the last resort."""
+        Raises Stopped where the engine waits for this process. systemd restarts it all the same, as soon as it can.
+        """
+        process, meanwhile = switch.inspection.process, None
+        if switch.reload.ends_after_calls and process is not None:
+            if self.attention.awaited_by == process and self.attention.stop and _runs(process):
+                raise Stopped(self.attention.stop)  # systemd is asked already, and the files are in place before
+            self._patient_until = None
+            meanwhile = functools.partial(self._leave_it_if_it_waits, process)
         try:
-            self.node.services.restart(unit, seconds=self.seconds, wait=wait)
+            self.node.services.restart(unit, seconds=self.seconds, meanwhile=meanwhile)
         except ProgramError as error:
             heard = secrets.mask(str(error))
-            if not last_resort:
+            if not switch.last_resort:
                 # it would be started with the same files over and over: the sooner the old ones are back, the better
                 raise NotServedError(heard, answers=False) from error
             return f"{heard}; "
         return ""
+
+    def _leave_it_if_it_waits(self, process: Process) -> None:
+        """Raise Stopped where the engine's `process`, which is to end, waits for this one, as far as can be told.
+
+        Whoever asks this process to stop by way of the engine waits for its answer, and the engine for that call.
+        """
+        self._tick()
+        self.attention.take_pending()
+        if self.attention.stop is None or not _runs(process):
+            return
+        now = time.monotonic()
+        if self._patient_until is None:
+            self._patient_until = now + _END_SECONDS
+        if now >= self._patient_until:
+            self.attention.awaited_by = process
+            raise Stopped(self.attention.stop)
 
     def _signal(self, switch: Switch, live: Live) -> bool:
         """Signal the engine that has just answered; tell whether that could be done. Raises NotSignalledError."""
@@ -287,6 +305,10 @@ class Switcher:
             return error
         words = secrets.mask(self.node.services.last_words(unit, began))
         return NotServedError(f"{error.reason}{LOG_SAYS}{words}", answers=error.answers) if words else error
+
+
+def _runs(process: Process) -> bool:
+    return processes.inspect_process(process.pid) == process
 
 
 def _tell(switch: Switch, live: Live, before: Process | None, seconds: float) -> None:

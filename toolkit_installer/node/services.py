@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from toolkit_installer.node import running
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs
 
@@ -78,21 +80,23 @@ class Services:
         except ProgramError:
             return False  # it cannot be reached: it has not said so
 
-    def restart(self, unit: str, *, seconds: float, wait: bool = True) -> None:
+    def restart(self, unit: str, *, seconds: float, meanwhile: Callable[[], None] | None = None) -> None:
         """Restart the unit and wait for it, whatever its start limit says of earlier attempts.
 
-        Without `wait` systemd is asked to, and does it whether or not this process lives on. Raises ProgramError with
-        systemd's own words, and with what the unit's log says of it.
+        `meanwhile` is called now and then once systemd is asked, and may raise Stopped: systemd does what it was asked
+        whether or not this process waits on. Raises ProgramError with systemd's own words, and with what the unit's
+        log says of it; Stopped.
         """
         systemctl = self.programs.find_program("systemctl")
         if systemctl is None:
             raise ProgramError("the node has no systemctl", hint="use --restart-mode signal or none")
-        command = [systemctl, "restart", *(() if wait else ("--no-block",)), unit]
+        command = [systemctl, "restart", unit]
         self.calls.restart_unit(command)
         began = time.time()
         # a unit that failed a few times is not started again before this, though its files are good by now
         self.programs.run([systemctl, "reset-failed", unit], seconds=seconds)
-        done = self.programs.run(command, seconds=seconds)
+        with running.telling(meanwhile) if meanwhile is not None else contextlib.nullcontext():
+            done = self.programs.run(command, seconds=seconds)
         if done.status != 0:
             words = self.last_words(unit, began)
             log = f"{LOG_SAYS}{words}" if words else ""

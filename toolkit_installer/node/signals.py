@@ -8,7 +8,10 @@ import signal
 import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from toolkit_installer.node.processes import Process
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 HANDLED: Final = (*STOPPING, signal.SIGHUP)
@@ -161,6 +164,8 @@ class Attention:
     def __init__(self) -> None:
         self.stop: signal.Signals | None = None
         self.again = False
+        self.awaited_by: Process | None = None
+        """An engine's process that systemd was asked to restart, and that ends only after this one."""
 
     def take_pending(self, seconds: float = 0.0) -> None:
         """Take all that is pending, waiting up to `seconds` for a first one, but not beyond a request to stop."""

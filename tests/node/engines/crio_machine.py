@@ -11,14 +11,14 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
 from tests.node import faults
 from tests.support import crio_stand_in
 from tests.support.fake_node import FakeNode
-from toolkit_installer.node import processes, sockets
+from toolkit_installer.node import processes, signals, sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.services import Services
@@ -38,6 +38,8 @@ class Machine:
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     signals_only: bool = False
     """A fault: what should restart it sends SIGHUP."""
+    stops_caller: bool = False
+    """A kubelet has it stop the installer just when it is to end, which it does once the installer has ended."""
     children: list[subprocess.Popen[bytes]] = dataclasses.field(default_factory=list)
 
     @property
@@ -95,9 +97,18 @@ class Machine:
         """Run a command of the program."""
         more = ("--no-daemon",) if command == "run" else ()
 
-        def restart(_services: Services, unit: str, *, seconds: float, wait: bool) -> None:
+        def restart(_services: Services, unit: str, *, seconds: float, meanwhile: Callable[[], None]) -> None:
             assert seconds > 0
-            assert wait
+            if self.stops_caller:
+                os.kill(os.getpid(), signal.SIGTERM)
+            deadline = time.monotonic() + DEADLINE
+            while True:  # as a program is waited for
+                signals.heed()
+                meanwhile()
+                if not self.stops_caller:
+                    break
+                assert time.monotonic() < deadline, "it waits for an engine that waits for it"
+                time.sleep(0.02)
             self.restart(unit)
 
         with (

@@ -1,4 +1,4 @@
-"""Whose pods keep an engine from losing its handlers: those of a handler that goes, and of none that it has again."""
+"""What keeps an engine from losing its handlers: pods of a handler that goes, and no answer about such pods."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
-from toolkit_installer.engines.api import Live
-from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.errors import ConfigurationError, EngineDownError
+from toolkit_installer.lifecycle.revert import engine
 from toolkit_installer.lifecycle.revert.engine import EngineReverter
 from toolkit_installer.lifecycle.still_needed import stranding
+from toolkit_installer.node.processes import Process
+from toolkit_installer.node.signals import Attention
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.settings import EngineName
 
@@ -42,3 +46,27 @@ def test_pods_of_a_handler_that_the_engine_has_again_soon_are_no_reason_to_leave
         EngineReverter(node, store, attention, 1).retire(RECEIPT, RECORD, staying)
     assert asked == [going]
     assert refused.value.hint == "then start this run again"
+
+
+@pytest.mark.parametrize("ends_after_us, words", [(True, "ends only after this process"), (False, "DOES NOT ANSWER")])
+def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_and_keeps_its_handlers(
+    monkeypatch: pytest.MonkeyPatch, *, ends_after_us: bool, words: str
+) -> None:
+    asked: list[None] = []
+
+    def ask(*_: object) -> Live:
+        asked.append(None)
+        raise EngineSilentError("connection refused", path=RECORD.socket)
+
+    process = Process(4711, "crio", "/usr/bin/crio", ("crio",), 1.0, "crio.service")
+    monkeypatch.setattr(engine, "adapter_of", lambda _name: SimpleNamespace(ask=ask))
+    monkeypatch.setattr(engine, "process_of", lambda *_: process)
+    attention = Attention()
+    attention.awaited_by = process if ends_after_us else msgspec.structs.replace(process, pid=4712)
+    node: Any = None
+    store: Any = SimpleNamespace(folder="/store")
+    with pytest.raises(EngineDownError, match=words) as refused:
+        EngineReverter(node, store, attention, 0.3).revert(RECEIPT, RECORD)
+    assert refused.value.hint is not None
+    assert refused.value.hint.endswith("then run `toolkit-installer uninstall`")
+    assert (len(asked) == 1) is ends_after_us

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
+from toolkit_installer.node import running
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError, Programs
 from toolkit_installer.node.services import Services
+from toolkit_installer.node.signals import Stopped
 
 
 class Scripts(Programs):
@@ -48,10 +51,23 @@ def test_a_unit_at_its_start_limit_is_started_all_the_same(scripts: Scripts, ser
     assert scripts.calls() == ["systemctl reset-failed containerd.service", "systemctl restart containerd.service"]
 
 
-def test_a_restart_that_is_not_waited_for_is_left_to_systemd(scripts: Scripts, services: Services) -> None:
-    scripts.script("systemctl", "")
-    services.restart("crio.service", seconds=10, wait=False)
-    assert scripts.calls()[-1] == "systemctl restart --no-block crio.service"
+def test_a_restart_is_left_to_systemd_once_it_was_asked_and_not_sooner(scripts: Scripts, services: Services) -> None:
+    scripts.script("systemctl", 'if [ "$1" = restart ]; then exec sleep 60; else exec sleep 0.5; fi')
+
+    def leave() -> None:
+        raise Stopped(signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        services.restart("crio.service", seconds=60, meanwhile=leave)
+    assert scripts.calls() == ["systemctl reset-failed crio.service", "systemctl restart crio.service"]
+
+
+def test_people_are_told_meanwhile_also_where_nothing_is_asked_of_it(scripts: Scripts, services: Services) -> None:
+    scripts.script("systemctl", '[ "$1" != restart ] || exec sleep 0.5')
+    told: list[None] = []
+    with running.telling(lambda: told.append(None)):
+        services.restart("crio.service", seconds=60)
+    assert told
 
 
 def test_a_restart_that_fails_is_told_in_systemds_words_and_the_units(scripts: Scripts, services: Services) -> None:

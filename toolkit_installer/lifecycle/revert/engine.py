@@ -147,6 +147,12 @@ class EngineReverter:
                     process_of(self.node, record.name, record.socket) is not None
                     or sockets.listens(self.node.root, record.socket)
                 )
+                if hangs and self._awaits_us(record):
+                    raise EngineDownError(
+                        f"{record.name} ends only after this process, and cannot be asked which pods need the handlers "
+                        "that are to be taken back: they stay",
+                        hint=f"systemd starts it again once this process has ended; {_UNINSTALL}",
+                    ) from error
                 if hangs and time.monotonic() < deadline:
                     self.switcher.attention.take_pending(_PAUSE_SECONDS)
                     continue
@@ -163,6 +169,11 @@ class EngineReverter:
                     reason=str(error),
                 )
                 return None
+
+    def _awaits_us(self, record: EngineRecord) -> bool:
+        """Tell whether the engine, which was to be restarted, waits for this process to end."""
+        awaiting = self.switcher.attention.awaited_by
+        return awaiting is not None and process_of(self.node, record.name, record.socket) == awaiting
 
     def _reload(self, engine: Engine, record: EngineRecord, inspection: Inspection) -> Reload:
         """Decide how to reload; an engine that cannot be reloaded is no reason to refuse the cleanup."""
