@@ -11,6 +11,7 @@ import stat
 import subprocess
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,8 @@ class FakeNode:
 
     def snapshot(self) -> dict[str, Entry]:
         """Return everything on the node but times."""
-        return {self._path(place): _entry(place) for place in sorted(self.root.rglob("*"))}
+        root = str(self.root)
+        return {place[len(root) :]: _entry(place) for place in _beneath(root)}
 
     def stamps(self) -> dict[str, tuple[int, int, int]]:
         """Return inode, mtime and ctime of everything but the PID file and its folders: any write shows."""
@@ -238,15 +240,26 @@ class FakeNode:
         return self._runs[-1]
 
 
-def _entry(place: Path) -> Entry:
-    status = place.lstat()
+def _beneath(folder: str) -> Iterator[str]:
+    """Yield the paths of all that a folder holds, each before what it holds itself; symlinks are not followed."""
+    with os.scandir(folder) as found:
+        inside = sorted(found, key=lambda each: each.name)
+    for each in inside:
+        yield each.path
+        if each.is_dir(follow_symlinks=False):
+            yield from _beneath(each.path)
+
+
+def _entry(place: str) -> Entry:
+    status = os.lstat(place)
     kind = stat.filemode(status.st_mode)[0]
     content: bytes | str = ""
     xattrs: tuple[tuple[str, bytes], ...] = ()
     if kind == "l":
         content = os.readlink(place)
     elif kind == "-":
-        content = place.read_bytes()
+        with open(place, "rb", buffering=0) as stream:
+            content = stream.readall()
     if kind in "-d":
         xattrs = tuple((name, os.getxattr(place, name)) for name in sorted(os.listxattr(place)))
     return Entry(kind, stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid), content, xattrs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -48,6 +49,7 @@ def _timeless(path: str, entry: Entry) -> Entry:
     return entry
 
 
+@functools.lru_cache(256)  # most instants have their receipt in common with the one before
 def stampless(receipt: bytes) -> bytes:
     """Return a receipt without what stat(2) said of the files, which is never the same twice; as it is if not whole."""
     if not (body := _parsed(receipt)):
@@ -55,8 +57,9 @@ def stampless(receipt: bytes) -> bytes:
     return json.dumps(body | {"copies": []}, indent=2).encode() + b"\n"
 
 
+@functools.lru_cache(256)
 def _parsed(content: bytes) -> dict[str, Any]:
-    """Return a receipt that is whole, {} for another one."""
+    """Return a receipt that is whole, {} for another one. It is not to be changed."""
     try:
         body: dict[str, Any] = json.loads(content)
     except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -87,6 +88,58 @@ def test_no_path_at_all_leaves_the_root(root: Root, parts: list[str]) -> None:
     outside = root.outside(root.canonical("/" + "/".join(parts)))
     assert os.path.realpath(outside) == outside.rstrip("/")
     assert (outside + "/").startswith(root.folder + "/")
+
+
+class ByComponents(Root):
+    """A root that takes no short cut."""
+
+    def _leads_straight(self, path: str) -> bool:  # noqa: ARG002  # whatever it is
+        return False
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    parts=st.lists(st.sampled_from(["..", ".", "", "etc", "docker", "to-etc", "to-file", "file", "name"]), max_size=6),
+    end=st.sampled_from(["", "/"]),
+)
+def test_a_path_leads_where_its_components_lead_one_by_one(root: Root, parts: list[str], end: str) -> None:
+    for path, target in {"/to-etc": "etc", "/etc/to-file": "/etc/docker/file", "/etc/docker/to-etc": "/etc"}.items():
+        if not os.path.lexists(root.outside(path)):
+            link(root, path, target)
+    Path(root.outside("/etc/docker/file")).touch()
+    path = "/" + "/".join(parts) + end
+
+    def led(by: Root) -> str:
+        try:
+            return by.canonical(path)
+        except NodeError as error:
+            return f"{error.path}: {error.reason}"
+
+    assert led(root) == led(ByComponents(root.folder))
+
+
+def test_a_path_without_symlinks_is_known_as_such_at_one_look(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root, "_link", lambda path: pytest.fail(f"{path} was looked at by itself"))
+    assert root.canonical("/etc/docker") == "/etc/docker"
+    monkeypatch.undo()
+    link(root, "/etc/docker/daemon.json", "/opt")
+    assert root.canonical("/etc/docker/daemon.json") == "/opt"
+    link(root, "/etc/dangling", "/opt/absent")
+    assert root.canonical("/etc/dangling") == "/opt/absent"
+
+
+def test_without_the_kernels_names_each_component_is_looked_at(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.readlink
+
+    def readlink(path: str) -> str:
+        if path.startswith("/proc/self/fd/"):
+            raise FileNotFoundError(errno.ENOENT, "no /proc is mounted", path)
+        return real(path)
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(os, "readlink", readlink)
+    assert root.canonical("/etc/docker") == "/etc/docker"
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_folder_swapped_for_a_symlink_after_it_was_resolved_is_not_followed(root: Root, tmp_path: Path) -> None:

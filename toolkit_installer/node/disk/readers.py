@@ -47,6 +47,9 @@ class _KnownLinks(Root):
         super().__init__(folder)
         self._links: dict[str, str | None] = {}
 
+    def _leads_straight(self, path: str) -> bool:  # noqa: ARG002  # what is known of its components says it
+        return False
+
     def _link(self, path: str) -> str | None:
         if path not in self._links:
             self._links[path] = super()._link(path)

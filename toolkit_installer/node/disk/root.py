@@ -104,6 +104,8 @@ class Root:
         Raises NodeError when there are too many symlinks, one of them is where anybody could have put it, or a
         component cannot be looked at.
         """
+        if self._leads_straight(path):
+            return path
         pending = [part for part in reversed(path.split("/")) if part]
         done: list[str] = []
         links = 0
@@ -129,6 +131,25 @@ class Root:
                 done = []
             pending += [piece for piece in reversed(target.split("/")) if piece]
         return "/" + "/".join(done)
+
+    def _leads_straight(self, path: str) -> bool:
+        """Tell whether something is at `path` and no symlink leads there, as nearly all paths are; False: perhaps not.
+
+        The kernel's own name for what was found says so (proc_pid_fd(5)), in three calls instead of one a component.
+        """
+        if not path.startswith("/"):
+            return False
+        place = self.outside(path)
+        try:
+            fd = os.open(place, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return os.readlink(f"/proc/self/fd/{fd}") == place
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
 
     def _link(self, path: str) -> str | None:
         """Return the target of the symlink at `path`, or None for anything else."""
