@@ -46,7 +46,8 @@ def counted(trace: str) -> dict[str, float]:
     return {
         "modules loaded": len(re.findall(r'openat\(.*\.(?:pyc|so)".* = \d+\S*$', trace, re.MULTILINE)),
         "programs started": len(re.findall(r"execve\(.* = 0$", trace, re.MULTILINE)),
-        "files opened": len(re.findall(r"openat2?\(.* = \d+\S*$", trace, re.MULTILINE)),
+        # not with O_PATH, which finds what is there and opens nothing
+        "files opened": len(re.findall(r"openat2?\((?!.*O_PATH).* = \d+\S*$", trace, re.MULTILINE)),
         "flushes": len(re.findall(r"\b(?:fsync|fdatasync|syncfs)\(.* = 0$", trace, re.MULTILINE)),
         "MB read": round(sum(map(int, read)) / 1e6, 1),
         "system calls": len(_CALL.findall(trace)),
