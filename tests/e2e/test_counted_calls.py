@@ -21,12 +21,11 @@ _CALL = re.compile(r"\d+ +(\w+)\((.*)")
 FILES = {"docker": DAEMON_JSON, "containerd": CONFIG_TOML, "crio": CRIO_SITE}
 CONTENT = {"docker": "{}\n", "containerd": "version = 2\n", "crio": "[crio.runtime]\n"}
 # engine, command: system calls on the node, of these files opened, and system calls on the payload. A tenth more than
-# was counted last: who makes it more has to say why here. Each file that was copied as the kernel's clock stood still
-# is read again, which costs sixty calls on the payload: there may be three of them.
+# was counted last: who makes it more has to say why here.
 BUDGETS = {
-    ("docker", "run"): (1500, 205, 690),
-    ("containerd", "run"): (1800, 210, 690),
-    ("crio", "run"): (1450, 190, 690),
+    ("docker", "run"): (1330, 160, 465),
+    ("containerd", "run"): (1620, 165, 465),
+    ("crio", "run"): (1350, 165, 465),
     ("docker", "status"): (600, 30, 0),
     ("containerd", "status"): (600, 30, 0),
     ("crio", "status"): (600, 30, 0),

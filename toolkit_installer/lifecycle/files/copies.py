@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable
 
 from toolkit_installer.node.disk.readers import Tree
-from toolkit_installer.node.disk.reading import Identity
+from toolkit_installer.node.disk.reading import Identity, let_files_clock_move_on
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Copy
 
@@ -40,5 +40,15 @@ class Copies:
         return Copy(name, source, *(each.stamp for each in identities))
 
     def settled(self, copies: Iterable[Copy]) -> tuple[Copy, ...]:
-        """Return those that nobody has changed since their stamps were taken, and that any change from now on shows."""
-        return tuple(each for each in copies if self.taken(each.name, each.source, settled=True) == each)
+        """Return those that nobody has changed since their stamps were taken, and that any change from now on shows.
+
+        What was copied since the kernel's clock moved on is waited for, a few milliseconds: each run from now on would
+        have to read it again.
+        """
+        stand = [each for each in copies if self.taken(each.name, each.source) == each]
+        if not all(self._is_settled(each) for each in stand):
+            let_files_clock_move_on()
+        return tuple(each for each in stand if self._is_settled(each))
+
+    def _is_settled(self, copy: Copy) -> bool:
+        return self.taken(copy.name, copy.source, settled=True) == copy

@@ -26,6 +26,8 @@ _LARGEST = 1024 * 1024 * 1024
 _SECOND_NS = 1_000_000_000
 _FILES_CLOCK = 5
 """CLOCK_REALTIME_COARSE (linux/time.h): what the kernel stamps files with; it moves on a few hundred times a second."""
+_STEPS = 2
+"""Of that clock: after two of them it has surely made one."""
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 _KINDS = {
@@ -72,6 +74,11 @@ class Identity(msgspec.Struct, frozen=True):
         Not where ctime has whole seconds: that is a file system with no finer clock, or an image's, with any times.
         """
         return self.ctime_ns % _SECOND_NS != 0 and self.ctime_ns < time.clock_gettime_ns(_FILES_CLOCK)
+
+
+def let_files_clock_move_on() -> None:
+    """Wait until what was written before has another ctime than what is written afterwards (Identity.will_differ)."""
+    time.sleep(_STEPS * time.clock_getres(_FILES_CLOCK))
 
 
 class Found(msgspec.Struct, frozen=True):
