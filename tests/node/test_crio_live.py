@@ -15,8 +15,7 @@ from tests.node.engines.crio_machine import SITE, UNIT, Machine, beside_crio, et
 from tests.support import wiping
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
 from toolkit_installer.errors import SIGNALLED
-from toolkit_installer.lifecycle import last_run
-from toolkit_installer.lifecycle import reload as switching
+from toolkit_installer.lifecycle import last_run, restart
 from toolkit_installer.lifecycle.reload_when.gate import ReloadGate
 from toolkit_installer.node.services import Services
 from toolkit_installer.settings import Cleanup
@@ -112,7 +111,16 @@ def test_a_list_of_the_old_process_proves_nothing(crio: Machine) -> None:
 @pytest.fixture
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have an engine that has not ended soon be taken for one that waits for its caller."""
-    monkeypatch.setattr(switching, "_END_SECONDS", 0.1)
+    monkeypatch.setattr(restart, "_END_SECONDS", 0.1)
+
+
+def stopped_by_way_of_it(crio: Machine, *flags: str) -> None:
+    """Run, and have CRI-O stop the run just when it is to restart, which it does once the run has ended."""
+    crio.stops_caller = True
+    stopped = crio.do("run", *flags)
+    crio.stops_caller = False
+    assert stopped.code == SIGNALLED + signal.SIGTERM, stopped.output
+    assert "event=engine-ends-after-us" in stopped.output
 
 
 @pytest.mark.usefixtures("_soon")
@@ -121,10 +129,7 @@ def test_a_first_run_that_is_stopped_by_way_of_the_engine_that_it_restarts_takes
     crio: Machine, cleanup: Cleanup
 ) -> None:
     before = etc(crio.node)
-    crio.stops_caller = True
-    stopped = crio.do("run", "--cleanup", cleanup)
-    assert stopped.code == SIGNALLED + signal.SIGTERM, stopped.output
-    assert "event=engine-ends-after-us" in stopped.output
+    stopped_by_way_of_it(crio, "--cleanup", cleanup)
     assert etc(crio.node) == before
     crio.restart(UNIT)  # as systemd does once the run has ended
     assert crio.handlers() == {"crun": "/usr/bin/crun"}
@@ -139,11 +144,8 @@ def test_an_update_that_is_stopped_by_way_of_the_engine_that_it_restarts_leaves_
     before = etc(crio.node)
     crio.good("run")
     installed, handlers = etc(crio.node), crio.handlers()
-    crio.stops_caller = True
-    stopped = crio.do("run", "--cleanup", cleanup, "--set-as-default=false")
-    assert stopped.code == SIGNALLED + signal.SIGTERM, stopped.output
+    stopped_by_way_of_it(crio, "--cleanup", cleanup, "--set-as-default=false")
     assert etc(crio.node) == installed
-    crio.stops_caller = False
     crio.restart(UNIT)
     assert crio.handlers() == handlers
     assert NOTHING_TO_DO in crio.good("run")

@@ -106,11 +106,11 @@ def test_a_second_engine_that_rejects_the_change_gives_the_first_its_files_back_
     containerd = FakeContainerd(pair)
     real, failed = Services.restart, tmp_path / "failed"
 
-    def restart(self: Services, unit: str, *, seconds: float, meanwhile: None) -> None:
+    def restart(self: Services, unit: str, *, seconds: float) -> None:
         if not failed.exists():
             failed.write_text(unit)
             raise ProgramError("it did not start: the engine says why")
-        real(self, unit, seconds=seconds, meanwhile=meanwhile)
+        real(self, unit, seconds=seconds)
 
     with dockerd(pair) as docker:
         before = tree(pair)
@@ -128,7 +128,7 @@ def test_a_second_engine_that_rejects_the_change_gives_the_first_its_files_back_
 def test_one_that_does_not_come_back_does_not_keep_the_other_from_its_old_files(pair: FakeNode, tmp_path: Path) -> None:
     containerd = FakeContainerd(pair)
 
-    def restart(_: Services, unit: str, *, seconds: float, meanwhile: None) -> None:  # noqa: ARG001  # as the real one is called
+    def restart(_: Services, unit: str, *, seconds: float) -> None:  # noqa: ARG001  # as the real one is called
         containerd.put(Served((), "", "is gone"))
         raise ProgramError(f"{unit} did not start")
 

@@ -16,8 +16,7 @@ import pytest
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, EngineSilentError, Inspection, Live, Reload
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle import reload as switching
-from toolkit_installer.lifecycle import verify
+from toolkit_installer.lifecycle import restart, verify
 from toolkit_installer.lifecycle.patience import Patience
 from toolkit_installer.lifecycle.reload import NotServedError, Switch, Switcher
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
@@ -121,7 +120,7 @@ class Restarts:
     def last_words(self, _unit: str, since: float) -> str:
         return self.log if since > 1e9 else "of another time"
 
-    def restart(self, unit: str, *, seconds: float, meanwhile: Callable[[], None] | None) -> None:
+    def restart(self, unit: str, *, seconds: float, meanwhile: Callable[[], None] | None = None) -> None:
         self.calls += 1
         if self.waits:
             assert meanwhile is not None
@@ -417,8 +416,7 @@ def test_an_engine_that_answers_just_in_time_is_asked_again_all_the_same(node: N
 def test_a_restart_that_does_not_end_is_told_with_the_units_last_words(
     node: Node, player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hangs(_unit: str, *, seconds: float, meanwhile: None) -> None:
-        assert meanwhile is None
+    def hangs(_unit: str, *, seconds: float) -> None:
         raise ProgramError(f"systemctl restart engine.service did not end within {seconds:g} s")
 
     monkeypatch.setattr(restarts, "restart", hangs)
@@ -436,7 +434,7 @@ CALLED = msgspec.structs.replace(SYSTEMD, ends_after_calls=True)
 @pytest.fixture
 def awaiting(player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch) -> Attention:
     """Have the engine wait for this process, which is asked to stop once the restart was asked for."""
-    monkeypatch.setattr(switching, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(restart, "_END_SECONDS", 0.0)
     here = inspect_process(os.getpid())
     assert here is not None
     player.process, restarts.waits = here, True
@@ -474,7 +472,7 @@ def test_a_change_is_given_up_where_the_engine_ends_only_after_this_process_and_
 def test_an_engine_that_has_not_ended_yet_gets_a_while_before_it_is_taken_to_wait_for_this_process(
     node: Node, player: Player, restarts: Restarts, awaiting: Attention, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switching, "_END_SECONDS", 60.0)
+    monkeypatch.setattr(restart, "_END_SECONDS", 60.0)
     with pytest.raises(NotServedError, match=r"engine\.service was not restarted"):
         switcher(node, awaiting, seconds=60).make(switch(player, CALLED), interruptible=False)
     assert (restarts.calls, awaiting.awaited_by) == (1, None)
@@ -491,6 +489,17 @@ def test_an_engine_that_ended_or_that_nobody_stops_by_is_waited_for(
     with pytest.raises(NotServedError, match=r"engine\.service was not restarted"):
         switcher(node, awaiting, seconds=60).make(switch(player, CALLED), interruptible=False)
     assert (restarts.calls, awaiting.awaited_by) == (1, None)
+
+
+@pytest.mark.parametrize("last_resort", [True, False])
+def test_an_engine_that_ends_in_time_is_seen_to_come_back_by_a_process_that_is_to_end(
+    node: Node, player: Player, restarts: Restarts, *, last_resort: bool
+) -> None:
+    attention = Attention()
+    attention.stop = signal.SIGTERM
+    work = switcher(node, attention, seconds=60)
+    work.make(switch(player, CALLED, last_resort=last_resort), interruptible=False)
+    assert (restarts.calls, work.unseen, player.read) == (1, [], NEW)
 
 
 @pytest.mark.parametrize("last_resort", [True, False])

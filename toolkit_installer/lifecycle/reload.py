@@ -6,7 +6,6 @@ Only these prove that it took a change over: it is asked (the adapter's `ask`) u
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Sequence
 
@@ -20,8 +19,9 @@ from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle.files.writer import Writer
 from toolkit_installer.lifecycle.patience import patience
+from toolkit_installer.lifecycle.restart import restart, runs
 from toolkit_installer.lifecycle.verify import Steadiness
-from toolkit_installer.node import processes, signals
+from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError
 from toolkit_installer.node.programs import ProgramError
@@ -34,8 +34,6 @@ _ENDS = 2
 """How often it may end after a good answer: once somebody else may have restarted it."""
 _FALLEN = ("failed", "inactive")
 """States of a unit that systemd does not start by itself: where it will, it says "activating"."""
-_END_SECONDS = 5.0
-"""What an engine gets to end, once this process is asked to stop, before it is taken to wait for that."""
 
 
 class NotServedError(InstallerError):
@@ -86,8 +84,6 @@ class Switcher:
         """Tells for how many seconds."""
         self._signalled = False
         """Whether an engine was signalled: one that is down since may have died of it."""
-        self._patient_until: float | None = None
-        """Since this process is asked to stop: until when an engine that is to end may not have ended."""
 
     def make(self, switch: Switch, *, interruptible: bool) -> None:
         """Write the files, reload, and wait until the engine serves them.
@@ -124,7 +120,7 @@ class Switcher:
     def _reload(self, switch: Switch, *, interruptible: bool) -> None:
         """Reload the engine, a last resort twice, and wait for it to serve. Raises NotServedError, Stopped."""
         process = switch.inspection.process
-        if switch.reload.restarts and process is not None and _runs(process):
+        if switch.reload.restarts and process is not None and runs(process):
             refusal = switch.engine.refusal(self.node, process)
             if refusal is not None:  # a restart would take down an engine that runs
                 words = f"it would not start with its files: {secrets.mask(refusal)}; it was not restarted"
@@ -233,7 +229,7 @@ class Switcher:
     def _fallen(self, switch: Switch) -> str | None:
         """Return the unit of an engine that ended and that nothing starts again; None for all others."""
         process = switch.inspection.process
-        if process is None or process.unit is None or _runs(process):
+        if process is None or process.unit is None or runs(process):
             return None
         state = self.node.services.property(process.unit, "ActiveState")
         return process.unit if state in _FALLEN else None
@@ -243,14 +239,9 @@ class Switcher:
 
         Raises Stopped where the engine waits for this process. systemd restarts it all the same, as soon as it can.
         """
-        process, meanwhile = switch.inspection.process, None
-        if switch.reload.ends_after_calls and process is not None:
-            if self.attention.awaited_by == process and self.attention.stop and _runs(process):
-                raise Stopped(self.attention.stop)  # systemd is asked already, and the files are in place before
-            self._patient_until = None
-            meanwhile = functools.partial(self._leave_it_if_it_waits, process)
+        waits = switch.inspection.process if switch.reload.ends_after_calls else None
         try:
-            self.node.services.restart(unit, seconds=self.seconds, meanwhile=meanwhile)
+            restart(self.node.services, unit, self.seconds, self.attention, waits, self._tick)
         except ProgramError as error:
             heard = secrets.mask(str(error))
             if not switch.last_resort:
@@ -258,22 +249,6 @@ class Switcher:
                 raise NotServedError(heard, answers=False) from error
             return f"{heard}; "
         return ""
-
-    def _leave_it_if_it_waits(self, process: Process) -> None:
-        """Raise Stopped where the engine's `process`, which is to end, waits for this one, as far as can be told.
-
-        Whoever asks this process to stop by way of the engine waits for its answer, and the engine for that call.
-        """
-        self._tick()
-        self.attention.take_pending()
-        if self.attention.stop is None or not _runs(process):
-            return
-        now = time.monotonic()
-        if self._patient_until is None:
-            self._patient_until = now + _END_SECONDS
-        if now >= self._patient_until:
-            self.attention.awaited_by = process
-            raise Stopped(self.attention.stop)
 
     def _signal(self, switch: Switch, live: Live) -> bool:
         """Signal the engine that has just answered; tell whether that could be done. Raises NotSignalledError."""
@@ -305,10 +280,6 @@ class Switcher:
             return error
         words = secrets.mask(self.node.services.last_words(unit, began))
         return NotServedError(f"{error.reason}{LOG_SAYS}{words}", answers=error.answers) if words else error
-
-
-def _runs(process: Process) -> bool:
-    return processes.inspect_process(process.pid) == process
 
 
 def _tell(switch: Switch, live: Live, before: Process | None, seconds: float) -> None:
