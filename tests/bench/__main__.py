@@ -10,33 +10,49 @@ python -m tests.bench --page        makes the page of what was measured before
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench import bursts, counts, fleet, growing, idling, machine, page, peer, starting, table
+from tests.bench import bursts, counts, fleet, growing, idling, image_root, machine, page, peer, starting, table
 from tests.bench.figures import Figure
+from tests.bench.made_node import Place
 from tests.support import payloads
 
 
 def _measure(folder: Path, rounds: int) -> None:
     """Measure all figures, print them, and write the data file."""
     program = peer.built()
-    payload = payloads.build(folder / "payload")
-    figures = [
-        *starting.figures(folder / "starting", program, rounds),
-        *idling.figures(folder, payload, program),
-        *_bursts(folder, payload, program),
-        *growing.of_edits(folder, payload, program, rounds),
-        *growing.of_payloads(folder / "payloads", program, rounds),
-        *growing.of_handlers(folder, payload, program, rounds),
-        *growing.of_imports(folder, payload, rounds),
-    ]
+    with _place(folder) as place:
+        payload = payloads.build(place.folder / "payload")
+        figures = [
+            *starting.figures(place.within("starting"), program, rounds),
+            *idling.figures(folder, payload, program),
+            *_bursts(folder, payload, program),
+            *growing.of_edits(place, payload, program, rounds),
+            *growing.of_payloads(place.within("payloads"), program, rounds),
+            *growing.of_handlers(place, payload, program, rounds),
+            *growing.of_imports(place, payload, rounds),
+        ]
+        data = {**machine.about(place.image), "rounds": rounds}
     rows = [{name: value for name, value in vars(figure).items() if value is not None} for figure in figures]
-    data = {**machine.about(), "rounds": rounds, "left_out": bursts.missing(), "figures": rows}
-    _keep(page.MEASURED, data)
+    left_out = {"left_out": bursts.missing(), "no_image": image_root.missing()}
+    _keep(page.MEASURED, {**data, **left_out, "figures": rows})
     print("\n".join(table.lines(figures)))
+
+
+@contextlib.contextmanager
+def _place(folder: Path) -> Iterator[Place]:
+    """Yield where commands are measured: in the image's own files; else beside them, and say why."""
+    if why := image_root.missing():
+        print(f"the program is not measured in its image: {why}", file=sys.stderr)
+        yield Place(folder / "nodes")
+        return
+    with image_root.unpacked(folder / "image") as image:
+        yield Place(image / "nodes", image)
 
 
 def _bursts(folder: Path, payload: Path, program: Path) -> list[Figure]:

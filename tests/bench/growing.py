@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.bench.figures import Figure
-from tests.bench.made_node import PLAIN, Node, payload_of
+from tests.bench.made_node import PLAIN, Node, Place, payload_of
 from tests.bench.measuring import medians
 from tests.bench.peer import Peer
 
@@ -31,17 +31,17 @@ def _measured(  # a curve is that much
     ]
 
 
-def of_payloads(folder: Path, program: Path, rounds: int) -> list[Figure]:
+def of_payloads(place: Place, program: Path, rounds: int) -> list[Figure]:
     """Measure payloads of 10 to 600 MB."""
     sizes = (10, 100, 600)
-    payloads = {size: payload_of(folder / f"payload-{size}", size) for size in sizes}
+    payloads = {size: payload_of(place.folder / f"payload-{size}", size) for size in sizes}
     return _measured(
         *(program, rounds, "payload", "MB", sizes),
-        lambda size, name: Node(folder / f"{name}-{size}", payloads[size]),
+        lambda size, name: place.node(f"{name}-{size}", payloads[size]),
     )
 
 
-def of_edits(folder: Path, payload: Path, program: Path, rounds: int) -> list[Figure]:
+def of_edits(place: Place, payload: Path, program: Path, rounds: int) -> list[Figure]:
     """Measure the edit of a config.toml of 1 kB to 4 MB."""
 
     def config(kilobytes: int) -> str:
@@ -58,11 +58,11 @@ def of_edits(folder: Path, payload: Path, program: Path, rounds: int) -> list[Fi
 
     return _measured(
         *(program, rounds, "edit", "kB", (1, 1000, 4000)),
-        lambda size, name: Node(folder / f"edit-{name}-{size}", payload, config(size)),
+        lambda size, name: place.node(f"edit-{name}-{size}", payload, config(size)),
     )
 
 
-def of_handlers(folder: Path, payload: Path, program: Path, rounds: int) -> list[Figure]:
+def of_handlers(place: Place, payload: Path, program: Path, rounds: int) -> list[Figure]:
     """Measure a config.toml that has 1 to 1,000 handlers of others."""
 
     def config(count: int) -> str:
@@ -73,13 +73,13 @@ def of_handlers(folder: Path, payload: Path, program: Path, rounds: int) -> list
 
     return _measured(
         *(program, rounds, "handlers", "of others", (1, 300, 1000)),
-        lambda size, name: Node(folder / f"handlers-{name}-{size}", payload, config(size)),
+        lambda size, name: place.node(f"handlers-{name}-{size}", payload, config(size)),
     )
 
 
-def of_imports(folder: Path, payload: Path, rounds: int) -> list[Figure]:
+def of_imports(place: Place, payload: Path, rounds: int) -> list[Figure]:
     """Measure a config.toml that imports 1 to 1,000 files. The peer does not read them."""
     return _measured(
         *(None, rounds, "imports", "files", (1, 300, 1000)),
-        lambda size, name: Node(folder / f"imports-{name}-{size}", payload, parts=size),
+        lambda size, name: place.node(f"imports-{name}-{size}", payload, parts=size),
     )

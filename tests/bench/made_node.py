@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
 from pathlib import Path
 
+from tests.bench import image_root
 from tests.bench.measuring import seconds
 from tests.support import payloads
 
@@ -25,12 +27,39 @@ def payload_of(folder: Path, megabytes: int) -> Path:
     return payload
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where nodes are made. If the folder is inside of the unpacked `image`, that image's program is run on them."""
+
+    folder: Path
+    image: Path | None = None
+
+    def within(self, name: str) -> Place:
+        """Return a folder of this one."""
+        return Place(self.folder / name, self.image)
+
+    def seen(self, path: Path) -> str:
+        """Return the name that the program has for a file."""
+        return str(path) if self.image is None else f"/{path.relative_to(self.image)}"
+
+    def cost(self, *arguments: str) -> float:
+        """Return what the program costs with these arguments."""
+        return seconds([str(PROGRAM) if self.image is None else image_root.PROGRAM, *arguments], self.image)
+
+    def node(self, name: str, payload: Path, config: str = PLAIN, parts: int = 0) -> Node:
+        """Make a node in a folder of this name."""
+        return Node(self.folder / name, payload, config, parts, self)
+
+
 class Node:
     """A node below `folder`, which is made anew each time that it is wanted fresh."""
 
-    def __init__(self, folder: Path, payload: Path, config: str = PLAIN, parts: int = 0) -> None:
+    def __init__(
+        self, folder: Path, payload: Path, config: str = PLAIN, parts: int = 0, place: Place | None = None
+    ) -> None:
         self.folder = folder
         self.payload = payload
+        self._place = place or Place(folder)
         self._config = config
         self._parts = parts
         self.fresh()
@@ -49,10 +78,19 @@ class Node:
             text = f'imports = ["/etc/containerd/parts/*.toml"]\n{text}'
         config.write_text(text)
 
+    def arguments(self, name: str, *more: str) -> list[str]:
+        """Return what one of our commands is given for this node."""
+        seen = self._place.seen
+        source = ["--toolkit-source-root", seen(self.payload)] if name in {"run", "plan"} else []
+        return [name, "--node-root", seen(self.folder), "--runtime", "containerd", *source, *more]
+
     def command(self, name: str, *more: str) -> list[str]:
-        """Return one of our commands on this node."""
-        source = ["--toolkit-source-root", str(self.payload)] if name in {"run", "plan"} else []
-        return [str(PROGRAM), name, "--node-root", str(self.folder), "--runtime", "containerd", *source, *more]
+        """Return one of our commands on this node, as the development environment has it."""
+        return [str(PROGRAM), *self.arguments(name, *more)]
+
+    def cost(self, name: str, *more: str) -> float:
+        """Return what one of our commands costs on this node."""
+        return self._place.cost(*self.arguments(name, *more))
 
     def first(self) -> float:
         """Return what a first install costs."""
@@ -61,4 +99,4 @@ class Node:
 
     def converged(self) -> float:
         """Return what the next run costs, which finds nothing to do."""
-        return seconds(self.command("run", "--no-daemon"))
+        return self.cost("run", "--no-daemon")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.bench.figures import Figure
-from tests.bench.made_node import PROGRAM, Node, payload_of
+from tests.bench.made_node import Place, payload_of
 from tests.bench.measuring import medians, seconds
 from tests.bench.peer import Peer
 
@@ -13,22 +13,22 @@ MEGABYTES = 84
 """As NVIDIA's packages of release 1.19."""
 
 
-def figures(folder: Path, program: Path, rounds: int) -> list[Figure]:
+def figures(place: Place, program: Path, rounds: int) -> list[Figure]:
     """Measure them, ours and the peer's in turn."""
-    payload = payload_of(folder / "payload", MEGABYTES)
-    node = Node(folder / "ours", payload)
-    peer = Peer(program, Node(folder / "theirs", payload))
+    payload = payload_of(place.folder / "payload", MEGABYTES)
+    node = place.node("ours", payload)
+    peer = Peer(program, place.node("theirs", payload))
     found = medians(
         rounds,
         {
-            "start": lambda: seconds([str(PROGRAM), "--version"]),
+            "start": lambda: place.cost("--version"),
             "their start": lambda: seconds([str(program), "--version"]),
             "first": node.first,
             "their first": peer.first,
             "converged": node.converged,
             "their converged": peer.converged,
-            "status": lambda: seconds(node.command("status")),
-            "uninstall": lambda: seconds(node.command("uninstall")),
+            "status": lambda: node.cost("status"),
+            "uninstall": lambda: node.cost("uninstall"),
         },
     )
     size = f"{MEGABYTES} MB"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
 from tests.bench import page, plots, table
 from tests.bench.counts import Count, counted
 from tests.bench.figures import Figure, curves, loaded, power
+from tests.bench.made_node import PLAIN, Place
 from tests.support.built import go_tools
 
 DATA = page.read(page.MEASURED)
@@ -42,6 +44,28 @@ def test_the_page_tells_of_the_plugin_on_a_live_engine_or_why_it_was_not_measure
     assert words in text
     assert ("26.4 ms | 0.02 x | <= 2 met" in text) is not bool(data["left_out"])
     assert "NRI plugin on a live" not in page.made({**DATA, "figures": [], "left_out": ""}, {})[page.PAGE]
+
+
+@pytest.mark.parametrize(
+    "said, words",
+    [
+        ({"no_image": ""}, "of the program as the image has it"),
+        ({"no_image": "not installed: buildah"}, "was measured, not that of the image: not installed: buildah."),
+    ],
+)
+def test_the_page_tells_which_program_was_measured(said: dict[str, object], words: str) -> None:
+    text = " ".join(page.made(DATA | said, {})[page.PAGE].split())
+    assert words in text
+
+
+def test_a_command_in_the_image_is_given_the_image_s_own_paths(tmp_path: Path) -> None:
+    place = Place(tmp_path / "nodes", tmp_path).within("starting")
+    node = place.node("ours", tmp_path / "payload")
+    assert node.arguments("run") == [
+        *("run", "--node-root", "/nodes/starting/ours", "--runtime", "containerd"),
+        *("--toolkit-source-root", "/payload"),
+    ]
+    assert (tmp_path / "nodes/starting/ours/etc/containerd/config.toml").read_text() == PLAIN
 
 
 def test_no_plot_lies_there_that_the_page_does_not_show() -> None:
