@@ -11,7 +11,10 @@ from pathlib import Path
 
 
 def seconds(command: list[str], root: Path | None = None) -> float:
-    """Return the processor time of a command, whose `/` is `root`. Raises CalledProcessError where it fails."""
+    """Return the processor time of a command, whose `/` is `root` where one is named.
+
+    Raises CalledProcessError where the command fails.
+    """
     enter = None if root is None else functools.partial(os.chroot, root)
     with subprocess.Popen(
         command,

@@ -9,12 +9,13 @@ import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import toolkit_installer
-from tests.support.built import installer_image
+from tests.bench import image_root
+from tests.bench.made_node import Place
+from tests.support.built import image_files, installer_image
 from tests.support.built.installer_image import BuiltImage, ImageBuildError
 
 HOME = "opt/toolkit-installer"
@@ -29,29 +30,14 @@ CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 def root(built_image: BuiltImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a root file system of the image; what is written there does not come back."""
     folder = tmp_path_factory.mktemp("image")
-    with tarfile.open(built_image.archive) as archive:
-        for layer in layers(archive):
-            stream = archive.extractfile(layer)
-            assert stream is not None
-            subprocess.run(["tar", "-x", "-C", str(folder)], input=stream.read(), check=True, timeout=60)
+    image_files.unpack(built_image.archive, folder)
     yield folder
     subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
-def layers(archive: tarfile.TarFile) -> list[str]:
-    return [str(name) for name in described(archive)["Layers"]]
-
-
-def described(archive: tarfile.TarFile) -> dict[str, Any]:
-    stream = archive.extractfile("manifest.json")
-    assert stream is not None
-    (image,) = json.load(stream)
-    return dict(image)
-
-
 def configuration(image: BuiltImage) -> dict[str, object]:
     with tarfile.open(image.archive) as archive:
-        stream = archive.extractfile(str(described(archive)["Config"]))
+        stream = archive.extractfile(str(image_files.described(archive)["Config"]))
         assert stream is not None
         return dict(json.load(stream))
 
@@ -73,6 +59,11 @@ def inside(root: Path) -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+def test_what_make_bench_measures_is_run_in_the_image(root: Path) -> None:
+    assert Place(root, root).cost("--version") > 0, "no processor time"
+    assert image_root.python_version(root).startswith("3.")
 
 
 def test_the_version_names_this_release_its_commit_and_the_payloads(
@@ -149,7 +140,7 @@ def test_nothing_is_compiled_when_it_starts(root: Path, inside: Callable[..., st
 def test_it_adds_less_than_its_limit_to_the_base(built_image: BuiltImage) -> None:
     weights: dict[str, int] = {}
     with tarfile.open(built_image.archive) as archive:
-        _, own = layers(archive)
+        _, own = image_files.layers(archive)
         with tarfile.open(fileobj=archive.extractfile(own)) as files:
             for member in files:
                 weights[part(member.name)] = weights.get(part(member.name), 0) + member.size

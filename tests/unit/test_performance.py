@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tarfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tests.bench import page, plots, table
 from tests.bench.counts import Count, counted
 from tests.bench.figures import Figure, curves, loaded, power
 from tests.bench.made_node import PLAIN, Place
-from tests.support.built import go_tools
+from tests.support.built import go_tools, image_files
 
 DATA = page.read(page.MEASURED)
 FIGURES = loaded(DATA["figures"])
@@ -66,6 +68,23 @@ def test_a_command_in_the_image_is_given_the_image_s_own_paths(tmp_path: Path) -
         *("--toolkit-source-root", "/payload"),
     ]
     assert (tmp_path / "nodes/starting/ours/etc/containerd/config.toml").read_text() == PLAIN
+
+
+def test_an_image_of_which_a_layer_takes_a_file_away_is_not_measured(tmp_path: Path) -> None:
+    def put(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+        entry = tarfile.TarInfo(name)
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content))
+
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        put(archive, "etc/.wh.passwd", b"")
+    with tarfile.open(tmp_path / "image.tar", "w") as archive:
+        put(archive, "manifest.json", b'[{"Layers": ["one.tar"]}]')
+        put(archive, "one.tar", layer.getvalue())
+    with pytest.raises(ValueError, match=r"takes away .*: etc/.wh.passwd"):
+        image_files.unpack(tmp_path / "image.tar", tmp_path / "files")
+    assert not (tmp_path / "files").exists()
 
 
 def test_no_plot_lies_there_that_the_page_does_not_show() -> None:

@@ -59,14 +59,18 @@ class BuiltImage:
     """Where buildah has it, see `buildah`."""
 
 
+def missing() -> list[str]:
+    """Return the programs that build the image and are not installed; what Go builds for it asks for more."""
+    return [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
+
+
 def built() -> BuiltImage:
     """Return the image of this working tree, built if it has changed; others may do so at the same time.
 
     Raises ImageBuildError, GoToolError.
     """
-    missing = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
-    if missing:
-        raise ImageBuildError(f"not installed: {', '.join(missing)}")
+    if absent := missing():
+        raise ImageBuildError(f"not installed: {', '.join(absent)}")
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
