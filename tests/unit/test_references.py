@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.support import wiping
@@ -95,22 +94,20 @@ def test_a_shim_whose_folder_the_kernel_does_not_show_may_hold_the_toolkit(
     assert held == f"the container of PID {pid} (this user may not look, root may) may run with it"
 
 
-@pytest.mark.parametrize(
-    "error", [psutil.AccessDenied(), PermissionError(errno.EPERM, os.strerror(errno.EPERM))], ids=repr
-)
+@pytest.mark.parametrize("asked", ["cmdline", "comm", "stat", "cgroup"])
 def test_a_monitor_that_may_not_be_asked_may_hold_the_toolkit(
-    node: Node, start: Started, error: Exception, monkeypatch: pytest.MonkeyPatch
+    node: Node, start: Started, asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = start("conmon", "-c", "c0ffee", "-r", "/usr/bin/runc")
-    real = psutil.Process.create_time
+    its, real = os.stat(f"/proc/{pid}"), os.open
 
-    def forbidden(process: psutil.Process) -> float:
-        if process.pid == pid:
-            raise error
-        return real(process)
+    def forbidden(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == asked and dir_fd is not None and os.path.samestat(os.fstat(dir_fd), its):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        return real(path, flags, mode, dir_fd=dir_fd)
 
     assert holders.holders(node, TOOLKIT) == []
-    monkeypatch.setattr(psutil.Process, "create_time", forbidden)
+    monkeypatch.setattr(os, "open", forbidden)
     (held,) = holders.holders(node, TOOLKIT)
     assert held == f"the container of PID {pid} (this user may not look, root may) may run with it"
 

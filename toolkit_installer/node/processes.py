@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
+import functools
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +24,12 @@ _LONGEST_COMMAND = 2 * 1024 * 1024
 """Bytes. The kernel takes no more for a program's arguments and variables together, by default (execve(2))."""
 _DELETED = " (deleted)"
 """The kernel's suffix to the path of a program whose file was removed or replaced after the start."""
+_STARTED = 19
+"""When a process was started, in clock ticks after the boot: field 22 of proc_pid_stat(5), counted after the name."""
 _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 """Where a process's arguments lay at its start: the fields 48 and 49 of proc_pid_stat(5), counted after the name."""
+_LOOKS = 4
+"""How often a process is looked at until two looks in a row say the same: it may become another program meanwhile."""
 
 
 class ProcessGoneError(ConfigurationError):
@@ -40,7 +44,7 @@ class Process(msgspec.Struct, frozen=True):
     executable: str
     arguments: tuple[str, ...]
     started: float
-    """Seconds since the epoch, which tell it from a later one with the same PID."""
+    """Seconds since the epoch, which tell it from a later one with the same PID (`_booted`)."""
     unit: str | None
     """The systemd service that it belongs to, such as `docker.service`."""
     hidden: bool = False
@@ -62,19 +66,26 @@ def inspect_visible(pid: int) -> Process | None:
     """
     try:
         with trust.pinned(pid) as folder:
-            # a stranger's words are not even read: it chooses how many they are
-            if trust.standing_of(folder, pid) is not Standing.BELIEVED:
-                return None
-            seen = _seen(folder, pid)
-            # it may have become another program meanwhile, and a process that is gone says nothing by this descriptor
-            believed = trust.standing_of(folder, pid) is Standing.BELIEVED and _seen(folder, pid) == seen
-            return seen if believed else None
-    except psutil.AccessDenied as error:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"/proc/{pid}") from error
+            seen = _believed(folder, pid)
+            for _ in range(_LOOKS - 1):
+                before, seen = seen, _believed(folder, pid)
+                if seen == before:
+                    return seen
     except PermissionError:
         raise
-    except (psutil.NoSuchProcess, OSError):
+    except OSError:
         return None
+    return None  # it is a new one at each look: whatever is said of it would be of the past
+
+
+def _believed(folder: int, pid: int) -> Process | None:
+    """Return the process behind the open /proc/PID, None if it is not to be believed, or dead. Raises OSError.
+
+    It may have become another program before its last word is read: one look proves nothing. A process that is gone
+    says nothing by this descriptor.
+    """
+    # a stranger's words are not even read: it chooses how many they are
+    return _seen(folder, pid) if trust.standing_of(folder, pid) is Standing.BELIEVED else None
 
 
 def _seen(folder: int, pid: int) -> Process | None:
@@ -83,13 +94,16 @@ def _seen(folder: int, pid: int) -> Process | None:
     if arguments is None or trust.is_dead(folder):
         return None
     words = arguments.removesuffix(b"\0").split(b"\0")
-    hidden = _is_wiped(arguments, words, _length_given(folder))
+    told = (_said(folder, "stat", _LONGEST_LINE) or b"").rpartition(b")")[2].split()
+    if len(told) <= _STARTED:
+        return None
+    hidden = _is_wiped(arguments, words, _length_given(told))
     return Process(
         pid=pid,
         name=os.fsdecode(_said(folder, "comm", _LONGEST_LINE) or b"").rstrip("\n"),
         executable=os.readlink("exe", dir_fd=folder).removesuffix(_DELETED),
         arguments=tuple(os.fsdecode(word) for word in (words[:1] if hidden else words)),
-        started=psutil.Process(pid).create_time(),
+        started=_booted() + int(told[_STARTED]) / os.sysconf("SC_CLK_TCK"),
         unit=_unit(os.fsdecode(_said(folder, "cgroup", _LONGEST_COMMAND) or b"")),
         hidden=hidden,
     )
@@ -105,16 +119,25 @@ def _is_wiped(said: bytes, words: Sequence[bytes], given: int | None) -> bool:
     return not said or (len(words) > 1 and not any(words[1:])) or (given is not None and given != len(said))
 
 
-def _length_given(folder: int) -> int | None:
-    """Return how many bytes of arguments a process was started with, None where the kernel does not tell us.
+def _length_given(told: Sequence[bytes]) -> int | None:
+    """Return how many bytes of arguments a process was started with, None where the kernel does not tell us. Pure.
 
-    Source: proc_pid_stat(5), arg_start and arg_end, which are 0 to whoever may not look. Raises OSError.
+    `told` are the fields of proc_pid_stat(5) after the name: arg_start and arg_end are 0 to whoever may not look.
     """
-    fields = (_said(folder, "stat", _LONGEST_LINE) or b"").rpartition(b")")[2].split()
-    if len(fields) <= _ARGUMENTS_END:
+    if len(told) <= _ARGUMENTS_END:
         return None
-    start, end = int(fields[_ARGUMENTS_START]), int(fields[_ARGUMENTS_END])
+    start, end = int(told[_ARGUMENTS_START]), int(told[_ARGUMENTS_END])
     return end - start if start else None
+
+
+@functools.cache
+def _booted() -> float:
+    """Return when the kernel was booted, in seconds since the epoch, by the clock as it is at the first look.
+
+    Once, because the kernel counts it back from the clock. It moves when somebody sets the clock, as is done soon after
+    a node's boot, and each process would be another one than before.
+    """
+    return psutil.boot_time()
 
 
 def _said(folder: int, name: str, limit: int) -> bytes | None:

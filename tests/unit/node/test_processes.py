@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import processes, sockets
+from toolkit_installer.node import processes, sockets, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.processes import ProcessGoneError
+from toolkit_installer.node.trust import Standing
 
 SOCKET = "/run/engine.sock"
 
@@ -172,6 +174,66 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(sleeper: subpr
     with pytest.raises(ProcessGoneError, match="is gone"):
         processes.send(calls, earlier, signal.SIGHUP)
     assert calls.sent == []
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """Set the wall clock by so many seconds, as far as the kernel tells of it when it was booted."""
+    real = psutil.boot_time()
+    processes._booted.cache_clear()
+    yield lambda seconds: monkeypatch.setattr(psutil, "boot_time", lambda: real + seconds)
+    processes._booted.cache_clear()
+
+
+def test_a_process_is_the_same_after_somebody_has_set_the_clock(
+    sleeper: subprocess.Popen[bytes], clock: Callable[[float], None]
+) -> None:
+    clock(-3600)  # as a node starts whose own clock is off, and which has asked nobody yet
+    seen = processes.inspect_process(sleeper.pid)
+    assert seen is not None
+    clock(0)
+    assert processes.inspect_process(sleeper.pid) == seen
+    processes.send(SystemCalls(), seen, signal.SIGTERM)
+    assert sleeper.wait() == -signal.SIGTERM
+
+
+def test_a_process_starts_when_the_clock_says_so(sleeper: subprocess.Popen[bytes]) -> None:
+    seen = processes.inspect_process(sleeper.pid)
+    assert seen is not None
+    assert seen.started == pytest.approx(psutil.Process(sleeper.pid).create_time(), abs=2)
+
+
+RENAMED = """
+import ctypes, sys
+print(flush=True)
+for name in sys.stdin.buffer:
+    ctypes.CDLL(None).prctl(15, name.strip(), 0, 0, 0)
+    print(flush=True)
+"""
+
+
+@pytest.mark.parametrize("changes, found", [(1, "program-1"), (2, "program-2"), (1000, None)])
+def test_a_process_that_becomes_another_program_is_looked_at_again_until_it_holds_still(
+    changes: int, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-I", "-S", "-c", RENAMED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
+        told, heard = child.stdin, child.stdout
+        assert told is not None
+        assert heard is not None
+        heard.readline()
+        real, looks = trust.standing_of, itertools.count()
+
+        def becoming(folder: int, pid: int) -> Standing:
+            if 0 < (number := next(looks)) <= changes:
+                told.write(f"program-{number}\n".encode())
+                heard.readline()
+            return real(folder, pid)
+
+        monkeypatch.setattr(trust, "standing_of", becoming)
+        seen = processes.inspect_process(child.pid)
+        assert (seen.name if seen is not None else None) == found
+        child.kill()
 
 
 def test_a_process_that_is_gone_is_an_error_with_its_pid(sleeper: subprocess.Popen[bytes]) -> None:

@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.unit.started import wait_until_it_shows
@@ -166,21 +165,6 @@ def test_a_process_that_says_more_than_programs_do_says_nothing(monkeypatch: pyt
         wait_until_it_shows(child.pid, "sh")
         assert processes.inspect_process(child.pid) is None
         child.kill()
-
-
-def test_a_process_that_becomes_another_program_while_it_is_looked_at_is_not_believed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[str] = []
-    real = processes._seen
-
-    def another(folder: int, pid: int) -> processes.Process | None:
-        found = real(folder, pid)
-        seen.append("")
-        return found if found is None or len(seen) == 1 else msgspec.structs.replace(found, name="another")
-
-    monkeypatch.setattr(processes, "_seen", another)
-    assert processes.inspect_process(os.getpid()) is None
 
 
 def test_a_name_that_is_no_utf_8_is_a_name(tmp_path: Path) -> None:
