@@ -109,6 +109,14 @@ def test_a_module_whose_hash_no_database_vouches_for_is_refused(
     assert not go_tools.folder_of(TOOL, cache).exists()
 
 
+@pytest.mark.parametrize("tool", [tool for tool in go_tools.ALL if tool.source is not None], ids=lambda tool: tool.name)
+def test_a_tool_of_a_module_of_the_tests_own_is_of_the_version_that_its_file_names(tool: Tool) -> None:
+    assert tool.source is not None
+    module = "k8s.io/kubernetes" if tool.module == "kubernetes" else tool.module
+    required = [line.split()[:2] for line in (tool.source / "go.mod").read_text().splitlines() if "=>" not in line]
+    assert [module, tool.version] in required
+
+
 def test_what_is_not_installed_is_named_before_anything_is_fetched(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

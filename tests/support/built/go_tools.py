@@ -27,6 +27,8 @@ _SECONDS = 2400
 """For one command: a slow machine with two cores compiles CRI-O in several minutes."""
 _SMALLER = "-s -w"
 """No symbols: half of the linking's time, and of the disk."""
+_NOT_DEBUGGED = "-gcflags=all=-dwarf=false"
+"""Nor are they made for each package, for the linker to throw away: a seventh of all compiling, of the same program."""
 
 
 class GoToolError(Exception):
@@ -50,7 +52,10 @@ class Tool:
     libraries: tuple[str, ...] = ()
     """What pkg-config has to know."""
     source: Path | None = None
-    """The folder of a module of the tests' own, in place of one that is fetched: what it needs, its go.sum has."""
+    """The folder of a module of the tests' own, which needs this one, or is it: its go.mod and go.sum are what counts.
+
+    Tools of one such folder use the same releases of what they share, and Go compiles that once.
+    """
     names: tuple[str, ...] = ()
     """What its one program is called by, where it looks at its name to know what to be."""
 
@@ -62,6 +67,12 @@ class Tool:
         module = re.sub(r"/v\d+$", "", self.module)  # Go leaves a major version out of a program's name
         names = (module if command == "." else command for command in self.commands)
         return *(name.rpartition("/")[2] for name in names), *self.in_c
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What Go builds in the folder of the module, or in that of the tests' own."""
+        within = "." if self.source is None else self.module
+        return tuple(command if command == within else f"{within}/{command}" for command in self.commands)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -147,8 +158,9 @@ KUSTOMIZE = Tool(  # the last that Go 1.26 builds
     commands=(".",),
 )
 
-_HELM_VERSION = "v3.22.0"
-HELM = Tool(  # it takes a cluster to be of the Kubernetes that it is linked for, where it renders without one
+_IN_A_CLUSTER = Path(__file__).with_name("kubernetes")
+_HELM_VERSION = "v3.19.5"
+HELM = Tool(  # of the Kubernetes below, which it takes a cluster to be of, where it renders without one
     name="helm",
     module="helm.sh/helm/v3",
     version=_HELM_VERSION,
@@ -161,6 +173,7 @@ HELM = Tool(  # it takes a cluster to be of the Kubernetes that it is linked for
             "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34",
         ]
     ),
+    source=_IN_A_CLUSTER,
 )
 
 CRI_DOCKERD = Tool(  # the first that hands a RuntimeClass's handler to docker
@@ -175,7 +188,7 @@ KUBERNETES = Tool(  # all of a cluster but etcd, in one program: they share near
     name="kubernetes",
     module="kubernetes",
     version=_KUBERNETES_VERSION,
-    commands=(".",),
+    commands=("kubernetes",),
     tags=("providerless", "selinux"),
     linking=" ".join(
         [
@@ -184,14 +197,15 @@ KUBERNETES = Tool(  # all of a cluster but etcd, in one program: they share near
             f"-X k8s.io/client-go/pkg/version.gitVersion={_KUBERNETES_VERSION}",
         ]
     ),
-    source=Path(__file__).with_name("kubernetes"),
+    source=_IN_A_CLUSTER,
     names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"),
 )
-KWOK = Tool(  # nodes that are only made up, for a cluster that is larger than the machine
+KWOK = Tool(  # nodes that are only made up, for a larger cluster; the newest that is built with the Kubernetes above
     name="kwok",
     module="sigs.k8s.io/kwok",
-    version="v0.8.0",
+    version="v0.6.1",
     commands=("cmd/kwok",),
+    source=_IN_A_CLUSTER,
 )
 
 ORAS = Tool(  # copies an image between folders and registries, with all that refers to it
@@ -255,9 +269,8 @@ def _make(tool: Tool, into: Path) -> None:
     if source is None:
         source = json.loads(_run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], into))["Dir"]
     environment = {"CGO_ENABLED": str(int(tool.cgo)), "GOWORK": "off"}
-    flags = ["-mod=readonly", "-trimpath", f"-tags={','.join(tool.tags)}", f"-ldflags={tool.linking}"]
-    packages = [f"./{command}" for command in tool.commands]
-    _run(["go", "build", *flags, "-o", f"{into}/", *packages], Path(source), environment)
+    flags = ["-mod=readonly", "-trimpath", _NOT_DEBUGGED, f"-tags={','.join(tool.tags)}", f"-ldflags={tool.linking}"]
+    _run(["go", "build", *flags, "-o", f"{into}/", *tool.packages], Path(source), environment)
     for name in tool.in_c:
         files = sorted(map(str, (Path(source) / name / "src").glob("*.c")))
         _run(["gcc", "-std=c99", "-Os", "-s", "-static", "-o", str(into / name), *files], Path(source))
