@@ -22,22 +22,25 @@ CRI3 = "plugins.'io.containerd.cri.v1.runtime'"
 
 @dataclasses.dataclass(frozen=True)
 class Bad:
-    """A bad file. `line` (1-based) is the line that must be named; 0: that there is one, None: there is none."""
+    """A bad file. `line` (1-based) is the line that must be named; 0: that there is one, None: there is none.
+
+    What is large is made when it is used: all the tests' processes, and their forks, would hold it for all of the time.
+    """
 
     engine: str
     name: str
-    content: bytes
+    content: bytes | Callable[[], bytes]
     line: int | None = 0
 
     def __str__(self) -> str:
         return f"{self.engine}-{self.name}"
 
 
-def docker(name: str, content: bytes, line: int | None = 0) -> Bad:
+def docker(name: str, content: bytes | Callable[[], bytes], line: int | None = 0) -> Bad:
     return Bad("docker", name, content, line)
 
 
-def containerd(name: str, content: bytes, line: int | None = 0) -> Bad:
+def containerd(name: str, content: bytes | Callable[[], bytes], line: int | None = 0) -> Bad:
     return Bad("containerd", name, content, line)
 
 
@@ -108,8 +111,8 @@ DOCKER = (
     docker("deep", b"[" * 100_000, None),
     docker("deep-in-an-object", b'{"a":' * 100_000 + b"1" + b"}" * 100_000, None),
     docker("deep-and-whole", b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", None),
-    docker("large-and-cut-off", b'{"labels": ["' + b"x" * 20_000_000, None),
-    docker("large-and-no-json", b"\xff" * 20_000_000, None),
+    docker("large-and-cut-off", lambda: b'{"labels": ["' + b"x" * 20_000_000, None),
+    docker("large-and-no-json", lambda: b"\xff" * 20_000_000, None),
     docker("gzip", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\xe6\x02\x00", None),
 )
 
@@ -186,8 +189,8 @@ CONTAINERD = (
     containerd("deep-and-whole", b"version = 2\nx = " + b"[" * 100_000 + b"]" * 100_000 + b"\n", None),
     containerd("deep-inline-tables", b"version = 2\nx = " + b"{a = " * 100_000 + b"1" + b"}" * 100_000, None),
     containerd("deep-dots", b"version = 2\nx" + b".a" * 100_000 + b" = \n", None),
-    containerd("large-and-cut-off", b'version = 2\nroot = "' + b"x" * 20_000_000, None),
-    containerd("large-and-no-toml", b"\xff" * 20_000_000, None),
+    containerd("large-and-cut-off", lambda: b'version = 2\nroot = "' + b"x" * 20_000_000, None),
+    containerd("large-and-no-toml", lambda: b"\xff" * 20_000_000, None),
     containerd("merge-conflict", v2("<<<<<<< HEAD\noom_score = 1\n=======\noom_score = 2\n>>>>>>> b"), 2),
 )
 
@@ -215,7 +218,7 @@ def refused(site: Site, payload: Path, named: Path, line: int | None = None) -> 
 @pytest.mark.parametrize("bad", DOCKER + CONTAINERD, ids=str)
 def test_a_bad_file_is_refused_by_name_and_line_and_nothing_is_changed(bad: Bad, tmp_path: Path, payload: Path) -> None:
     site = Site(tmp_path / "node", bad.engine)
-    site.build(bad.content)
+    site.build(bad.content if isinstance(bad.content, bytes) else bad.content())
     refused(site, payload, site.config, bad.line)
 
 
