@@ -48,16 +48,18 @@ def stranger(fd: int) -> str | None:
 
 
 def is_ending(fd: int) -> bool:
-    """Tell whether a flock on the open file is that of a process which ends: nobody has the file open any more.
+    """Tell whether a flock on the open file is that of a process which ends, and nobody else's.
 
-    The kernel takes all descriptors from such a process first, and lets go of their locks after that; on a busy node it
-    may be put aside in between. Raises NodeError.
+    The kernel takes the memory from such a process first, then all descriptors, and lets go of their locks after that;
+    on a busy node it may be put aside at any of these. Raises NodeError.
     """
     takers = [pid for pid, exact in _takers(fd).items() if exact]
-    return any(_has_no_descriptors(pid) for pid in takers) and next(_with_lock(fd), None) is None
+    return any(_is_at_its_end(pid) for pid in takers) and all(trust.is_ending(pid) for pid in _with_lock(fd))
 
 
-def _has_no_descriptors(pid: int) -> bool:
+def _is_at_its_end(pid: int) -> bool:
+    if trust.is_ending(pid):
+        return True
     try:
         return not os.listdir(f"/proc/{pid}/fd")
     except OSError:

@@ -92,6 +92,15 @@ def is_dead(folder: int) -> bool:
     return _status(folder).get("State", "").strip().startswith(("Z", "X"))
 
 
+def is_ending(pid: int) -> bool:
+    """Tell whether the kernel has taken the memory of a process: it runs no more, and all else goes next."""
+    try:
+        with pinned(pid) as folder:
+            return "VmSize" not in _status(folder)
+    except OSError:
+        return False  # it is gone
+
+
 def users_of(pid: int) -> frozenset[int]:
     """Return the real, effective and saved user of a process; none where it is gone."""
     try:

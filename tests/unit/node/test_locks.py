@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.quick import Few
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
-from toolkit_installer.node import lock_holders
+from toolkit_installer.node import lock_holders, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import NodeError, Root
@@ -437,6 +437,50 @@ def test_an_instance_that_is_just_being_killed_is_waited_for_and_not_told_to_be_
             pauses.append(seconds)
             way.close()  # the kernel lets go of the lock
 
+        monkeypatch.setattr("time.sleep", pause)
+        assert holder(files, PATH) is None
+        if lock == "pid file":
+            PidFile.acquire(files, PATH).release()
+        else:
+            os.close(lock_folder(files, os.path.dirname(PATH)))
+    assert len(pauses) == 1
+
+
+@pytest.mark.parametrize("lock", ["pid file", "folder"])
+def test_an_instance_whose_memory_alone_is_gone_is_waited_for_as_well(
+    files: Files, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    put(files, "4711\n")
+    place(files).chmod(0o600)
+    pauses: list[float] = []
+    locked = place(files) if lock == "pid file" else place(files).parent
+    holds = (
+        "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), 2); print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-I", "-S", "-c", holds, str(locked)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ending:
+        assert ending.stdout is not None
+        ending.stdout.readline()
+        its, real_status, real_stat = os.stat(f"/proc/{ending.pid}"), trust._status, os.stat
+
+        def status(folder: int) -> dict[str, str]:
+            found = real_status(folder)
+            if os.path.samestat(os.fstat(folder), its):
+                del found["VmSize"]
+            return found
+
+        def stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+            if path == "exe" and dir_fd is not None and os.path.samestat(os.fstat(dir_fd), its):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            return real_stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            ending.kill()
+            ending.wait()
+
+        monkeypatch.setattr(trust, "_status", status)
+        monkeypatch.setattr(os, "stat", stat)
         monkeypatch.setattr("time.sleep", pause)
         assert holder(files, PATH) is None
         if lock == "pid file":
