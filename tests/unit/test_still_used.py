@@ -89,6 +89,26 @@ def test_a_file_that_another_one_leads_to_is_looked_at(way: str, node: Node, tmp
     assert files(node) == {named}
 
 
+def test_a_folder_of_programs_with_two_names_is_looked_at_once(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "usr/bin").mkdir()
+    (tmp_path / "bin").symlink_to("usr/bin")
+    (tmp_path / "usr/bin/ours").symlink_to(RUNTIME)
+    write(tmp_path, ROOT, 'version = 2\n[plugins.x]\na = "ours"\n')
+    asked: list[str] = []
+    real = Reader.link_target
+
+    def counted(reader: Reader, path: str) -> str | None:
+        asked.append(path)
+        return real(reader, path)
+
+    monkeypatch.setattr(Reader, "link_target", counted)
+    assert files(node) == {ROOT}
+    assert asked.count("/usr/bin/ours") == 1
+    assert "/bin/ours" not in asked
+
+
 @pytest.mark.parametrize("number, holds", [(errno.EIO, True), (errno.ESTALE, True), (errno.EACCES, False)])
 def test_a_file_that_its_disk_does_not_give_holds_the_toolkit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, holds: bool

@@ -197,11 +197,15 @@ def _links(reader: Reader, folders: Sequence[str]) -> Iterator[str]:
     A shim is named by its runtime type, too: `io.containerd.x.v1` runs `containerd-shim-x-v1` (containerd,
     docs/runtime-v2.md).
     """
+    looked_at = set()
     for place in _PATH:
         try:
+            if (folder := reader.canonical(place)) in looked_at:
+                continue  # /bin is /usr/bin nearly everywhere, and may have a thousand links
             entries = reader.list(place)
         except NodeError:
             continue  # what cannot be reached from here runs nothing here
+        looked_at.add(folder)
         for name in entries:
             try:
                 if reader.link_target(f"{place}/{name}") is None or not _is_ours(reader, folders, f"{place}/{name}"):
