@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -170,8 +171,8 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def locked_by(files: Files, user: int, how: str = "", *words: str) -> Iterator[int]:
-    command = [sys.executable, "-I", "-S", "-c", LOCKER, str(place(files)), str(user), how, *words]
+def locked_by(locked: Path, user: int, how: str = "", *words: str) -> Iterator[int]:
+    command = [sys.executable, "-I", "-S", "-c", LOCKER, str(locked), str(user), how, *words]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as locker:
         assert locker.stdout is not None
         pid = int(locker.stdout.readline())
@@ -190,7 +191,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become som
 def test_a_lock_that_somebody_else_holds_is_no_instance_and_its_file_is_replaced(files: Files, how: str) -> None:
     put(files, "1\n")
     old = place(files).stat().st_ino
-    with locked_by(files, STRANGER, how, "toolkit"):
+    with locked_by(place(files), STRANGER, how, "toolkit"):
         assert holder(files, PATH) is None
         taken = PidFile.acquire(files, PATH)
         assert holder(files, PATH) == os.getpid()
@@ -227,7 +228,7 @@ def test_of_many_that_replace_a_strangers_file_at_once_one_wins_and_has_the_file
     for _ in few(range(8), most=2):
         put(files, "1\n")
         place(files).chmod(0o644)
-        with locked_by(files, STRANGER), contextlib.ExitStack() as stack:
+        with locked_by(place(files), STRANGER), contextlib.ExitStack() as stack:
             command = [sys.executable, "-c", STARTER, files.root.folder, PATH]
             starters = [
                 stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
@@ -253,7 +254,7 @@ def test_of_many_that_replace_a_strangers_file_at_once_one_wins_and_has_the_file
 @pytest.mark.parametrize("how", ["", "passed on"])
 def test_a_lock_of_roots_is_an_instance_whoever_took_it(files: Files, how: str) -> None:
     put(files, "1\n")
-    with locked_by(files, 0, how) as pid:
+    with locked_by(place(files), 0, how) as pid:
         assert holder(files, PATH) == pid
         with pytest.raises(AlreadyRunningError, match=f"PID {pid}"):
             PidFile.acquire(files, PATH)
@@ -423,13 +424,26 @@ def a_lock_that_outlives_its_holder(place: Path) -> Iterator[socket.socket]:
             os.waitpid(pid, 0)
 
 
+def of_an_instance(files: Files, lock: str) -> Path:
+    """Write the PID file of another instance; return what that one has locked."""
+    put(files, "4711\n")
+    place(files).chmod(0o600)
+    return place(files) if lock == "pid file" else place(files).parent
+
+
+def take(files: Files, lock: str) -> None:
+    """Take the lock, and give it up."""
+    if lock == "pid file":
+        PidFile.acquire(files, PATH).release()
+    else:
+        os.close(lock_folder(files, os.path.dirname(PATH)))
+
+
 @pytest.mark.parametrize("lock", ["pid file", "folder"])
 def test_an_instance_that_is_just_being_killed_is_waited_for_and_not_told_to_be_stopped(
     files: Files, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
-    put(files, "4711\n")
-    place(files).chmod(0o600)
-    locked = place(files) if lock == "pid file" else place(files).parent
+    locked = of_an_instance(files, lock)
     pauses: list[float] = []
     with a_lock_that_outlives_its_holder(locked) as way:
 
@@ -439,10 +453,7 @@ def test_an_instance_that_is_just_being_killed_is_waited_for_and_not_told_to_be_
 
         monkeypatch.setattr("time.sleep", pause)
         assert holder(files, PATH) is None
-        if lock == "pid file":
-            PidFile.acquire(files, PATH).release()
-        else:
-            os.close(lock_folder(files, os.path.dirname(PATH)))
+        take(files, lock)
     assert len(pauses) == 1
 
 
@@ -450,18 +461,10 @@ def test_an_instance_that_is_just_being_killed_is_waited_for_and_not_told_to_be_
 def test_an_instance_whose_memory_alone_is_gone_is_waited_for_as_well(
     files: Files, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
-    put(files, "4711\n")
-    place(files).chmod(0o600)
+    locked = of_an_instance(files, lock)
     pauses: list[float] = []
-    locked = place(files) if lock == "pid file" else place(files).parent
-    holds = (
-        "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), 2); print(flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-I", "-S", "-c", holds, str(locked)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ending:
-        assert ending.stdout is not None
-        ending.stdout.readline()
-        its, real_status, real_stat = os.stat(f"/proc/{ending.pid}"), trust._status, os.stat
+    with locked_by(locked, os.geteuid()) as pid:
+        its, real_status, real_stat = os.stat(f"/proc/{pid}"), trust._status, os.stat
 
         def status(folder: int) -> dict[str, str]:
             found = real_status(folder)
@@ -476,17 +479,14 @@ def test_an_instance_whose_memory_alone_is_gone_is_waited_for_as_well(
 
         def pause(seconds: float) -> None:
             pauses.append(seconds)
-            ending.kill()
-            ending.wait()
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
         monkeypatch.setattr(trust, "_status", status)
         monkeypatch.setattr(os, "stat", stat)
         monkeypatch.setattr("time.sleep", pause)
         assert holder(files, PATH) is None
-        if lock == "pid file":
-            PidFile.acquire(files, PATH).release()
-        else:
-            os.close(lock_folder(files, os.path.dirname(PATH)))
+        take(files, lock)
     assert len(pauses) == 1
 
 
