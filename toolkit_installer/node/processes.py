@@ -6,14 +6,14 @@ import contextlib
 import functools
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import msgspec
 import psutil
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import trust
+from toolkit_installer.node import command_lines, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import NodeError, Root, opened
@@ -26,8 +26,6 @@ _DELETED = " (deleted)"
 """The kernel's suffix to the path of a program whose file was removed or replaced after the start."""
 _STARTED = 19
 """When a process was started, in clock ticks after the boot: field 22 of proc_pid_stat(5), counted after the name."""
-_ARGUMENTS_START, _ARGUMENTS_END = 45, 46
-"""Where a process's arguments lay at its start: the fields 48 and 49 of proc_pid_stat(5), counted after the name."""
 _LOOKS = 4
 """How often a process is looked at until two looks in a row say the same: it may become another program meanwhile."""
 
@@ -97,7 +95,7 @@ def _seen(folder: int, pid: int) -> Process | None:
     told = (_said(folder, "stat", _LONGEST_LINE) or b"").rpartition(b")")[2].split()
     if len(told) <= _STARTED:
         return None
-    hidden = _is_wiped(arguments, words, _length_given(told))
+    hidden = command_lines.is_wiped(arguments, words, command_lines.length_given(told))
     return Process(
         pid=pid,
         name=os.fsdecode(_said(folder, "comm", _LONGEST_LINE) or b"").rstrip("\n"),
@@ -107,27 +105,6 @@ def _seen(folder: int, pid: int) -> Process | None:
         unit=_unit(os.fsdecode(_said(folder, "cgroup", _LONGEST_COMMAND) or b"")),
         hidden=hidden,
     )
-
-
-def _is_wiped(said: bytes, words: Sequence[bytes], given: int | None) -> bool:
-    """Tell whether a command line is not the one that the process was started with. Pure.
-
-    A program may write over its arguments, and some do, lest a password is seen there: what remains is one word, and
-    the rest is zeros (proc_pid_cmdline(5)). A program that was given nothing but empty arguments looks the same.
-    `given`: how many bytes the arguments took at its start, None where that is not told.
-    """
-    return not said or (len(words) > 1 and not any(words[1:])) or (given is not None and given != len(said))
-
-
-def _length_given(told: Sequence[bytes]) -> int | None:
-    """Return how many bytes of arguments a process was started with, None where the kernel does not tell us. Pure.
-
-    `told` are the fields of proc_pid_stat(5) after the name: arg_start and arg_end are 0 to whoever may not look.
-    """
-    if len(told) <= _ARGUMENTS_END:
-        return None
-    start, end = int(told[_ARGUMENTS_START]), int(told[_ARGUMENTS_END])
-    return end - start if start else None
 
 
 @functools.cache
@@ -147,17 +124,6 @@ def _said(folder: int, name: str, limit: int) -> bytes | None:
         while len(said) <= limit and (piece := os.read(fd, min(1 << 16, limit + 1))):
             said += piece
     return bytes(said) if len(said) <= limit else None
-
-
-def flag_value(arguments: Sequence[str], *flags: str) -> str | None:
-    """Return what a command line gives one of the flags, as `FLAG VALUE` or `FLAG=VALUE`; None if it does not. Pure."""
-    for index, word in enumerate(arguments):
-        name, equals, value = word.partition("=")
-        if name in flags and equals:
-            return value
-        if word in flags and index + 1 < len(arguments):
-            return arguments[index + 1]
-    return None
 
 
 def root_of(process: Process) -> Root:

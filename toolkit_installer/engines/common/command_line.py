@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from toolkit_installer import log
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.command_lines import flag_value
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value, lives_on, root_of
+from toolkit_installer.node.processes import Process, lives_on, root_of
 
 
 class HiddenError(ConfigurationError):

@@ -13,9 +13,10 @@ from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.detect.table import TABLE
 from toolkit_installer.engines.registry import plain
 from toolkit_installer.node import descriptors
+from toolkit_installer.node.command_lines import flag_value
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value, named, read_as, root_of
+from toolkit_installer.node.processes import Process, named, read_as, root_of
 
 _KUBELET = "kubelet"
 _ENDPOINT_FLAG = "--container-runtime-endpoint"

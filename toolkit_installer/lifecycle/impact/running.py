@@ -28,8 +28,9 @@ from toolkit_installer.lifecycle.still_needed.containers import (
     same_file,
 )
 from toolkit_installer.node import processes
+from toolkit_installer.node.command_lines import flag_value
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value, root_of
+from toolkit_installer.node.processes import Process, root_of
 from toolkit_installer.node.trust import Standing
 from toolkit_installer.settings import EngineName
 

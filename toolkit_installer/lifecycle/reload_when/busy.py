@@ -20,9 +20,10 @@ from toolkit_installer.lifecycle.reload_when import requests
 from toolkit_installer.lifecycle.still_needed import container_names, containers
 from toolkit_installer.lifecycle.still_needed.container_names import Bundle
 from toolkit_installer.node import device_users, processes
+from toolkit_installer.node.command_lines import flag_value
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value
+from toolkit_installer.node.processes import Process
 from toolkit_installer.node.trust import Standing
 
 _DRIVER = "nvidia"

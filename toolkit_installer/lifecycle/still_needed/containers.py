@@ -21,10 +21,10 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.still_needed import container_names
 from toolkit_installer.lifecycle.still_needed.container_names import Bundle
 from toolkit_installer.node import processes
+from toolkit_installer.node.command_lines import flag_value
 from toolkit_installer.node.disk.reading import Reader, read_bounded
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import flag_value
 from toolkit_installer.node.trust import Standing
 
 STATE_FOLDERS = tuple(dict.fromkeys(row.state for row in TABLE if row.state is not None))
