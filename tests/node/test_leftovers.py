@@ -93,9 +93,8 @@ def test_a_run_and_its_cleanup_leave_no_file_of_it(bare: FakeNode, tmp_path: Pat
 
 @pytest.mark.parametrize("case", ["containerd-1.19.0-version-2", "containerd-1.19.0-version-3"])
 def test_the_peers_drop_in_becomes_ours_and_goes_and_the_root_stays_as_it_is(
-    case: str, bare: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, bare: FakeNode, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("toolkit_installer.engines.common.answering._ASK_SECONDS", 120.0)  # the machine may be busy
     leftover = Leftover(case, bare, tmp_path)
     root = bare.read(CONFIG_TOML)
     with cri_socket.answering(bare.place("/run/containerd/containerd.sock"), "v2.1.4"):

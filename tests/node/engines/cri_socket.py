@@ -16,6 +16,7 @@ from concurrent import futures
 from pathlib import Path
 
 if __name__ != "__main__":  # the program itself needs nothing of the tests
+    from tests.node.engines import patience
     from tests.support import wiping
 
 SERVICE = "runtime.v1.RuntimeService"
@@ -23,13 +24,16 @@ SERVICE = "runtime.v1.RuntimeService"
 
 @contextlib.contextmanager
 def answering(socket: Path, version: str, user: int = 0) -> Iterator[None]:
-    """Answer on `socket` as a containerd of that version, from a process of its own, which becomes that user's."""
+    """Answer on `socket` as a containerd of that version, from a process of its own, which becomes that user's.
+
+    The program waits for the answer, see patience.
+    """
     socket.parent.mkdir(parents=True, exist_ok=True)
     if user:
         os.chown(socket.parent, user, user)
     # in its folder: a socket's path must be short
     command = [sys.executable, __file__, socket.name, version, str(user)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=socket.parent) as server:
+    with patience.with_engines(), subprocess.Popen(command, stdout=subprocess.PIPE, cwd=socket.parent) as server:
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
@@ -44,12 +48,13 @@ def within(  # what a containerd shows of itself
 ) -> Iterator[int]:
     """Answer on the node's `socket` from a process called containerd that has `root` for its `/`; yield its PID.
 
-    `wiped`: it wipes its command line, which ends with `arguments` else. It has the node's files `opens` open.
+    `wiped`: it wipes its command line, which ends with `arguments` else. It has the node's files `opens` open. The
+    program waits for the answer, see patience.
     """
     for path in (socket, *opens):
         (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, __file__, socket, version, "0", str(root), ",".join(opens), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+    with patience.with_engines(), subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
