@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +17,7 @@ from tests.support import api_server
 from tests.support.api_server import Cluster
 from tests.support.built import go_tools
 from tests.support.built.installer_image import BuiltImage
-from tests.support.engines import images
-from tests.support.engines.cri_client import status_command
+from tests.support.engines import cri_client, images
 from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import PATH
 
@@ -63,7 +61,7 @@ def site(machine: Machine, folder: Path, built_image: BuiltImage, go_tool: Calla
     gpu_host.install(host, folder / "driver")
 
     def handlers() -> set[str]:
-        answer = json.loads(host.run(*status_command(SOCKET, 20)).stdout)
+        answer = cri_client.status(host.path(SOCKET), 20)
         return set(answer["handlers"]) - {""}
 
     with (

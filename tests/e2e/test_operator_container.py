@@ -8,7 +8,6 @@ container's root, and a script that waits for the driver.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import stat
 from pathlib import Path
@@ -24,8 +23,7 @@ from tests.e2e.program import WAITING
 from tests.support import fake_ctk
 from tests.support.built import go_tools
 from tests.support.built.installer_image import BuiltImage
-from tests.support.engines import images
-from tests.support.engines.cri_client import status_command
+from tests.support.engines import cri_client, images
 from tests.support.engines.crio import CrioEngine
 
 if TYPE_CHECKING:
@@ -208,7 +206,7 @@ class Site:
             return self.machine.docker_handlers()
         if self.kind.name == "containerd":
             return self.machine.handlers()
-        answer = json.loads(self.machine.host.run(*status_command(crio_unit.SOCKET, 20)).stdout)
+        answer = cri_client.status(self.machine.host.path(crio_unit.SOCKET), 20)
         return set(answer["handlers"]) - {""}
 
     def configured(self) -> set[str]:

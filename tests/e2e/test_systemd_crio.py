@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.e2e.hosts import crio_unit
 from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR
 from tests.e2e.program import WAITING
 from tests.support.built import go_tools
-from tests.support.engines.cri_client import status_command
+from tests.support.engines import cri_client
 from tests.support.engines.crio import CrioEngine
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ UNIT = "crio"
 CONFIG = "/etc/crio/crio.conf"
 DROP_INS = "/etc/crio/crio.conf.d"
 DROP_IN = f"{DROP_INS}/99-nvidia.toml"
-SOCKET = "/var/run/crio/crio.sock"
 IDLE = "Nothing to do"
 OWN = {"crun", "runc"}
 
@@ -66,7 +65,7 @@ class CrioMachine:
 
     def handlers(self) -> set[str]:
         """Return the names of the live CRI-O's handlers."""
-        answer = json.loads(self.machine.host.run(*status_command(SOCKET, 20)).stdout)
+        answer = cri_client.status(self.machine.host.path(crio_unit.SOCKET), 20)
         return set(answer["handlers"]) - {""}
 
     def runtime(self) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from tests.e2e.hosts.host import Host
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.built.releases import Suite
-from tests.support.engines import images
-from tests.support.engines.cri_client import CriStatuses
+from tests.support.engines import cri_client, images
 
 CNI = Path("/usr/lib/cni")
 """The plugins of Debian's package containernetworking-plugins."""
@@ -23,6 +22,7 @@ _DAEMONS = {"containerd": "containerd", "crio": "/usr/local/bin/crio", "docker":
 _ARCHIVE = "/run/image.tar"
 """Where CRI-O pulls images from, whatever their names."""
 _LOAD_SECONDS = 300
+_ANSWER_SECONDS = 60.0
 
 _CONTAINERD_1 = f"""\
 # Managed by hand: ask the storage team before you touch this.
@@ -136,12 +136,12 @@ class Kind:
         else:
             host.run("ctr", "--namespace=k8s.io", "images", "import", archive, within=_LOAD_SECONDS)
 
-    def handlers(self, host: Host, statuses: CriStatuses) -> frozenset[str]:
+    def handlers(self, host: Host) -> frozenset[str]:
         """Return the names of the handlers that the live engine serves."""
         if self.unit == "docker":
             shown = json.loads(host.run("docker", "info", "--format", "{{json .Runtimes}}").stdout)
             return frozenset(name for name in shown if not name.startswith("io.containerd."))
-        told = statuses.ask(host.path(self.socket))
+        told = cri_client.status(host.path(self.socket), _ANSWER_SECONDS)
         found = told["handlers"] if self.unit == "crio" else told["config"]["containerd"]["runtimes"]
         return frozenset(found) - {""}
 

@@ -20,7 +20,6 @@ from tests.e2e.cluster.pod_logs import PodLogs
 from tests.e2e.hosts import gpu_host
 from tests.e2e.hosts.hardware import Hardware, connect
 from tests.e2e.hosts.host import Host
-from tests.support.engines.cri_client import CriStatuses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 PODS = "toolkit-"
 """What the names of the installer's pods begin with."""
 _STARTS = "/run/engine-starts"
-_ANSWER_SECONDS = 60.0
 _OF_INTEREST = re.compile(r"toolkit-|StopContainer|Kill container|[Ff]ailed to|deadline|Start(ing|ed)|Stopp(ing|ed)")
 _LINES, _COLUMNS = 60, 300
 # The kernel is everybody's, and a kubelet would set these: it finds them as it wants them.
@@ -76,7 +74,6 @@ class Node:
         self.host = Host(self.hardware.disk, release=release, shown=shown, hardware=self.hardware)
         self.logs = PodLogs(self.host, PODS)
         self._files = Files()
-        self._statuses = CriStatuses(_ANSWER_SECONDS)
         self._driver = False
         self._kept = kept
         self.has_images = False
@@ -107,7 +104,6 @@ class Node:
         with contextlib.ExitStack() as stack:
             stack.callback(self.hardware.__exit__)
             stack.callback(self.host.close)
-            stack.callback(self._statuses.close)
             self.logs.__exit__()
 
     # --- as a machine ---
@@ -248,7 +244,7 @@ KillMode=process
 
     def handlers(self) -> frozenset[str]:
         """Return the names of the handlers that the live engine serves."""
-        return self.kind.handlers(self.host, self._statuses)
+        return self.kind.handlers(self.host)
 
     def differences(self) -> dict[str, State]:
         """Return what tells its files from those of the machine that the tests run on, each with all that it is.

@@ -10,7 +10,7 @@ from typing import Any
 from tests.e2e.file_states import FileState, state_of, traces_of_writing
 from tests.e2e.hosts.host import Host
 from tests.e2e.program import SCRIPTS, Installer, Program
-from tests.support.engines.cri_client import status_command
+from tests.support.engines import cri_client
 
 SOCKET = "/run/containerd/containerd.sock"
 CONFIG = "/etc/containerd/config.toml"
@@ -108,8 +108,7 @@ class Machine:
 
     def containerd(self) -> dict[str, Any]:
         """Return what the live containerd says of its runtimes."""
-        done = self.host.run(*status_command(SOCKET, 20))
-        answer = json.loads(done.stdout)
+        answer = cri_client.status(self.host.path(SOCKET), 20)
         assert answer["conditions"]["RuntimeReady"]
         table: dict[str, Any] = answer["config"]["containerd"]
         return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import subprocess
 import sys
@@ -19,42 +20,55 @@ class CriStatusError(Exception):
     """A CRI did not answer in time; the message has grpc's words."""
 
 
-def status_command(socket: str | Path, seconds: float) -> list[str]:
-    """Return the command that prints the verbose Status of the CRI on a socket, as cri_program.py tells."""
-    return [sys.executable, str(_PROGRAM), "status", str(socket), str(seconds)]
-
-
 def calls_command(socket: str | Path, seconds: float) -> list[str]:
     """Return the command that makes calls, see cri_program.py; one of them may take so long."""
     return [sys.executable, str(_PROGRAM), "calls", str(socket), str(seconds)]
 
 
-class CriStatuses:
-    """Asks CRI sockets for their verbose Status, by a program that stays: to start it takes ten times as long."""
+class _Statuses:
+    """The program that asks CRI sockets for their verbose Status, and stays."""
 
-    def __init__(self, seconds: float) -> None:
-        """`seconds`: how long one answer may take."""
-        self._command = [sys.executable, str(_PROGRAM), "statuses", "-", str(seconds)]
-        self._program: subprocess.Popen[str] | None = None
+    def __init__(self) -> None:
+        command = [sys.executable, str(_PROGRAM), "statuses"]
+        self._program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, socket: Path) -> dict[str, Any]:
-        """Return the status as cri_program.py tells it. Raises CriStatusError."""
-        if self._program is None:
-            self._program = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def ask(self, socket: Path, seconds: float) -> dict[str, Any]:
+        """Return what it says to a question."""
         assert self._program.stdin is not None
         assert self._program.stdout is not None
-        print(socket, file=self._program.stdin, flush=True)
+        print(json.dumps([str(socket), seconds]), file=self._program.stdin, flush=True)
         told: dict[str, Any] = json.loads(self._program.stdout.readline())
-        if "error" in told:
-            raise CriStatusError(f"{socket}: {told['error']}")
         return told
 
     def close(self) -> None:
-        """End the program."""
-        if self._program is not None:
-            self._program.terminate()
-            self._program.communicate(timeout=_END_SECONDS)
-            self._program = None
+        """End it."""
+        self._program.terminate()
+        self._program.communicate(timeout=_END_SECONDS)
+
+
+_idle: list[_Statuses] = []
+
+
+def status(socket: Path, seconds: float) -> dict[str, Any]:
+    """Return the verbose Status of the CRI on a socket as cri_program.py tells it. Raises CriStatusError.
+
+    A program asks that stays: to start it takes ten times as long. Threads that ask at once have one each.
+    """
+    try:
+        program = _idle.pop()
+    except IndexError:
+        program = _Statuses()
+    told = program.ask(socket, seconds)
+    _idle.append(program)
+    if "error" in told:
+        raise CriStatusError(f"{socket}: {told['error']}")
+    return told
+
+
+@atexit.register
+def _close() -> None:
+    while _idle:
+        _idle.pop().close()
 
 
 class CriClient:

@@ -1,15 +1,14 @@
 """Asks a CRI socket, as a program of its own, so that grpc's threads stay out of the test process.
 
-    cri_program.py status SOCKET SECONDS          the verbose Status, as JSON
-    cri_program.py statuses - SECONDS             the same for each line on stdin, which is a socket
+    cri_program.py statuses                       for each line on stdin, [SOCKET, SECONDS], the verbose Status
     cri_program.py calls SOCKET SECONDS [FLAG]    one call a line on stdin, one answer a line on stdout
 
 It speaks the protocol by hand, field numbers as in k8s.io/cri-api `runtime/v1/api.proto`, so that a mistake in the
 installer's own stubs cannot hide here.
 
 Of the status there are `conditions` (name to true or false), `handlers` (names; empty before containerd 2.0) and
-`config` (the CRI plugin's effective configuration). Where there was no answer in time, exit code 1 and the reason on
-stderr, or `{"error": TEXT}` for a line of `statuses`.
+`config` (the CRI plugin's effective configuration), as JSON in one line; or `{"error": TEXT}` where there was no answer
+in so many seconds.
 
 A call is a JSON list: the method (of the RuntimeService where no other is named, as in `ImageService/PullImage`), the
 request as an object from field number to value (a string, a number, an object for a message, a list for a repeated
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _VERBOSE = b"\x08\x01"  # StatusRequest.verbose = true
+# an engine that restarts is tried again at once: the tests wait for it
+_AT_ONCE = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200))
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
@@ -64,7 +65,7 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 def status(socket: str, seconds: float) -> dict[str, object]:
     """Return what the CRI at `socket` says of itself within `seconds`. Raises grpc.RpcError."""
-    with grpc.insecure_channel(f"unix:{socket}") as channel:
+    with grpc.insecure_channel(f"unix:{socket}", options=_AT_ONCE) as channel:
         ask = channel.unary_unary(
             "/runtime.v1.RuntimeService/Status", request_serializer=None, response_deserializer=None
         )
@@ -86,11 +87,12 @@ def status(socket: str, seconds: float) -> dict[str, object]:
     return {"conditions": conditions, "handlers": handlers, "config": config}
 
 
-def serve_statuses(seconds: float) -> None:
+def serve_statuses() -> None:
     """Print the status of each socket that comes on stdin."""
     for line in sys.stdin:
+        socket, seconds = json.loads(line)
         try:
-            told = status(line.rstrip("\n"), seconds)
+            told = status(socket, seconds)
         except grpc.RpcError as error:
             told = {"error": str(error)}
         print(json.dumps(told), flush=True)  # noqa: T201  # see above
@@ -152,26 +154,19 @@ def together(channel: grpc.Channel, seconds: float, chains: list[list[Any]]) -> 
 
 def serve(socket: str, seconds: float) -> None:
     """Make the calls that come on stdin, and print what came of each."""
-    # an engine that restarts is tried again at once: the tests wait for it
-    options = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200))
-    with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+    with grpc.insecure_channel(f"unix:{socket}", options=_AT_ONCE) as channel:
         for line in sys.stdin:
             asked = json.loads(line)
             told = together(channel, seconds, asked) if isinstance(asked[0], list) else answer(channel, seconds, *asked)
             print(json.dumps(told), flush=True)  # noqa: T201  # see above
 
 
-def main(what: str, socket: str, seconds: str, *flag: str) -> None:
+def main(what: str, *given: str) -> None:
     """Do what the command line says."""
-    if what == "status":
-        try:
-            print(json.dumps(status(socket, float(seconds))))  # noqa: T201  # this program's answer
-        except grpc.RpcError as error:
-            sys.exit(f"cri_program: {error}")
-        return
     if what == "statuses":
-        serve_statuses(float(seconds))
+        serve_statuses()
         return
+    socket, seconds, *flag = given
     if flag:  # a kubelet's
         Path("/proc/self/comm").write_text("kubelet")
     serve(socket, float(seconds))

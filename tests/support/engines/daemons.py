@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.built.releases import Release
-from tests.support.engines import leftovers
-from tests.support.engines.cri_client import status_command
+from tests.support.engines import cri_client, leftovers
+from tests.support.engines.cri_client import CriStatusError
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _POLL = 0.02
+_ANSWER_SECONDS = 10
 
 
 class EngineError(Exception):
@@ -175,13 +176,13 @@ class Engine(abc.ABC):
 
 
 def cri_status(name: str, path: Path) -> dict[str, Any]:
-    """Return the verbose Status of the CRI on a socket as cri_program.py prints it. Raises EngineError."""
-    if not path.exists():  # before the program that asks is started for nothing
+    """Return the verbose Status of the CRI on a socket as cri_program.py tells it. Raises EngineError."""
+    if not path.exists():  # nobody is waited for who is not there
         raise EngineError(f"{name} has no socket")
-    done = subprocess.run(status_command(path, 10), capture_output=True, text=True, check=False, timeout=30)
-    if done.returncode:
-        raise EngineError(f"the CRI of {name} does not answer: {done.stderr}")
-    answer: dict[str, Any] = json.loads(done.stdout)
+    try:
+        answer = cri_client.status(path, _ANSWER_SECONDS)
+    except CriStatusError as error:
+        raise EngineError(f"the CRI of {name} does not answer: {error}") from error
     if not answer["conditions"].get("RuntimeReady"):
         raise EngineError(f"the CRI of {name} is not ready: {answer['conditions']}")
     return answer
@@ -205,7 +206,7 @@ class ContainerdEngine(Engine):
         return ["containerd", "--config", str(self.config), *(f"{flag}={path}" for flag, path in places.items())]
 
     def info(self) -> dict[str, Any]:
-        """Return the CRI's verbose Status as cri_program.py prints it."""
+        """Return the CRI's verbose Status as cri_program.py tells it."""
         return cri_status(self.name, self.socket)
 
     def runtimes(self) -> dict[str, dict[str, Any]]:
