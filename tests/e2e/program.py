@@ -70,12 +70,12 @@ class Program:
         """All that it said so far, on stdout and stderr."""
         return self._output.read_text(errors="replace")
 
-    def wait_for(self, text: str, *, within: float = 60.0) -> None:
-        """Wait until `text` was said. Raises ProgramError when it exits before, or says nothing of it in time."""
+    def wait_for(self, text: str, *, times: int = 1, within: float = 60.0) -> None:
+        """Wait until `text` was said so often. Raises ProgramError when it exits before, or does not say it in time."""
         deadline = time.monotonic() + within
         while True:
             ended = self._process.poll()  # looked at first: what it said before its end is then all there
-            if text in self.output:
+            if self.output.count(text) >= times:
                 return
             if ended is not None:
                 raise ProgramError(self._story(f"exited {ended} before it said {text!r}"))

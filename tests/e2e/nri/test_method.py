@@ -127,7 +127,7 @@ def test_the_handlers_go_from_the_files_once_the_plugin_is_served_and_come_again
     assert given(pods) == (3, 0)
     node.engine.restart()  # as one that may be restarted by the run is: to forget the handlers
     assert sorted(node.engine.handlers()) == ["runc"]
-    run.wait_for("event=nri-connected")
+    run.wait_for("event=nri-connected", times=2)
     assert given(pods) == (3, 0)
     assert run.terminate() == 0, run.output
     assert node.specification.exists()

@@ -51,14 +51,6 @@ def processes(run: Program) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
 
 
-def count(run: Program, text: str, least: int) -> None:
-    """Wait until it has said something so often."""
-    deadline = time.monotonic() + 60
-    while run.output.count(text) < least:
-        assert time.monotonic() < deadline, run.output
-        time.sleep(0.02)
-
-
 def disappear(path: Path) -> None:
     """Wait until there is no such file."""
     deadline = time.monotonic() + 60
@@ -119,20 +111,20 @@ def test_an_engine_that_is_started_anew_is_served_again_and_a_killed_process_is_
 ) -> None:
     ready = folder / "ready"
     run = waiting(installer, containerd, payload, "--ready-file", ready)
-    count(run, "event=ready ", 1)
+    run.wait_for("event=ready ")
     for number, how in enumerate(("stopped", "killed"), 2):
         (containerd.stop if how == "stopped" else containerd.kill)()
-        count(run, "event=not-ready-plugin", number - 1)
+        run.wait_for("event=not-ready-plugin", times=number - 1)
         disappear(ready)  # it says so first
         containerd.start()
-        count(run, CONNECTED, number)
-        count(run, "event=ready ", number)
+        run.wait_for(CONNECTED, times=number)
+        run.wait_for("event=ready ", times=number)
         pods.start(how, "", of_pod=GPU)
         assert devices(pods, how) == HAS_GPU
     (process,) = processes(run)
     os.kill(process, signal.SIGKILL)
     run.wait_for("event=nri-served-again")
-    count(run, CONNECTED, 4)
+    run.wait_for(CONNECTED, times=4)
     pods.start("again", "", of_pod=GPU)
     assert devices(pods, "again") == HAS_GPU
     assert run.terminate() == 0
@@ -161,7 +153,7 @@ def test_of_a_hundred_containers_created_at_once_none_is_missed_while_nobody_rea
     run = waiting(installer, containerd, payload)
     for container in pods.create_many("crowd", 100, GPU, at_once=8):
         assert "HAS_0=example.com/gpu" in pods.specification(container)["process"]["env"]
-    count(run, "event=nri-granted", 100)
+    run.wait_for("event=nri-granted", times=100)
     assert run.terminate() == 0
 
 
