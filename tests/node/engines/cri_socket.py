@@ -1,42 +1,69 @@
-"""A CRI socket that answers Version and Status and nothing else: `cri_socket.py SOCKET VERSION`.
+"""A CRI socket that answers Version and Status and nothing else, from a process of its own (cri_server.py).
 
 It stands for a containerd of a version that the machine does not have, so that what depends on the version alone can be
-tested. It lists no handler and shows no configuration. "ready" is printed once it listens.
+tested. It lists no handler and shows no configuration.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent import futures
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-if __name__ != "__main__":  # the program itself needs nothing of the tests
-    from tests.node.engines import patience
-    from tests.support import wiping
+from tests.node.engines import cri_questions, patience
+from tests.support import wiping
 
-SERVICE = "runtime.v1.RuntimeService"
+_PROGRAM = Path(__file__).with_name("cri_server.py")
+_READY = "ready\n"
+
+
+class _Server:
+    """A process that serves one socket after the other: to start it takes as long as most tests with it."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(_PROGRAM)]
+        self._program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def do(self, *what: str) -> None:
+        """Tell it what to do, and wait until that is done."""
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        print(json.dumps(what), file=self._program.stdin, flush=True)
+        assert self._program.stdout.readline() == _READY
+
+
+_idle: list[_Server] = []
 
 
 @contextlib.contextmanager
-def answering(socket: Path, version: str, user: int = 0) -> Iterator[None]:
-    """Answer on `socket` as a containerd of that version, from a process of its own, which becomes that user's.
-
-    The program waits for the answer, see patience.
-    """
+def answering(socket: Path, version: str) -> Iterator[None]:
+    """Answer on `socket` as a containerd of that version. The program waits for the answer, see patience."""
     socket.parent.mkdir(parents=True, exist_ok=True)
-    if user:
-        os.chown(socket.parent, user, user)
+    server = _idle.pop() if _idle else _Server()
+    with patience.with_engines(), cri_questions.asked_at_once():
+        server.do(str(socket.parent), socket.name, version)
+        try:
+            yield
+        finally:
+            server.do()
+            _idle.append(server)
+
+
+@contextlib.contextmanager
+def of_a_user(socket: Path, version: str, user: int) -> Iterator[None]:
+    """Answer likewise from a process that becomes that user's."""
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    os.chown(socket.parent, user, user)
     # in its folder: a socket's path must be short
-    command = [sys.executable, __file__, socket.name, version, str(user)]
+    command = [sys.executable, str(_PROGRAM), socket.name, version, str(user)]
     with patience.with_engines(), subprocess.Popen(command, stdout=subprocess.PIPE, cwd=socket.parent) as server:
         try:
             assert server.stdout is not None
-            assert server.stdout.readline() == b"ready\n"
+            assert server.stdout.readline() == _READY.encode()
             yield
         finally:
             server.kill()
@@ -53,53 +80,13 @@ def within(  # what a containerd shows of itself
     """
     for path in (socket, *opens):
         (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, __file__, socket, version, "0", str(root), ",".join(opens), *arguments]
+    command = [sys.executable, str(_PROGRAM), socket, version, "0", str(root), ",".join(opens), *arguments]
     with patience.with_engines(), subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
-            assert server.stdout.readline() == b"ready\n"
+            assert server.stdout.readline() == _READY.encode()
             if wiped:
                 wiping.wipe(server.pid, "containerd")
             yield server.pid
         finally:
             server.kill()
-
-
-def text(number: int, value: str) -> bytes:
-    """Return a field of a message, as protobuf writes it (short strings only)."""
-    content = value.encode()
-    return bytes([number << 3 | 2, len(content)]) + content
-
-
-def serve(socket: str, version: str, user: int, root: str = "", opens: str = "") -> None:
-    """Answer until the process is ended."""
-    import grpc  # noqa: PLC0415  # it leaves threads behind: not in a process that imports this for `answering`
-
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
-    # VersionResponse: version, runtime_name, runtime_version, runtime_api_version; StatusResponse: nothing set
-    answers = {"Version": text(1, "0.1.0") + text(2, "containerd") + text(3, version) + text(4, "v1"), "Status": b""}
-
-    def handler(answer: bytes) -> grpc.RpcMethodHandler:
-        reply: Callable[[object, object], bytes] = lambda _request, _context: answer  # noqa: E731
-        return grpc.unary_unary_rpc_method_handler(reply)
-
-    methods = {name: handler(answer) for name, answer in answers.items()}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-    if user:
-        os.setresuid(user, user, user)
-    kept = []
-    if root:
-        os.chroot(root)
-        os.chdir("/")
-        kept = [os.open(path, os.O_RDWR | os.O_CREAT) for path in opens.split(",") if path]
-        ctypes.CDLL(None).prctl(15, b"containerd", 0, 0, 0)  # PR_SET_NAME
-    server.add_insecure_port(f"unix:{socket}")
-    server.start()
-    print("ready", flush=True)  # noqa: T201  # to whoever started it
-    server.wait_for_termination()
-    for fd in kept:
-        os.close(fd)
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:6])
