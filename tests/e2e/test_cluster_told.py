@@ -44,7 +44,9 @@ def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in
     before = {name: node_states.of(cluster.plane, name) for name in cluster.nodes}
     with watching(cluster.plane) as watch:
         cluster.give(*_with_metrics(all_at_once(OVERLAY)))
-        wait_until(lambda: all(INSTALLING in watch.of(name) for name in cluster.nodes), "every node is tainted")
+        wait_until(
+            lambda: all(INSTALLING in watch.of(name) for name in cluster.nodes), "every node is tainted", seen=watch
+        )
         intolerant = workload(GPU, asks=True, runtime_class="nvidia")
         del intolerant["spec"]["template"]["spec"]["tolerations"]
         cluster.give(intolerant)
@@ -73,7 +75,7 @@ def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in
     with watching(cluster.plane) as watch:
         old = cluster.workloads(NAME)
         node.begin_to_shut_down()
-        wait_until(lambda: watch.of(name)[-1] == INSTALLING, "it is tainted before it is down", within=60)
+        wait_until(lambda: watch.of(name)[-1] == INSTALLING, "it is tainted before it is down", within=60, seen=watch)
         node.reboot()
         without_power.reboot()
 
@@ -82,7 +84,7 @@ def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in
 
         wait_until(lambda: back(name) and back(other), "both run their pods again")
         cluster.wait_until_ready()
-        wait_until(lambda: watch.of(name)[-1] == watch.of(other)[-1] == SERVING, "both are untainted again")
+        wait_until(lambda: watch.of(name)[-1] == watch.of(other)[-1] == SERVING, "both are untainted again", seen=watch)
         assert INSTALLING in watch.of(other), watch.of(other)
 
         _stop_and_start_its_engine(cluster, name, watch, tmp_path)
@@ -104,10 +106,12 @@ def _stop_and_start_its_engine(cluster: RealCluster, name: str, watch: Watch, fo
     with Prometheus(folder / "prometheus", address, cluster.plane.hardware.enter) as prometheus:
         prometheus.wait_for("toolkit_installer_ready == 1")
         node.host.run("systemctl", "stop", node.kind.unit)
-        wait_until(lambda: watch.of(name)[-1] == ("tainted", "EngineDown"), "the stopped engine is told", within=60)
+        wait_until(
+            lambda: watch.of(name)[-1] == ("tainted", "EngineDown"), "the stopped engine is told", 60, seen=watch
+        )
         prometheus.wait_until(*alerts, within=90)
         node.host.run("systemctl", "start", node.kind.unit)
-        wait_until(lambda: watch.of(name)[-1] == SERVING, "the engine that was started again is told", within=90)
+        wait_until(lambda: watch.of(name)[-1] == SERVING, "the engine that was started again is told", 90, seen=watch)
         prometheus.wait_until(*alerts, fires=False, within=90)
 
 

@@ -51,6 +51,9 @@ class Watch:
         """What calls `read`, in a thread of its own: its errors are those of whoever asks for states."""
         self._version = self._all()
 
+    def __str__(self) -> str:
+        return str({node: self.of(node) for node, _, _ in self._seen})
+
     def of(self, node: str) -> list[tuple[str, str]]:
         """Return the states of a node, each but once in a row. Raises what went wrong while they were watched."""
         if self.reading is not None and self.reading.done():

@@ -34,11 +34,11 @@ _SECONDS = 240.0
 _RESTART_SECONDS = 60.0
 
 
-def wait_until(condition: Callable[[], bool], what: str, within: float = _SECONDS) -> None:
-    """Wait until it holds; `what` says what was waited for where it does not come about."""
+def wait_until(condition: Callable[[], bool], what: str, within: float = _SECONDS, *, seen: object = "") -> None:
+    """Wait until it holds; `what` says what was waited for where it does not come about, `seen` what came about."""
     deadline = time.monotonic() + within
     while not condition():
-        assert time.monotonic() < deadline, f"within {within:g} s it did not come about that {what}"
+        assert time.monotonic() < deadline, f"within {within:g} s it did not come about that {what} {seen}".rstrip()
         time.sleep(_POLL)
 
 
