@@ -28,10 +28,12 @@ _SECONDS = 2400
 """For one command: a slow machine with two cores compiles CRI-O in several minutes."""
 _SMALLER = "-s -w"
 """No symbols: half of the linking's time, and of the disk."""
-_NOT_DEBUGGED = "-gcflags=all=-dwarf=false"
-"""Nor are they made for each package, for the linker to throw away: a seventh of all compiling, of the same program."""
-_NOT_INLINED = tuple(f"-gcflags={packages}=-dwarf=false -l" for packages in ("k8s.io/...", "github.com/..."))
-"""In most of what is not Go's own, no function is copied to where it is called: a quarter of all compiling."""
+_QUICKLY = ("-gcflags=all=-dwarf=false -l", "-gcflags=std=-dwarf=false")
+"""No symbols are made for each package, for the linker to throw away: a seventh of all compiling, of the same program.
+And but in Go's own packages, no function is copied to where it is called: a quarter."""
+_INLINED = ("-gcflags=all=-dwarf=false",)
+_NO_GARBAGE = {"GOGC": "off", "GOMEMLIMIT": "2GiB"}
+"""A compiler is done before it is worth while to look for garbage: another quarter. Each may take so much memory."""
 
 
 class GoToolError(Exception):
@@ -59,8 +61,8 @@ class Tool:
 
     Tools of one such folder use the same releases of what they share, and Go compiles that once.
     """
-    measured: bool = False
-    """Whether anybody measures how quick it is: all others are compiled quickly, and run a little slower."""
+    inlined: bool = False
+    """Whether it is as quick as it can be, as somebody measures it: all others are compiled quicker, and run slower."""
     names: tuple[str, ...] = ()
     """What its one program is called by, where it looks at its name to know what to be."""
 
@@ -112,7 +114,7 @@ TOOLKIT = Tool(  # the release that the payloads of the tests are made like
     ),
     linking=_nvidia_linking(_NVIDIA_VERSION),
     cgo=True,
-    measured=True,
+    inlined=True,
 )
 PEER = Tool(  # the same release: what its own installer does with the same files
     name="nvidia-ctk-installer",
@@ -121,7 +123,7 @@ PEER = Tool(  # the same release: what its own installer does with the same file
     commands=("cmd/nvidia-ctk-installer",),
     linking=_nvidia_linking(_NVIDIA_VERSION),
     cgo=True,
-    measured=True,
+    inlined=True,
 )
 NEWEST_PEER = dataclasses.replace(  # what make bench measures beside ours
     PEER, version=_NEWEST_PEER_VERSION, linking=_nvidia_linking(_NEWEST_PEER_VERSION)
@@ -131,10 +133,10 @@ CONTAINERD = Tool(  # the newest 2.x: Debian's newest is 2.1 to 2.3, and 2.3 cam
     module="github.com/containerd/containerd/v2",
     version="v2.4.2",
     commands=("cmd/containerd", "cmd/containerd-shim-runc-v2"),
-    measured=True,
+    inlined=True,
 )
 CONTAINERD_2_0 = dataclasses.replace(  # of no release of Debian; it leaves out the devices that an NRI plugin names
-    CONTAINERD, version="v2.0.5", measured=False
+    CONTAINERD, version="v2.0.5", inlined=False
 )
 CTR = dataclasses.replace(CONTAINERD, name="ctr", commands=("cmd/ctr",))
 RUNC = Tool(  # for a machine whose own is unknown: linked so that it runs everywhere, and so without seccomp
@@ -277,8 +279,8 @@ def _make(tool: Tool, into: Path) -> None:
     if source is None:
         source = json.loads(_run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], into))["Dir"]
     # as many compilers as there are processors, each of which keeps to one: together they take a twentieth less
-    environment = {"CGO_ENABLED": str(int(tool.cgo)), "GOWORK": "off", "GOMAXPROCS": "1"}
-    compiling = (f"-p={os.cpu_count()}", _NOT_DEBUGGED, *(() if tool.measured else _NOT_INLINED))
+    environment = {"CGO_ENABLED": str(int(tool.cgo)), "GOWORK": "off", "GOMAXPROCS": "1", **_NO_GARBAGE}
+    compiling = (f"-p={os.cpu_count()}", *(_INLINED if tool.inlined else _QUICKLY))
     flags = ["-mod=readonly", "-trimpath", *compiling, f"-tags={','.join(tool.tags)}", f"-ldflags={tool.linking}"]
     _run(["go", "build", *flags, "-o", f"{into}/", *tool.packages], Path(source), environment)
     for name in tool.in_c:
