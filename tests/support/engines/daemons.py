@@ -22,6 +22,8 @@ from tests.support.engines.cri_client import CriStatusError
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _POLL = 0.02
+_GARBAGE = "400"
+"""What Go's engines let pile up, in percent of what they use, before they look for it: memory is there, time is not."""
 _ANSWER_SECONDS = 10
 
 
@@ -110,7 +112,7 @@ class Engine(abc.ABC):
         if self.alive():
             raise EngineError(f"{self.name} runs already, PID {self.pid}")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        environment = {"PATH": self.path, "LANG": "C.UTF-8", leftovers.MARK: str(self.folder)}
+        environment = {"PATH": self.path, "LANG": "C.UTF-8", "GOGC": _GARBAGE, leftovers.MARK: str(self.folder)}
         # It ends with the tests even where these are killed and no finalizer runs.
         program, *arguments = self.command()
         binary = shutil.which(program, path=self.path)
