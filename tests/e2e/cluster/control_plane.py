@@ -19,14 +19,12 @@ from typing import Any, Self
 
 from tests.e2e.hosts.hardware import Hardware
 from tests.support.built import commands
-from tests.support.engines.daemons import PATH
+from tests.support.engines.daemons import PATH, SPARING
 
 PROGRAMS = ("etcd", "openssl")
 BRIDGE = "nodes"
 ADDRESS, SERVICE = "10.88.0.1", "10.96.0.1"
 """Of the API server: on the nodes' network, and as the Service that its pods are told of."""
-SPARING = {"GOGC": "400"}
-"""What Go's programs of a cluster are started with: memory is there, and what collects it is a tenth of their work."""
 NODES = 9
 """How many nodes may join, see `address_of`."""
 _SERVICES = "10.96.0.0/16"

@@ -22,7 +22,7 @@ from tests.e2e.hosts.hardware import Hardware, connect
 from tests.e2e.hosts.host import Host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from tests.e2e.cluster.kinds import Kind
     from tests.support.built.releases import Release
@@ -130,8 +130,7 @@ class Node:
             "/etc/kubernetes/kubelet.yaml": _kubelet_config(self.kind.socket),
             "/etc/systemd/system/kubelet.service": self._kubelet_unit(address),
             f"/etc/systemd/system/{self.kind.unit}.service.d/count.conf": (
-                f"[Service]\nEnvironment={_words(control_plane.SPARING)}\n"
-                f"ExecStartPre=/bin/sh -c 'echo start >>{_STARTS}'\n"
+                f"[Service]\nExecStartPre=/bin/sh -c 'echo start >>{_STARTS}'\n"
             ),
             **self.kind.files,
         }.items():
@@ -143,8 +142,6 @@ class Node:
 
     def _kubelet_unit(self, address: str) -> str:
         flags = f"--hostname-override={self.name} --node-ip={address}"
-        # It mostly wakes up to look around: on one processor Go wakes no second thread for that, a fifth of its work.
-        sparing = _words(control_plane.SPARING | {"GOMAXPROCS": "1"})
         files = "--config=/etc/kubernetes/kubelet.yaml --kubeconfig=/etc/kubernetes/kubeconfig"
         return f"""\
 [Unit]
@@ -152,7 +149,7 @@ DefaultDependencies=no
 StartLimitIntervalSec=0
 [Service]
 ExecStart={self._programs}/kubelet {files} {flags}
-Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin {sparing}
+Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 Restart=always
 RestartSec=1
 KillMode=process
@@ -279,11 +276,6 @@ class SmallDisk:
     def files(self) -> list[Path]:
         """Return all that is on it."""
         return list(self.host.path(self.place).rglob("*"))
-
-
-def _words(variables: Mapping[str, str]) -> str:
-    """Return variables as a unit has them."""
-    return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def _cni(network: str) -> str:

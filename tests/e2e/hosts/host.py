@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from tests.support.engines.daemons import PATH
+from tests.support.engines.daemons import PATH, SPARING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,7 +85,7 @@ class Host:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={"PATH": PATH, "LANG": "C.UTF-8"},
+                env={"PATH": PATH, "LANG": "C.UTF-8", **SPARING},
                 start_new_session=True,
             )
         try:
@@ -138,7 +138,7 @@ class Host:
             text=True,
             check=False,
             timeout=within,
-            env={"PATH": PATH, "LANG": "C.UTF-8", "HOME": "/root"},
+            env={"PATH": PATH, "LANG": "C.UTF-8", "HOME": "/root", **SPARING},
         )
         if check and done.returncode:
             words = " ".join(map(str, command))

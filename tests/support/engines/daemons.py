@@ -22,8 +22,9 @@ from tests.support.engines.cri_client import CriStatusError
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _POLL = 0.02
-_GARBAGE = "400"
-"""What Go's engines let pile up, in percent of what they use, before they look for it: memory is there, time is not."""
+SPARING = {"GOGC": "400", "GOMAXPROCS": "1"}
+"""What Go's programs are started with: they look for garbage less often, a tenth of their work, as memory is there; and
+wake no second thread to look for something to do, another."""
 _ANSWER_SECONDS = 10
 
 
@@ -112,7 +113,7 @@ class Engine(abc.ABC):
         if self.alive():
             raise EngineError(f"{self.name} runs already, PID {self.pid}")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        environment = {"PATH": self.path, "LANG": "C.UTF-8", "GOGC": _GARBAGE, leftovers.MARK: str(self.folder)}
+        environment = {"PATH": self.path, "LANG": "C.UTF-8", **SPARING, leftovers.MARK: str(self.folder)}
         # It ends with the tests even where these are killed and no finalizer runs.
         program, *arguments = self.command()
         binary = shutil.which(program, path=self.path)
