@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.built import commands
@@ -273,19 +274,39 @@ def _require(tool: Tool) -> None:
         raise GoToolError(f"{tool.name} {tool.version} cannot be built, not installed: {', '.join(missing)}")
 
 
+def fetch(tool: Tool) -> None:
+    """Fetch all that a tool is built of, while processors have others to build. Raises GoToolError."""
+    if not folder_of(tool).exists():
+        with tempfile.TemporaryDirectory() as anywhere:
+            source = _source(tool, Path(anywhere))
+        _run(["go", "list", "-deps", *_choosing(tool), *tool.packages], source, _environment(tool))
+
+
+def _source(tool: Tool, anywhere: Path) -> Path:
+    """Return the folder of the module that a tool is built in, fetched if it is not the tests' own."""
+    if tool.source is not None:
+        return tool.source
+    return Path(json.loads(_run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], anywhere))["Dir"])
+
+
+def _choosing(tool: Tool) -> tuple[str, ...]:
+    return "-mod=readonly", f"-tags={','.join(tool.tags)}"
+
+
+def _environment(tool: Tool) -> dict[str, str]:
+    # as many compilers as there are processors, each of which keeps to one: together they take a twentieth less
+    return {"CGO_ENABLED": str(int(tool.cgo)), "GOWORK": "off", "GOMAXPROCS": "1", **_NO_GARBAGE}
+
+
 def _make(tool: Tool, into: Path) -> None:
     """Fetch a tool's module and build its programs into a folder."""
-    source = tool.source
-    if source is None:
-        source = json.loads(_run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], into))["Dir"]
-    # as many compilers as there are processors, each of which keeps to one: together they take a twentieth less
-    environment = {"CGO_ENABLED": str(int(tool.cgo)), "GOWORK": "off", "GOMAXPROCS": "1", **_NO_GARBAGE}
+    source = _source(tool, into)
     compiling = (f"-p={os.cpu_count()}", *(_INLINED if tool.inlined else _QUICKLY))
-    flags = ["-mod=readonly", "-trimpath", *compiling, f"-tags={','.join(tool.tags)}", f"-ldflags={tool.linking}"]
-    _run(["go", "build", *flags, "-o", f"{into}/", *tool.packages], Path(source), environment)
+    flags = [*_choosing(tool), "-trimpath", *compiling, f"-ldflags={tool.linking}"]
+    _run(["go", "build", *flags, "-o", f"{into}/", *tool.packages], source, _environment(tool))
     for name in tool.in_c:
-        files = sorted(map(str, (Path(source) / name / "src").glob("*.c")))
-        _run(["gcc", "-std=c99", "-Os", "-s", "-static", "-o", str(into / name), *files], Path(source))
+        files = sorted(map(str, (source / name / "src").glob("*.c")))
+        _run(["gcc", "-std=c99", "-Os", "-s", "-static", "-o", str(into / name), *files], source)
     for name in tool.names:
         (into / name).symlink_to(tool.module)
     if absent := set(tool.programs) - {path.name for path in into.iterdir()}:
@@ -297,5 +318,7 @@ def _run(command: list[str], folder: Path, environment: dict[str, str] | None = 
 
 
 if __name__ == "__main__":
-    for each in ALL:
-        build(each)
+    with ThreadPoolExecutor(1) as ahead:
+        for each, fetched in [(each, ahead.submit(fetch, each)) for each in ALL]:
+            fetched.result()
+            build(each)
