@@ -4,7 +4,8 @@
     cri_server.py SOCKET VERSION USER [ROOT OPENS]   on this one, as that user, and with ROOT as its `/`
 
 A line on stdin is a JSON list: the folder of the next socket, its name and the version; or an empty one for its end,
-after which the socket stays as one of an engine that was killed. "ready" is printed once that is done.
+after which the socket stays as one of an engine that was killed. It is answered by null once that is done. Where the
+socket is an argument, "ready" is printed once it answers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ def start(server: grpc.Server, name: str) -> None:
     """Have it answer on a socket."""
     server.add_insecure_port(f"unix:{name}")
     server.start()
-    print("ready", flush=True)  # noqa: T201  # to whoever started it
 
 
 def serve_one_after_the_other() -> None:
@@ -66,7 +66,7 @@ def serve_one_after_the_other() -> None:
                     with socket.socket(socket.AF_UNIX) as left:
                         left.bind(name)
                 os.chdir("/")
-                print("ready", flush=True)  # noqa: T201  # as above
+        print("null", flush=True)  # noqa: T201  # to whoever started it
 
 
 def serve(name: str, version: str, user: int, root: str = "", opens: str = "") -> None:
@@ -81,6 +81,7 @@ def serve(name: str, version: str, user: int, root: str = "", opens: str = "") -
         kept = [os.open(path, os.O_RDWR | os.O_CREAT) for path in opens.split(",") if path]
         ctypes.CDLL(None).prctl(15, b"containerd", 0, 0, 0)  # PR_SET_NAME
     start(server, name)
+    print("ready", flush=True)  # noqa: T201  # as above
     server.wait_for_termination()
     for fd in kept:
         os.close(fd)

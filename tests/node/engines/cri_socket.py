@@ -7,7 +7,6 @@ tested. It lists no handler and shows no configuration.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -15,42 +14,26 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.node.engines import cri_questions, patience
-from tests.support import wiping
+from tests.support import staying, wiping
 
 _PROGRAM = Path(__file__).with_name("cri_server.py")
-_READY = "ready\n"
-
-
-class _Server:
-    """A process that serves one socket after the other: to start it takes as long as most tests with it."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, str(_PROGRAM)]
-        self._program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def do(self, *what: str) -> None:
-        """Tell it what to do, and wait until that is done."""
-        assert self._program.stdin is not None
-        assert self._program.stdout is not None
-        print(json.dumps(what), file=self._program.stdin, flush=True)
-        assert self._program.stdout.readline() == _READY
-
-
-_idle: list[_Server] = []
+_READY = b"ready\n"
 
 
 @contextlib.contextmanager
 def answering(socket: Path, version: str) -> Iterator[None]:
     """Answer on `socket` as a containerd of that version. The program waits for the answer, see patience."""
     socket.parent.mkdir(parents=True, exist_ok=True)
-    server = _idle.pop() if _idle else _Server()
-    with patience.with_engines(), cri_questions.asked_at_once():
-        server.do(str(socket.parent), socket.name, version)
+    with (
+        patience.with_engines(),
+        cri_questions.asked_at_once(),
+        staying.lent(sys.executable, _PROGRAM) as server,
+    ):
+        server.ask([str(socket.parent), socket.name, version])
         try:
             yield
         finally:
-            server.do()
-            _idle.append(server)
+            server.ask([])
 
 
 @contextlib.contextmanager
@@ -63,7 +46,7 @@ def of_a_user(socket: Path, version: str, user: int) -> Iterator[None]:
     with patience.with_engines(), subprocess.Popen(command, stdout=subprocess.PIPE, cwd=socket.parent) as server:
         try:
             assert server.stdout is not None
-            assert server.stdout.readline() == _READY.encode()
+            assert server.stdout.readline() == _READY
             yield
         finally:
             server.kill()
@@ -84,7 +67,7 @@ def within(  # what a containerd shows of itself
     with patience.with_engines(), subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
-            assert server.stdout.readline() == _READY.encode()
+            assert server.stdout.readline() == _READY
             if wiped:
                 wiping.wipe(server.pid, "containerd")
             yield server.pid

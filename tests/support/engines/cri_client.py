@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support import staying
+
 _PROGRAM = Path(__file__).with_name("cri_program.py")
 _AWAY = (": UNAVAILABLE: ", "server is not initialized yet")
 """What is in the error of a call that an engine did not answer because it ends, or has only begun."""
-_END_SECONDS = 30
 
 
 class CriStatusError(Exception):
@@ -25,50 +23,13 @@ def calls_command(socket: str | Path, seconds: float) -> list[str]:
     return [sys.executable, str(_PROGRAM), "calls", str(socket), str(seconds)]
 
 
-class _Statuses:
-    """The program that asks CRI sockets for their verbose Status, and stays."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, str(_PROGRAM), "statuses"]
-        self._program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, socket: Path, seconds: float) -> dict[str, Any]:
-        """Return what it says to a question."""
-        assert self._program.stdin is not None
-        assert self._program.stdout is not None
-        print(json.dumps([str(socket), seconds]), file=self._program.stdin, flush=True)
-        told: dict[str, Any] = json.loads(self._program.stdout.readline())
-        return told
-
-    def close(self) -> None:
-        """End it."""
-        self._program.terminate()
-        self._program.communicate(timeout=_END_SECONDS)
-
-
-_idle: list[_Statuses] = []
-
-
 def status(socket: Path, seconds: float) -> dict[str, Any]:
-    """Return the verbose Status of the CRI on a socket as cri_program.py tells it. Raises CriStatusError.
-
-    A program asks that stays: to start it takes ten times as long. Threads that ask at once have one each.
-    """
-    try:
-        program = _idle.pop()
-    except IndexError:
-        program = _Statuses()
-    told = program.ask(socket, seconds)
-    _idle.append(program)
+    """Return the verbose Status of the CRI on a socket as cri_program.py tells it. Raises CriStatusError."""
+    with staying.lent(sys.executable, _PROGRAM, "statuses") as program:
+        told: dict[str, Any] = program.ask([str(socket), seconds])
     if "error" in told:
         raise CriStatusError(f"{socket}: {told['error']}")
     return told
-
-
-@atexit.register
-def _close() -> None:
-    while _idle:
-        _idle.pop().close()
 
 
 class CriClient:
@@ -90,27 +51,15 @@ class CriClient:
         """
         self._error, self._away = error, away or error
         flags = [f"--container-runtime-endpoint=unix://{socket}"] if as_kubelet else []
-        self._caller = subprocess.Popen(
-            [*enter, *calls_command(socket, seconds), *flags],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._caller = staying.Program([*enter, *calls_command(socket, seconds), *flags])
 
     def call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
         """Return the fields of the message in the answer that `way` leads to (cri_program.py)."""
-        return self._fields(self._asked([method, request, way]))
+        return self._fields(self._caller.ask([method, request, way]))
 
     def together(self, chains: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
         """Begin chains of calls at once, and return what the first call of each answered (cri_program.py)."""
-        return [self._fields(answer) for answer in self._asked(chains)] if chains else []
-
-    def _asked(self, what: Any) -> Any:
-        """Return what the program says to a line."""
-        assert self._caller.stdin is not None
-        assert self._caller.stdout is not None
-        print(json.dumps(what), file=self._caller.stdin, flush=True)
-        return json.loads(self._caller.stdout.readline())
+        return [self._fields(answer) for answer in self._caller.ask(chains)] if chains else []
 
     def _fields(self, answer: dict[str, Any]) -> dict[str, str]:
         """Return the fields of an answer. Raises what was said to raise."""
@@ -122,5 +71,4 @@ class CriClient:
 
     def close(self) -> None:
         """End the program."""
-        self._caller.terminate()
-        self._caller.communicate(timeout=_END_SECONDS)
+        self._caller.close()
