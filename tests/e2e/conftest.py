@@ -33,7 +33,7 @@ from tests.support.built.installer_image import BuiltImage, ImageBuildError
 from tests.support.built.releases import Release, ReleaseError, Suite
 from tests.support.engines import cgroups, containers, images
 from tests.support.engines.crio import CrioEngine
-from tests.support.engines.daemons import PATH, ContainerdEngine, DockerEngine, Engine
+from tests.support.engines.daemons import PATH, SPARING, ContainerdEngine, DockerEngine, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -77,6 +77,15 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
         report.outcome = "failed"
         report.longrepr = f"skipped, and here a skip is a failure: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sparing() -> Iterator[None]:
+    """Have clients that are written in Go, and what the program asks of engines, be as sparing as the engines are."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SPARING.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -30,8 +30,8 @@ _SECONDS = 2400
 _SMALLER = "-s -w"
 """No symbols: half of the linking's time, and of the disk."""
 _QUICKLY = ("-gcflags=all=-dwarf=false -l", "-gcflags=std=-dwarf=false")
-"""No symbols are made for each package, for the linker to throw away: a seventh of all compiling, of the same program.
-And but in Go's own packages, no function is copied to where it is called: a quarter."""
+"""No package gets symbols, which the linker would throw away: a seventh of all compiling, for the same program. Outside
+of Go's own packages, no function is copied to where it is called either: a quarter."""
 _INLINED = ("-gcflags=all=-dwarf=false",)
 _NO_GARBAGE = {"GOGC": "off", "GOMEMLIMIT": "2GiB"}
 """A compiler is done before it is worth while to look for garbage: another quarter. Each may take so much memory."""
@@ -227,7 +227,7 @@ ORAS = Tool(  # copies an image between folders and registries, with all that re
 )
 
 ALL = (TOOLKIT, KUSTOMIZE, HELM, CONTAINERD, CONTAINERD_2_0, PEER, CRIO, CRI_DOCKERD, ORAS, KWOK, KUBERNETES)
-"""What `make e2e` wants, and first what the image and `make check` wait for, who would compile it beside the others."""
+"""What `make e2e` wants. What the image and `make check` need comes first: they would compile it beside the others."""
 
 
 def folder_of(tool: Tool, cache: Path = CACHE) -> Path:
@@ -274,8 +274,8 @@ def _require(tool: Tool) -> None:
         raise GoToolError(f"{tool.name} {tool.version} cannot be built, not installed: {', '.join(missing)}")
 
 
-def fetch(tool: Tool) -> None:
-    """Fetch all that a tool is built of, while processors have others to build. Raises GoToolError."""
+def _fetch(tool: Tool) -> None:
+    """Fetch all that a tool is built of, while the processors have others to build. Raises GoToolError."""
     if not folder_of(tool).exists():
         with tempfile.TemporaryDirectory() as anywhere:
             source = _source(tool, Path(anywhere))
@@ -283,7 +283,10 @@ def fetch(tool: Tool) -> None:
 
 
 def _source(tool: Tool, anywhere: Path) -> Path:
-    """Return the folder of the module that a tool is built in, fetched if it is not the tests' own."""
+    """Return the folder of the module that a tool is built in, fetched if it is not the tests' own.
+
+    Go is run `anywhere`, a folder that is in no module.
+    """
     if tool.source is not None:
         return tool.source
     return Path(json.loads(_run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], anywhere))["Dir"])
@@ -319,6 +322,6 @@ def _run(command: list[str], folder: Path, environment: dict[str, str] | None = 
 
 if __name__ == "__main__":
     with ThreadPoolExecutor(1) as ahead:
-        for each, fetched in [(each, ahead.submit(fetch, each)) for each in ALL]:
+        for each, fetched in [(each, ahead.submit(_fetch, each)) for each in ALL]:
             fetched.result()
             build(each)
