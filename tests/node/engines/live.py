@@ -25,6 +25,7 @@ from unittest import mock
 from tests.node.engines.rules import Served, docker_reloaded, started
 from tests.node.sweeps.trees import taken
 from tests.support.fake_node import DAEMON_JSON, FakeNode
+from tests.support.stand_ins import answering, failing
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.crio.engine import Crio
@@ -106,9 +107,9 @@ class FakeDockerd:
 
     def inside(self) -> contextlib.AbstractContextManager[object]:
         # there is no binary of it on the node, and a fork that finds this out costs more than all the rest
-        absent = ProgramError("the made node has no programs")
+        absent = failing(ProgramError, "the made node has no programs")
         stack = contextlib.ExitStack()
-        stack.enter_context(mock.patch.object(Programs, "run", side_effect=absent))
+        stack.enter_context(mock.patch.object(Programs, "run", absent))
         stack.enter_context(mock.patch.object(verify, "STEADY_SECONDS", 0.0))
         # it answers as soon as it gets a processor, or hangs up
         stack.enter_context(mock.patch.object(Docker, "ask", _asked_for_long))
@@ -209,7 +210,7 @@ class _Unit:
     def inside(self) -> Iterator[None]:
         with (
             mock.patch.object(self.adapter, "ask", self._ask),
-            mock.patch.object(Services, "knows", return_value=True),
+            mock.patch.object(Services, "knows", answering(answer=True)),
             mock.patch.object(verify, "STEADY_SECONDS", 0.0),
             mock.patch.object(Programs, "find_program", self._find),
             mock.patch.object(Programs, "run", self._run),
@@ -257,7 +258,7 @@ class FakeCrio(_Unit):
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        with super().inside(), mock.patch.object(Crio, "stranded", return_value=()):
+        with super().inside(), mock.patch.object(Crio, "stranded", answering(())):
             yield
 
     def _live(self, served: Served, process: Process) -> Live:

@@ -28,6 +28,7 @@ import requests.exceptions  # this too
 
 from tests.node.engines.live import keep_only
 from tests.node.faults import ENVIRONMENT, Outcome, Plan, invoke
+from tests.support.stand_ins import answering
 from toolkit_installer.cli import tree
 from toolkit_installer.lifecycle import versions
 from toolkit_installer.node import processes, signals
@@ -70,9 +71,9 @@ def quick() -> Iterator[None]:
     """
     version = Completed(0, b"", "")
     with (
-        mock.patch.object(processes, "pids", return_value=[]),
-        mock.patch.object(tree, "top_command", return_value=_COMMANDS),
-        mock.patch.object(versions, "run", return_value=version),
+        mock.patch.object(processes, "pids", answering([])),
+        mock.patch.object(tree, "top_command", answering(_COMMANDS)),
+        mock.patch.object(versions, "run", answering(version)),
     ):
         yield
 
