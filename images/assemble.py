@@ -35,6 +35,11 @@ def main(wheels: Path, payload: Path, base: Path, out: Path) -> None:
     _environment(tools, pip=True)
     pip = _Pip(tools / "bin/python", wheels)
     pip.install(tools, "--requirement", str(project / "locks/build.txt"), "--require-hashes")
+    seen = {"PYTHONPATH": str(project)}
+    artifacts = out / "artifacts"
+    out.mkdir()
+    # before all that takes long: a payload may be incomplete
+    _run(tools / "bin/python", images / "gather.py", payload, artifacts, machine, environment=seen)
     _environment(HOME, pip=False)
     report = Path("/tmp/report.json")  # noqa: S108  # see above
     packages = ("--requirement", str(project / "locks/runtime.txt"), "--require-hashes", "--report", str(report))
@@ -47,15 +52,11 @@ def main(wheels: Path, payload: Path, base: Path, out: Path) -> None:
     for source in (project / "LICENSE", project / "NOTICE"):
         shutil.copyfile(source, HOME / source.name)
     _trim()
-    out.mkdir()
     compiler = (HOME / "bin/python", "-I", "-B", images / "bytecode.py")
     _run(*compiler, "library", HOME, base, out)
     if machine != own:
         _exchange(pip, machine, *packages)
     _run(*compiler, "packages", HOME)
-    seen = {"PYTHONPATH": str(project)}
-    artifacts = out / "artifacts"
-    _run(tools / "bin/python", images / "gather.py", payload, artifacts, machine, environment=seen)
     bill = (tools / "bin/python", images / "sbom.py", machine, report, HOME, base, artifacts)
     (HOME / "sbom.cdx.json").write_text(_run(*bill, environment=seen, kept=True))
     shutil.copytree(HOME, out / HOME.relative_to("/"), symlinks=True)

@@ -289,7 +289,7 @@ def test_on_a_node_without_a_gpu_the_pod_is_ready_and_changes_nothing_until_one_
 
     gpu_host.plug_in(machine.host)
     pod.wait_for(RUN, "No driver is usable yet")
-    wait_for(lambda: not pod.probe(RUN, "readinessProbe"))
+    pod.wait_until_probed(RUN, "readinessProbe", succeeds=False)
     gpu_host.install(machine.host, folder / "driver")
     pod.wait_until_probed(RUN, "readinessProbe")
     assert machine.handlers() == {"runc"} | HANDLERS

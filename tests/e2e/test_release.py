@@ -192,12 +192,13 @@ def content(published: Published, machine: str, name: str) -> bytes:
 
 def test_two_releases_of_one_commit_are_the_same_to_the_bit(published: Published) -> None:
     """Even where the builder's store has got another name for the same base in between."""
-    first, second = (parts_of(Layout(folder / "image")) for folder in (published.folder, published.again))
-    assert first == second
     seen = [
         {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
         for folder in (published.folder, published.again)
     ]
+    if seen[0] != seen[1]:
+        first, second = (parts_of(Layout(folder / "image")) for folder in (published.folder, published.again))
+        assert first == second
     assert sorted(seen[0]) == sorted(seen[1])
     assert [name for name in seen[0] if seen[0][name] != seen[1][name]] == []
 

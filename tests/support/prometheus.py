@@ -18,13 +18,24 @@ from typing import Any, Self
 
 import yaml
 
+from tests.support import staying
 from tests.support.manifests import FOLDER
 
 PROGRAMS = ("prometheus", "promtool")
 RULES = FOLDER / "overlays/prometheus-operator/rules.yaml"
 DASHBOARD = FOLDER / "overlays/prometheus-operator/dashboard.json"
 NODE = "a-node"
-_GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
+_ASKS = """
+import json, sys, urllib.request
+for line in sys.stdin:
+    try:
+        with urllib.request.urlopen(json.loads(line), timeout=30) as answer:
+            told = {"data": json.load(answer)["data"]}
+    except OSError as error:
+        told = {"refusal": str(error)}
+    print(json.dumps(told), flush=True)
+"""
+"""A program that stays: to start one each time that one looks took longer than the answer."""
 HASTE = 60
 """How many times as fast the rules' clock goes: an hour of theirs is a minute, and a minute is a second."""
 _DURATION = re.compile(r"(?<![\w.])(\d+)(ms|s|m|h|d)(?!\w)")
@@ -81,6 +92,10 @@ def queries() -> list[str]:
     return [target["expr"] for panel in panels for target in panel["targets"]]
 
 
+class NoAnswerError(Exception):
+    """Prometheus does not answer, or not yet; the message has the reason."""
+
+
 class Prometheus:
     """Scrapes `address` below `folder`, and evaluates the rules, hastened.
 
@@ -104,6 +119,7 @@ class Prometheus:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
+        self._asks: staying.Program | None = None
 
     def __enter__(self) -> Self:
         command = (
@@ -115,19 +131,23 @@ class Prometheus:
         )
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._asks = staying.Program([*self._enter, sys.executable, "-I", "-c", _ASKS])
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._asks is not None:
+            self._asks.close()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def get(self, path: str, **parameters: str) -> Any:
-        """Return the data of an answer of its API. Raises CalledProcessError where it does not answer."""
-        url = f"http://127.0.0.1:{self._port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        command = [*self._enter, sys.executable, "-I", "-c", _GET, url]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)["data"]
+        """Return the data of an answer of its API. Raises NoAnswerError."""
+        assert self._asks is not None
+        told = self._asks.ask(f"http://127.0.0.1:{self._port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
+        if "data" not in told:
+            raise NoAnswerError(told["refusal"])
+        return told["data"]
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Return what an expression is now: metrics with their values."""
@@ -144,7 +164,7 @@ class Prometheus:
         deadline = time.monotonic() + within
         found: dict[str, dict[str, str]] = {}
         while time.monotonic() < deadline:
-            with contextlib.suppress(subprocess.CalledProcessError):
+            with contextlib.suppress(NoAnswerError):
                 found = self.firing()
                 if all((name in found) == fires for name in names):
                     self.resolved |= set() if fires else self._fired & set(names)
@@ -158,7 +178,7 @@ class Prometheus:
         """Wait until there is something of which the expression holds."""
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
-            with contextlib.suppress(subprocess.CalledProcessError):
+            with contextlib.suppress(NoAnswerError):
                 if self.query(expression):
                     return
             time.sleep(0.5)

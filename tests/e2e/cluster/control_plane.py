@@ -36,7 +36,7 @@ _USERS = {
     "kwok": "kwok,kwok,system:masters",
 }
 _SECONDS = 120.0
-_POLL = 0.3  # each time that it is asked whether it is ready, a kubectl is started
+_POLL = 0.3
 
 
 class ControlPlaneError(Exception):
@@ -159,11 +159,8 @@ class ControlPlane:
             *(self._programs / "kubectl", f"--kubeconfig={f / 'admin.kubeconfig'}", "proxy"),
             f"--unix-socket={self._proxy}",
         ]
-        for name in ("etcd", "apiserver", "controller-manager", "scheduler", "proxy"):
+        for name in ("etcd", "proxy", "apiserver", "controller-manager", "scheduler"):
             self.start(name)
-        wait = time.monotonic() + _SECONDS
-        while not self._proxy.exists() and time.monotonic() < wait:
-            time.sleep(_POLL)
 
     # --- its programs, one by one ---
 
@@ -203,7 +200,7 @@ class ControlPlane:
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _SECONDS
-        while self.kubectl("get", "--raw=/readyz", check=False).returncode:
+        while not self._is_ready():
             for name, process in self._processes.items():
                 if name not in ("etcd", "apiserver"):  # those that ask it may have ended because it was away
                     continue
@@ -211,6 +208,12 @@ class ControlPlane:
                     said = (self.folder / f"{name}.log").read_text(errors="replace")[-4000:]
                     raise ControlPlaneError(f"no answer, and {name} ({process.returncode}) said:\n{said}")
             time.sleep(_POLL)
+
+    def _is_ready(self) -> bool:
+        try:
+            return self._answer("GET", "/readyz")[0] == http.HTTPStatus.OK
+        except OSError:  # not even the proxy is
+            return False
 
     @contextlib.contextmanager
     def without(self, name: str) -> Iterator[None]:
@@ -267,6 +270,15 @@ class ControlPlane:
         return self._ask("PATCH", path, json.dumps(change))
 
     def _ask(self, method: str, path: str, content: str | None = None) -> dict[str, Any] | None:
+        status, said = self._answer(method, path, content)
+        if status == http.HTTPStatus.NOT_FOUND:
+            return None
+        if status != http.HTTPStatus.OK:
+            raise ControlPlaneError(f"{method} {path}: {status} {said.decode(errors='replace')}")
+        told: dict[str, Any] = json.loads(said)
+        return told
+
+    def _answer(self, method: str, path: str, content: str | None = None) -> tuple[int, bytes]:
         """Ask through `kubectl proxy`: a kubectl each time that one looks would keep a processor busy."""
         connection = http.client.HTTPConnection("localhost", timeout=_SECONDS)
         connection.sock = socket.socket(socket.AF_UNIX)
@@ -275,13 +287,7 @@ class ControlPlane:
             connection.sock.connect(str(self._proxy))
             connection.request(method, path, content, {"Content-Type": "application/merge-patch+json"})
             answer = connection.getresponse()
-            said = answer.read()
-        if answer.status == http.HTTPStatus.NOT_FOUND:
-            return None
-        if answer.status != http.HTTPStatus.OK:
-            raise ControlPlaneError(f"{method} {path}: {answer.status} {said.decode(errors='replace')}")
-        told: dict[str, Any] = json.loads(said)
-        return told
+            return answer.status, answer.read()
 
 
 def kubeconfig(token: str, authority: str) -> str:

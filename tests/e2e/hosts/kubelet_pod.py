@@ -24,6 +24,7 @@ SOCKET = "/run/containerd/containerd.sock"
 ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 _CALL_SECONDS = 300
 _POLL = 0.05
+_PROBE_SECONDS = 0.5  # an engine starts a runc for each
 _CONTAINER, _NODE = 1, 2
 """NamespaceMode."""
 _RUNNING, _EXITED = 1, 2
@@ -320,19 +321,23 @@ class Pod:
         """Run a probe's command once, as it stands in the template, and tell whether it succeeded."""
         return self.execute(name, *self.template(name)[which]["exec"]["command"])[0] == 0
 
-    def wait_until_probed(self, name: str, which: str, within: float = 120.0) -> None:
-        """Probe until it succeeds. Raises PodError. A probe that the engine fails says nothing, as to a kubelet."""
-        deadline = time.monotonic() + within
-        while not self._probed(name, which):
-            if time.monotonic() > deadline:
-                raise PodError(f"the {which} of {name} never succeeded; it said:\n{self.log(name)}")
-            time.sleep(_POLL)
+    def wait_until_probed(self, name: str, which: str, *, succeeds: bool = True, within: float = 120.0) -> None:
+        """Probe until it succeeds, or fails. Raises PodError.
 
-    def _probed(self, name: str, which: str) -> bool:
+        A probe that the engine itself fails says nothing, as to a kubelet.
+        """
+        deadline = time.monotonic() + within
+        while self._probed(name, which) is not succeeds:
+            if time.monotonic() > deadline:
+                wanted = "succeeded" if succeeds else "failed"
+                raise PodError(f"the {which} of {name} never {wanted}; it said:\n{self.log(name)}")
+            time.sleep(_PROBE_SECONDS)
+
+    def _probed(self, name: str, which: str) -> bool | None:
         try:
             return self.probe(name, which)
         except AwayError:
-            return False
+            return None
         except PodError as error:
             raise PodError(f"{error}; {name} said:\n{self.log(name)}") from error
 

@@ -18,7 +18,7 @@ DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 INSTALL_DIR = "/usr/local/nvidia"
 HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 _STARTS = "/run/starts"
-_POLL = 0.05
+_POLL = 0.2  # systemd is asked by a program that is started each time
 
 CONFIGURATION = """\
 # Managed by hand: ask the storage team before you touch this.
