@@ -49,8 +49,8 @@ class Recorder:
         names = dict.fromkeys([*old, *(file.name for file in work.files)])
         known = previous.folders if previous is not None else self._adopted(work.folder)
         folders = dict.fromkeys([*known, *created])
-        for path in _places(seen):
-            folders.update(dict.fromkeys(self._node.files.missing_folders(os.path.dirname(path))))
+        for folder in dict.fromkeys(map(os.path.dirname, _places(seen))):
+            folders.update(dict.fromkeys(self._node.files.missing_folders(folder)))
         # the receipt's own folder goes with the receipt, not with these
         folders.pop(self._store.folder, None)
         return Receipt(

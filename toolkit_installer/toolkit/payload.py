@@ -138,6 +138,8 @@ class _Search(msgspec.Struct, frozen=True):
     root: str
     machine: str | None
     problems: list[str] = msgspec.field(default_factory=list)
+    names: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    """Of each folder that was looked into."""
 
     def hook(self) -> tuple[str, str | None]:
         """Return the hook's own name and source: one of the two names may be missing, or a symlink to the other."""
@@ -181,7 +183,12 @@ class _Search(msgspec.Struct, frozen=True):
         return None
 
     def _present(self, name: str, folders: Iterable[str]) -> list[str]:
-        return [f"{folder}/{name}" for folder in folders if name in self.tree.list(folder)]
+        return [f"{folder}/{name}" for folder in folders if name in self._names_in(folder)]
+
+    def _names_in(self, folder: str) -> list[str]:
+        if folder not in self.names:
+            self.names[folder] = self.tree.list(folder)
+        return self.names[folder]
 
     def _missing(self, name: str, folders: Iterable[str]) -> None:
         self.problems.append(f"{name} is missing (looked in {', '.join(_shown(self.root, f) for f in folders)})")

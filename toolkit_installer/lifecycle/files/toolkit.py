@@ -48,7 +48,7 @@ def installed(node: Node, folder: str, name: str, copy_of: str | None = None) ->
 def flush(node: Node, work: ToolkitWork, folders: Sequence[str]) -> None:
     """Make the entries of the toolkit, and of `folders`, those that we created, durable. Raises NodeError."""
     paths = [work.folder, *folders, *(posixpath.join(work.folder, file.name) for file in work.files)]
-    for folder in dict.fromkeys(posixpath.dirname(node.files.in_folder(path)) for path in paths):
+    for folder in dict.fromkeys(map(node.files.canonical, dict.fromkeys(map(posixpath.dirname, paths)))):
         node.files.flush_folder(folder)
 
 

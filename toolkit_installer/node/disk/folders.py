@@ -37,7 +37,7 @@ class Folders(Reader):
 
     def folders_of_ours(self, path: str) -> tuple[str, ...]:
         """Return which of `path` and its parents are not there, or made by us, outermost first. Raises NodeError."""
-        return self._innermost(path, lambda folder: self.own_status(folder) is None or bool(self._mark_of(folder)))
+        return self._innermost(path, lambda folder: self._is_absent(folder) or bool(self._mark_of(folder)))
 
     def made_by_others(self, path: str) -> bool:
         """Tell whether the folder at the canonical `path` is there and lacks a mark it could have. Raises NodeError."""

@@ -166,7 +166,13 @@ class Reader:
 
     def missing_folders(self, path: str) -> tuple[str, ...]:
         """Return which of the folder `path` and its parents are not there, outermost first. Raises NodeError."""
-        return self._innermost(path, lambda folder: self.own_status(folder) is None)
+        return self._innermost(path, self._is_absent)
+
+    def _is_absent(self, canonical: str) -> bool:
+        with attempt("look at it", canonical), contextlib.suppress(*_ABSENT):
+            os.lstat(self.root.outside(canonical))
+            return False
+        return True
 
     def _innermost(self, path: str, belongs: Callable[[str], bool]) -> tuple[str, ...]:
         """Return the folder `path` and its parents up to the first that does not belong, outermost first."""
