@@ -131,7 +131,7 @@ class ApiServer:
         """Return the content of one of the service account's files, which are replaced while the pod runs."""
         path = os.path.join(self._account, name)
         try:
-            with open(path, encoding="ascii") as file:
+            with open(path, encoding="ascii", newline="\n") as file:
                 text = file.read().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise UnreadableError(f"cannot read {path}: {error}") from error

@@ -141,7 +141,7 @@ class Beside:
         OSError.
         """
         with contextlib.suppress(FileNotFoundError, ChildProcessError):  # a kernel without CONFIG_PROC_CHILDREN
-            with open("/proc/thread-self/children", encoding="ascii") as file:
+            with open("/proc/thread-self/children", encoding="ascii", newline="\n") as file:
                 children = [int(word) for word in file.read().split()]
             for pid in children:
                 if self._is_ours(pid):

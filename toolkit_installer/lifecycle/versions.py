@@ -20,7 +20,7 @@ _LONGEST = 200
 def own() -> str:
     """Return this program's version, with the commit that it was built of where that is known."""
     try:
-        with open(_REVISION_FILE, encoding="ascii", errors="replace") as file:
+        with open(_REVISION_FILE, encoding="ascii", newline="\n", errors="replace") as file:
             revision = file.read(_LONGEST).strip()
     except FileNotFoundError:
         return __version__

@@ -14,7 +14,7 @@ _STARTED = 22 - 3
 
 def boot_id() -> str:
     """Return the id of this boot (random(4)). Raises NodeError."""
-    with attempt("read it", _BOOT_ID), open(_BOOT_ID, encoding="ascii") as stream:
+    with attempt("read it", _BOOT_ID), open(_BOOT_ID, encoding="ascii", newline="\n") as stream:
         return stream.read().strip()
 
 

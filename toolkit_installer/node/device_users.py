@@ -29,9 +29,9 @@ def majors(driver: str, listed: str | None = None) -> frozenset[int]:
     `listed` is what proc(5) says of /proc/devices; None: it is read. Raises OSError.
     """
     if listed is None:
-        with open(_DEVICES, encoding="utf-8", errors="replace") as stream:
+        with open(_DEVICES, encoding="utf-8", errors="replace", newline="\n") as stream:
             listed = stream.read()
-    lines = listed.partition(_CHARACTER)[2].partition("\n\n")[0].splitlines()
+    lines = listed.partition(_CHARACTER)[2].partition("\n\n")[0].split("\n")
     words = [line.split() for line in lines if line.strip()]
     return frozenset(int(number) for number, *name in words if name and name[0].startswith(driver))
 

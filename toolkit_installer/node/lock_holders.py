@@ -70,7 +70,7 @@ def _takers(fd: int) -> dict[int, bool]:
     """Return who took a flock on a file of this number, and whether it is said to be on this very device."""
     status = os.fstat(fd)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    with attempt("read it", _LOCKS), open(_LOCKS, encoding="ascii") as lines:
+    with attempt("read it", _LOCKS), open(_LOCKS, encoding="ascii", newline="\n") as lines:
         held = [words for words in map(str.split, lines) if "->" not in words and words[1] == _LOCKED]
     return {int(words[4]): words[5] == place for words in held if words[5].endswith(f":{status.st_ino}")}
 
@@ -82,7 +82,8 @@ def _with_lock(fd: int) -> Iterator[int]:
             continue
         for number in _descriptors(int(name), fd):
             try:
-                with open(f"/proc/{name}/fdinfo/{number}", encoding="ascii", errors="replace") as lines:
+                place = f"/proc/{name}/fdinfo/{number}"
+                with open(place, encoding="ascii", errors="replace", newline="\n") as lines:
                     held = any(line.startswith("lock:") and _LOCKED in line for line in lines)
             except OSError:
                 continue  # it was closed, or its process ended

@@ -259,7 +259,7 @@ def _names() -> list[tuple[int, str]]:
 
 def _unit(cgroups: str) -> str | None:
     """Return the service in a process's cgroup paths (proc_pid_cgroup(5)), or None."""
-    lasts = (line.rpartition("/")[2] for line in cgroups.splitlines())
+    lasts = (line.rpartition("/")[2] for line in cgroups.split("\n"))
     return next((last for last in lasts if last.endswith(".service")), None)
 
 

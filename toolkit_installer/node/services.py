@@ -55,7 +55,7 @@ class Services:
             return None  # as above
         # in the order in which they were named, with an empty line between them (systemctl(1), show)
         blocks = shown.output.decode(errors="replace").strip().split("\n\n")
-        told = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
+        told = [dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in blocks]
         if shown.status != 0 or len(told) != len(units) or not all(told):
             return None
         return dict(zip(units, told, strict=True))
@@ -116,7 +116,7 @@ class Services:
             shown = self.programs.run([*command, "--output=cat", "--no-pager", "--quiet"], seconds=10)
         except ProgramError as error:
             return f"({error})"
-        lines = [line for line in shown.output.decode(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in shown.output.decode(errors="replace").split("\n") if line.strip()]
         return " | ".join(([line for line in lines if not re.search(_NO_TROUBLE, line)] or lines)[-_LOG_LINES:])
 
     def log(self, unit: str, lines: int) -> str | None:

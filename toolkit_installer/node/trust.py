@@ -89,14 +89,14 @@ def _who_else(folder: int) -> int | None:
 
 def is_dead(folder: int) -> bool:
     """Tell whether the process behind `folder` is a zombie. Raises OSError."""
-    return _status(folder).get("State", "").strip().startswith(("Z", "X"))
+    return (_told(_status(folder), "State") or "").startswith(("Z", "X"))
 
 
 def is_ending(pid: int) -> bool:
     """Tell whether the kernel has taken the memory of a process: it runs no more, and all else goes next."""
     try:
         with pinned(pid) as folder:
-            return "VmSize" not in _status(folder)
+            return _told(_status(folder), "VmSize") is None
     except OSError:
         return False  # it is gone
 
@@ -112,22 +112,28 @@ def users_of(pid: int) -> frozenset[int]:
 
 def _identity(folder: int) -> tuple[str, frozenset[int]]:
     """Return a process's name, and its real, effective, saved and file system user. Raises OSError, ValueError."""
-    fields = _status(folder)
-    users = frozenset(map(int, fields.get("Uid", "").split()))
+    status = _status(folder)
+    users = frozenset(map(int, (_told(status, "Uid") or "").split()))
     if not users:
         raise ValueError("it says nothing of its users")
-    return fields.get("Name", "").strip(), users
+    return _told(status, "Name") or "", users
 
 
-def _status(folder: int) -> dict[str, str]:
-    """Return the fields that the kernel tells of a process (proc_pid_status(5)). Raises OSError."""
+def _status(folder: int) -> bytes:
+    """Return what the kernel tells of a process (proc_pid_status(5)), a line feed before each line. Raises OSError."""
     with opened("status", os.O_RDONLY, folder) as fd:
-        lines = os.read(fd, _STATUS_LIMIT).decode(errors="replace").splitlines()
-    fields: dict[str, str] = {}
-    for key, separator, value in (line.partition(":") for line in lines):
-        if separator:
-            fields.setdefault(key, value)  # the first of its kind is the kernel's
-    return fields
+        return b"\n" + os.read(fd, _STATUS_LIMIT)
+
+
+def _told(status: bytes, field: str) -> str | None:
+    """Return a field of `_status`, None where it has none.
+
+    A line ends with a line feed and with nothing else: its own name, which a process chooses, may hold any other
+    character, such as the carriage return at which str.splitlines and a file that is read as text begin a new line.
+    The kernel writes a line feed in a name as a backslash and an n.
+    """
+    _, found, rest = status.partition(b"\n%s:" % field.encode())
+    return rest.partition(b"\n")[0].decode(errors="replace").strip() if found else None
 
 
 @functools.lru_cache(maxsize=256)

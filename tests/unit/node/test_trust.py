@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import logging
@@ -209,6 +210,75 @@ def test_a_look_at_a_process_leaves_no_descriptor_open() -> None:
     with contextlib.suppress(Exception), trust.program(Root("/"), "/no/such/program"):
         pass
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- what a process writes into the kernel's own words by its name ---
+
+NAMED = """
+import ctypes, os, sys
+user = int(sys.argv[1])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+ctypes.CDLL(None).prctl(15, os.fsencode(sys.argv[2]), 0, 0, 0)  # PR_SET_NAME
+print("ready", flush=True)
+sys.stdin.read()
+"""
+LINE_ENDS = ["\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
+"""All that str.splitlines takes for the end of a line."""
+
+
+@as_root
+@pytest.mark.parametrize("line_end", LINE_ENDS, ids=ascii)
+def test_a_name_that_reads_like_a_field_of_the_kernel_makes_nobody_root(line_end: str) -> None:
+    name = f"a{line_end}Uid:\t0\t0"
+    with started(sys.executable, "-I", "-S", "-c", NAMED, str(STRANGER), name) as pid:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            assert b"Uid:\t0\t0" in status.readline(), "the kernel says it as the name"
+        assert trust.users_of(pid) == {STRANGER}
+        assert trust.standing(pid) is Standing.STRANGER
+        assert processes.inspect_process(pid) is None
+
+
+@as_root
+def test_a_name_that_reads_like_a_field_of_the_kernel_ends_no_process() -> None:
+    for field in ("Uid:\t0\t0\t0\t0", "a\rState:\tZ"):
+        with started(sys.executable, "-I", "-S", "-c", NAMED, "0", field) as pid, trust.pinned(pid) as folder:
+            assert not trust.is_dead(folder)
+            assert trust.users_of(pid) == {0}
+            assert not trust.is_ending(pid)
+
+
+def test_the_kernels_lines_end_with_a_line_feed_alone_wherever_they_are_read() -> None:
+    """A file that is read as text without `newline` ends its lines at a carriage return, splitlines at more still."""
+    found = []
+    for place in PACKAGE.rglob("*.py"):
+        name = str(place.relative_to(PACKAGE))
+        for call in (each for each in ast.walk(ast.parse(place.read_text())) if isinstance(each, ast.Call)):
+            words = {word.arg: word.value for word in call.keywords}
+            if isinstance(call.func, ast.Name) and call.func.id == "open" and "encoding" in words:
+                newline = words.get("newline")
+                if not isinstance(newline, ast.Constant) or newline.value != "\n":
+                    found.append(f"{name}:{call.lineno}: open")
+            if name.startswith("node/") and isinstance(call.func, ast.Attribute) and call.func.attr == "splitlines":
+                found.append(f"{name}:{call.lineno}: splitlines")
+    assert found == []
+
+
+MOUNTS = """
+from toolkit_installer.engines.detect import own_container
+print(ascii(own_container._mounts()))
+"""
+
+
+@as_root
+def test_a_mount_on_a_folder_whose_name_has_a_line_end_is_one_mount(tmp_path: Path) -> None:
+    place = tmp_path / "a\rb"
+    place.mkdir()
+    script = 'mount -t tmpfs -o ro theirs "$1" && exec "$2" -c "$3"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(place), sys.executable, MOUNTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert str(place) in ast.literal_eval(done.stdout)
 
 
 PACKAGE = Path(trust.__file__).parents[1]

@@ -113,7 +113,8 @@ def _systems(settings: Settings, driver_roots: Collection[str]) -> Iterator[str]
 def _mounts() -> list[str]:
     """Return where something is mounted, but for `/` itself (proc_pid_mountinfo(5))."""
     found = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+    # a local user may mount a file system of theirs on a folder with a carriage return in its name
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
         for line in lines:
             words = line.split(" ")
             # blanks and such are a backslash and the octal number of their code

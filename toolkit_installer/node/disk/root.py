@@ -226,7 +226,7 @@ def mount_id(fd: int) -> int:
 
     It is -1 where the kernel does not tell (proc_pid_fdinfo(5)).
     """
-    with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8") as lines:
+    with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8", newline="\n") as lines:
         for line in lines:
             key, _, value = line.partition(":")
             if key == "mnt_id":
