@@ -138,12 +138,14 @@ def faulty(plan: Plan) -> type[calls.SystemCalls]:
         parameters = list(inspect.signature(real).parameters)[1:]
 
         def call(self: calls.SystemCalls, *arguments: Any) -> Any:
-            plan.trace.append(placed(parameters, name, arguments))
+            if not plan.is_deadly:  # who is killed tells nobody of its calls
+                plan.trace.append(placed(parameters, name, arguments))
             try:
                 plan.meet(name, [argument for argument in arguments if isinstance(argument, str)])
                 return None if name == "fsync" else real(self, *arguments)
             except (OSError, ProgramError):
-                plan.trace[-1] = dataclasses.replace(plan.trace[-1], failed=True)
+                if not plan.is_deadly:
+                    plan.trace[-1] = dataclasses.replace(plan.trace[-1], failed=True)
                 raise
 
         return call
