@@ -88,15 +88,15 @@ audit: .venv/installed .cache/audit-venv/locked ## known vulnerabilities of the 
 
 .PHONY: test-all
 test-all: .cache/tests-compiled ## the same tests whole: each sweep at every instant, error and edit
-	@$(call PYTEST,1,loadgroup) $(ARGS)
+	@$(call PYTEST,2,loadgroup) $(ARGS)
 
 .PHONY: test-versions
 test-versions: .venv/installed ## the unit tests on Python 3.11 to 3.14, as far as they can be had, and with the lowest versions allowed
 	@$(SETUP)/test-versions $(ARGS)
 
 .PHONY: e2e
-e2e: .venv/installed ## the tests against real engines: root, Go, and the packages that .ci/run names
-	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python 'beside alone cluster' $(ARGS)
+e2e: .venv/installed ## the tests against real engines, or PARTS of them: root, Go, and the packages that .ci/run names
+	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python '$(or $(PARTS),beside alone cluster)' $(ARGS)
 
 .PHONY: e2e-cluster
 e2e-cluster: .venv/installed ## of these, those on a real Kubernetes with a node of each engine
