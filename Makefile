@@ -88,7 +88,7 @@ audit: .venv/installed .cache/audit-venv/locked ## known vulnerabilities of the 
 
 .PHONY: test-all
 test-all: .cache/tests-compiled ## the same tests whole: each sweep at every instant, error and edit
-	@$(call PYTEST,2,loadgroup) $(ARGS)
+	@$(call PYTEST,1,loadgroup) $(ARGS)
 
 .PHONY: test-versions
 test-versions: .venv/installed ## the unit tests on Python 3.11 to 3.14, as far as they can be had, and with the lowest versions allowed
