@@ -128,9 +128,9 @@ def _status(folder: int) -> bytes:
 def _told(status: bytes, field: str) -> str | None:
     """Return a field of `_status`, None where it has none.
 
-    A line ends with a line feed and with nothing else: its own name, which a process chooses, may hold any other
-    character, such as the carriage return at which str.splitlines and a file that is read as text begin a new line.
-    The kernel writes a line feed in a name as a backslash and an n.
+    A line ends with a line feed and with nothing else. A process chooses its name, which may hold any other character:
+    a carriage return, too, at which str.splitlines and a file that is read as text begin a new line. A line feed in a
+    name is written as a backslash and an n by the kernel.
     """
     _, found, rest = status.partition(b"\n%s:" % field.encode())
     return rest.partition(b"\n")[0].decode(errors="replace").strip() if found else None
