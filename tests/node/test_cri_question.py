@@ -1,17 +1,26 @@
-"""The program that asks a CRI: it is started for each question, and costs as much as all else that a run does."""
+"""The program that asks CRIs: what it costs, what it says, and that no question leaves a trace in the next one."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.node.engines import cri_socket
+from toolkit_installer.engines.common.cri import client
+from toolkit_installer.node.coprocess import Coprocess
 
+SECONDS = 20.0
 ASKED = """
 import sys
-sys.argv = ["ask", *sys.argv[1:]]
 from toolkit_installer import late
 from toolkit_installer.engines.common.cri import ask
 assert ask.main() == 0
@@ -21,30 +30,73 @@ print("", *loaded, sep="\\n")
 UNUSED = {
     *("asyncio", "grpc.aio", "inspect", "ssl"),
     *("google.protobuf.internal.python_message", "google.protobuf.text_format"),
+    "toolkit_installer.engines.common.cri.canary",
 }
 
 
+def question(place: Path, what: str = "status", seconds: float = SECONDS) -> bytes:
+    asked = {"what": what, "folder": str(place.parent), "name": place.name, "seconds": seconds, "handlers": None}
+    return json.dumps(asked).encode() + b"\n"
+
+
+@pytest.fixture
+def child() -> Iterator[Coprocess]:
+    """The program's own, as no test has one forked."""
+    started = Coprocess(client._CHILD._start.command)
+    yield started
+    started.end()
+
+
+def answer(child: Coprocess, place: Path, seconds: float = SECONDS) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(child.ask(question(place, seconds=seconds), 60))
+    return told
+
+
 def test_a_question_is_answered_without_coroutines_secure_channels_and_messages_as_text(tmp_path: Path) -> None:
-    socket = tmp_path / "run/containerd.sock"
-    with cri_socket.answering(socket, "1.7.24"):
-        done = subprocess.run(
-            [sys.executable, "-c", ASKED, socket.name, "20"],
-            cwd=socket.parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    place = tmp_path / "run/containerd.sock"
+    with cri_socket.answering(place, "1.7.24"):
+        command = [sys.executable, "-c", ASKED]
+        done = subprocess.run(command, input=question(place), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    said, *modules = done.stdout.splitlines()
-    assert json.loads(said)["version"] == "1.7.24"
+    said, *modules = done.stdout.decode().splitlines()
+    assert json.loads(said)["answer"]["version"] == "1.7.24"
     assert {"grpc", "google.protobuf.message"} <= set(modules)
     assert not UNUSED & set(modules)
 
 
-def test_an_engine_that_is_not_there_is_said_in_its_own_words(tmp_path: Path) -> None:
-    text = ASKED.replace("assert ask.main() == 0", "raise SystemExit(ask.main())")
-    done = subprocess.run(
-        [sys.executable, "-c", text, "absent.sock", "1"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("UNAVAILABLE: ")
+def test_an_engine_that_is_not_there_is_said_in_its_own_words(tmp_path: Path, child: Coprocess) -> None:
+    assert answer(child, tmp_path / "absent.sock", 1)["said"].startswith("UNAVAILABLE: ")
+
+
+def test_a_folder_that_is_gone_is_said_in_the_systems_words(tmp_path: Path, child: Coprocess) -> None:
+    assert answer(child, tmp_path / "absent/it.sock") == {"said": "No such file or directory"}
+
+
+def test_one_child_asks_several_engines_and_stays_in_nobodys_folder(tmp_path: Path, child: Coprocess) -> None:
+    sockets = [tmp_path / name / "containerd.sock" for name in ("one", "other")]
+    with cri_socket.answering(sockets[0], "1.7.24"), cri_socket.answering(sockets[1], "2.1.4"):
+        answers = [answer(child, each) for each in (*sockets, *sockets)]
+    assert [each["answer"]["version"] for each in answers] == ["1.7.24", "2.1.4"] * 2
+    assert child._child is not None
+    assert os.readlink(f"/proc/{child._child.pid}/cwd") == "/"
+
+
+def test_an_engine_that_starts_is_heard_at_the_next_question_however_often_it_was_asked_in_vain(
+    tmp_path: Path, child: Coprocess
+) -> None:
+    # gRPC waits longer and longer before it connects again, for whoever asks for the same address
+    place = tmp_path / "run/containerd.sock"
+    place.parent.mkdir()
+    with listening_to_nobody(place):
+        for _ in range(5):
+            assert "Connection refused" in answer(child, place)["said"]
+    with cri_socket.answering(place, "1.7.24"):
+        assert answer(child, place)["answer"]["version"] == "1.7.24"
+
+
+@contextlib.contextmanager
+def listening_to_nobody(place: Path) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(place))
+    yield
+    place.unlink()

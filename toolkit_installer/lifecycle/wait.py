@@ -14,7 +14,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.lifecycle import idling, waiting_state
 from toolkit_installer.lifecycle.waiting_state import Remembered
-from toolkit_installer.node import interpreter, signals
+from toolkit_installer.node import coprocess, interpreter, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.settings import Program
 
@@ -113,6 +113,7 @@ def wait(
     for kept in (pid_file.fd, lock_fd):
         if kept is not None:
             os.set_inheritable(kept, True)  # noqa: FBT003  # its only form
+    coprocess.end_all()
     sys.stdout.flush()
     sys.stderr.flush()
     idle = interpreter.isolated(interpreter.compiled(_WAITER), str(fd))

@@ -31,6 +31,10 @@ _PR_SET_PDEATHSIG = 1
 _ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 
 
+Child = subprocess.Popen[bytes]
+"""A program that was started, with its three streams."""
+
+
 class ProgramError(InstallerError):
     """A program could not be started, printed too much, or did not end in time."""
 
@@ -92,12 +96,14 @@ def run(command: Sequence[str], *, seconds: float, folder: str = "/", given: byt
 def completed(start: Start, given: bytes, seconds: float) -> Completed:
     """Run the program to its end and return status and output. Raises ProgramError, Stopped."""
     signals.heed()
-    with _started(start) as child:
-        return _Watch(child, start.command, given, seconds).completed()
+    child = started(start)
+    try:
+        return Watch(child, start.command, given, seconds).completed()
+    finally:
+        close_streams(child)
 
 
-@contextlib.contextmanager
-def _started(start: Start) -> Iterator[subprocess.Popen[bytes]]:
+def started(start: Start) -> Child:
     """Start the program in a session of its own, without a buffer on its streams. Raises ProgramError."""
     parent, libc = os.getpid(), ctypes.CDLL(None) if signals.end_at_once() else None
 
@@ -113,7 +119,7 @@ def _started(start: Start) -> Iterator[subprocess.Popen[bytes]]:
     kept = start.keep if start.program is None else (*start.keep, start.program)
     try:
         # prepare runs between fork and exec: this process has no threads
-        child = subprocess.Popen(  # noqa: S603  # an argument list, by absolute path
+        return subprocess.Popen(  # noqa: S603  # an argument list, by absolute path
             list(start.command),
             executable=start.image,
             stdin=subprocess.PIPE,
@@ -129,18 +135,19 @@ def _started(start: Start) -> Iterator[subprocess.Popen[bytes]]:
     except (OSError, subprocess.SubprocessError) as error:
         path = start.command[0]
         raise ProgramError(f"cannot start {path}: {error}", path=path) from error
-    try:
-        yield child
-    finally:
-        for stream in (child.stdin, child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
 
 
-class _Watch:
+def close_streams(child: Child) -> None:
+    """Close what a program is fed and read by."""
+    for stream in (child.stdin, child.stdout, child.stderr):
+        if stream is not None:
+            stream.close()
+
+
+class Watch:
     """One program at work: fed, read from, and ended when its time is over, or nobody waits for it any more."""
 
-    def __init__(self, child: subprocess.Popen[bytes], command: Sequence[str], given: bytes, seconds: float) -> None:
+    def __init__(self, child: Child, command: Sequence[str], given: bytes, seconds: float) -> None:
         assert child.stdin is not None  # noqa: S101  # all three are pipes
         assert child.stdout is not None  # noqa: S101
         assert child.stderr is not None  # noqa: S101
@@ -149,7 +156,8 @@ class _Watch:
         self._given = memoryview(given)
         self._seconds = seconds
         self._input = child.stdin
-        self._streams = {child.stdout.fileno(): bytearray(), child.stderr.fileno(): bytearray()}
+        self._output, self._errors = bytearray(), bytearray()
+        self._streams = {child.stdout.fileno(): self._output, child.stderr.fileno(): self._errors}
         self._poll = select.poll()
         for fd in self._streams:
             os.set_blocking(fd, False)
@@ -163,24 +171,32 @@ class _Watch:
 
     def completed(self) -> Completed:
         """Return status and output once the program has ended, and end its children. Raises ProgramError, Stopped."""
-        output, errors = self._streams.values()
         try:
             self._attend(time.monotonic() + self._seconds)
         finally:
-            # before it is waited for: until then its PID is the group's, and nobody else's
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            gone = self._ends_in(0.0 if self._hangs else _KILL_SECONDS)
-            os.close(self._end)
-            if gone:
-                self._child.wait()
-            else:
-                # neither waited for nor asked about again, when this object goes
-                self._child.returncode = -signal.SIGKILL
-        return Completed(self._child.returncode, bytes(output), errors.decode(errors="replace").strip())
+            self.finish()
+        return Completed(self._child.returncode, bytes(self._output), self.errors)
+
+    @property
+    def errors(self) -> str:
+        """What the program has printed on its standard error."""
+        return self._errors.decode(errors="replace").strip()
+
+    def finish(self) -> None:
+        """Kill the program and its children, and wait for its end, unless it hangs in the kernel."""
+        # before it is waited for: until then its PID is the group's, and nobody else's
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        gone = self._ends_in(0.0 if self._hangs else _KILL_SECONDS)
+        os.close(self._end)
+        if gone:
+            self._child.wait()
+        else:
+            # neither waited for nor asked about again, when this object goes
+            self._child.returncode = -signal.SIGKILL
 
     def _attend(self, deadline: float) -> None:
-        """Write input and read output until the program ends. Raises ProgramError, Stopped."""
+        """Write input and read output until nothing more is waited for. Raises ProgramError, Stopped."""
         look = time.monotonic() + _LOOK_SECONDS
         while True:
             events = dict(self._poll.poll(max(0.0, min(deadline, look) - time.monotonic()) * 1000))
@@ -192,6 +208,8 @@ class _Watch:
                 for fd in list(self._streams):
                     self._read(fd)  # what it had still in the pipe
                 return
+            if self._has_all():
+                return
             now = time.monotonic()
             if now >= min(deadline, look):
                 look = now + _LOOK_SECONDS
@@ -201,8 +219,16 @@ class _Watch:
                 if now >= deadline:
                     raise self._timeout()
 
+    def _has_all(self) -> bool:
+        """Tell whether all is there that is waited for although the program has not ended."""
+        return False
+
+    def _fed(self) -> None:
+        """Close the program's input, after the last byte, or when nobody reads."""
+        self._input.close()
+
     def _feed(self) -> None:
-        """Write as much input as the pipe takes; close it after the last byte, or when nobody reads."""
+        """Write as much input as the pipe takes."""
         try:
             if self._given:
                 self._given = self._given[os.write(self._input.fileno(), self._given[:_PIECE]) :]
@@ -212,7 +238,7 @@ class _Watch:
             self._given = memoryview(b"")
         if not self._given:
             self._poll.unregister(self._input.fileno())
-            self._input.close()
+            self._fed()
 
     def _read(self, fd: int) -> None:
         """Read the output that is there. Raises ProgramError beyond OUTPUT_LIMIT."""

@@ -1,6 +1,6 @@
 """The program's questions to a CRI, asked at once: its child is forked from a Python that has imported it.
 
-The program starts a Python for each question, which imports gRPC: that takes longer than all that is tried with one.
+The program starts a Python for its questions, which imports gRPC: that takes longer than all that is tried with one.
 What that start itself does, tests/node/test_cri_question.py and make e2e try.
 """
 
@@ -9,22 +9,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import traceback
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from multiprocessing.connection import Client, Listener
-from typing import TYPE_CHECKING
 from unittest import mock
-
-from toolkit_installer.node import interpreter
-
-if TYPE_CHECKING:
-    from toolkit_installer.node.programs import Completed
 
 _PR_SET_PDEATHSIG = 1
 
@@ -32,23 +26,26 @@ _PR_SET_PDEATHSIG = 1
 @contextlib.contextmanager
 def asked_at_once() -> Iterator[None]:
     """Have this process and its forks ask so meanwhile; a fork that became another user starts a Python as ever."""
-    from toolkit_installer.node import programs, signals  # noqa: PLC0415  # the program below needs none of it
-    from toolkit_installer.node.programs import Completed, ProgramTimeoutError  # noqa: PLC0415  # as above
+    from toolkit_installer.engines.common.cri import client  # noqa: PLC0415  # the program below needs none of it
+    from toolkit_installer.node import signals  # noqa: PLC0415  # as above
+    from toolkit_installer.node.programs import ProgramError, ProgramTimeoutError  # noqa: PLC0415  # as above
 
-    started, address = programs.run, _asker().address
+    started, address = client._CHILD.ask, _asker().address
 
-    def run(command: Sequence[str], *, seconds: float, folder: str = "/") -> Completed:
+    def ask(question: bytes, seconds: float) -> bytes:
         if os.geteuid():
-            return started(command, seconds=seconds, folder=folder)
+            return started(question, seconds)
         signals.heed()
         with Client(address, "AF_UNIX") as connection:
-            connection.send((list(command[command.index(interpreter.needed(list(command))) :]), folder))
+            connection.send_bytes(question)
             if not connection.poll(seconds):
                 raise ProgramTimeoutError(f"no answer within {seconds:g} s")
-            status, output, errors = connection.recv()
-            return Completed(status, output, errors)
+            answer = connection.recv_bytes()
+            if not answer.endswith(b"}\n"):
+                raise ProgramError(answer.decode())
+            return answer
 
-    with mock.patch("toolkit_installer.engines.common.cri.client.run", run):
+    with mock.patch.object(client._CHILD, "ask", ask):
         yield
 
 
@@ -75,31 +72,28 @@ def serve(name: str) -> None:
         print("ready", flush=True)  # noqa: T201  # to whoever started it
         while True:
             with contextlib.suppress(EOFError, ConnectionError), listener.accept() as connection:  # who asks was killed
-                connection.send(_done(*connection.recv()))
+                connection.send_bytes(_answered(connection.recv_bytes()))
 
 
-def _done(arguments: list[str], folder: str) -> tuple[int, bytes, str]:
-    """Return the exit status of the program with these arguments, and what it printed."""
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                os.dup2(output.fileno(), 1)
-                os.dup2(errors.fileno(), 2)
-                os.chdir(folder)
-                sys.argv = arguments
-                status = interpreter._main()
-                sys.stdout.flush()
-                sys.stderr.flush()
-            except BaseException:  # noqa: BLE001  # nobody is above it
-                os.write(2, traceback.format_exc().encode())
-            finally:
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        output.seek(0)
-        errors.seek(0)
-        return status, output.read(), errors.read().decode(errors="replace")
+def _answered(question: bytes) -> bytes:
+    """Return the line that a fork answers with, or how it failed: gRPC leaves threads behind, and they do not fork."""
+    from toolkit_installer.engines.common.cri import ask  # noqa: PLC0415  # see above
+
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            said = json.dumps(ask.answered(json.loads(question))) + "\n"
+        except BaseException:  # noqa: BLE001  # nobody is above it
+            said = traceback.format_exc()
+        with open(writing, "w", encoding="utf-8") as output:
+            output.write(said)
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as output:
+        answer = output.read()
+    os.waitpid(pid, 0)
+    return answer
 
 
 if __name__ == "__main__":

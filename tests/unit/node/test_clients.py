@@ -15,7 +15,7 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.programs import Completed, ProgramError
+from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.settings import EngineName
 
 PATH = "/run/engine/engine.sock"
@@ -34,20 +34,20 @@ def node(tmp_path: Path) -> Iterator[Node]:
     os.close(folder)
 
 
-def cannot_fork(*_: object, **__: object) -> Completed:
+def cannot_fork(*_: object) -> bytes:
     raise ProgramError("cannot start python: [Errno 11] Resource temporarily unavailable", path="python")
 
 
-def says_half(*_: object, **__: object) -> Completed:
-    return Completed(0, b'{"name": "contai', "")
+def says_half(*_: object) -> bytes:
+    return b'{"answer": {"name": "contai\n'
 
 
 @pytest.mark.parametrize("engine", [EngineName.CONTAINERD, EngineName.CRIO])
-@pytest.mark.parametrize("run", [cannot_fork, says_half])
+@pytest.mark.parametrize("ask", [cannot_fork, says_half])
 def test_a_client_that_cannot_start_or_is_cut_off_is_an_engine_that_is_silent(
-    node: Node, monkeypatch: pytest.MonkeyPatch, engine: EngineName, run: Callable[..., Completed]
+    node: Node, monkeypatch: pytest.MonkeyPatch, engine: EngineName, ask: Callable[..., bytes]
 ) -> None:
-    monkeypatch.setattr(client, "run", run)
+    monkeypatch.setattr(client._CHILD, "ask", ask)
     with pytest.raises(EngineSilentError):
         adapter_of(engine).ask(node, PATH, 1)
 

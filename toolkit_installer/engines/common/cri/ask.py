@@ -1,17 +1,18 @@
-"""Asks a CRI socket who it is and what it serves; run as a program of its own, because gRPC leaves threads behind.
+"""Asks CRI sockets who they are, what they serve, and which pods they have; a program of its own (Coprocess).
 
-    python -I -m toolkit_installer.engines.common.cri.ask SOCKET-NAME SECONDS      (in the socket's folder)
+gRPC leaves threads behind, and who starts programs must have none. Each line that it reads is a question:
 
-prints one JSON object, or says on stderr what the engine said, and exits with 1. `main_of_pods` in place of `main`
-asks for the pods.
+    {"what": "status", "folder": FOLDER, "name": SOCKET, "seconds": SECONDS, "handlers": null}
+
+and each line that it prints an answer: {"answer": ...}, or {"said": ...} for what was said against it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from toolkit_installer import late
@@ -93,28 +94,35 @@ def call(channel: grpc.Channel, method: str, request: Any, answer: Any, seconds:
     return made(request, timeout=seconds)
 
 
-def main_of_pods() -> int:
-    """Ask for the pods, print, and return the exit status."""
-    return main(pods)
-
-
-def main(question: Callable[[grpc.Channel, float], dict[str, Any]] = ask) -> int:
-    """Ask for the status, print, and return the exit status."""
-    name, seconds = sys.argv[1:]
-    return connected(name, lambda channel: question(channel, float(seconds)))
-
-
-def connected(name: str, question: Callable[[grpc.Channel], dict[str, Any]]) -> int:
-    """Ask on a socket, print the answer as JSON, or what was said against it, and return the exit status."""
-    # some servers refuse the socket's path as the authority of an HTTP/2 request
-    options = (("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", 64 << 20))
+def answered(question: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a question, as it is printed. Raises KeyError for one that is not known."""
+    seconds = float(question["seconds"])
+    # some servers refuse the socket's path as the authority of an HTTP/2 request; and a question has a connection of
+    # its own, which waits for nothing that the one before it, which found nobody, would have waited for
+    options = (
+        *(("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", 64 << 20)),
+        ("grpc.use_local_subchannel_pool", 1),
+    )
     try:
-        with grpc.insecure_channel(f"unix:{name}", options=options) as channel:
-            answer = question(channel)
+        os.chdir(question["folder"])  # a socket's path must be short
+        with grpc.insecure_channel(f"unix:{question['name']}", options=options) as channel:
+            if question["what"] == "try":
+                from toolkit_installer.engines.common.cri import canary  # noqa: PLC0415  # few are asked for it
+
+                return {"answer": canary.tried(channel, seconds, question["handlers"])}
+            return {"answer": {"status": ask, "pods": pods}[question["what"]](channel, seconds)}
     except grpc.RpcError as error:
-        print(f"{error.code().name}: {error.details()}", file=sys.stderr)  # noqa: T201  # a program's own answer
-        return 1
-    json.dump(answer, sys.stdout)
+        return {"said": f"{error.code().name}: {error.details()}"}
+    except OSError as error:
+        return {"said": error.strerror or str(error)}
+    finally:
+        os.chdir("/")  # nobody is to be kept from unmounting it
+
+
+def main() -> int:
+    """Answer the questions that come, until there are no more, and return the exit status."""
+    for line in sys.stdin.buffer:
+        print(json.dumps(answered(json.loads(line))), flush=True)  # noqa: T201  # a program's own answer
     return 0
 
 

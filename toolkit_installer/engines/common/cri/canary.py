@@ -1,4 +1,4 @@
-"""Starts one short container through each of some handlers of a CRI; run as a program of its own, as `ask` is.
+"""Starts one short container through each of some handlers of a CRI; `ask` calls it, in a program of its own.
 
 The image is the one that the engine keeps pods' namespaces with, which does nothing: no other one is started, as others
 are what any user of the cluster has made. The pod is in the node's own network, so that no network plugin is needed.
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,7 +19,7 @@ import grpc
 from toolkit_installer.engines.common import canaries
 from toolkit_installer.engines.common.canaries import NAME, VARIABLE
 from toolkit_installer.engines.common.cri import runtime_pb2 as cri
-from toolkit_installer.engines.common.cri.ask import call, connected
+from toolkit_installer.engines.common.cri.ask import call
 
 _LABELS = {"toolkit-installer/canary": "true"}
 _PARENTS = ("", "system.slice")
@@ -183,9 +182,3 @@ def tried(channel: grpc.Channel, seconds: float, handlers: Mapping[str, bool]) -
             raise
         return {"faults": {}, "unknown": f"{error.code().name}: {error.details()}"}
     return {"faults": {name: fault for name, fault in faults.items() if fault}, "unknown": ""}
-
-
-def main() -> int:
-    """Try the handlers that the last argument names, print, and return the exit status."""
-    name, seconds, asked = sys.argv[1:]
-    return connected(name, lambda channel: tried(channel, float(seconds), json.loads(asked)))

@@ -1,4 +1,4 @@
-"""Asks the CRI behind one of the node's sockets, in a short-lived child."""
+"""Asks the CRI behind one of the node's sockets, in a child that stays for all questions of a run (ask.py)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from toolkit_installer import patterns
 from toolkit_installer.engines.api import Trials
 from toolkit_installer.engines.common.answering import SILENCE, NoAnswerError, place_of_socket
 from toolkit_installer.node import interpreter
+from toolkit_installer.node.coprocess import Coprocess
 from toolkit_installer.node.disk.root import Root
-from toolkit_installer.node.programs import ProgramError, run
+from toolkit_installer.node.programs import ProgramError
 
 _UNREACHABLE = patterns.lazy(r"UNAVAILABLE: failed to connect to all addresses; .*:\s*([^:]+?)(?: \(\d+\))?")
 """What gRPC says of a socket on which nobody answers: a chain of its own layers, and the system's word at the end."""
 _START_SECONDS = 20.0
 """What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""
+_CHILD = Coprocess(interpreter.calling("toolkit_installer.engines.common.cri.ask:main", "ask"))
 
 
 class CriStatus(msgspec.Struct, frozen=True):
@@ -47,7 +49,7 @@ class Pod(msgspec.Struct, frozen=True):
 
 def status(root: Root, path: str, seconds: float) -> CriStatus:
     """Ask the CRI on the node's socket `path`. Raises NoAnswerError, Stopped."""
-    answer = _asked(root, path, seconds, "main", allowed=seconds * 2)
+    answer = _asked(root, path, seconds, "status", allowed=seconds * 2)
     config = {}
     with contextlib.suppress(ValueError):  # CRI-O shows TOML there: it is not asked for it
         config = json.loads(answer["info"].get("config") or "{}")
@@ -61,7 +63,7 @@ def status(root: Root, path: str, seconds: float) -> CriStatus:
 
 def pods(root: Root, path: str, seconds: float) -> list[Pod]:
     """Ask the CRI on the node's socket `path` for all its pods, in `seconds` at most. Raises NoAnswerError, Stopped."""
-    answer = _asked(root, path, seconds, "main_of_pods", allowed=seconds)
+    answer = _asked(root, path, seconds, "pods", allowed=seconds)
     return [Pod(pod["id"], pod["namespace"], pod["name"], pod["annotations"]) for pod in answer["pods"]]
 
 
@@ -70,7 +72,7 @@ def try_handlers(root: Root, path: str, seconds: float, handlers: Mapping[str, b
 
     All answers together may take `seconds`; canary.tried says the rest. Raises NoAnswerError, Stopped.
     """
-    answer = _asked(root, path, seconds, "main", json.dumps(dict(handlers)), module="canary", allowed=seconds)
+    answer = _asked(root, path, seconds, "try", dict(handlers), allowed=seconds)
     return Trials(faults=answer["faults"], unknown=answer["unknown"])
 
 
@@ -83,21 +85,18 @@ def plain(said: str) -> str:
 
 
 def _asked(
-    root: Root, path: str, seconds: float, function: str, *more: str, allowed: float, module: str = "ask"
+    root: Root, path: str, seconds: float, what: str, handlers: Mapping[str, bool] | None = None, *, allowed: float
 ) -> dict[str, Any]:
-    """Return what one of the child's functions prints, which gets `allowed` seconds for its answer."""
+    """Return what the child answers, which gets `allowed` seconds for that. Raises NoAnswerError, Stopped."""
     folder, name = os.path.split(place_of_socket(root, path))
-    called = f"toolkit_installer.engines.common.cri.{module}:{function}"
-    command = interpreter.calling(called, module, name, f"{seconds:g}", *more)
+    question = {"what": what, "folder": folder, "name": name, "seconds": seconds, "handlers": handlers}
     try:
-        done = run(command, seconds=allowed + _START_SECONDS, folder=folder)
+        told = json.loads(_CHILD.ask(json.dumps(question).encode() + b"\n", allowed + _START_SECONDS))
     except ProgramError as error:
-        raise NoAnswerError(error.reason, path=path, hint=error.hint) from error
-    if done.status != 0:
-        said = done.errors.splitlines()[-1] if done.errors else f"no answer ({done.status})"
-        raise NoAnswerError(plain(said), path=path)
-    try:
-        answer: dict[str, Any] = json.loads(done.output)
+        raise NoAnswerError(plain(error.reason), path=path, hint=error.hint) from error
     except ValueError as error:
         raise NoAnswerError("its answer is not whole", path=path) from error
+    if "said" in told:
+        raise NoAnswerError(plain(told["said"]), path=path)
+    answer: dict[str, Any] = told["answer"]
     return answer
