@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.support import staying
 
+_POLL = 0.05
 _PROGRAM = Path(__file__).with_name("cri_program.py")
-_AWAY = (": UNAVAILABLE: ", "server is not initialized yet")
+_BEGINS = "server is not initialized yet"
+"""What containerd's CRI says while the rest of it is up already, and systemd takes the unit for started."""
+_AWAY = (": UNAVAILABLE: ", _BEGINS)
 """What is in the error of a call that an engine did not answer because it ends, or has only begun."""
 
 
@@ -24,9 +28,16 @@ def calls_command(socket: str | Path, seconds: float) -> list[str]:
 
 
 def status(socket: Path, seconds: float) -> dict[str, Any]:
-    """Return the verbose Status of the CRI on a socket as cri_program.py tells it. Raises CriStatusError."""
+    """Return the verbose Status of the CRI on a socket as cri_program.py tells it. Raises CriStatusError.
+
+    One that has only begun is asked again, for as long as an answer may take.
+    """
+    deadline = time.monotonic() + seconds
     with staying.lent(sys.executable, _PROGRAM, "statuses") as program:
         told: dict[str, Any] = program.ask([str(socket), seconds])
+        while _BEGINS in told.get("error", "") and time.monotonic() < deadline:
+            time.sleep(_POLL)
+            told = program.ask([str(socket), seconds])
     if "error" in told:
         raise CriStatusError(f"{socket}: {told['error']}")
     return told
