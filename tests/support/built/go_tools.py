@@ -19,7 +19,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.built import commands
@@ -226,8 +227,13 @@ ORAS = Tool(  # copies an image between folders and registries, with all that re
     commands=("cmd/oras",),
 )
 
-ALL = (TOOLKIT, KUSTOMIZE, HELM, CONTAINERD, CONTAINERD_2_0, PEER, CRIO, CRI_DOCKERD, ORAS, KWOK, KUBERNETES)
-"""What `make e2e` wants. What the image and `make check` need comes first: they would compile it beside the others."""
+TRACKS = (
+    (TOOLKIT, KUSTOMIZE, HELM, KWOK, KUBERNETES),
+    (CONTAINERD, CONTAINERD_2_0, PEER, CRIO, CRI_DOCKERD, ORAS),
+)
+"""What `make e2e` wants, in two rows that are built side by side: while one program is linked, by one processor, the
+other row is compiled. What the image and `make check` need comes first; what has most in common is in one row."""
+ALL = tuple(tool for track in TRACKS for tool in track)
 
 
 def folder_of(tool: Tool, cache: Path = CACHE) -> Path:
@@ -297,7 +303,7 @@ def _choosing(tool: Tool) -> tuple[str, ...]:
 
 
 def _environment(tool: Tool) -> dict[str, str]:
-    # as many compilers as there are processors, each of which keeps to one: together they take a twentieth less
+    # each compiler keeps to one processor: together they take a twentieth less
     return {"CGO_ENABLED": str(int(tool.cgo)), "GOWORK": "off", "GOMAXPROCS": "1", **_NO_GARBAGE}
 
 
@@ -320,8 +326,14 @@ def _run(command: list[str], folder: Path, environment: dict[str, str] | None = 
     return commands.output(command, GoToolError, seconds=_SECONDS, folder=folder, environment=environment)
 
 
+def _build_in_turn(tools: Sequence[Tool], ahead: Executor) -> None:
+    """Build tools one after the other; what they are built of is fetched ahead. Raises GoToolError."""
+    for tool, fetched in [(tool, ahead.submit(_fetch, tool)) for tool in tools]:
+        fetched.result()
+        build(tool)
+
+
 if __name__ == "__main__":
-    with ThreadPoolExecutor(1) as ahead:
-        for each, fetched in [(each, ahead.submit(_fetch, each)) for each in ALL]:
-            fetched.result()
-            build(each)
+    with ThreadPoolExecutor(len(TRACKS)) as ahead, ThreadPoolExecutor(len(TRACKS)) as building:
+        for track in [building.submit(_build_in_turn, tools, ahead) for tools in TRACKS]:
+            track.result()
