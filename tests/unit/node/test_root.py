@@ -128,6 +128,42 @@ def test_a_path_without_symlinks_is_known_as_such_at_one_look(root: Root, monkey
     assert root.canonical("/etc/dangling") == "/opt/absent"
 
 
+def test_of_a_file_that_is_not_there_nothing_but_its_own_name_is_looked_at(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at, real = list[str](), root._link
+    monkeypatch.setattr(root, "_link", lambda path: (looked_at.append(path), real(path))[1])
+    assert root.canonical("/etc/docker/absent") == "/etc/docker/absent"
+    assert looked_at == ["/etc/docker/absent"]
+
+
+@pytest.mark.parametrize("path", ["/etc/docker/", "/etc/docker/.", "/etc/docker/absent/..", "/etc/docker/sub/../."])
+def test_a_path_that_ends_with_no_name_of_its_own_is_not_taken_for_one_that_is_absent(root: Root, path: str) -> None:
+    assert root.canonical(path) == "/etc/docker"
+
+
+def test_a_folder_is_opened_at_once_and_one_by_one_where_its_name_says_nothing(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, real = list[str](), os.open
+
+    def counted(path: str, flags: int, **more: int) -> int:
+        opened.append(path)
+        return real(path, flags, **more)
+
+    monkeypatch.setattr(os, "open", counted)
+    before = os.listdir("/proc/self/fd")
+    with root.parent("/etc/docker/daemon.json") as (folder, name):
+        assert (os.readlink(f"/proc/self/fd/{folder}"), name) == (root.outside("/etc/docker"), "daemon.json")
+    assert opened == [root.outside("/etc/docker")]
+    opened.clear()
+    monkeypatch.setattr(os, "readlink", lambda _: "/somewhere (deleted)")
+    with root.parent("/etc/docker/daemon.json") as (folder, _):
+        assert os.path.samestat(os.fstat(folder), os.stat(root.outside("/etc/docker")))
+    assert opened[1:] == [root.folder, "etc", "docker"]
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_without_the_kernels_names_each_component_is_looked_at(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.readlink
 
@@ -145,8 +181,12 @@ def test_without_the_kernels_names_each_component_is_looked_at(root: Root, monke
 def test_a_folder_swapped_for_a_symlink_after_it_was_resolved_is_not_followed(root: Root, tmp_path: Path) -> None:
     os.rmdir(root.outside("/etc/docker"))
     link(root, "/etc/docker", str(tmp_path))
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match=r"Not a directory|symbolic"), root.parent("/etc/docker/daemon.json"):
         pass
+    with pytest.raises(OSError, match=r"Not a directory|symbolic"), root.parent("/etc/docker/sub/daemon.json"):
+        pass
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_root_that_is_the_machines_own_changes_no_path() -> None:

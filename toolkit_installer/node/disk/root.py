@@ -106,6 +106,9 @@ class Root:
         """
         if self._leads_straight(path):
             return path
+        folder, name = os.path.split(path)
+        if name not in ("", ".", "..") and self._leads_straight(folder) and self._link(path) is None:
+            return path  # nothing is there yet
         pending = [part for part in reversed(path.split("/")) if part]
         done: list[str] = []
         links = 0
@@ -133,23 +136,32 @@ class Root:
         return "/" + "/".join(done)
 
     def _leads_straight(self, path: str) -> bool:
-        """Tell whether something is at `path` and no symlink leads there, as nearly all paths are; False: perhaps not.
+        """Tell whether something is at `path` and no symlink leads there, as with nearly all paths; False: perhaps."""
+        fd = self._straight(path, os.O_PATH)
+        if fd is None:
+            return False
+        os.close(fd)
+        return True
 
-        The kernel's own name for what was found says so (proc_pid_fd(5)), in three calls instead of one a component.
+    def _straight(self, path: str, flags: int) -> int | None:
+        """Return a descriptor of what is at `path` if no symlink leads there; None: perhaps one does, or it is absent.
+
+        The kernel's own name for what was opened says so (proc_pid_fd(5)), in two calls instead of one a component.
         """
         if not path.startswith("/"):
-            return False
+            return None
         place = self.outside(path)
         try:
-            fd = os.open(place, os.O_PATH | os.O_CLOEXEC)
+            fd = os.open(place, flags | os.O_CLOEXEC)
         except OSError:
-            return False
+            return None
         try:
-            return os.readlink(f"/proc/self/fd/{fd}") == place
+            if os.readlink(f"/proc/self/fd/{fd}") == place:
+                return fd
         except OSError:
-            return False
-        finally:
-            os.close(fd)
+            pass
+        os.close(fd)
+        return None
 
     def _link(self, path: str) -> str | None:
         """Return the target of the symlink at `path`, or None for anything else."""
@@ -188,9 +200,19 @@ class Root:
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the folder of the canonical `path`; yield its descriptor and the last name.
 
-        The walk follows no symlink at all, so a folder that was swapped for one meanwhile is an error. Raises OSError.
+        No symlink at all may lead there, so a folder that was swapped for one meanwhile is an error. Raises OSError.
         """
         folder, name = os.path.split(path)
+        fd = self._straight(folder, os.O_RDONLY | os.O_DIRECTORY)
+        if fd is None:
+            fd = self._walked(folder)
+        try:
+            yield fd, name
+        finally:
+            os.close(fd)
+
+    def _walked(self, folder: str) -> int:
+        """Return a descriptor of a folder, opened a component at a time, none of them a symlink. Raises OSError."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         fd = os.open(self.folder, flags)
         try:
@@ -198,9 +220,10 @@ class Root:
                 deeper = os.open(part, flags | os.O_NOFOLLOW, dir_fd=fd)
                 os.close(fd)
                 fd = deeper
-            yield fd, name
-        finally:
+        except OSError:
             os.close(fd)
+            raise
+        return fd
 
     def mount_of(self, path: str) -> int:
         """Return the id of the mount that the folder of the canonical `path` lies on. Raises OSError."""
