@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import enum
 import errno
+import gc
 import importlib
 import inspect
 import os
@@ -202,6 +203,7 @@ def _child(arguments: list[str], plan: Plan, said: Path) -> int:
     os.dup2(output, 1)
     os.dup2(output, 2)
     signals.block()
+    gc.disable()  # as late as it comes in the program by itself; looking would copy the pages of what is looked at
     return invoke(arguments, plan)
 
 

@@ -11,9 +11,13 @@ import atexit
 import os
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from toolkit_installer.node import signals
-from toolkit_installer.node.running import Child, ProgramError, Start, Watch, close_streams, started
+from toolkit_installer.node.running import ProgramError, Start, Watch, close_streams, started
+
+if TYPE_CHECKING:
+    from toolkit_installer.node.running import Child
 
 _begun: set[Coprocess] = set()
 

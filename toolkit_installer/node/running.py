@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,8 +32,9 @@ _PR_SET_PDEATHSIG = 1
 _ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 
 
-Child = subprocess.Popen[bytes]
-"""A program that was started, with its three streams."""
+if TYPE_CHECKING:
+    Child = subprocess.Popen[bytes]
+    """A program that was started, with its three streams."""
 
 
 class ProgramError(InstallerError):

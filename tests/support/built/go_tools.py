@@ -303,14 +303,14 @@ def _choosing(tool: Tool) -> tuple[str, ...]:
 
 
 def _environment(tool: Tool) -> dict[str, str]:
-    # each compiler keeps to one processor: together they take a twentieth less
+    # as many compilers as there are processors, each of which keeps to one: together they take a twentieth less
     return {"CGO_ENABLED": str(int(tool.cgo)), "GOWORK": "off", "GOMAXPROCS": "1", **_NO_GARBAGE}
 
 
 def _make(tool: Tool, into: Path) -> None:
     """Fetch a tool's module and build its programs into a folder."""
     source = _source(tool, into)
-    compiling = (f"-p={os.cpu_count()}", *(_INLINED if tool.inlined else _QUICKLY))
+    compiling = (f"-p={max(1, (os.cpu_count() or 1) // len(TRACKS))}", *(_INLINED if tool.inlined else _QUICKLY))
     flags = [*_choosing(tool), "-trimpath", *compiling, f"-ldflags={tool.linking}"]
     _run(["go", "build", *flags, "-o", f"{into}/", *tool.packages], source, _environment(tool))
     for name in tool.in_c:

@@ -479,9 +479,23 @@ def test_a_folder_that_others_use_is_left(files: Files) -> None:
     assert files.remove_folder("/etc") is True
 
 
+def test_the_links_of_a_folder_are_told_from_all_else_in_it_wherever_they_lead(files: Files) -> None:
+    folder = Path(files.root.outside("/etc/links"))
+    (folder / "folder").mkdir(parents=True)
+    (folder / "file").write_text("")
+    for name, target in {"to-file": "file", "to-folder": "folder", "dangling": "/nowhere", "loop": "loop"}.items():
+        (folder / name).symlink_to(target)
+    Path(files.root.outside("/etc/link-to-links")).symlink_to("links")
+    assert files.links("/etc/links") == ["dangling", "loop", "to-file", "to-folder"]
+    assert files.links("/etc/link-to-links") == files.links("/etc/links")
+    with pytest.raises(NodeError):
+        files.links("/etc/links/loop")
+
+
 def test_digests_and_lists_of_what_is_not_there_are_none(files: Files) -> None:
     assert files.digest(PATH) is None
     assert files.list("/nowhere") == []
+    assert files.links("/nowhere") == []
     assert files.read_file("/nowhere/at/all") is None
     place(files).write_bytes(b"")
     assert files.digest(PATH) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

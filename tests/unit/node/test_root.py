@@ -132,7 +132,12 @@ def test_of_a_file_that_is_not_there_nothing_but_its_own_name_is_looked_at(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at, real = list[str](), root._link
-    monkeypatch.setattr(root, "_link", lambda path: (looked_at.append(path), real(path))[1])
+
+    def link_at(path: str) -> str | None:
+        looked_at.append(path)
+        return real(path)
+
+    monkeypatch.setattr(root, "_link", link_at)
     assert root.canonical("/etc/docker/absent") == "/etc/docker/absent"
     assert looked_at == ["/etc/docker/absent"]
 

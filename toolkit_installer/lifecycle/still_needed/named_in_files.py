@@ -202,15 +202,12 @@ def _links(reader: Reader, folders: Sequence[str]) -> Iterator[str]:
         try:
             if (folder := reader.canonical(place)) in looked_at:
                 continue  # /bin is /usr/bin nearly everywhere, and may have a thousand links
-            entries = reader.list(place)
+            links = reader.links(place)
         except NodeError:
             continue  # what cannot be reached from here runs nothing here
         looked_at.add(folder)
-        for name in entries:
-            try:
-                if reader.link_target(f"{place}/{name}") is None or not _is_ours(reader, folders, f"{place}/{name}"):
-                    continue
-            except NodeError:
+        for name in links:
+            if not _is_ours(reader, folders, f"{place}/{name}"):
                 continue
             yield name
             if name.startswith(_SHIM):

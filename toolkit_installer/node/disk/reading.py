@@ -122,6 +122,16 @@ class Reader:
             return sorted(os.listdir(self.root.outside(self.canonical(path))))
         return []
 
+    def links(self, path: str) -> Sequence[str]:
+        """Return the sorted names of the symlinks in a folder; none if it is absent. Raises NodeError."""
+        with (
+            attempt("list it", path),
+            contextlib.suppress(*_ABSENT),
+            os.scandir(self.root.outside(self.canonical(path))) as entries,
+        ):
+            return sorted(entry.name for entry in entries if entry.is_symlink())
+        return []
+
     def matching(self, pattern: str) -> Sequence[str]:
         """Return the sorted paths that match and are there; a wildcard stands in one name alone. Raises NodeError."""
         places = ["/"]
