@@ -19,8 +19,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.built import commands
@@ -227,13 +226,8 @@ ORAS = Tool(  # copies an image between folders and registries, with all that re
     commands=("cmd/oras",),
 )
 
-TRACKS = (
-    (TOOLKIT, KUSTOMIZE, HELM, KWOK, KUBERNETES),
-    (CONTAINERD, CONTAINERD_2_0, PEER, CRIO, CRI_DOCKERD, ORAS),
-)
-"""What `make e2e` wants, in two rows that are built side by side: while one program is linked, by one processor, the
-other row is compiled. What the image and `make check` need comes first; what has most in common is in one row."""
-ALL = tuple(tool for track in TRACKS for tool in track)
+ALL = (TOOLKIT, KUSTOMIZE, HELM, CONTAINERD, CONTAINERD_2_0, PEER, CRIO, CRI_DOCKERD, ORAS, KWOK, KUBERNETES)
+"""What `make e2e` wants. What the image and `make check` need comes first: they would compile it beside the others."""
 
 
 def folder_of(tool: Tool, cache: Path = CACHE) -> Path:
@@ -310,7 +304,7 @@ def _environment(tool: Tool) -> dict[str, str]:
 def _make(tool: Tool, into: Path) -> None:
     """Fetch a tool's module and build its programs into a folder."""
     source = _source(tool, into)
-    compiling = (f"-p={max(1, (os.cpu_count() or 1) // len(TRACKS))}", *(_INLINED if tool.inlined else _QUICKLY))
+    compiling = (f"-p={os.cpu_count()}", *(_INLINED if tool.inlined else _QUICKLY))
     flags = [*_choosing(tool), "-trimpath", *compiling, f"-ldflags={tool.linking}"]
     _run(["go", "build", *flags, "-o", f"{into}/", *tool.packages], source, _environment(tool))
     for name in tool.in_c:
@@ -326,14 +320,8 @@ def _run(command: list[str], folder: Path, environment: dict[str, str] | None = 
     return commands.output(command, GoToolError, seconds=_SECONDS, folder=folder, environment=environment)
 
 
-def _build_in_turn(tools: Sequence[Tool], ahead: Executor) -> None:
-    """Build tools one after the other; what they are built of is fetched ahead. Raises GoToolError."""
-    for tool, fetched in [(tool, ahead.submit(_fetch, tool)) for tool in tools]:
-        fetched.result()
-        build(tool)
-
-
 if __name__ == "__main__":
-    with ThreadPoolExecutor(len(TRACKS)) as ahead, ThreadPoolExecutor(len(TRACKS)) as building:
-        for track in [building.submit(_build_in_turn, tools, ahead) for tools in TRACKS]:
-            track.result()
+    with ThreadPoolExecutor(1) as ahead:
+        for each, fetched in [(each, ahead.submit(_fetch, each)) for each in ALL]:
+            fetched.result()
+            build(each)
