@@ -128,9 +128,7 @@ def test_a_path_without_symlinks_is_known_as_such_at_one_look(root: Root, monkey
     assert root.canonical("/etc/dangling") == "/opt/absent"
 
 
-def test_of_a_file_that_is_not_there_nothing_but_its_own_name_is_looked_at(
-    root: Root, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beneath_what_is_not_there_nothing_is_looked_at(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at, real = list[str](), root._link
 
     def link_at(path: str) -> str | None:
@@ -138,8 +136,11 @@ def test_of_a_file_that_is_not_there_nothing_but_its_own_name_is_looked_at(
         return real(path)
 
     monkeypatch.setattr(root, "_link", link_at)
-    assert root.canonical("/etc/docker/absent") == "/etc/docker/absent"
-    assert looked_at == ["/etc/docker/absent"]
+    assert root.canonical("/etc/absent/some/where") == "/etc/absent/some/where"
+    assert looked_at == ["/etc", "/etc/absent"]
+    looked_at.clear()
+    assert root.canonical("/etc/absent/../docker/x/../../y") == "/etc/y"
+    assert looked_at == ["/etc", "/etc/absent", "/etc/docker", "/etc/docker/x", "/etc/y"]
 
 
 @pytest.mark.parametrize("path", ["/etc/docker/", "/etc/docker/.", "/etc/docker/absent/..", "/etc/docker/sub/../."])

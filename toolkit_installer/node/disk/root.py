@@ -106,23 +106,23 @@ class Root:
         """
         if self._leads_straight(path):
             return path
-        folder, name = os.path.split(path)
-        if name not in ("", ".", "..") and self._leads_straight(folder) and self._link(path) is None:
-            return path  # nothing is there yet
         pending = [part for part in reversed(path.split("/")) if part]
         done: list[str] = []
         links = 0
+        gone: int | None = None  # how many components lead to the first that is not there; nor is what is beneath it
         while pending:
             part = pending.pop()
             if part == ".":
                 continue
             if part == "..":
                 del done[-1:]
+                gone = None if gone is not None and len(done) < gone else gone
                 continue
             here = "/" + "/".join([*done, part])
-            target = self._link(here)
-            if target is None:
+            target = self._link(here) if gone is None else None
+            if not target:
                 done.append(part)
+                gone = len(done) if gone is None and target is None else gone
                 continue
             links += 1
             if links > MAX_SYMLINKS:
@@ -164,12 +164,14 @@ class Root:
         return None
 
     def _link(self, path: str) -> str | None:
-        """Return the target of the symlink at `path`, or None for anything else."""
+        """Return the target of the symlink at `path`, an empty one for anything else, None for nothing at all."""
         try:
             return os.readlink(self.outside(path))
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EINVAL):
-                return None  # with the second it is there, and no symlink
+            if error.errno == errno.EINVAL:
+                return ""
+            if error.errno == errno.ENOENT:
+                return None
             doing = "reach it" if error.errno == errno.ENOTDIR else "look at it"
             raise NodeError.of(error, path, doing) from error
 
