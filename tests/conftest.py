@@ -55,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.basetemp = os.path.join(folder, "tests")
     if hasattr(config, "workerinput"):
         atexit.register(_end_at_once)
+    if config.getoption("rest"):
+        config.option.loadscopereorder = False  # pytest-xdist's: the order is the one below
 
 
 def _end_at_once() -> None:
@@ -98,6 +100,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = set(left_out)
     items[:] = [item for item in items if item not in chosen]
     config.hook.pytest_deselected(items=left_out)
+    if rest:
+        # The great sweeps, which are in groups, want processors, and others wait for much: those come first while
+        # make e2e, beside which this is run, wants processors as well. Towards its end it waits.
+        items.sort(key=lambda item: item.get_closest_marker("xdist_group") is not None)
     for item in items if not rest else ():
         quick.limit(item)
 
