@@ -155,11 +155,9 @@ class Root:
             fd = os.open(place, flags | os.O_CLOEXEC)
         except OSError:
             return None
-        try:
+        with contextlib.suppress(OSError):  # without /proc it has no name
             if os.readlink(f"/proc/self/fd/{fd}") == place:
                 return fd
-        except OSError:
-            pass
         os.close(fd)
         return None
 
