@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -47,11 +48,39 @@ _LONGEST = ("configured", "drivers", "told", "starting", "outages", "rollouts", 
 """What the names of those files of tests on a cluster end in whose tests take longest, the longest first."""
 
 
+_PATIENT = ("test_prometheus", "test_docker_stopped", "test_daemonset", "test_reload_when", "test_systemd_service")
+"""Files of other tests that take minutes, in which they do little but wait."""
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have the longest tests on a cluster begin first: a worker that is free takes the next, and none is left alone."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have the longest tests begin first.
+
+    Of those on a cluster, a worker that is free takes the next, and none is left alone. Of all others each worker is
+    given a row at once, and takes from another's when it is through (pytest-xdist, worksteal): those that wait are
+    spread among the beginnings of the rows, so that no worker waits where nobody else is at work any more.
+    """
     places = {f"test_cluster_{name}": number for number, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)) if item.get_closest_marker("cluster") else -1)
+    on_clusters = [item for item in items if item.get_closest_marker("cluster")]
+    others = [item for item in items if item not in set(on_clusters)]
+    patient = [item for name in _PATIENT for item in others if item.path.stem == name]
+    quick = [item for item in others if item.path.stem not in _PATIENT]
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = itertools.chain.from_iterable(_rows(patient, quick, workers))
+    items += sorted(on_clusters, key=lambda item: places.get(item.path.stem, len(places)))
+
+
+def _rows(first: list[pytest.Item], others: list[pytest.Item], count: int) -> Iterator[list[pytest.Item]]:
+    """Yield so many rows of the same length, each of which begins with its share of the first."""
+    left = iter(others)
+    remaining = len(first) + len(others)
+    for number in range(count):
+        share = first[number::count]
+        length = remaining // (count - number)
+        row = [*share, *itertools.islice(left, max(0, length - len(share)))]
+        remaining -= len(row)
+        yield row
+    yield list(left)
 
 
 def skips_are_failures() -> bool:
