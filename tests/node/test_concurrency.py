@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -80,6 +81,18 @@ def test_of_two_instances_started_at_once_one_works_and_the_other_exits_4(
                 }
         assert run(node, tmp_path, "uninstall").code == 0
         assert lasting(node) == before  # the winner was killed: what it left in /run goes with the next boot
+
+
+def test_an_instance_that_finds_all_done_by_one_that_began_after_it_exits_4(node: FakeNode, tmp_path: Path) -> None:
+    other = begin(node, "run")
+    other.wait_for(WAITING)
+    # when this one looked for the folder that it locks, the other had not made it yet
+    with mock.patch("toolkit_installer.lifecycle.instance.locked", return_value=False):
+        late = run(node, tmp_path, "run", "--no-daemon", "--pid-file", OTHER)
+    assert late.code == 4, late.output
+    assert f"PID {other.pid}" in late.output
+    assert NOTHING_TO_DO not in late.output
+    assert other.stop() == 0
 
 
 @pytest.mark.parametrize("second", [PID_FILE, OTHER], ids=["same-pid-file", "two-pid-files"])

@@ -61,6 +61,10 @@ class Converger:
         _say_method(seen)
         _say(seen)
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
+            if self._store.lock_fd is None and locked(self._store):
+                # another instance did all that since this one began, when there was no folder to lock, and has ended
+                self.converge(self._store.load())
+                return
             self._tidy(seen.receipt)
             if not plan_of.superseded(seen.receipt.engines, seen.plan):
                 log.get().info(
