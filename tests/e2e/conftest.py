@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     places = {f"test_cluster_{name}": number for number, name in enumerate(_LONGEST)}
     on_clusters = [item for item in items if item.get_closest_marker("cluster")]
-    others = [item for item in items if item not in set(on_clusters)]
+    others = [item for item in items if not item.get_closest_marker("cluster")]
     patient = [item for name in _PATIENT for item in others if item.path.stem == name]
     quick = [item for item in others if item.path.stem not in _PATIENT]
     workers = getattr(config, "workerinput", {}).get("workercount", 1)

@@ -95,6 +95,16 @@ def test_an_instance_that_finds_all_done_by_one_that_began_after_it_exits_4(node
     assert other.stop() == 0
 
 
+def test_an_instance_that_finds_all_done_by_one_that_has_ended_since_looks_again_with_the_lock(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    assert run(node, tmp_path, "run", "--no-daemon").code == 0
+    with mock.patch("toolkit_installer.lifecycle.instance.locked", return_value=False):
+        late = run(node, tmp_path, "run", "--no-daemon", "--pid-file", OTHER)
+    assert late.code == 0, late.output
+    assert late.output.count(NOTHING_TO_DO) == 1
+
+
 @pytest.mark.parametrize("second", [PID_FILE, OTHER], ids=["same-pid-file", "two-pid-files"])
 def test_of_two_processes_started_at_once_one_waits_and_the_other_exits_4(node: FakeNode, second: str) -> None:
     before = node.snapshot()

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from typing import Any
 import pytest
 
 from tests.node.engines import cri_socket
+from tests.support.fake_node import CONFIG_TOML, FakeNode
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.node.coprocess import Coprocess
 
 SECONDS = 20.0
+OWN = "/run/containerd/containerd.sock"
 ASKED = """
 import sys
 from toolkit_installer import late
@@ -84,12 +87,12 @@ def test_one_child_asks_several_engines_and_stays_in_nobodys_folder(tmp_path: Pa
 def test_an_engine_that_starts_is_heard_at_the_next_question_however_often_it_was_asked_in_vain(
     tmp_path: Path, child: Coprocess
 ) -> None:
-    # gRPC waits longer and longer before it connects again, for whoever asks for the same address
+    # a channel that found nobody is not to be what the next question waits for
     place = tmp_path / "run/containerd.sock"
     place.parent.mkdir()
     with listening_to_nobody(place):
-        for _ in range(5):
-            assert "Connection refused" in answer(child, place)["said"]
+        for _ in range(8):
+            assert "Connection refused" in answer(child, place, 5)["said"]
     with cri_socket.answering(place, "1.7.24"):
         assert answer(child, place)["answer"]["version"] == "1.7.24"
 
@@ -100,3 +103,17 @@ def listening_to_nobody(place: Path) -> Iterator[None]:
         bound.bind(str(place))
     yield
     place.unlink()
+
+
+@pytest.mark.real_start
+def test_who_falls_asleep_takes_no_child_that_asked_along(node: FakeNode) -> None:
+    node.write(CONFIG_TOML, "version = 2\n")
+    with cri_socket.answering(node.place(OWN), "1.7.24"):
+        run = node.waiting("--socket", OWN, "--restart-mode", "none", engine="containerd")
+        assert "was not reloaded" in run.output, "it asked nobody"
+        process = Path(f"/proc/{run.pid}")
+        deadline = time.monotonic() + SECONDS
+        while b"idle_process" not in (process / "cmdline").read_bytes():  # it says that it waits right before
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert (process / f"task/{run.pid}/children").read_text() == ""

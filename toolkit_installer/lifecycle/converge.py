@@ -17,7 +17,7 @@ from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.signals import Attention
-from toolkit_installer.receipt import recover
+from toolkit_installer.receipt import recover, trust
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
 from toolkit_installer.settings import EngineName, Method, Settings
@@ -63,7 +63,7 @@ class Converger:
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
             if self._store.lock_fd is None and locked(self._store):
                 # another instance did all that since this one began, when there was no folder to lock, and has ended
-                self.converge(self._store.load())
+                self.converge(trust.load(self._node, self._store))
                 return
             self._tidy(seen.receipt)
             if not plan_of.superseded(seen.receipt.engines, seen.plan):

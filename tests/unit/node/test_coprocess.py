@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node import coprocess, signals
+from toolkit_installer.node import coprocess
 from toolkit_installer.node.coprocess import Coprocess
 from toolkit_installer.node.programs import ProgramError, ProgramTimeoutError
 from toolkit_installer.node.signals import Stopped
@@ -121,15 +121,6 @@ def test_one_that_cannot_be_started_is_an_error_each_time() -> None:
     for _ in range(2):
         with pytest.raises(ProgramError, match="cannot start /absent/program"):
             absent.ask(b"who\n", SECONDS)
-
-
-@pytest.fixture
-def blocked() -> Iterator[None]:
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
-    yield
-    while signals.take() is not None:
-        pass
-    signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
 @pytest.mark.usefixtures("blocked")

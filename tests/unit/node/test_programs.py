@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,15 +47,6 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
         assert os.read(reader, 1) == b""
     finally:
         os.close(reader)
-
-
-@pytest.fixture
-def blocked() -> Iterator[None]:
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
-    yield
-    while signals.take() is not None:
-        pass
-    signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
 @pytest.mark.usefixtures("blocked")
