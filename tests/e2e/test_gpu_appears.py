@@ -6,7 +6,9 @@ and never run (tests/support/built/real_payload.py).
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ from tests.support.engines import containers as support
 from tests.support.engines.containers import ContainerError
 from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import PATH, DockerEngine
+from toolkit_installer.toolkit import wrappers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -168,3 +171,82 @@ def test_where_crun_is_the_default_runtime_it_runs_ours_as_well(node: GpuNode) -
     node.engine.restart()
     node.install(*MODE_CDI, "--set-as-default=false")
     assert low_level_runtimes(node)[0] == gpu_nodes.CRUN
+
+
+one_of_each_series = pytest.mark.parametrize("kind", [KINDS[2], *KINDS[4:6], KINDS[7]], ids=str)
+
+
+@one_of_each_series
+def test_containers_live_on_when_the_engine_restarts_whatever_became_of_the_driver(node: GpuNode) -> None:
+    """A containerd that cannot parse what a runtime prints kills the container when it starts again."""
+    if isinstance(node.engine, DockerEngine):
+        node.engine.config.write_text('{"live-restore": true}\n')
+        node.engine.restart()
+    node.driver.load()
+    node.install(*MODE_CDI)
+    handlers = ("", "nvidia", "nvidia-cdi", "nvidia-legacy")
+    running = [node.start(f"loaded-{handler}", handler) for handler in handlers]
+    node.driver.unload()
+    running += [node.start(f"unloaded-{handler}", handler) for handler in handlers]
+    restart(node.engine)
+    assert not node.dead(running)
+    node.driver.load()
+    restart(node.engine)
+    assert not node.dead(running)
+    assert {node.containers.enter(name) for name in running} == {"busybox"}
+
+    node.driver.unload()
+    if isinstance(node.engine, CrioEngine):  # which needs the handlers to stop these containers
+        assert "delete these pods" in node.uninstall(exits=3)
+    else:
+        assert "still needed" in node.uninstall()
+        assert "nvidia" not in node.engine.handlers()
+    assert not node.dead(running)
+    for name in running:
+        assert node.containers.stop(name) == 0
+        node.containers.delete(name)
+    node.uninstall()
+    if isinstance(node.engine, CrioEngine):  # which was restarted only now, and has forgotten the handlers
+        node.uninstall()
+    assert not (node.engine.folder.parent / "nvidia").exists()
+
+
+def restart(engine: Engines) -> None:
+    """Restart an engine, and what is below it."""
+    if isinstance(engine, DockerEngine):
+        engine.containerd.restart()
+    engine.restart()
+
+
+COMMANDS = (
+    *("--version", "features", "list", "--root {} list --format json", "--root={} state gone", "state create"),
+    *("--log {}/log --log-format json --root {} state gone", "--systemd-cgroup --root {} delete run", "kill gone 9"),
+    *("exec gone true", "no-such-command", "--no-such-flag state gone", "--debug --root {} state gone", "--help", ""),
+    "ps run",
+)
+
+
+@pytest.mark.parametrize("name", ["runc", "crun"])
+def test_what_starts_no_container_prints_what_the_low_level_runtime_prints(name: str, folder: Path) -> None:
+    wrapper = folder / "nvidia-container-runtime"
+    low_level = shutil.which(name, path=PATH)
+    if low_level is None:
+        pytest.skip(f"not installed: {name}")
+    wrapper.write_text(wrappers.text(wrapper.name, folder=str(folder), low_level=[low_level], modules="/none"))
+    wrapper.chmod(0o755)
+    for command in COMMANDS:
+        words = command.replace("{}", str(folder / "root")).split()
+        ours, theirs = (
+            subprocess.run([program, *words], check=False, capture_output=True, timeout=60)
+            for program in (wrapper, low_level)
+        )
+        assert ours.returncode == theirs.returncode, command
+        assert timeless(ours.stdout) == timeless(theirs.stdout), command
+        assert timeless(ours.stderr) == timeless(theirs.stderr), command
+    started = subprocess.run([wrapper, "--root", folder / "root", "create", "x"], check=False, capture_output=True)
+    assert b"the NVIDIA driver is not loaded" in started.stderr
+
+
+def timeless(text: bytes) -> bytes:
+    """Return what a runtime printed without the times in its log."""
+    return re.sub(rb"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-][\d:]+)?", b"", text)

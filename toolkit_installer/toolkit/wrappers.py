@@ -48,6 +48,29 @@ tki_fail() {
 }
 """
 
+# containerd parses what `ps` and `state` print on stdout and stderr as one text, and kills the container where it
+# cannot: a line of ours is for `create` and `run` alone, and for what then fails as nothing runs. A global flag without
+# `=` takes the next word unless it is one of the few without a value. A flag that is missing here keeps a line back.
+_SAY_AT_START = """
+# tki_say_at_start MESSAGE ARGUMENT...: says it if the subcommand is create or run, and nothing before any other.
+tki_say_at_start() {
+	tki_message=$1
+	shift
+	while [ $# -gt 0 ]; do
+		case $1 in
+		create | run)
+			tki_say "$tki_message"
+			return
+			;;
+		-*=* | -- | -debug | --debug | -systemd-cgroup | --systemd-cgroup) ;;
+		-*) [ $# -eq 1 ] || shift ;;
+		*) return ;;
+		esac
+		shift
+	done
+}
+"""
+
 # `-ef` is no POSIX before 2024, but dash, bash, busybox and toybox have it. Where it is unknown, and where somebody
 # else's script leads back here, the variable ends the circle. One that merely names this folder twice is skipped.
 _FALLBACK = """
@@ -60,7 +83,7 @@ tki_try() {{
 		# shellcheck disable=SC3013 # the variable below ends the circle where test has no -ef
 		[ "$tki_file" -ef "$tki_folder/$tki_own" ] && return 0
 	done
-	tki_say "$tki_reason: running $tki_file instead"
+	tki_say_at_start "$tki_reason: running $tki_file instead" "$@"
 	TOOLKIT_INSTALLER_FALLBACK=$tki_folder
 	export TOOLKIT_INSTALLER_FALLBACK
 	exec "$tki_file" "$@"
@@ -163,7 +186,7 @@ def text(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/p
             runtimes=" ".join(RUNTIMES), low_level=" ".join(map(quoted, low_level)), usual_path=_USUAL_PATH
         )
         driver = _DRIVER.format(modules=quoted(modules))
-        return f"{head}{fallback}{driver}{path}{_CONFIG_VARIABLES}{_EXEC}"
+        return f"{head}{_SAY_AT_START}{fallback}{driver}{path}{_CONFIG_VARIABLES}{_EXEC}"
     head += f"{_FAIL}\n{_REQUIRE_REAL}"
     if name in {HOOK, HOOK_2021}:
         return f"{head}{_REQUIRE_CONFIG}{path}{_CONFIG_VARIABLES}{_EXEC_HOOK}"

@@ -18,7 +18,7 @@ from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import ContainerdEngine, DockerEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tests.e2e.hosts.gpu import Driver
     from tests.e2e.program import Installer
@@ -179,20 +179,29 @@ class GpuNode:
         self._reload()
         return said
 
-    def uninstall(self) -> str:
-        """Take it back likewise."""
-        said = self._run("uninstall")
+    def uninstall(self, *, exits: int = 0) -> str:
+        """Uninstall likewise; `exits` is the exit code that is expected."""
+        said = self._run("uninstall", exits=exits)
         self._reload()
         return said
 
-    def _run(self, command: str, *more: object) -> str:
+    def _run(self, command: str, *more: object, exits: int = 0) -> str:
         run = self.installer.start("toolkit-installer", command, *self.flags, *more)
-        assert run.finish(within=120) == 0, run.output
+        assert run.finish(within=120) == exits, run.output
         return run.output
 
     def _reload(self) -> None:
         if self.kind.name != "docker":  # which was signalled
             self.engine.restart()
+
+    def start(self, name: str, handler: str) -> str:
+        """Start a container through `handler` (empty: the default); return its name."""
+        self.containers.start(name, handler)
+        return name
+
+    def dead(self, names: Iterable[str]) -> list[str]:
+        """Return which of these containers no longer run."""
+        return [name for name in names if not self.containers.runs(name)]
 
     def seen(
         self,

@@ -25,6 +25,8 @@ _STOP_SECONDS = 30
 _HEARD_SECONDS, _POLL_SECONDS = 30.0, 0.05
 _NAMESPACES = {1: 2, 2: 1}
 """NamespaceOption: the node's network, PIDs of its own."""
+_RUNNING = "\1"
+"""ContainerState: CONTAINER_RUNNING."""
 _EXECS = 3
 """How often a container is asked that says nothing."""
 _BECOMING, _BECOMES_SECONDS = "runc:[", 30.0
@@ -81,6 +83,10 @@ class Containers(abc.ABC):
     def _first(self, name: str) -> str:
         told = (self.execute(name, "cat", "/proc/1/comm").strip() for _ in range(_EXECS))
         return next(filter(None, told), "")
+
+    @abc.abstractmethod
+    def runs(self, name: str) -> bool:
+        """Tell whether the engine says that the container runs. Raises ContainerError."""
 
     @abc.abstractmethod
     def stop(self, name: str) -> int:
@@ -141,12 +147,16 @@ class DockerContainers(Containers):
     def execute(self, name: str, *command: str) -> str:
         """Run busybox in it."""
         with _refusals():
-            # its stderr has what the wrapper says of a driver that is not loaded
-            status, output = self.client.containers.get(name).exec_run(["/bin/busybox", *command], stderr=False)
+            status, output = self.client.containers.get(name).exec_run(["/bin/busybox", *command])
         if status:
             raise ContainerError(f"exec in {name}: {output!r}")
         assert isinstance(output, bytes)  # it is no stream, as none was asked for
         return output.decode()
+
+    def runs(self, name: str) -> bool:
+        """Ask dockerd."""
+        with _refusals():
+            return bool(self.client.containers.get(name).status == "running")
 
     def stop(self, name: str) -> int:
         """Stop it."""
@@ -301,6 +311,11 @@ class PodContainers(Containers):
         if answer.get("3", "\0") != "\0":
             raise ContainerError(f"exec in {name}: {answer}")
         return answer.get("1", "")
+
+    def runs(self, name: str) -> bool:
+        """Ask the CRI for the container's state."""
+        status = self._call("ContainerStatus", {1: self._pods[name][1]}, 1)
+        return bool(status.get("3", "\0") == _RUNNING)
 
     def stop(self, name: str) -> int:
         """Stop the container, not its pod."""

@@ -30,6 +30,34 @@ SHELLS = [
 LOADED = "nvidia_uvm 1474560 0 - Live 0x0\nnvidia 56717312 1 nvidia_uvm, Live 0x0 (PO)\next4 1 0 - Live 0x0\n"
 NOT_LOADED = "nvidia_fs 1 0 - Live 0x0\nvideo 2 1 nvidia, Live 0x0\nnvidiafb 3 0 - Live 0x0\n"
 
+STARTING = [
+    "create x",
+    "run x",
+    "--root /r --log /l/log.json --log-format json create --bundle /b --pid-file /p x",
+    "--root=/r --log=/l --systemd-cgroup run x",
+    "--systemd-cgroup=true create x",
+    "--debug --cgroup-manager cgroupfs create x",
+    "--cgroup-manager=systemd --log-level warning run x",
+    "--rootless auto create x",
+    "-root /r -debug create x",
+    "--root state --log ps create x",
+    "-- create x",
+]
+OTHER = [
+    *("checkpoint x", "delete --force x", "events x", "exec -d x create", "features", "kill x 9", "list -q"),
+    *("mounts x", "pause x", "ps x -ef", "restore x", "resume x", "spec", "start x", "state x", "update x"),
+    *("state create", "state run", "kill run 9", "exec --process run create"),
+    "--root /run state run",
+    "--root run state create",
+    "--root create --log run ps x",
+    "--root=create --log=run --log-format=json ps create",
+    "--root /r --log /l --log-format json --systemd-cgroup delete create",
+    "--debug state create",
+    "-debug -systemd-cgroup ps run",
+    "--cgroup-manager cgroupfs state run",
+    *("--version", "-v", "-V", "--help", "-h", "--root", "--root create", "", "-- state create"),
+]
+
 SHOW = """#!/bin/sh
 printf '%s\\n' {name}
 printf '<%s>\\n' "$@"
@@ -171,6 +199,43 @@ def test_a_runtime_that_cannot_work_becomes_the_low_level_runtime(
     assert node.environment()["PATH"] == str(node.bin)
 
 
+def assert_explained(node: Node, wrapper: Path, runc: Path, words: str, reason: str) -> None:
+    """Run `words` through the wrapper: it adds its line to what `runc` prints only where a container starts."""
+    result, direct = node.run(wrapper, *words.split()), node.run(runc, *words.split())
+    assert (result.stdout, result.returncode) == (direct.stdout, direct.returncode)
+    added, own, rest = result.stderr.partition(direct.stderr)
+    assert own == "own words\n"
+    assert not rest
+    if words in STARTING:
+        assert added.startswith(f"{RUNTIME}: ")
+        assert added.endswith(f"{reason}: running {runc} instead\n")
+        assert added.count("\n") == 1
+    else:
+        assert not added, words
+
+
+@pytest.mark.parametrize("fault, reason", FAULTS)
+def test_only_the_start_of_a_container_explains_the_fallback(
+    node: Node, fault: Callable[[Node], None], reason: str
+) -> None:
+    """containerd parses stdout and stderr of `ps` and `state` as one text, and kills the pod where it cannot."""
+    wrapper = node.install(RUNTIME)
+    runc = node.program(node.bin / "runc", status=3)
+    runc.write_text(runc.read_text().replace("exit", "echo own words >&2\nexit"))
+    fault(node)
+    for words in (*STARTING, *OTHER) if fault is unload else ("create x", "state x"):
+        assert_explained(node, wrapper, runc, words, reason)
+
+
+@pytest.mark.parametrize("words", ["create x", "state x", "--version"])
+def test_a_wrapper_that_runs_nothing_says_why_whatever_it_was_asked_for(node: Node, words: str) -> None:
+    unload(node)
+    result = node.run(node.install(RUNTIME, ["no-such-runtime"]), *words.split())
+    assert result.returncode == 127
+    assert not result.stdout
+    assert result.stderr.count("\n") == 1
+
+
 def test_the_first_low_level_runtime_that_can_be_run_is_taken(node: Node) -> None:
     unload(node)
     (node.bin / "made-runc").touch()
@@ -191,7 +256,7 @@ def test_without_any_low_level_runtime_the_wrapper_says_so_and_fails(node: Node)
 
 def test_names_are_looked_for_in_the_usual_folders_when_path_is_empty(node: Node) -> None:
     unload(node)
-    result = node.run(node.install(RUNTIME, ["true"]), environment={})
+    result = node.run(node.install(RUNTIME, ["true"]), "create", environment={})
     assert result.returncode == 0
     assert "running /usr/bin/true instead" in result.stderr or "running /bin/true instead" in result.stderr
 
@@ -218,7 +283,7 @@ def test_a_low_level_runtime_that_is_a_wrapper_of_ours_is_passed_over(node: Node
         (node.bin / "made-runc").hardlink_to(ours)
     else:
         elsewhere.symlink_to(node.toolkit)
-    result = node.run(ours, environment={"PATH": f"{node.toolkit}:{node.bin}"})
+    result = node.run(ours, "run", environment={"PATH": f"{node.toolkit}:{node.bin}"})
     assert result.stdout.startswith("made-crun\n")
     assert result.stderr.count("\n") == 1
 
@@ -261,7 +326,7 @@ def test_a_stderr_that_nobody_reads_does_not_keep_a_container_from_running(node:
     os.close(reader)
     try:
         result = subprocess.run(
-            [*node.shell, wrapper],
+            [*node.shell, wrapper, "create"],
             check=False,
             stdout=subprocess.PIPE,
             stderr=writer,

@@ -8,6 +8,24 @@ tki_say() {
 	(printf '%s: %s\n' 'nvidia-container-runtime' "$*" >&2)
 }
 
+# tki_say_at_start MESSAGE ARGUMENT...: says it if the subcommand is create or run, and nothing before any other.
+tki_say_at_start() {
+	tki_message=$1
+	shift
+	while [ $# -gt 0 ]; do
+		case $1 in
+		create | run)
+			tki_say "$tki_message"
+			return
+			;;
+		-*=* | -- | -debug | --debug | -systemd-cgroup | --systemd-cgroup) ;;
+		-*) [ $# -eq 1 ] || shift ;;
+		*) return ;;
+		esac
+		shift
+	done
+}
+
 # tki_try FILE ARGUMENT...: becomes FILE, unless it cannot be run or is a wrapper of this folder again.
 tki_try() {
 	tki_file=$1
@@ -17,7 +35,7 @@ tki_try() {
 		# shellcheck disable=SC3013 # the variable below ends the circle where test has no -ef
 		[ "$tki_file" -ef "$tki_folder/$tki_own" ] && return 0
 	done
-	tki_say "$tki_reason: running $tki_file instead"
+	tki_say_at_start "$tki_reason: running $tki_file instead" "$@"
 	TOOLKIT_INSTALLER_FALLBACK=$tki_folder
 	export TOOLKIT_INSTALLER_FALLBACK
 	exec "$tki_file" "$@"
