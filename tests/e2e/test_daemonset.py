@@ -16,9 +16,9 @@ from tests.e2e.hosts.machine import CONFIG, DROP_IN, HANDLERS, INSTALL_DIR, Mach
 from tests.e2e.hosts.small_cluster import RUN, WAIT, Site
 from tests.e2e.program import WAITING
 from tests.e2e.sites import wait_for
-from tests.support import api_server, driver_roots
+from tests.support import api_server, driver_roots, fake_ctk
 from tests.support.api_server import Cluster
-from tests.support.built import go_tools
+from tests.support.built import go_tools, installer_image, nvml
 from tests.support.built.installer_image import BuiltImage
 from tests.support.engines import images
 from tests.support.engines.daemons import PATH
@@ -270,6 +270,40 @@ def test_a_node_with_a_drop_in_is_configured_from_within_and_given_back(newest_s
     site.delete(pod)
     assert not machine.exists(DROP_IN)
     assert machine.starts(UNIT) == 3
+
+
+SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
+GENERATING = {
+    "handlers": ("base", {"CDI_ENABLED": "true"}),
+    "cdi": ("base", {"TOOLKIT_METHOD": "cdi"}),
+    "nri": ("overlays/nri", {}),
+}
+"""The methods that need a specification, and the settings that choose them."""
+
+
+@pytest.mark.parametrize("newer", [None, go_tools.NEWEST_CTK], ids=["1.19.0", "1.20.2"])
+def test_the_pod_of_each_method_generates_its_specification_with_nvidia_ctk(
+    newest_site: Site, folder: Path, go_tool: Callable[[Tool], Path], newer: Tool | None
+) -> None:
+    """The image's payload is NVIDIA's 1.19.0; a newer nvidia-ctk is in a payload on the node."""
+    site, host = newest_site, newest_site.machine.host
+    gpu_host.install(host, folder / "driver")
+    nvml.install(host.path("/"), gpus=1)
+    source: dict[str, str] = {}
+    if newer is not None:
+        shutil.copytree(installer_image.payload(), host.path("/run/payload"), symlinks=True)
+        shutil.copy2(go_tool(newer) / "nvidia-ctk", host.path("/run/payload/usr/bin/nvidia-ctk"))
+        source = {"TOOLKIT_SOURCE_ROOT": "/host/run/payload"}
+    for overlay, settings in GENERATING.values():
+        pod = site.running_pod(overlay, settings | source)
+        assert f"libcuda.so.{fake_ctk.VERSION}" in host.path(SPECIFICATION).read_text()
+        assert pod.probe(RUN, "readinessProbe"), pod.log(RUN)
+        assert pod.execute(RUN, "sh", "-c", "ls -A /tmp")[1] == "", "something was left"
+        assert pod.stop(RUN) == 0, pod.log(RUN)
+        pod.remove()
+    pod = site.running_pod("overlays/nri", source)
+    site.delete(pod)
+    assert not site.machine.exists(SPECIFICATION)
 
 
 def test_on_a_node_without_a_gpu_the_pod_is_ready_and_changes_nothing_until_one_comes(site: Site, folder: Path) -> None:

@@ -597,6 +597,20 @@ def test_a_generator_that_says_something_else_is_refused_whole(gpu: FakeNode, tm
     assert gpu.snapshot() == before
 
 
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_generator_that_cannot_write_is_refused_in_its_own_words(gpu: FakeNode, tmp_path: Path, command: str) -> None:
+    gpu.payload = fake_ctk.into(payloads.build(tmp_path / "payload"))
+    words = "failed to write CDI spec to STDOUT: open /tmp/nvcdi-spec-1.yaml: read-only file system"
+    program = gpu.payload / "usr/bin/nvidia-ctk"
+    program.write_text(f"#!/bin/sh\necho 'level=error msg=\"{words}\"' >&2\nexit 1\n")
+    before = gpu.snapshot()
+    run = do(gpu, command, *ON)
+    assert run.code == PAYLOAD_INCOMPLETE
+    assert f"nvidia-ctk ends with 1: {words}" in run.output
+    assert "driver-missing" not in run.output
+    assert gpu.snapshot() == before
+
+
 @pytest.mark.parametrize(
     "gone, words",
     [

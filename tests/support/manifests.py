@@ -41,6 +41,20 @@ class ManifestError(Exception):
     """kustomize makes nothing of a folder; the message is its own."""
 
 
+def read_only_without_tmp(spec: Object) -> list[str]:
+    """Return a pod's containers with a read-only root and no folder for temporary files at /tmp."""
+    volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
+    return [
+        container["name"]
+        for container in (*spec.get("initContainers", []), *spec["containers"])
+        if container.get("securityContext", {}).get("readOnlyRootFilesystem")
+        and not any(
+            mount["mountPath"] == "/tmp" and "emptyDir" in volumes[mount["name"]]  # noqa: S108  # a container's own
+            for mount in container.get("volumeMounts", [])
+        )
+    ]
+
+
 def kustomizations() -> list[str]:
     """Return the folders that are applied, relative to daemonset/."""
     return sorted(str(path.parent.relative_to(FOLDER)) for path in FOLDER.rglob("kustomization.yaml"))

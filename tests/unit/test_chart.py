@@ -234,7 +234,8 @@ def test_what_helm_test_runs_looks_at_the_node_and_changes_nothing() -> None:
     spec = pod["spec"]
     (container,) = spec["containers"]
     assert container["command"] == ["toolkit-installer", "status", "--check"]
-    assert all(each["readOnly"] for each in container["volumeMounts"])
+    assert all(each["readOnly"] for each in container["volumeMounts"] if each["name"] != "tmp")
+    assert manifests.read_only_without_tmp(spec) == []
     assert container["image"] == f"toolkit-installer:{__version__}"
     assert spec["hostPID"] is True
     assert spec["automountServiceAccountToken"] is False
@@ -335,8 +336,9 @@ def test_its_pod_is_let_in_where_pods_have_no_privileges_at_all(*, openshift: bo
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert not {"hostPID", "hostNetwork", "hostIPC", "volumes", "priorityClassName"} & spec.keys()
-    assert "volumeMounts" not in container
+    assert not {"hostPID", "hostNetwork", "hostIPC", "priorityClassName"} & spec.keys()
+    assert [volume.keys() for volume in spec["volumes"]] == [{"name", "emptyDir"}]
+    assert manifests.read_only_without_tmp(spec) == []
 
 
 def test_its_pod_is_none_of_the_daemon_sets_and_finds_a_node_wherever_those_do() -> None:

@@ -94,15 +94,29 @@ def test_the_image_is_the_one_of_this_version(name: str) -> None:
 def test_the_pod_sees_the_whole_node_and_creates_no_folder_on_it(name: str) -> None:
     spec = pod(name)
     assert spec["hostPID"] is True
-    host, ready = spec["volumes"]
+    host, ready, temporary = spec["volumes"]
     assert host == {"name": "host", "hostPath": {"path": "/", "type": "Directory"}}
-    assert ready["emptyDir"]["medium"] == "Memory"
+    assert ready["emptyDir"]["medium"] == temporary["emptyDir"]["medium"] == "Memory"
     for container in containers(name).values():
         assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
         (mount,) = (each for each in container["volumeMounts"] if each["name"] == "host")
         assert mount["mountPath"] == environment(container)["NODE_ROOT"] == "/host"
         assert mount["mountPropagation"] == "HostToContainer"
     assert "readOnly" not in containers(name)["toolkit-installer"]["volumeMounts"][0]
+
+
+@pytest.mark.parametrize("name", kustomizations())
+def test_a_read_only_root_comes_with_a_writable_tmp(name: str) -> None:
+    """NVIDIA's nvidia-ctk writes each specification to a temporary file first."""
+    specs = [each["spec"]["template"]["spec"] for each in manifests.rendered(name) if each["kind"] == "DaemonSet"]
+    specs += [each["spec"] for each in manifests.rendered(name) if each["kind"] == "Pod"]
+    assert [manifests.read_only_without_tmp(spec) for spec in specs] == [[]] * len(specs)
+
+
+def test_a_read_only_root_without_tmp_is_found() -> None:
+    spec = pod("base")
+    spec["containers"][0]["volumeMounts"].pop()
+    assert manifests.read_only_without_tmp(spec) == ["toolkit-installer"]
 
 
 @pytest.mark.parametrize("name", kustomizations())

@@ -28,8 +28,11 @@ _SECONDS = 120.0
 """Without a persistence daemon NVML initialises every GPU first, which takes seconds for each."""
 _NO_NODES = "no NVIDIA device nodes found"
 """What the generator says where there is none, 1.17 to 1.20."""
+_NOT_WRITTEN = "failed to write"
+"""What the generator's reason begins with where it found the driver, and could not write its file, 1.17 to 1.20."""
 _ERROR = r'(?m)level=error msg="((?:[^"\\]|\\.)*)"|^(panic: .*)$'
 _LONGEST_SAID = 400
+_LAST_LINES = 3
 _HINT = (
     "the driver's libraries and device nodes must be seen from here: --driver-root-ctr-path and "
     "--dev-root-ctr-path say where; --wait-for-driver waits; without --cdi-enabled no specification is generated"
@@ -121,7 +124,8 @@ class Generator:
         # each becomes the other, in this order: NewDriverTransformer in pkg/nvcdi/transform/root of the toolkit
         for here, there in ((here, there) for here, there in places if here != there):
             done = self._run(["cdi", "transform", "root", f"--from={here}", f"--to={there}"], given=text)
-            self._require(done, "the paths of the CDI specification cannot be made the node's")
+            if done.status != 0:
+                raise self._failed(done)
             text = done.output
         if f"\nkind: {cdi.kind}\n".encode() not in text or hook.encode() not in text:
             raise PayloadError(
@@ -143,10 +147,28 @@ class Generator:
         except ProgramError as error:
             raise PayloadError(error.reason, path=self._program, hint="use a payload for this system") from error
 
-    @staticmethod
-    def _require(done: Completed, what: str) -> None:
-        """Raise DriverNotReadyError unless it ended well."""
-        if done.status != 0:
-            said = ["".join(found) for found in re.findall(_ERROR, done.errors)] or [done.errors.replace("\n", " ")]
-            words = said[-1].replace("\\n", "; ").replace('\\"', '"')[:_LONGEST_SAID] or "it says nothing"
-            raise DriverNotReadyError(f"{what}: {CTK} ends with {done.status}: {words}", hint=_HINT)
+    def _require(self, done: Completed, what: str) -> None:
+        """Raise DriverNotReadyError, or PayloadError where the driver is not the reason, unless it ended well."""
+        if done.status == 0:
+            return
+        failure = self._failed(done)
+        if _reason(done.errors).startswith(_NOT_WRITTEN):
+            raise failure
+        raise DriverNotReadyError(f"{what}: {failure.reason}", hint=_HINT)
+
+    def _failed(self, done: Completed) -> PayloadError:
+        """Return the error that reports a failure of nvidia-ctk in its own words."""
+        return PayloadError(
+            f"{CTK} ends with {done.status}: {_reason(done.errors) or 'it says nothing'}",
+            path=self._program,
+            hint="remove the cause that it names; if it cannot write: mount a writable folder at /tmp, such as an "
+            "emptyDir",
+        )
+
+
+def _reason(errors: str) -> str:
+    """Return why nvidia-ctk failed, from what it printed: its last error, else its last lines."""
+    said = ["".join(found) for found in re.findall(_ERROR, errors)]
+    last = "; ".join(errors.splitlines()[-_LAST_LINES:])
+    words = said[-1].replace("\\n", "; ").replace('\\"', '"') if said else last
+    return words if len(words) <= _LONGEST_SAID else f"…{words[-_LONGEST_SAID:]}"

@@ -30,6 +30,8 @@ _PIECE = 1 << 16
 _PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent ends."""
 _ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # only a folder with a name of its own is used there
+"""Where a private folder is made: in the first that is writable. A read-only container may have the last one alone."""
 
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class Start(msgspec.Struct, frozen=True):
     keep: tuple[int, ...]
     enter: Callable[[], None] | None = None
     folders: tuple[str, ...] = tuple(PATH.split(":"))
+    temporary: str | None = None
+    """The folder for its temporary files (TMPDIR), if it has one of its own."""
 
 
 def reap() -> None:
@@ -91,8 +95,44 @@ def telling(tick: Callable[[], None]) -> Iterator[None]:
 
 
 def run(command: Sequence[str], *, seconds: float, folder: str = "/", given: bytes = b"") -> Completed:
-    """Run a program of the installer's own: of its image or its payload. Raises ProgramError, Stopped."""
-    return completed(Start(tuple(command), None, command[0], folder, ()), given, seconds)
+    """Run a program of the image or of the payload, with a private folder for its temporary files.
+
+    Without one, where nothing is writable, the program itself says what it could not do. Raises ProgramError, Stopped.
+    """
+    with private_folder() as temporary:
+        return completed(Start(tuple(command), None, command[0], folder, (), temporary=temporary), given, seconds)
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[str | None]:
+    """Make an empty folder that only this user can read, and remove it with its content at the end.
+
+    Yield None where no place for temporary files is writable.
+    """
+    for place in _TEMPORARY:
+        folder = f"{place}/toolkit-installer-{os.getpid()}-{os.urandom(8).hex()}"
+        try:
+            os.mkdir(folder, 0o700)
+        except OSError:
+            continue
+        try:
+            yield folder
+        finally:
+            with contextlib.suppress(OSError):  # a program that hangs in the kernel may still write there
+                _remove(folder)
+        return
+    yield None
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder with all that is in it, and follow no symlink. Raises OSError."""
+    for parent, folders, files in os.walk(folder, topdown=False):
+        for path in (os.path.join(parent, name) for name in (*folders, *files)):
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+    os.rmdir(folder)
 
 
 def completed(start: Start, given: bytes, seconds: float) -> Completed:
@@ -130,13 +170,18 @@ def started(start: Start) -> Child:
             bufsize=0,
             pass_fds=kept,
             cwd=start.folder,
-            env={**_ENVIRONMENT, "PATH": ":".join(start.folders)},
+            env=_environment(start),
             start_new_session=True,
             preexec_fn=prepare,  # noqa: PLW1509  # see above
         )
     except (OSError, subprocess.SubprocessError) as error:
         path = start.command[0]
         raise ProgramError(f"cannot start {path}: {error}", path=path) from error
+
+
+def _environment(start: Start) -> dict[str, str]:
+    own = {"TMPDIR": start.temporary} if start.temporary is not None else {}
+    return {**_ENVIRONMENT, "PATH": ":".join(start.folders), **own}
 
 
 def close_streams(child: Child) -> None:

@@ -13,7 +13,7 @@ from tests.support.manifests import Object, may_get, one
 from toolkit_installer import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tests.e2e.file_states import FileState
     from tests.e2e.hosts.kubelet_pod import Kubelet, Pod
@@ -64,10 +64,17 @@ class Site:
         self.cluster.forbidden = self.granted
         (server.account / "namespace").write_text(namespace)
 
-    def pod(self, name: str = "base") -> Pod:
-        """Start the pod of a kustomization's DaemonSet, none of its containers yet."""
+    def pod(self, name: str = "base", settings: Mapping[str, str] | None = None) -> Pod:
+        """Start the pod of a kustomization's DaemonSet, none of its containers yet.
+
+        `settings` are variables of the container RUN, as an overlay would set them.
+        """
+        template = one(manifests.rendered(name), "DaemonSet")["spec"]["template"]
+        (run,) = (container for container in template["spec"]["containers"] if container["name"] == RUN)
+        kept = [each for each in run["env"] if each["name"] not in (settings or {})]
+        run["env"] = [*kept, *({"name": key, "value": value} for key, value in (settings or {}).items())]
         return self.kubelet.start_pod(
-            one(manifests.rendered(name), "DaemonSet")["spec"]["template"],
+            template,
             namespace=self.namespace,
             account=self.server.account,
             environment={
@@ -76,9 +83,9 @@ class Site:
             },
         )
 
-    def running_pod(self, name: str = "base") -> Pod:
+    def running_pod(self, name: str = "base", settings: Mapping[str, str] | None = None) -> Pod:
         """Start it, and wait until its run is ready and waits."""
-        pod = self.pod(name)
+        pod = self.pod(name, settings)
         pod.start_container(WAIT)
         assert pod.wait_until_ended(WAIT) == 0, pod.log(WAIT)
         pod.start_container(RUN)

@@ -91,6 +91,7 @@ class Tool:
 _NVIDIA = "github.com/NVIDIA/nvidia-container-toolkit"
 _NVIDIA_VERSION = "v1.19.0"
 _NEWEST_PEER_VERSION = "v1.20.1"
+_NEWEST_CTK_VERSION = "v1.20.2"
 
 
 def _nvidia_linking(version: str) -> str:
@@ -116,6 +117,14 @@ TOOLKIT = Tool(  # the release that the payloads of the tests are made like
     linking=_nvidia_linking(_NVIDIA_VERSION),
     cgo=True,
     inlined=True,
+)
+NEWEST_CTK = dataclasses.replace(  # what a payload of the newest release generates specifications with
+    TOOLKIT,
+    name="nvidia-ctk",
+    version=_NEWEST_CTK_VERSION,
+    commands=("cmd/nvidia-ctk",),
+    linking=_nvidia_linking(_NEWEST_CTK_VERSION),
+    inlined=False,
 )
 PEER = Tool(  # the same release: what its own installer does with the same files
     name="nvidia-ctk-installer",
@@ -226,7 +235,20 @@ ORAS = Tool(  # copies an image between folders and registries, with all that re
     commands=("cmd/oras",),
 )
 
-ALL = (TOOLKIT, KUSTOMIZE, HELM, CONTAINERD, CONTAINERD_2_0, PEER, CRIO, CRI_DOCKERD, ORAS, KWOK, KUBERNETES)
+ALL = (
+    TOOLKIT,
+    KUSTOMIZE,
+    HELM,
+    CONTAINERD,
+    CONTAINERD_2_0,
+    PEER,
+    NEWEST_CTK,
+    CRIO,
+    CRI_DOCKERD,
+    ORAS,
+    KWOK,
+    KUBERNETES,
+)
 """What `make e2e` wants. What the image and `make check` need comes first: they would compile it beside the others."""
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node import programs, signals, trust
+from toolkit_installer.node import programs, running, signals, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.root import Root
-from toolkit_installer.node.programs import ProgramError, Programs
+from toolkit_installer.node.programs import ProgramError, Programs, ProgramTimeoutError
 from toolkit_installer.node.services import Services
 from toolkit_installer.node.signals import Attention, Stopped
 
@@ -220,7 +220,46 @@ def test_a_program_inherits_neither_blocked_signals_nor_environment_nor_input(mo
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
     mask, rest = done.output.decode().splitlines()
     assert mask == "set() True"  # Python ignores SIGPIPE by itself
-    assert rest.replace("'LC_CTYPE', ", "") == "['LANG', 'LC_ALL', 'PATH'] '' True /"
+    assert rest.replace("'LC_CTYPE', ", "") == "['LANG', 'LC_ALL', 'PATH', 'TMPDIR'] '' True /"
+
+
+SHOW_TMPDIR = """if True:
+    import os
+    folder = os.environ["TMPDIR"]
+    os.makedirs(f"{folder}/a/b")
+    open(f"{folder}/a/left", "w").close()
+    os.symlink("/", f"{folder}/a/root")
+    print(folder, oct(os.stat(folder).st_mode & 0o777))
+"""
+
+
+def test_each_program_gets_a_private_temporary_folder_that_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(running, "_TEMPORARY", (str(tmp_path / "none"), str(tmp_path / "file"), str(tmp_path)))
+    shown = {programs.run([*PYTHON, SHOW_TMPDIR], seconds=20).output.decode() for _ in range(2)}
+    assert len(shown) == 2, "two programs had the same folder"
+    for folder, mode in map(str.split, shown):
+        assert Path(folder).parent == tmp_path
+        assert mode == "0o700"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_program_that_is_killed_leaves_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_TEMPORARY", (str(tmp_path),))
+    with pytest.raises(ProgramTimeoutError):
+        programs.run([*PYTHON, f"{SHOW_TMPDIR}\n    import time; time.sleep(60)"], seconds=0.5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_runs_without_a_temporary_folder_where_nothing_is_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_TEMPORARY", (str(tmp_path / "none"),))
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    done = programs.run([*PYTHON, "import os; print('TMPDIR' in os.environ)"], seconds=20)
+    assert done.output == b"False\n"
 
 
 def test_programs_are_found_beneath_the_root_alone(tmp_path: Path) -> None:
