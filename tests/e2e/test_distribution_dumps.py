@@ -93,8 +93,9 @@ def test_what_k3s_makes_of_our_additions_has_all_that_it_had_and_our_handlers(
     case: Case, node: FakeNode, release: Callable[[Suite], Release]
 ) -> None:
     case.put(node)
-    made = K3s(node)
-    suite = Suite.TRIXIE if case.name == "template-created-of-version-2" else Suite.SID
+    old = case.name == "template-created-of-version-2"
+    made = K3s(node, release="v1.7.13-k3s1" if old else None)
+    suite = Suite.TRIXIE if old else Suite.SID
     containerd = release(suite).root / "usr/bin/containerd"
     before = dumped(containerd, made_by_k3s(node, made))
     case.put(node)

@@ -51,7 +51,7 @@ def test_rke2_is_installed_and_cleaned_up_with_one_restart_each(
     node: FakeNode, tmp_path: Path, *, name: str, wiped: bool
 ) -> None:
     Case("rke2", name).put(node)
-    made = Rke2(node, wiped=wiped)
+    made = Rke2(node, wiped=wiped, release="v1.7.20-k3s1" if name == "template-created" else None)
     with made.inside():
         done = install(node, tmp_path)
         assert done.code == 0, done.output

@@ -1,6 +1,7 @@
 """Nodes as distributions lay them out: `tests/data/DISTRIBUTION/CASE/` has a NOTE, the files before, those that change.
 
 `in/` is the node's `/`, as far as it matters; `out/` has the files that differ while we are installed, and no others.
+`left/`, where an older installer's entries were there before, has the files without them, as cleanup leaves them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.support.fake_node import TOOLKIT, FakeNode
+from tests.support.fake_node import FakeNode
 
 DATA = Path(__file__).parents[1] / "data"
 _OWN_PLACES = ("usr/local/nvidia", "run/nvidia")
@@ -32,11 +33,6 @@ class Case:
     def folder(self) -> Path:
         return DATA / self.distribution / self.name
 
-    @property
-    def names_toolkit(self) -> bool:
-        """Whether the operator's own template names the toolkit, beside what the distribution makes of it."""
-        return any(TOOLKIT.encode() in place.read_bytes() for place in (self.folder / "in").rglob("*.tmpl"))
-
     def put(self, node: FakeNode) -> None:
         """Lay its files out on a node."""
         shutil.copytree(self.folder / "in", node.root, symlinks=True, dirs_exist_ok=True)
@@ -50,6 +46,10 @@ class Case:
     def expected(self) -> dict[str, bytes]:
         """Return the files that differ while we are installed, by their path on the node."""
         return _files(self.folder / "out")
+
+    def left(self) -> dict[str, bytes]:
+        """Return the files that cleanup leaves otherwise than they were."""
+        return _files(self.folder / "left")
 
     def changed(self, node: FakeNode) -> dict[str, bytes]:
         """Return the files of a node that are not as the case has them."""

@@ -1,6 +1,7 @@
 """Made distributions that live: k3s, RKE2 and microk8s make their files anew when they start, k0s watches its own.
 
-The rules are those of their code. k3s: config.toml is made of the template, else of its own one; the toolkit in its
+The rules are those of their code. k3s: config.toml is made of config-v3.toml.tmpl, else of config.toml.tmpl, whose base
+is of version 2, else of its own template; before containerd 2.0 only the second is known; the toolkit in its
 usual folder, else in /usr/bin, is registered; it does not start with a default runtime that it did not find, and its
 containerd not on a table that is there twice; the imported drop-ins are merged. microk8s: containerd.toml is made of
 the template. k0s: a change in containerd.d is merged a while later, and containerd is started again by k0s itself.
@@ -18,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 from tests.support import played
+from tests.support.distribution_cases import Case
 from tests.support.fake_node import TOOLKIT, FakeNode
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.containerd import engine as containerd_engine
@@ -29,6 +31,8 @@ AGENT = "/var/lib/rancher/k3s/agent/etc/containerd"
 _DATABASE = "io.containerd.metadata.v1.bolt/meta.db"
 _CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _SYSTEMCTL = "/bin/systemctl"
+_TEMPLATES = {"config-v3.toml.tmpl": 3, "config.toml.tmpl": 2}
+"""Those that k3s looks for since February 2025, in its order, with the versions of their bases."""
 _CONDITION = re.compile(
     r'\{\{ if not \(index \.ExtraRuntimes "([^"]+)"\)\.BinaryName \}\}\n(.*?)\{\{ end \}\}\n', re.DOTALL
 )
@@ -171,8 +175,7 @@ class K3s(_Made):
         return {name: path for name, path in there.items() if path is not None}
 
     def made(self) -> dict[str, Any]:
-        version = tomllib.loads(self.base)["version"]
-        text = self._rendered(version)
+        text = self._rendered(*self.read_next())
         self.node.write(f"{self.agent}/config.toml", text)
         document = tomllib.loads(text)
         for pattern in document.get("imports", []):
@@ -181,9 +184,22 @@ class K3s(_Made):
                 document = merged(document, tomllib.loads(place.read_text()))
         return document
 
-    def _rendered(self, version: int) -> str:
-        path = f"{self.agent}/{'config-v3.toml.tmpl' if version == 3 else 'config.toml.tmpl'}"
-        template = self.node.read(path).decode() if self.node.exists(path) else '{{ template "base" . }}\n'
+    def read_next(self) -> tuple[str, int]:
+        """Return the template that it starts with, and the version of the base that this one may have in it."""
+        known = {"config.toml.tmpl": 2} if self.release.startswith("v1.") else _TEMPLATES
+        name = next((name for name in known if self.node.exists(f"{self.agent}/{name}")), None)
+        if name is None:
+            return '{{ template "base" . }}\n', max(known.values())
+        return self.node.read(f"{self.agent}/{name}").decode(), known[name]
+
+    def _base(self, version: int) -> str:
+        own = tomllib.loads(self.base)
+        if own.get("version", 1) == version:
+            return self.base
+        name = ("drop-in" if "imports" in own else "template-created") + ("" if version == 3 else "-of-version-2")
+        return Case("k3s", name).read(f"{AGENT}/config.toml").decode()
+
+    def _rendered(self, template: str, version: int) -> str:
         found = self.found()
         if self.option and self.option not in found:
             raise ValueError(f"default runtime {self.option} was not found")
@@ -194,7 +210,7 @@ class K3s(_Made):
         )
         if self.option:
             extra += f"\n[plugins.'{_CRI[version]}'.containerd]\n  default_runtime_name = \"{self.option}\"\n"
-        text = template.replace('{{ template "base" . }}', self.base + extra)
+        text = template.replace('{{ template "base" . }}', self._base(version) + extra)
         text = _CONDITION.sub(lambda match: "" if match[1] in found else match[2], text)
         return _COMMENT.sub("", text)
 

@@ -14,7 +14,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set, Table, lookup, same
 from toolkit_installer.engines.api import DesiredState, EngineFile
 from toolkit_installer.engines.containerd import templates
-from toolkit_installer.engines.containerd.distributions.rancher_layout import DETECTION
+from toolkit_installer.engines.containerd.distributions.rancher_layout import DETECTION, template_version
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
 from toolkit_installer.engines.containerd.inspection import ROOT_ROLE, ContainerdInspection, Placed
@@ -90,13 +90,13 @@ def placed(  # one distribution, as it was found
     """Return what is added beside the file of the same content that a distribution made."""
     version = toml_document.parse(content).get("version", 1)
     places = {"generated": "/c/config.toml", "drop_in": "/c/d/99-nvidia.toml", "template": "/c/config.toml.tmpl"}
-    layout = Layout("k3s", version=version, source="/c/config.toml", **{**places, **more})
+    layout = Layout("k3s", version=version, source="/c/config.toml", way=way, **{**places, **more})
     files = (
         file(GENERATED_ROLE, layout.generated, content),
         file(FILE_ROLE if layout.in_place else DROP_IN_ROLE, layout.drop_in, content if layout.in_place else None),
         file(TEMPLATE_ROLE, layout.template or "", template),
     )
-    inspection = ContainerdInspection("/s", files, None, placed=Placed(layout, way, content), sources=sources)
+    inspection = ContainerdInspection("/s", files, None, placed=Placed(layout, content), sources=sources)
     return Containerd().desired(inspection, request, {})
 
 
@@ -279,7 +279,8 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 ]
 BASE = b'{{ template "base" . }}\n'
 THEIRS = (
-    BASE + b"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\n"
+    BASE + b"{{ if .IsRunningInUserNS }}[debug]{{ end }}\n"  # no TOML, so nothing is taken out of it
+    b"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\n"
     b"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n"
     b"BinaryName = '/opt/nvidia/toolkit/r'\n"
 )
@@ -340,7 +341,7 @@ def test_the_old_kind_of_default_is_written_into_a_drop_in_of_version_1_and_else
 
 def test_a_template_of_a_version_that_nobody_knows_is_refused_with_its_file() -> None:
     with pytest.raises(ConfigurationError, match="of version 7") as raised:
-        notes({}, Way.TEMPLATE, template=b"version = 7\n", folder=FOLDER)
+        template_version("/c/config.toml.tmpl", b"version = 7\n", 2)
     assert raised.value.path == "/c/config.toml.tmpl"
 
 

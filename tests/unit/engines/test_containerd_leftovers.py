@@ -18,7 +18,7 @@ from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, Placed
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_ROLE
-from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout, Way
+from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, PLUGINS, shape
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
@@ -81,7 +81,7 @@ def beside(content: bytes, drop_in: bytes | None) -> Story:
     version = toml_document.parse(content)["version"]
     layout = Layout("k3s", "/c/config.toml", version, drop_in="/c/d/99-nvidia.toml", source="/c/config.toml")
     files = (file(GENERATED_ROLE, layout.generated, content), file(PLACED_ROLE, layout.drop_in, drop_in))
-    inspection = Inspection("/s", files, None, placed=Placed(layout, Way.DROP_IN, content))
+    inspection = Inspection("/s", files, None, placed=Placed(layout, content))
     (goal,) = Containerd().desired(inspection, REQUEST, {}).files
     return made(goal)
 

@@ -5,8 +5,10 @@ Pure: from what was found, and what is asked for, to what the files should be.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Collection, Mapping
+import posixpath
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
@@ -17,7 +19,7 @@ from toolkit_installer.engines.containerd import config, templates
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection, Placed
-from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLE, Layout, Way
+from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLES, Way
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     CRI_PLUGIN,
@@ -49,23 +51,28 @@ class Placing:
         self.without = {role: wanted for role, wanted in without.items() if role != GENERATED_ROLE}
         self.default = request.default
         self.served = request.served
-        self.notes = list(placed.notes)
-        if (template := self.without.get(TEMPLATE_ROLE)) is not None:
-            with located(template.path):
-                templates.refuse_twice(template.base or b"", layout.finding(request.toolkit_folder))
+        live = inspection.live
+        bases = {role: wanted.base for role, wanted in self.without.items() if role in TEMPLATE_ROLES}
+        there = {path: base for role, path in layout.templates.items() if (base := bases.get(role)) is not None}
+        self.start = layout.next_start(there, live.version if live is not None else None)
+        self.role = next((role for role, path in layout.templates.items() if path == self.start.template), "")
+        self.notes = [*placed.notes, *self.start.notes]
+        if self.role in bases:
+            with self._template() as wanted:
+                templates.refuse_twice(wanted.base or b"", layout.finding(request.toolkit_folder))
         self.document = layout.document(placed.content, request.toolkit_folder)
         sources, folder = inspection.sources, request.toolkit_folder
         self.candidates = containerd_sources.candidates(sources, self.document, layout.plugin, folder)
 
     def desired(self) -> DesiredState:
         """Return what the files should be. Raises ConfigurationError."""
-        if self.placed.way is Way.DROP_IN:
+        if self.start.way is Way.DROP_IN:
             self._into_drop_in()
         elif not self.request.handlers:
             self.served = {}
         else:
             self._note_what_is_kept()
-            if self.placed.way is Way.TEMPLATE:
+            if self.start.way is Way.TEMPLATE:
                 self._into_template()
             else:
                 self._found_by_itself()
@@ -86,11 +93,11 @@ class Placing:
         base_runtime = containerd_sources.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
         made = config.entries(base_runtime, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
-        cdi = self.request.enable_cdi and _wants_cdi(self.document, self.layout)
+        cdi = self.request.enable_cdi and _wants_cdi(self.document, self.layout.plugin, version)
         return Part(plugin, made, self.default, legacy=legacy, cdi=cdi)
 
     def _into_drop_in(self) -> None:
-        version = self.layout.version
+        version = self.start.version
         part = self._part(version)
         self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
         if part.legacy:
@@ -111,21 +118,41 @@ class Placing:
         self.without[wanted.role] = wanted.holding(text, toml_document.parse, owned)
 
     def _into_template(self) -> None:
-        wanted = self.without[TEMPLATE_ROLE]
-        base = wanted.base if wanted.base is not None else templates.BASE
-        with located(wanted.path):
-            part = self._part(templates.version_of(base, self.layout.version))
-        self._refuse_another(part)
-        with located(wanted.path):
+        with self._template() as wanted:
+            base = wanted.base if wanted.base is not None else templates.BASE
+            part = self._part(self.start.version)
+            self._refuse_another(part)
             text = templates.with_block(base, part)
             own = templates.named(base, part)
-        self.without[TEMPLATE_ROLE] = msgspec.structs.replace(wanted, target=text)
+        if self.layout.templates[self.role] in self.placed.changed:
+            # nobody knows yet what it makes: a restart would be the first to tell
+            name = self.layout.name
+            why = f"was changed after config.toml was made of it: {name} has not been started with it"
+            self.notes.append(f"{wanted.path} {why}")
+        if self.start.version < _ON_BY_DEFAULT <= self.layout.version:
+            newest = posixpath.basename(self.layout.template or "")
+            self.notes.append(f"{wanted.path} is what {self.layout.name} reads next, as no {newest} is there")
+        self.without[self.role] = msgspec.structs.replace(wanted, target=text)
         self._note_cdi(part)
         self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
         self._note_unused(own, f"{wanted.path} has their tables already")
         if templates.is_conditional(base):
             found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own
             self._note_unused(found, f"{self.layout.name} makes their tables itself if it finds them when it starts")
+
+    @contextlib.contextmanager
+    def _template(self) -> Iterator[DesiredFile]:
+        """Yield the template that is read next, and name it in errors, and the one that was looked for before it."""
+        wanted = self.without[self.role]
+        try:
+            with located(wanted.path):
+                yield wanted
+        except ConfigurationError as error:
+            first = self.layout.template
+            if error.path == wanted.path and first is not None and self.start.template != first:
+                why = f"it is what {self.layout.name} reads next, as {first} is not there"
+                error.hint = "; ".join(filter(None, [error.hint, why]))
+            raise
 
     def _found_by_itself(self) -> None:
         part = self._part(self.layout.version)
@@ -180,7 +207,7 @@ class Placing:
             self.notes.append(f"{asked} is not used: this {name} imports no drop-in")
 
 
-def _wants_cdi(document: Table, layout: Layout) -> bool:
+def _wants_cdi(document: Table, plugin: str, version: int) -> bool:
     """Tell whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off unless told."""
-    said = lookup(document, enable_cdi(layout.plugin))
-    return said is not True and (said is False or layout.version < _ON_BY_DEFAULT)
+    said = lookup(document, enable_cdi(plugin))
+    return said is not True and (said is False or version < _ON_BY_DEFAULT)

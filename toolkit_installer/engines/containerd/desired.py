@@ -249,14 +249,16 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
         return DesiredFile(file, base=file.content, target=file.content)  # never ours, whatever a receipt says
 
     def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
-        if file.role != layouts.TEMPLATE_ROLE:
+        if file.role not in layouts.TEMPLATE_ROLES:
             return _toml(file.role, content, recorded, toolkit_folder)
-        base = templates.without_block(content)
-        created = recorded.before is None and base != content and base.strip() in (b"", templates.BASE.strip())
-        return (None if created else base), ()  # nobody else put anything into what was created for us
+        created = recorded.before is None and templates.is_ours(content)
+        # nobody else put anything into what was created for us
+        return (None if created else templates.without_block(content)), ()
 
     with located(file.path):
         base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
+        if base is not None and file.role in layouts.TEMPLATE_ROLES:
+            base, left = templates.without_handlers(base, toolkit_folder)  # an older installer's are never restored
     if file.role == DROP_IN_ROLE and recorded.before is None and base is not None and base != file.content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
     return DesiredFile(file, base=base, target=base, left=left)

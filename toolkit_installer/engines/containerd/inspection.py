@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -15,7 +15,7 @@ from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import layouts, root_file
 from toolkit_installer.engines.containerd.files import Imported, Missing
-from toolkit_installer.engines.containerd.layouts import Layout, Way
+from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.sources import COMMAND, Sources
 from toolkit_installer.engines.containerd.tables import disabled
 from toolkit_installer.engines.target import EngineTarget
@@ -40,11 +40,12 @@ class Placed(msgspec.Struct, frozen=True):
     """What is found of a distribution that makes its containerd's files."""
 
     layout: Layout
-    way: Way = Way.NONE
     content: bytes | None = None
     """What it made, with the runtimes in it."""
     low_level: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    changed: frozenset[str] = frozenset()
+    """The templates that somebody changed after the generated file was made of them."""
 
 
 class ContainerdInspection(Inspection, frozen=True):
@@ -92,20 +93,25 @@ def inspect_distribution(node: Node, target: EngineTarget, layout: Layout, answe
     Raises ConfigurationError, NodeError.
     """
     live, process = answer.live, answer.process
-    way, notes = layout.way(node, live.version if live is not None else None)
     drop_in, ignored = layout.drop_in_for(target.asked)
     files = [
         EngineFile(layouts.GENERATED_ROLE, *node.locate_file(layout.generated)),
         EngineFile(layout.drop_in_role, *node.locate_file(drop_in)),
     ]
-    if layout.template is not None:
-        files.append(EngineFile(layouts.TEMPLATE_ROLE, *node.locate_file(layout.template)))
+    files += [EngineFile(role, *node.locate_file(path)) for role, path in layout.templates.items()]
     own = layout.low_level(node, process)
-    placed = Placed(layout, way, node.files.content(layout.source), own, (*notes, *ignored))
+    changed = _newer(node, layout.templates.values(), layout.generated)
+    placed = Placed(layout, node.files.content(layout.source), own, ignored, changed)
     usual = layout.generated
     place = (root_file.config_of(process, usual) or usual) if process is not None else None
     sources = _sources(node, process, target.asked, place)
     return ContainerdInspection(answer.socket, tuple(files), live, answer.silence, placed=placed, sources=sources)
+
+
+def _newer(node: Node, paths: Iterable[str], than: str) -> frozenset[str]:
+    """Return which of the files were changed after the one at `than`. Raises NodeError."""
+    times = {path: status.st_mtime for path in (*paths, than) if (status := node.files.status(path)) is not None}
+    return frozenset(path for path, time in times.items() if time > times.get(than, time))
 
 
 def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> ContainerdInspection:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -26,9 +27,11 @@ RUNC = "runc"
 GENERATED_ROLE = "generated"
 DROP_IN_ROLE = "distribution's drop-in"
 TEMPLATE_ROLE = "distribution's template"
+OLDER_TEMPLATE_ROLE = "distribution's older template"
+TEMPLATE_ROLES = frozenset({TEMPLATE_ROLE, OLDER_TEMPLATE_ROLE})
 FILE_ROLE = "distribution's file"
 """A file of the distribution's own that has the additions in it: microk8s'."""
-ROLES = frozenset({GENERATED_ROLE, DROP_IN_ROLE, TEMPLATE_ROLE, FILE_ROLE})
+ROLES = TEMPLATE_ROLES | {GENERATED_ROLE, DROP_IN_ROLE, FILE_ROLE}
 
 
 class Way(enum.StrEnum):
@@ -52,6 +55,18 @@ class Detection(msgspec.Struct, frozen=True):
     handlers: frozenset[str]
 
 
+class Start(msgspec.Struct, frozen=True):
+    """What a distribution generates its containerd's file from at its next start, and how additions get into it.
+
+    `version`: the generated file's. `template`: the template that is read, or that is to be created; None: none.
+    """
+
+    way: Way
+    version: int
+    template: str | None = None
+    notes: tuple[str, ...] = ()
+
+
 class Layout(msgspec.Struct, frozen=True):
     """The files of one distribution's containerd."""
 
@@ -60,6 +75,9 @@ class Layout(msgspec.Struct, frozen=True):
     version: int
     drop_in: str = ""
     template: str | None = None
+    older_template: str | None = None
+    """The template that is read where `template` is absent."""
+    way: Way = Way.DROP_IN
     reloads_itself: bool = False
     detects: Detection | None = None
     """It registers the toolkit by itself when it finds it."""
@@ -70,10 +88,17 @@ class Layout(msgspec.Struct, frozen=True):
     in_place: bool = False
     """`drop_in` is a file of its own that has more in it: what it makes the rest of."""
 
-    def way(self, node: Node, release: str | None) -> tuple[Way, tuple[str, ...]]:  # noqa: ARG002  # others look
-        """Return how to add something, and what there is to say about it. `release`: the live containerd's."""
+    def next_start(self, templates: Mapping[str, bytes], release: str | None) -> Start:  # noqa: ARG002  # others look
+        """Return what the next start reads. `templates`: those that are there, by path, without what is ours.
+
+        `release`: the live containerd's, None if none runs. Pure. Raises ConfigurationError where it cannot be told.
+        """
         notes = (f"{self.name} merges the drop-in and restarts its containerd by itself",)
-        return Way.DROP_IN, notes if self.reloads_itself else ()
+        return Start(self.way, self.version, self.template, notes if self.reloads_itself else ())
+
+    def may_set_default(self, read: Callable[[str], bytes | None]) -> bool:  # noqa: ARG002  # others look
+        """Tell whether the default runtime in the generated file may be an option of the distribution's own."""
+        return True
 
     def may_be_copied(self, config: str, socket: str, is_there: Callable[[str], bool]) -> bool:  # noqa: ARG002  # some
         """Tell whether `config` may be a plain containerd's file that began as a copy of one of these.
@@ -102,6 +127,12 @@ class Layout(msgspec.Struct, frozen=True):
                 return document
             # without the runtimes of our toolkit, whoever wrote them there
             return apply(document, strip(document, tables.shape(self.plugin), Ownership(), toolkit_folder)[0])
+
+    @property
+    def templates(self) -> dict[str, str]:
+        """The templates' paths by role, in the order in which the distribution looks for them."""
+        found = {TEMPLATE_ROLE: self.template, OLDER_TEMPLATE_ROLE: self.older_template}
+        return {role: path for role, path in found.items() if path is not None}
 
     @property
     def drop_in_role(self) -> str:
@@ -143,9 +174,19 @@ class Layout(msgspec.Struct, frozen=True):
 
     def low_level(self, node: Node, process: Process | None) -> tuple[str, ...]:
         """Return the distribution's own runc by its absolute path: it is in no PATH but the distribution's."""
-        paths = [path for path in self.runcs if node.files.is_executable(path)]
+        paths = [path for path in self.runcs if _is_executable(node, path)]
         if not paths and process is not None:
             beside, root = posixpath.join(posixpath.dirname(process.executable), RUNC), root_of(process)
             with contextlib.suppress(NodeError):  # it ended meanwhile, or hides
                 paths = [beside] if self.runcs and look.may_run(root.outside(root.canonical(beside))) else []
         return tuple(paths[:1])
+
+
+def _is_executable(node: Node, path: str) -> bool:
+    """Tell whether an executable file is at `path`; below something that is no folder, there is none."""
+    try:
+        return node.files.is_executable(path)
+    except NodeError as error:
+        if error.number != errno.ENOTDIR:
+            raise
+        return False

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import tomllib
 
-from toolkit_installer.documents import toml_values
-from toolkit_installer.documents.changes import Path, Table
+from toolkit_installer.documents import toml_document, toml_values
+from toolkit_installer.documents.changes import DocumentError, Path, Table
+from toolkit_installer.engines.containerd import config
 from toolkit_installer.engines.containerd.config import Part
-from toolkit_installer.engines.containerd.tables import executable, made_version, shape
-from toolkit_installer.engines.ownership import MARKER
+from toolkit_installer.engines.containerd.tables import PLUGINS, executable, made_version, shape
+from toolkit_installer.engines.ownership import MARKER, Ownership, parents
 from toolkit_installer.errors import ConfigurationError
 
 BASE = b'{{ template "base" . }}\n'
@@ -40,6 +41,10 @@ _CONDITION = r'\{\{ if not \(index \.ExtraRuntimes "(?P<name>[^"]+)"\)\.BinaryNa
 _CONDITION_END = "{{ end }}"
 _RUNTIMES = "runtimes"
 _VERSION = rb"(?m)^[ \t]*version[ \t]*=[ \t]*(?P<number>[0-9]+)"
+_ACTION = rb"(?s)\{\{.*?\}\}"
+
+_EMPTIED = Ownership(created=tuple(table for plugin in PLUGINS for table in parents((*shape(plugin).runtimes, ""))))
+"""The tables that go with the last runtime in them: the base has them, or containerd's own runc does without."""
 
 
 def version_of(content: bytes, usual: int) -> int:
@@ -47,10 +52,73 @@ def version_of(content: bytes, usual: int) -> int:
 
     Raises ConfigurationError for one that nobody knows here.
     """
-    said = re.search(_VERSION, without_block(content))
+    base = without_block(content)
+    known = document(base)
+    if known is not None and "version" in known:
+        return made_version(known["version"])
+    said = re.search(_VERSION, base) if known is None else None
     if said is not None:
         return made_version(int(said["number"]))
-    return usual if re.search(_USES_BASE, content) else 1
+    return usual if uses_base(content) else 1
+
+
+def uses_base(content: bytes) -> bool:
+    """Tell whether a template has the distribution's own in it."""
+    return bool(re.search(_USES_BASE, content))
+
+
+def is_ours(content: bytes) -> bool:
+    """Tell whether a template has a block of ours and nothing else: it was created for it."""
+    base = without_block(content)
+    return base != content and base.strip() in (b"", BASE.strip())
+
+
+def document(content: bytes) -> Table | None:
+    """Return what the text of a template says as TOML, its actions aside; None where it is no TOML then."""
+    try:
+        return toml_document.parse(_masked(content)[0])
+    except DocumentError:
+        return None
+
+
+def without_handlers(content: bytes, toolkit_folder: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return a template without the runtimes whose executable lies in our toolkit folder, whoever wrote them.
+
+    The second value says what stays because the text around the actions cannot be edited.
+    """
+    if toolkit_folder.encode() not in content:
+        return content, ()
+    if document(content) is not None:
+        text, actions, prefix = _masked(content)
+        edited, _ = config.without_us(text, _EMPTIED, toolkit_folder)
+        result = _unmasked(edited, actions, prefix)
+        if result is not None:
+            return result, ()
+    return content, ("it names the toolkit, and its text cannot be edited around the template's actions: that stays",)
+
+
+def _masked(content: bytes) -> tuple[bytes, list[bytes], bytes]:
+    """Return a template with a number for each action, in a comment where the line has nothing else; and the actions.
+
+    The third value begins each of the numbers, and nothing else in the text.
+    """
+    prefix = b"7305"
+    while prefix in content:
+        prefix += b"1"
+    actions = re.findall(_ACTION, content)
+    numbers = iter(range(len(actions)))
+    text = re.sub(_ACTION, lambda _: b"%s%06d" % (prefix, next(numbers)), content)
+    alone = rb"(?m)^(?P<indent>[ \t]*)(?P<numbers>(?:%s[0-9]{6}[ \t]*)+)(?=\r?$)" % prefix
+    return re.sub(alone, rb"\g<indent># \g<numbers>", text), actions, prefix
+
+
+def _unmasked(text: bytes, actions: list[bytes], prefix: bytes) -> bytes | None:
+    """Return the template again, None where an edit has removed or moved an action."""
+    number = rb"%s([0-9]{6})" % prefix
+    if [int(each) for each in re.findall(number, text)] != list(range(len(actions))):
+        return None
+    text = re.sub(rb"(?m)^([ \t]*)# (?=(?:%s[ \t]*)+\r?$)" % number, rb"\1", text)
+    return re.sub(number, lambda found: actions[int(found[1])], text)
 
 
 def refuse_twice(content: bytes, found: frozenset[str]) -> None:

@@ -18,7 +18,7 @@ from toolkit_installer.engines.containerd.inspection import (
     ContainerdInspection,
     Placed,
 )
-from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLE, Layout
+from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLES, Layout
 from toolkit_installer.engines.containerd.tables import IMPORTS, runtimes_in, shape
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
@@ -113,7 +113,7 @@ def _wrong(before: Table, after: tuple[Table | None, str], desired: DesiredState
 def _with_additions(content: bytes, layout: Layout, target: DesiredFile) -> bytes:
     """Return the generated file with what the target adds, as the engine will read both together."""
     plugin = layout.plugin
-    if target.role != TEMPLATE_ROLE:
+    if target.role not in TEMPLATE_ROLES:
         added = toml_document.parse(target.target or b"")
     else:
         present = frozenset(runtimes_in(layout.document(content, ""), plugin))

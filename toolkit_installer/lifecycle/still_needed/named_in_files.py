@@ -155,7 +155,7 @@ class _Search:
             layout = layout_of(self._node.files.content, path) if named else None
         if layout is None or path not in (layout.generated, layout.source) or path == layout.drop_in:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
-        elif layout.detects:
+        elif layout.detects and layout.may_set_default(self._node.files.content):
             # any other is generated from a file that is looked at by itself, and generated again without the toolkit
             self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
 
