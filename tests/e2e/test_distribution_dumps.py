@@ -119,3 +119,40 @@ def test_what_microk8s_fills_in_has_all_that_it_had_and_our_handlers(
         assert node.do("run", "--no-daemon", engine="auto").process.returncode == 0
     before, after = dumps
     compared(before, after, "nvidia")
+
+
+REPEATED = {
+    2: {
+        "cri": '[plugins."io.containerd.grpc.v1.cri"]\n  enable_selinux = true\n',
+        "runc": '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n  runtime_type = "x"\n',
+        "registry": '[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "/etc/certs.d"\n',
+    },
+    3: {
+        "cri": "[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = true\n",
+        "runc": "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n  cgroup_writable = true\n",
+        "registry": "[plugins.'io.containerd.cri.v1.images'.registry]\n  config_path = '/etc/certs.d'\n",
+    },
+}
+OWN = "[debug]\n  level = 'info'\n"
+
+
+@pytest.mark.parametrize("repeated", ["", "cri", "runc", "registry"])
+@pytest.mark.parametrize("version, suite, older", [(2, Suite.TRIXIE, True), (3, Suite.SID, False)])
+def test_a_template_is_refused_where_containerd_does_not_start_with_what_k3s_makes_of_it(  # what is tried, and on what
+    node: FakeNode, release: Callable[[Suite], Release], version: int, suite: Suite, repeated: str, *, older: bool
+) -> None:
+    Case("k3s", "template-created-of-version-2" if older else "template-created").put(node)
+    made = K3s(node, release="v1.7.13-k3s1" if older else None)
+    name = "config.toml.tmpl" if older else "config-v3.toml.tmpl"
+    theirs = f'{{{{ template "base" . }}}}\n\n{OWN}\n{REPEATED[version].get(repeated, "")}'
+    node.write(f"{AGENT}/{name}", theirs)
+    config = node.root.parent / "config.toml"
+    config.write_text(made._rendered(*made.read_next()))
+    command = [str(release(suite).root / "usr/bin/containerd"), "--config", str(config), "config", "dump"]
+    starts = subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+    assert starts == (not repeated)
+    run = node.do("run", "--no-daemon", engine="auto")
+    assert run.process.returncode == (0 if starts else 3), run.output
+    if not starts:
+        assert f"{AGENT}/{name} line={theirs[: theirs.index('[plugins')].count(chr(10)) + 1}" in run.output
+        assert node.read(f"{AGENT}/{name}") == theirs.encode()

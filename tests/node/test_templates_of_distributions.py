@@ -25,6 +25,7 @@ HANDLERS = {
     "nvidia-cdi": f"{TOOLKIT}/nvidia-container-runtime.cdi",
     "nvidia-legacy": f"{TOOLKIT}/nvidia-container-runtime.legacy",
 }
+RUNC = f"[plugins.'{RUNTIME}'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n"
 LIVE = ("--socket", "/run/k3s/containerd/containerd.sock", "--reload-budget", "99/1", "--reload-timeout", "5")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a process is given the node's / with chroot: run as root")
 
@@ -161,3 +162,61 @@ def test_without_a_receipt_an_older_installers_entries_go_from_a_template(node: 
     assert done.process.returncode == 0, done.output
     assert case.changed(node) == case.left()
     assert not node.exists(TOOLKIT)
+
+
+# --- a template that k3s could not start with ---
+
+REPEATED = f"\n# Devices\n[plugins.'{RUNTIME}']\n  enable_cdi = true\n"
+
+
+@pytest.mark.parametrize("name", ["template-created", "drop-in"])
+@pytest.mark.parametrize(
+    "template, line, why",
+    [
+        (BASE + REPEATED, 4, "twice"),
+        (BASE + "[debug]\n" * 2, 3, "twice"),
+        (BASE * 2, 2, "not valid TOML"),
+        ("version = 3\n" + BASE, 2, "Cannot overwrite a value"),
+        ("[debug]\n" + BASE, 1, "is of version 1, not 3"),
+        ("version = 3\n[debug\n", 2, "not valid TOML"),
+    ],
+    ids=["a table of the base", "its own table", "the base twice", "version", "in a table", "no TOML"],
+)
+def test_a_template_whose_result_containerd_cannot_read_is_refused_before_anything_is_written(
+    node: FakeNode, name: str, template: str, line: int, why: str
+) -> None:
+    put(node, name, newest=template)
+    before = tree(node)
+    for command in (("plan",), ("run", "--no-daemon")):
+        run = node.do(*command, engine="auto")
+        assert run.process.returncode == 3, run.output
+        assert f"{NEWEST} line={line} " in run.output
+        assert why in run.output
+    assert tree(node) == before
+
+
+def test_a_site_that_breaks_its_template_later_is_left_alone_by_a_run_with_nothing_to_do(node: FakeNode) -> None:
+    put(node, "template-created", newest=BASE)
+    assert node.do("run", "--no-daemon", engine="auto").process.returncode == 0
+    node.write(NEWEST, node.read(NEWEST).replace(BASE.encode(), (BASE + REPEATED).encode()))
+    before = tree(node)
+    run = node.do("run", "--no-daemon", engine="auto")
+    assert run.process.returncode == 0, run.output
+    assert tree(node) == before
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        f"[plugins.'{RUNTIME}'.containerd.runtimes]\nnvidia.runtime_type = 'io.containerd.kata.v2'\n",
+        f"[plugins.'{RUNTIME}'.containerd.runtimes]\nnvidia-legacy = {{ runtime_type = 'io.containerd.kata.v2' }}\n",
+    ],
+    ids=["dotted keys", "inline"],
+)
+def test_a_table_of_ours_that_the_site_has_in_other_words_is_refused(node: FakeNode, theirs: str) -> None:
+    put(node, "template-created", newest=theirs.join((f"version = 3\n\n{RUNC}", "")))
+    before = tree(node)
+    run = node.do("run", "--no-daemon", engine="auto")
+    assert run.process.returncode == 3, run.output
+    assert NEWEST in run.output
+    assert tree(node) == before

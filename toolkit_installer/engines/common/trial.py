@@ -37,14 +37,14 @@ def shown(words: str, content: bytes | None = None) -> str:
     from toolkit_installer.documents import secrets  # noqa: PLC0415  # for what went wrong alone
 
     masked = secrets.mask(words)
-    line = _pointed_at(words) if content is not None else None
+    line = pointed_at(words) if content is not None else None
     lines = secrets.mask((content or b"").decode(errors="replace")).split("\n")
     if line is None or not 0 < line <= len(lines):
         return masked
     return f"{masked.rstrip()}; line {line} of what it was given: {lines[line - 1].strip()[:_LONGEST_SHOWN]}"
 
 
-def _pointed_at(words: str) -> int | None:
+def pointed_at(words: str) -> int | None:
     """Return the line that is named last: before the error there may be warnings."""
     for each in reversed(words.splitlines()):
         found = next((match for pattern in _PLACES if (match := pattern.search(each)) is not None), None)

@@ -59,12 +59,14 @@ class Start(msgspec.Struct, frozen=True):
     """What a distribution generates its containerd's file from at its next start, and how additions get into it.
 
     `version`: the generated file's. `template`: the template that is read, or that is to be created; None: none.
+    `base`: the version of the distribution's own template, as that one may have it in it.
     """
 
     way: Way
     version: int
     template: str | None = None
     notes: tuple[str, ...] = ()
+    base: int = 0
 
 
 class Layout(msgspec.Struct, frozen=True):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Remove, Set, Table, lookup
+from toolkit_installer.documents.changes import DocumentError, Remove, Set, Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState
 from toolkit_installer.engines.common import command_line, trial
-from toolkit_installer.engines.containerd import config, files, root_file, templates
+from toolkit_installer.engines.containerd import config, files, rendering, root_file, templates
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.inspection import (
@@ -18,8 +20,9 @@ from toolkit_installer.engines.containerd.inspection import (
     ContainerdInspection,
     Placed,
 )
-from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLES, Layout
-from toolkit_installer.engines.containerd.tables import IMPORTS, runtimes_in, shape
+from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLES, Layout, Start
+from toolkit_installer.engines.containerd.rendering import Rendered
+from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, IMPORTS, runtimes_in, shape
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Reader
@@ -30,10 +33,10 @@ from toolkit_installer.node.processes import Process, read_as, root_of
 def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState) -> None:
     """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError."""
     process = inspection.process
-    if process is None:
-        return
     if inspection.placed is not None:
-        _try_placed(node, process, inspection.placed, desired)
+        _try_placed(node, inspection, inspection.placed, desired)
+        return
+    if process is None:
         return
     programs, binary = node.programs, process.executable
     by_role = {wanted.role: wanted for wanted in desired.files}
@@ -82,23 +85,118 @@ def _without_and_with_us(
     return (with_us, with_us) if role == ROOT_ROLE else (without, with_us)
 
 
-def _try_placed(node: Node, process: Process, placed: Placed, desired: DesiredState) -> None:
-    """Compare what the binary makes of the generated file with what it would make of it with the additions."""
+class _Generated(msgspec.Struct, frozen=True):
+    """What a distribution generates at its next start, without our additions and with them.
+
+    `start` and `start_with_us` say from which template; the texts are None where it cannot be rendered.
+    """
+
+    start: Start
+    start_with_us: Start
+    without: Rendered | None
+    with_us: Rendered | None
+
+
+def _try_placed(node: Node, inspection: ContainerdInspection, placed: Placed, desired: DesiredState) -> None:
+    """Check what the distribution generates next, without our additions and with them. Raises ConfigurationError."""
+    layout, generated, process = placed.layout, placed.content, inspection.process
     target = next((wanted for wanted in desired.files if wanted.target != wanted.base), None)
-    if target is None or placed.content is None:
+    if generated is None:
         return
-    changed = _with_additions(placed.content, placed.layout, target)
-    before, _ = trial.containerd_dump(node.programs, process.executable, placed.content)
+    next_file = _next_generated(inspection, placed, generated, desired) if layout.templates else None
+    if next_file is not None:
+        _refuse_broken(next_file, layout)
+        if next_file.without is not None:
+            generated = next_file.without.text
+    if process is None or (target is None and next_file is None):
+        return
+    before, words = trial.containerd_dump(node.programs, process.executable, generated)
     if before is None:
-        return  # it cannot be asked, or fails on what it runs with, which it makes anew
+        if next_file is None or next_file.without is None or _is_running_with(generated, placed):
+            return  # it cannot be asked, or fails on what it runs with, which it makes anew
+        if trial.containerd_dump(node.programs, process.executable, b"")[0] is None:
+            return
+        raise _refused(str(next_file.start.template), next_file.without, trial.shown(words, generated), words, layout)
+    if target is None:
+        return
+    rendered = next_file.with_us if next_file is not None and target.role in TEMPLATE_ROLES else None
+    changed = rendered.text if rendered is not None else _with_additions(generated, layout, target)
     after = trial.containerd_dump(node.programs, process.executable, changed)
     if (wrong := _wrong(before, after, desired, changed)) is not None:
-        made = placed.layout.generated
         raise ConfigurationError(
             f"containerd's own binary ({process.executable}) would not serve the additions: {wrong}",
             path=target.path,
-            hint=f"nothing was changed; look at what `containerd config dump` says to {made} with them",
+            hint=f"nothing was changed; look at what `containerd config dump` says to {layout.generated} with them",
         )
+
+
+def _next_generated(
+    inspection: ContainerdInspection, placed: Placed, generated: bytes, desired: DesiredState
+) -> _Generated | None:
+    """Return what the distribution generates next, None where it reads no template. Raises ConfigurationError."""
+    layout = placed.layout
+    release = inspection.live.version if inspection.live is not None else None
+    present: dict[str, bytes] = {}
+    without: dict[str, bytes] = {}
+    with_us: dict[str, bytes] = {}
+    for role, path in layout.templates.items():
+        wanted = next((each for each in desired.files if each.role == role), None) or _unchanged(inspection, role)
+        for texts, text in ((present, wanted.file.content), (without, wanted.base), (with_us, wanted.target)):
+            if text is not None:
+                texts[path] = text
+    start, start_with_us = layout.next_start(without, release), layout.next_start(with_us, release)
+    if start.template is None or start_with_us.template is None:
+        return None
+    on_disk = templates.without_block(present.get(start.template, templates.BASE))
+    base = rendering.base_of(generated, on_disk, start.base)
+    plugin = CRI_PLUGIN[start.base]
+    return _Generated(
+        start,
+        start_with_us,
+        rendering.render(without.get(start.template, templates.BASE), base, plugin),
+        rendering.render(with_us.get(start_with_us.template, templates.BASE), base, plugin),
+    )
+
+
+def _refuse_broken(generated: _Generated, layout: Layout) -> None:
+    """Raise ConfigurationError, with the template's line, where containerd could not read what is generated next."""
+    name = layout.name
+    for start, rendered, what in (
+        (generated.start, generated.without, "makes of it"),
+        (generated.start_with_us, generated.with_us, "would make of it with our handlers"),
+    ):
+        if rendered is None:
+            continue
+        try:
+            version = toml_document.parse(rendered.text).get("version", 1)
+        except DocumentError as error:
+            why, line = f"is {error.reason}", rendered.template_line(error.line)
+        else:
+            if version == start.version:
+                continue
+            why, line = f"is of version {version}, not {start.version}: the version's line stands in a table", 1
+        raise ConfigurationError(
+            f"what {name} {what} at its next start {why}",
+            path=start.template,
+            line=line,
+            hint=f"nothing was changed; correct the template, or containerd does not start again: {name}'s own "
+            f"template may have what it adds, see {layout.generated}",
+        )
+
+
+def _refused(path: str, rendered: Rendered, shown: str, words: str, layout: Layout) -> ConfigurationError:
+    """Return the error for a template of which containerd refuses what the distribution makes."""
+    return ConfigurationError(
+        f"containerd would refuse what {layout.name} makes of it at its next start: {shown}",
+        path=path,
+        line=rendered.template_line(trial.pointed_at(words)),
+        hint="nothing was changed; correct the template: any restart would fail",
+    )
+
+
+def _is_running_with(generated: bytes, placed: Placed) -> bool:
+    """Tell whether the next generated file is the one that containerd was started with, our block aside."""
+    return generated.strip() == templates.without_block(placed.content or b"").strip()
 
 
 def _wrong(before: Table, after: tuple[Table | None, str], desired: DesiredState, given: bytes | None) -> str | None:
@@ -128,6 +226,10 @@ def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with what it would read now; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
+        layout = root_file.behind(process)
+        made = _generated_next(process, layout) if layout is not None else None
+        if layout is not None and made is not None:
+            return _refusal_of_generated(node, process, layout, *made)
         given = root_file.told_config(process)
         place = given or CONFIG
         content = read_as(process, place)
@@ -141,6 +243,34 @@ def refusal(node: Node, process: Process) -> str | None:
         return None
     except ConfigurationError as error:
         return str(error)
+
+
+def _generated_next(process: Process, layout: Layout) -> tuple[Start, Rendered] | None:
+    """Return what a process's distribution generates next, None where that cannot be told. Raises NodeError."""
+    texts = {path: text for path in layout.templates.values() if (text := read_as(process, path)) is not None}
+    generated = read_as(process, layout.source)
+    try:
+        start = layout.next_start(texts, None)
+    except ConfigurationError:
+        return None
+    if start.template is None or generated is None:
+        return None
+    text = texts.get(start.template, templates.BASE)
+    base = rendering.base_of(generated, templates.without_block(text), start.base)
+    rendered = rendering.render(text, base, CRI_PLUGIN[start.base])
+    return None if rendered is None else (start, rendered)
+
+
+def _refusal_of_generated(node: Node, process: Process, layout: Layout, start: Start, rendered: Rendered) -> str | None:
+    """Return why containerd would not start with what is generated next, None if nothing is known.
+
+    Raises ConfigurationError where that is no TOML.
+    """
+    _refuse_broken(_Generated(start, start, rendered, None), layout)
+    after, words = trial.containerd_dump(node.programs, process.executable, rendered.text)
+    if after is not None or trial.containerd_dump(node.programs, process.executable, b"")[0] is None:
+        return None
+    return str(_refused(str(start.template), rendered, trial.shown(words, rendered.text), words, layout))
 
 
 def _would_not_start(words: str, path: str) -> ConfigurationError:

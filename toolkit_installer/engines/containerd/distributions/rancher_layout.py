@@ -63,16 +63,17 @@ class RancherLayout(Layout, frozen=True):
             template = self.named_template or (newest if knows_v3 else older)
         self._refuse_unread(template, knows_v3=knows_v3)
         content = templates.get(template)
+        base = template_version(template, None, self.version)
         version = template_version(template, content, self.version)
         deep = known is None or known[:2] >= MERGES_DEEPLY
         if self._imports(content, version) and deep and self.named_template is None:
-            return Start(Way.DROP_IN, version, template)
+            return Start(Way.DROP_IN, version, template, base=base)
         if content is not None:
-            return Start(Way.TEMPLATE, version, template)
+            return Start(Way.TEMPLATE, version, template, base=base)
         if self.version >= _NEWEST or (self.header and (known is None or known >= HAS_BASE)):
             note = f"{template} is created: {self.name} makes config.toml of it from now on"
-            return Start(Way.TEMPLATE, version, template, (note,))
-        return Start(Way.NONE, version, template)
+            return Start(Way.TEMPLATE, version, template, (note,), base)
+        return Start(Way.NONE, version, template, base=base)
 
     def may_set_default(self, read: Callable[[str], bytes | None]) -> bool:
         """Tell whether the next generated file may have a default runtime that is no text of the template's.
