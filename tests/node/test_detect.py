@@ -13,6 +13,7 @@ import pytest
 from tests.node.engines import cri_socket
 from tests.node.engines.live import FakeDockerd
 from tests.support import played
+from tests.support.distribution_cases import Case
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, SCRIPTS, FakeNode
 from toolkit_installer.engines.detect.table import TABLE
 
@@ -235,6 +236,109 @@ def test_k3s_is_found_behind_its_socket_although_rke2_would_serve_on_the_same(ba
         facts = detected(bare)
     assert only(facts) == ("containerd", "rke2")
     assert facts["decided"][0]["files"][1]["path"].startswith("/var/lib/rancher/rke2/agent/etc/containerd/config-v3")
+
+
+# --- k3s and RKE2 that were told to use another engine, and do not run now ---
+
+K3S_YAML, RKE2_YAML = "/etc/rancher/k3s/config.yaml", "/etc/rancher/rke2/config.yaml"
+ENDPOINT = f"container-runtime-endpoint: unix://{CONTAINERD_SOCKET}\n"
+UNIT = "[Service]\nEnvironmentFile=-/etc/default/k3s\nExecStart=/usr/local/bin/k3s \\\n  server \\\n"
+CRIO_SOCKET = "/var/run/crio/crio.sock"
+
+
+def stopped(node: FakeNode, name: str = "k3s") -> None:
+    """Put what such a distribution leaves on a node beside its options."""
+    node.write(f"/etc/systemd/system/{name}.service", "[Service]\n")
+    Case(name, "template-created").put(node)
+
+
+@pytest.mark.parametrize(
+    "files, distribution",
+    [
+        ({K3S_YAML: ENDPOINT}, "containerd"),
+        ({K3S_YAML: f'token: x\ncontainer-runtime-endpoint: "{CONTAINERD_SOCKET}" # ours\n'}, "containerd"),
+        ({K3S_YAML: f"container-runtime-endpoint:\n  unix://{CONTAINERD_SOCKET}\n"}, "containerd"),
+        ({f"{K3S_YAML}.d/10-cri.yaml": ENDPOINT}, "containerd"),
+        ({K3S_YAML: f"container-runtime-endpoint: {CRIO_SOCKET}\n", f"{K3S_YAML}.d/9.yml": ENDPOINT}, "containerd"),
+        ({K3S_YAML: f"kubelet-arg:\n- container-runtime-endpoint=unix://{CRIO_SOCKET}\n"}, "crio"),
+        ({K3S_YAML: f"container-runtime-endpoint: unix://{CRIO_SOCKET}\n"}, "crio"),
+        ({K3S_YAML: "docker: true\n"}, "docker"),
+        ({K3S_YAML: f"docker: yes\n{ENDPOINT}"}, "docker"),
+        ({K3S_YAML: "docker: true\n", f"{K3S_YAML}.d/a.yaml": "docker: false\n"}, "k3s"),
+        ({K3S_YAML: 'container-runtime-endpoint: ""\nnode-name: x\n'}, "k3s"),
+        ({K3S_YAML: "container-runtime-endpoint:\nnode-name: x\n"}, "k3s"),
+        ({K3S_YAML: f"# {ENDPOINT}"}, "k3s"),
+        (
+            {"/etc/systemd/system/k3s.service": f"{UNIT}  '--container-runtime-endpoint={CONTAINERD_SOCKET}'\n"},
+            "containerd",
+        ),
+        ({"/etc/systemd/system/k3s.service": f"{UNIT}  --docker\n"}, "docker"),
+        (
+            {
+                "/etc/systemd/system/k3s.service": f"{UNIT}  $K3S_ARGS\n",
+                "/etc/default/k3s": f'# why\nK3S_ARGS="--container-runtime-endpoint {CONTAINERD_SOCKET}"\n',
+            },
+            "containerd",
+        ),
+        (
+            {
+                "/etc/systemd/system/k3s.service": UNIT,
+                "/etc/systemd/system/k3s.service.d/site.conf": "[Service]\nEnvironment=K3S_CONFIG_FILE=/srv/k3s.yaml\n",
+                "/srv/k3s.yaml": ENDPOINT,
+                K3S_YAML: f"container-runtime-endpoint: {CRIO_SOCKET}\n",
+            },
+            "containerd",
+        ),
+    ],
+)
+def test_what_a_k3s_that_is_down_was_told_to_use_decides(
+    bare: FakeNode, files: dict[str, str], distribution: str
+) -> None:
+    stopped(bare)
+    for path, content in files.items():
+        bare.write(path, content)
+    assert detected(bare)["decided"][0]["distribution"] == distribution
+
+
+def test_an_rke2_that_is_down_is_told_by_its_own_files(bare: FakeNode) -> None:
+    stopped(bare, "rke2")
+    assert only(detected(bare)) == ("containerd", "rke2")
+    bare.write(RKE2_YAML, "container-runtime-endpoint: unix:///run/site/containerd.sock\n")
+    facts = detected(bare)
+    assert only(facts) == ("containerd", "containerd")
+    assert facts["decided"][0]["socket"] == "/run/site/containerd.sock"
+    assert facts["decided"][0]["files"][0]["path"] == CONFIG_TOML
+
+
+@pytest.mark.parametrize("runtime", ["auto", "containerd"])
+def test_another_containerd_of_k3s_is_edited_and_k3s_own_files_are_not(bare: FakeNode, runtime: str) -> None:
+    stopped(bare)
+    bare.write(K3S_YAML, ENDPOINT)
+    bare.write(CONFIG_TOML, CRI)
+    before = bare.snapshot()
+    run = bare.do("run", "--no-daemon", engine=runtime)
+    assert run.process.returncode == 0, run.output
+    changed = {path for path, each in bare.snapshot().items() if before.get(path) != each}
+    assert CONFIG_TOML in changed
+    assert not any("rancher" in path for path in changed)
+    assert bare.do("uninstall", engine=runtime).process.returncode == 0
+    after = {path: each for path, each in bare.snapshot().items() if not path.startswith("/run")}
+    assert after == {path: each for path, each in before.items() if not path.startswith("/run")}
+
+
+def test_what_a_k3s_that_is_down_uses_outweighs_another_engine_that_answers(bare: FakeNode) -> None:
+    stopped(bare)
+    bare.write(K3S_YAML, ENDPOINT)
+    with dockerd(bare):
+        assert only(detected(bare)) == ("containerd", "containerd")
+        facts = detected(bare, runtime="docker", code=3)
+    assert f"k3s is configured to use {CONTAINERD_SOCKET}" in facts["error"]["reason"]
+
+
+def test_an_engine_that_nobody_knows_in_k3s_options_is_refused_and_named(bare: FakeNode) -> None:
+    stopped(bare)
+    bare.write(K3S_YAML, "container-runtime-endpoint: unix:///run/other.sock\n")
+    assert "/run/other.sock" in detected(bare, code=3)["error"]["reason"]
 
 
 # --- what answers ---

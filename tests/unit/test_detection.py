@@ -154,6 +154,8 @@ def test_the_kubelets_endpoint_is_read_in_both_spellings(arguments: tuple[str, .
         ("# containerRuntimeEndpoint: unix:///run/a.sock\n", None),
         ("x: 1 # containerRuntimeEndpoint: unix:///run/a.sock\n", None),
         ('containerRuntimeEndpoint: ""\n', None),
+        ("containerRuntimeEndpoint: >-\n  unix:///run/a.sock\n", "unix:///run/a.sock"),
+        ("containerRuntimeEndpoint:\nmaxPods: 20\n", None),
         ("imageServiceEndpoint: unix:///run/a.sock\n", None),
         ("", None),
     ],

@@ -44,7 +44,10 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     kubelets: frozenset[str] = frozenset()
     """Processes that have a kubelet in them, which uses the first of the sockets unless told otherwise."""
     kubelet_options: str | None = None
-    """Their file of options in YAML, named like the kubelet's flags; those in its folder of drop-ins go before it."""
+    """The distribution's file of options in YAML, which may name another engine for its kubelet.
+
+    Those in its folder of drop-ins win over it.
+    """
     kubelet_flags: str | None = None
     """The file with the kubelet's flags, where the command line is wiped that names it."""
     kubelet_variables: tuple[tuple[str, str], ...] = ()

@@ -1,6 +1,7 @@
 """Which engine the node runs, and which distribution brought it, by what is seen there.
 
-The kubelet's own choice outweighs all else; then comes what answers on its socket, then units, programs and files.
+The kubelet's own choice outweighs all else, then what the files of k3s or RKE2 name for one that does not run; then
+comes what answers on its socket, then units, programs and files.
 What stays ambiguous, or contradicts what was asked for, is an error that lists the evidence.
 """
 
@@ -19,7 +20,8 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, Settings
 
 _HINT = "say which one with --runtime docker, containerd or crio; --socket and --config name one of several"
-_AT_WORK = (Kind.KUBELET, Kind.LIVE)
+_OF_KUBELETS = (Kind.KUBELET, Kind.OPTIONS)
+_AT_WORK = (*_OF_KUBELETS, Kind.LIVE)
 
 
 def choose(seen: Sequence[Evidence], hint: str = _HINT) -> Evidence:
@@ -63,6 +65,7 @@ def gather_evidence(node: Node, settings: Settings) -> tuple[Evidence, ...]:
     """Return all evidence on the node, the strongest kind first, each kind in the table's order."""
     return (
         *evidence.of_kubelets(node),
+        *evidence.of_options(node),
         *evidence.of_sockets(node, settings, names()),
         *evidence.of_installations(node, settings, names()),
     )
@@ -84,7 +87,7 @@ def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tup
 
     Raises ConfigurationError for one that contradicts what is on the node.
     """
-    kubelets = evidence.of_kubelets(node)
+    kubelets = evidence.of_kubelets(node) or evidence.of_options(node)
     return tuple(_logged(_named(node, settings, engine, kubelets, engines)) for engine in engines)
 
 
@@ -93,7 +96,8 @@ def refuse_without_nri(node: Node) -> None:
 
     docker's own containerd may take a plugin all the same, and asks it about none of docker's containers.
     """
-    found = [each for each in evidence.of_kubelets(node) if each.row is not None]
+    kubelets = evidence.of_kubelets(node) or evidence.of_options(node)
+    found = [each for each in kubelets if each.row is not None]
     if any(each.row is not None and each.row.engine is EngineName.DOCKER for each in found):
         raise ConfigurationError(
             f"docker asks no NRI plugin about its containers, and it is this node's engine: {listed(found)}",
@@ -136,7 +140,7 @@ def _named(
     seen = (*kubelets, *evidence.of_installations(node, settings, (engine,)))
     seen = tuple(each for each in seen if each.row is not None and each.row.engine is engine)
     rows = {each.row.name for each in _weighed(seen) if each.row is not None}
-    if not rows or (len(rows) > 1 and not any(each.kind is Kind.KUBELET for each in seen)):
+    if not rows or (len(rows) > 1 and not any(each.kind in _OF_KUBELETS for each in seen)):
         # where nothing speaks for it, only who is there already can contradict
         live = evidence.of_sockets(node, settings, (engine,) if rows else names(), starting=bool(rows))
         seen = (*seen, *live)

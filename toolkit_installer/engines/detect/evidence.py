@@ -34,6 +34,7 @@ class Kind(enum.StrEnum):
     """The kinds of evidence, the strongest first."""
 
     KUBELET = "kubelet"
+    OPTIONS = "options"
     LIVE = "live"
     UNIT = "unit"
     BINARY = "binary"
@@ -65,6 +66,19 @@ def of_kubelets(node: Node) -> tuple[Evidence, ...]:
         words = f"the kubelet in {_shown(each.process)} uses {each.socket}: {each.told_by}"
         found.append(Evidence(Kind.KUBELET, row_of(node, each.socket, each.process), words, each.socket))
     return tuple(found)
+
+
+def of_options(node: Node) -> tuple[Evidence, ...]:
+    """Return what the kubelets of k3s and RKE2 are to use in place of their own containerd, by their files."""
+    return tuple(
+        Evidence(
+            Kind.OPTIONS,
+            row_of(node, each.socket, None),
+            f"{each.distribution} is configured to use {each.socket}: {each.told_by}",
+            each.socket,
+        )
+        for each in kubelet.configured(node)
+    )
 
 
 def of_sockets(

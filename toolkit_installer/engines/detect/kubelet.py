@@ -1,17 +1,22 @@
-"""What the kubelets of the node were told to use, whether they are processes of their own or parts of another."""
+"""What the kubelets of the node were told to use, whether they are processes of their own or parts of another.
+
+A kubelet of k3s or RKE2 that does not run now was told by their files: it uses that again when it starts.
+"""
 
 from __future__ import annotations
 
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from toolkit_installer.engines.common import command_line, serving
+from toolkit_installer.engines.detect import unit_files
 from toolkit_installer.engines.detect.table import TABLE
 from toolkit_installer.engines.registry import plain
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import descriptors
 from toolkit_installer.node.command_lines import flag_value
 from toolkit_installer.node.disk.root import NodeError
@@ -25,12 +30,42 @@ _CRI_DOCKERD = "/var/run/cri-dockerd.sock"
 _EMBEDDED = {name: row for row in TABLE for name in row.kubelets}
 
 
+_ENDPOINT = "container-runtime-endpoint"
+_NONE = "/dev/null"
+"""What RKE2 takes for no endpoint."""
+
+
 class Kubelet(msgspec.Struct, frozen=True):
     """A kubelet of the node. `socket` is None where it names none; `told_by` says what named it."""
 
     process: Process
     socket: str | None
     told_by: str
+
+
+class Configured(msgspec.Struct, frozen=True):
+    """A kubelet of a distribution's whose files name another engine's socket than its own."""
+
+    distribution: str
+    socket: str
+    told_by: str
+
+
+def configured(node: Node) -> tuple[Configured, ...]:
+    """Return which engines the files of k3s and RKE2 name in place of their own containerd, running or not."""
+    found = []
+    for row in TABLE:
+        if (usual := row.kubelet_options) is None:
+            continue
+        commands = [(unit, unit_files.command(node, unit)) for unit in row.units]
+        known = [(f" of {unit}", each) for unit, each in commands if each is not None]
+        for of_unit, each in known or [("", unit_files.Command((), {}))]:
+            options = _options_file(each.arguments, each.environment, row.name, usual)
+            texts = [(path, _node_text(node, path)) for path in (*_node_drop_ins(node, options), options)]
+            named = next(_chosen(each.arguments, texts, of_unit), None)
+            if named is not None:
+                found.append(Configured(row.name, plain(named[1]), named[0]))
+    return tuple(dict.fromkeys(found))
 
 
 def running(node: Node) -> tuple[Kubelet, ...]:
@@ -46,7 +81,8 @@ def of_node(node: Node) -> list[Process]:
 def _kubelet_of(node: Node, process: Process) -> Kubelet:
     known = _visible(node, process)
     row = _EMBEDDED.get(process.name)
-    sources = _told(known) if not known.hidden else (*_told(known), *_shown(node, process))
+    told = _told(node, known)
+    sources = told if not known.hidden else (*told, *_shown(node, process))
     for told_by, socket in sources:
         if socket:
             return Kubelet(process, plain(socket), told_by)
@@ -71,7 +107,9 @@ def _visible(node: Node, process: Process) -> Process:
     # the unit of a snap starts a program of snapd's, which then starts this one
     if not words or posixpath.basename(words[0]) not in (process.name, process.name.partition("-")[0]):
         return process
-    # what stands for a variable is not filled in, and may hold any flag (systemd.service(5), "Command lines")
+    # systemd does not fill in what stands for a variable, which may hold any flag (systemd.service(5), "Command lines")
+    files = unit_files.command(node, process.unit) if any("$" in word for word in words) else None
+    words = list(files.arguments) if files is not None else words
     return msgspec.structs.replace(process, arguments=tuple(words), hidden=any("$" in word for word in words))
 
 
@@ -88,12 +126,19 @@ def _shown(node: Node, process: Process) -> Iterator[tuple[str, str]]:
         yield f"{engine.name} (PID {engine.pid}), which belongs to it, serves there", path
 
 
-def _told(process: Process) -> Iterator[tuple[str, str | None]]:
+def _told(node: Node, process: Process) -> Iterator[tuple[str, str | None]]:
     """Yield what names the socket, and the socket, the strongest first: a flag wins over a file."""
+    row = _EMBEDDED.get(process.name)
+    if row is not None and row.kubelet_options is not None:
+        unit = unit_files.command(node, process.unit) if process.unit is not None else None
+        environment = unit.environment if unit is not None else {}
+        options = _options_file(process.arguments, environment, row.name, row.kubelet_options)
+        dropped = _listed(process, f"{options}.d", (".yaml", ".yml"))
+        yield from _chosen(process.arguments, [(path, _text(process, path)) for path in (*reversed(dropped), options)])
+        return
     yield _ENDPOINT_FLAG, endpoint_of(process.arguments)
     if flag_value(process.arguments, "--container-runtime") == "docker" or "--docker" in process.arguments:
         yield "--docker" if "--docker" in process.arguments else "--container-runtime=docker", _CRI_DOCKERD
-    row = _EMBEDDED.get(process.name)
     flags_file = flag_value(process.arguments, "--kubelet-args-file")
     if flags_file is None and process.hidden and row is not None:
         flags_file = row.kubelet_flags
@@ -104,20 +149,70 @@ def _told(process: Process) -> Iterator[tuple[str, str | None]]:
             text = text.replace(name, folder)
         arguments = tuple(text.split())
         yield f"{_ENDPOINT_FLAG} in {flags_file}", endpoint_of(arguments)
-    if row is not None and (options := row.kubelet_options) is not None:
-        # the files of the folder are read after the other, in their order, and win
-        for file in (*reversed(_listed(process, f"{options}.d", ".yaml")), options):
-            text = _text(process, file)
-            yield f"container-runtime-endpoint in {file}", value_in(text, "container-runtime-endpoint")
-            if value_in(text, "docker") == "true":
-                yield f"docker in {file}", _CRI_DOCKERD
-        return
     # the files of --config-dir are read after that of --config, in their order, and win
     config_dir = flag_value(arguments, "--config-dir")
     dropped = _listed(process, config_dir, ".conf") if config_dir is not None else []
     for config in (*reversed(dropped), flag_value(arguments, "--config")):
         if config is not None:
             yield f"containerRuntimeEndpoint in {config}", value_in(_text(process, config), "containerRuntimeEndpoint")
+
+
+def _chosen(arguments: Sequence[str], texts: Sequence[tuple[str, str]], of_unit: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what tells k3s to use another engine than its own, and the engine's socket; nothing where nothing does.
+
+    `texts`: its files of options with their paths, the strongest first. Flags win over files, and `docker` over
+    `container-runtime-endpoint`, which is docker's own socket then. Source: k3s-io/k3s, pkg/cli/cmds/agent.go and
+    pkg/agent/run.go. Pure.
+    """
+    docker: list[tuple[str, str]] = []
+    named: list[tuple[str, str | None]] = []
+    for word in arguments:
+        if word.partition("=")[0] == "--docker":
+            docker.insert(0, (f"--docker{of_unit}", word.partition("=")[2] or "true"))
+    extra = reversed(command_line.values(arguments, "--kubelet-arg"))
+    named += [(f"--kubelet-arg{of_unit}", each.partition("=")[2]) for each in extra if each.startswith(f"{_ENDPOINT}=")]
+    named += [(f"kubelet-arg in {path}", _extra_in(text)) for path, text in texts]
+    named.append((f"{_ENDPOINT_FLAG}{of_unit}", endpoint_of(tuple(arguments))))
+    for path, text in texts:
+        if (value := value_in(text, "docker")) is not None:
+            docker.append((f"docker in {path}", value))
+        named.append((f"{_ENDPOINT} in {path}", value_in(text, _ENDPOINT)))
+    if docker and docker[0][1].lower() in _TRUE:
+        yield docker[0][0], _CRI_DOCKERD
+    yield from ((told_by, socket) for told_by, socket in named if socket and socket != _NONE)
+
+
+_TRUE = frozenset({"true", "yes", "on", "y", "t", "1"})
+"""What YAML 1.1 and a flag of Go's take for true, in whatever case."""
+
+
+def _extra_in(text: str) -> str | None:
+    """Return the endpoint among the kubelet's flags (`kubelet-arg`) of a file of options. Pure."""
+    found = re.search(rf"""^[^#\n]*[\s"'\[,-]{_ENDPOINT}=([^"'\s#,\]]+)""", text, re.MULTILINE)
+    return found[1] if found is not None else None
+
+
+def _options_file(arguments: Sequence[str], environment: Mapping[str, str], name: str, usual: str) -> str:
+    """Return k3s' file of options: as a variable or a flag says, by an absolute path, else the usual one. Pure."""
+    named = environment.get(f"{name.upper()}_CONFIG_FILE") or command_line.last(arguments, "--config", "-c")
+    return named if named is not None and posixpath.isabs(named) else usual
+
+
+def _node_text(node: Node, path: str) -> str:
+    """Return a file of the node, nothing where it cannot be read: then it says nothing."""
+    try:
+        return (node.files.content(path) or b"").decode(errors="replace") if posixpath.isabs(path) else ""
+    except ConfigurationError:
+        return ""
+
+
+def _node_drop_ins(node: Node, options: str) -> list[str]:
+    """Return the files of the folder beside a file of options, the one that wins first."""
+    try:
+        names = node.files.list(f"{options}.d") if posixpath.isabs(options) else []
+    except ConfigurationError:
+        return []
+    return [f"{options}.d/{name}" for name in reversed(names) if name.lower().endswith((".yaml", ".yml"))]
 
 
 def endpoint_of(arguments: tuple[str, ...]) -> str | None:
@@ -130,7 +225,8 @@ def value_in(text: str, key: str) -> str | None:
 
     A kubelet's file is one flat mapping where this key stands; comments do not count.
     """
-    pattern = rf"""^(?:[{{]|[^#\n]*?[{{,])?[ \t]*["']?{re.escape(key)}["']?\s*:\s*["']?([^"'\s#,}}]+)"""
+    rest = r"""(?:[ \t]*(?:[>|][+-]?[ \t]*)?\r?\n[ \t]+|[ \t]*)["']?([^"'\s#,}>|]+)"""  # or on the line below, indented
+    pattern = rf"""^(?:[{{]|[^#\n]*?[{{,])?[ \t]*["']?{re.escape(key)}["']?[ \t]*:{rest}"""
     match = re.search(pattern, text, re.MULTILINE)
     return match[1] if match else None
 
@@ -143,8 +239,8 @@ def _text(process: Process, path: str) -> str:
         return ""
 
 
-def _listed(process: Process, folder: str, ending: str) -> list[str]:
-    """Return the files of a folder with that ending, by name."""
+def _listed(process: Process, folder: str, ending: str | tuple[str, ...]) -> list[str]:
+    """Return the files of a folder with that ending, or one of those, by name."""
     root = root_of(process)
     try:
         names = sorted(os.listdir(root.outside(root.canonical(command_line.place(process, folder)))))

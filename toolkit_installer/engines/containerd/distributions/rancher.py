@@ -61,5 +61,6 @@ RKE2 = Rancher(
     units=("rke2-server.service", "rke2-agent.service"),
     binaries=("/usr/local/bin/rke2", "/usr/bin/rke2", "/opt/rke2/bin/rke2"),
     files=("/etc/rancher/rke2/config.yaml",),
+    kubelet_options="/etc/rancher/rke2/config.yaml",
     marks=("/rancher/rke2/", "/rke2/data/"),
 )
