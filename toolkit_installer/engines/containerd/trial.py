@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 
 import msgspec
@@ -28,6 +29,8 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as, root_of
+
+_PROGRAM = "containerd"
 
 
 def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState) -> None:
@@ -99,35 +102,51 @@ class _Generated(msgspec.Struct, frozen=True):
 
 def _try_placed(node: Node, inspection: ContainerdInspection, placed: Placed, desired: DesiredState) -> None:
     """Check what the distribution generates next, without our additions and with them. Raises ConfigurationError."""
-    layout, generated, process = placed.layout, placed.content, inspection.process
-    target = next((wanted for wanted in desired.files if wanted.target != wanted.base), None)
-    if generated is None:
+    layout, process = placed.layout, inspection.process
+    if placed.content is None:
         return
-    next_file = _next_generated(inspection, placed, generated, desired) if layout.templates else None
+    next_file = _next_generated(inspection, placed, placed.content, desired) if layout.templates else None
     if next_file is not None:
         _refuse_broken(next_file, layout)
-        if next_file.without is not None:
-            generated = next_file.without.text
-    if process is None or (target is None and next_file is None):
+    elif process is None:
         return
-    before, words = trial.containerd_dump(node.programs, process.executable, generated)
+    target = next((wanted for wanted in desired.files if wanted.target != wanted.base), None)
+    binary = _binary(node, process, layout) if target is not None or next_file is not None else None
+    if binary is None:
+        return
+    without = next_file.without if next_file is not None else None
+    generated = without.text if without is not None else placed.content
+    before, words = trial.containerd_dump(node.programs, binary, generated)
     if before is None:
-        if next_file is None or next_file.without is None or _is_running_with(generated, placed):
-            return  # it cannot be asked, or fails on what it runs with, which it makes anew
-        if trial.containerd_dump(node.programs, process.executable, b"")[0] is None:
-            return
-        raise _refused(str(next_file.start.template), next_file.without, trial.shown(words, generated), words, layout)
-    if target is None:
+        # it cannot be asked, or fails on what it runs with, which it makes anew, or the template is to blame
+        if next_file is not None and without is not None and not _is_running_with(generated, placed):
+            _refuse_refused(node, binary, next_file.start, without, words, layout)
         return
-    rendered = next_file.with_us if next_file is not None and target.role in TEMPLATE_ROLES else None
-    changed = rendered.text if rendered is not None else _with_additions(generated, layout, target)
-    after = trial.containerd_dump(node.programs, process.executable, changed)
-    if (wrong := _wrong(before, after, desired, changed)) is not None:
+    changed = _with_additions(generated, layout, next_file, target) if target is not None else None
+    if target is None or changed is None:
+        return
+    after = trial.containerd_dump(node.programs, binary, changed)
+    # of one that does not run it is not sure that it is the one that will
+    wrong = _wrong(before, after, desired, changed) if process is not None or after[0] is None else None
+    if wrong is not None:
         raise ConfigurationError(
-            f"containerd's own binary ({process.executable}) would not serve the additions: {wrong}",
+            f"containerd's own binary ({binary}) would not serve the additions: {wrong}",
             path=target.path,
             hint=f"nothing was changed; look at what `containerd config dump` says to {layout.generated} with them",
         )
+
+
+def _binary(node: Node, process: Process | None, layout: Layout) -> str | None:
+    """Return the containerd to be asked: the running one, else the distribution's own; None where there is none.
+
+    That of k3s is a link to its one binary, which goes by the name that it is called by.
+    """
+    if process is not None and posixpath.basename(process.executable) == _PROGRAM:
+        return process.executable
+    near = (process.executable,) if process is not None else layout.runcs
+    paths = (posixpath.join(posixpath.dirname(path), _PROGRAM) for path in near)
+    found = next((path for path in paths if node.programs.runs(path)), None)
+    return found or (process.executable if process is not None else None)
 
 
 def _next_generated(
@@ -184,11 +203,14 @@ def _refuse_broken(generated: _Generated, layout: Layout) -> None:
         )
 
 
-def _refused(path: str, rendered: Rendered, shown: str, words: str, layout: Layout) -> ConfigurationError:
-    """Return the error for a template of which containerd refuses what the distribution makes."""
-    return ConfigurationError(
-        f"containerd would refuse what {layout.name} makes of it at its next start: {shown}",
-        path=path,
+def _refuse_refused(node: Node, binary: str, start: Start, rendered: Rendered, words: str, layout: Layout) -> None:
+    """Raise ConfigurationError, with the template's line, unless the binary takes no configuration at all."""
+    if trial.containerd_dump(node.programs, binary, b"")[0] is None:
+        return
+    raise ConfigurationError(
+        f"containerd would refuse what {layout.name} makes of it at its next start: "
+        f"{trial.shown(words, rendered.text)}",
+        path=start.template,
         line=rendered.template_line(trial.pointed_at(words)),
         hint="nothing was changed; correct the template: any restart would fail",
     )
@@ -208,9 +230,17 @@ def _wrong(before: Table, after: tuple[Table | None, str], desired: DesiredState
     return trial.shown("; ".join(losses)) if losses else None
 
 
-def _with_additions(content: bytes, layout: Layout, target: DesiredFile) -> bytes:
-    """Return the generated file with what the target adds, as the engine will read both together."""
-    plugin = layout.plugin
+def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None, target: DesiredFile) -> bytes | None:
+    """Return the generated file with what the target adds, as the engine will read both together.
+
+    None where that is not known: the next generated file is of another version, and cannot be rendered.
+    """
+    version = next_file.start.version if next_file is not None else layout.version
+    if next_file is not None and next_file.with_us is not None and target.role in TEMPLATE_ROLES:
+        return next_file.with_us.text
+    if next_file is not None and next_file.without is None and version != layout.version:
+        return None
+    plugin = CRI_PLUGIN[version]
     if target.role not in TEMPLATE_ROLES:
         added = toml_document.parse(target.target or b"")
     else:
@@ -229,7 +259,8 @@ def refusal(node: Node, process: Process) -> str | None:
         layout = root_file.behind(process)
         made = _generated_next(process, layout) if layout is not None else None
         if layout is not None and made is not None:
-            return _refusal_of_generated(node, process, layout, *made)
+            _refuse_generated(node, process, layout, *made)
+            return None
         given = root_file.told_config(process)
         place = given or CONFIG
         content = read_as(process, place)
@@ -261,16 +292,13 @@ def _generated_next(process: Process, layout: Layout) -> tuple[Start, Rendered] 
     return None if rendered is None else (start, rendered)
 
 
-def _refusal_of_generated(node: Node, process: Process, layout: Layout, start: Start, rendered: Rendered) -> str | None:
-    """Return why containerd would not start with what is generated next, None if nothing is known.
-
-    Raises ConfigurationError where that is no TOML.
-    """
+def _refuse_generated(node: Node, process: Process, layout: Layout, start: Start, rendered: Rendered) -> None:
+    """Raise ConfigurationError where containerd would not start with what is generated next."""
     _refuse_broken(_Generated(start, start, rendered, None), layout)
-    after, words = trial.containerd_dump(node.programs, process.executable, rendered.text)
-    if after is not None or trial.containerd_dump(node.programs, process.executable, b"")[0] is None:
-        return None
-    return str(_refused(str(start.template), rendered, trial.shown(words, rendered.text), words, layout))
+    binary = _binary(node, process, layout) or process.executable
+    after, words = trial.containerd_dump(node.programs, binary, rendered.text)
+    if after is None:
+        _refuse_refused(node, binary, start, rendered, words, layout)
 
 
 def _would_not_start(words: str, path: str) -> ConfigurationError:
