@@ -300,6 +300,39 @@ def test_what_a_k3s_that_is_down_was_told_to_use_decides(
     assert detected(bare)["decided"][0]["distribution"] == distribution
 
 
+@pytest.mark.parametrize(
+    "path, text, distribution",
+    [
+        ("/etc/systemd/system/k0sworker.service", f"ExecStart=/x --cri-socket=remote:unix://{CRIO_SOCKET}\n", "crio"),
+        (
+            "/etc/systemd/system/k0sworker.service",
+            "ExecStart=/x --cri-socket docker:unix:///run/docker.sock\n",
+            "docker",
+        ),
+        ("/etc/systemd/system/k0sworker.service", "ExecStart=/x worker\n", "k0s"),
+        (
+            "/var/snap/microk8s/current/args/kubelet",
+            f"--container-runtime-endpoint={CONTAINERD_SOCKET}\n",
+            "containerd",
+        ),
+        (
+            "/var/snap/microk8s/current/args/kubelet",
+            "--container-runtime-endpoint=${SNAP_COMMON}/run/containerd.sock\n",
+            "microk8s",
+        ),
+    ],
+)
+def test_what_a_k0s_or_microk8s_that_is_down_was_told_to_use_decides(
+    bare: FakeNode, path: str, text: str, distribution: str
+) -> None:
+    if "microk8s" in path:
+        Case("microk8s", "template").put(bare)
+    else:
+        Case("k0s", "version-3").put(bare)
+    bare.write(path, text)
+    assert detected(bare)["decided"][0]["distribution"] == distribution
+
+
 def test_an_rke2_that_is_down_is_told_by_its_own_files(bare: FakeNode) -> None:
     stopped(bare, "rke2")
     assert only(detected(bare)) == ("containerd", "rke2")

@@ -18,7 +18,7 @@ def command(root: Path, files: dict[str, str]) -> unit_files.Command | None:
         place = root / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(content)
-    return unit_files.command(Node(str(root)), UNIT)
+    return unit_files.commands(Node(str(root)), [UNIT]).get(UNIT)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,8 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
     Those in its folder of drop-ins win over it.
     """
+    kubelet_socket_flag: str | None = None
+    """Its own flag that names another engine for its kubelet, as `TYPE:SOCKET`."""
     kubelet_flags: str | None = None
     """The file with the kubelet's flags, where the command line is wiped that names it."""
     kubelet_variables: tuple[tuple[str, str], ...] = ()

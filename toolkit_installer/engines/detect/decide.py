@@ -1,7 +1,7 @@
 """Which engine the node runs, and which distribution brought it, by what is seen there.
 
-The kubelet's own choice outweighs all else, then what the files of k3s or RKE2 name for one that does not run; then
-comes what answers on its socket, then units, programs and files.
+The kubelet's own choice outweighs all else, then what a distribution's files name for one that does not run; then comes
+what answers on its socket, then units, programs and files.
 What stays ambiguous, or contradicts what was asked for, is an error that lists the evidence.
 """
 

@@ -69,7 +69,7 @@ def of_kubelets(node: Node) -> tuple[Evidence, ...]:
 
 
 def of_options(node: Node) -> tuple[Evidence, ...]:
-    """Return what the kubelets of k3s and RKE2 are to use in place of their own containerd, by their files."""
+    """Return what the distributions' kubelets are to use in place of the distribution's own engine, by their files."""
     return tuple(
         Evidence(
             Kind.OPTIONS,

@@ -1,6 +1,6 @@
 """What the kubelets of the node were told to use, whether they are processes of their own or parts of another.
 
-A kubelet of k3s or RKE2 that does not run now was told by their files: it uses that again when it starts.
+A distribution's kubelet that does not run now was told by the distribution's files: it uses that when it starts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.detect import unit_files
 from toolkit_installer.engines.detect.table import TABLE
-from toolkit_installer.engines.registry import plain
+from toolkit_installer.engines.registry import Distribution, plain
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import descriptors
 from toolkit_installer.node.command_lines import flag_value
@@ -52,20 +52,41 @@ class Configured(msgspec.Struct, frozen=True):
 
 
 def configured(node: Node) -> tuple[Configured, ...]:
-    """Return which engines the files of k3s and RKE2 name in place of their own containerd, running or not."""
+    """Return which engines the distributions' files name in place of their own, whether or not they run."""
     found = []
+    rows = [row for row in TABLE if row.kubelet_options is not None or row.kubelet_socket_flag is not None]
+    commands = unit_files.commands(node, [unit for row in rows for unit in row.units])
     for row in TABLE:
+        found += [
+            Configured(row.name, plain(socket), told_by)
+            for told_by, socket in _by_flags(node, row, commands)
+            if socket and not row.serves(socket)
+        ]
         if (usual := row.kubelet_options) is None:
             continue
-        commands = [(unit, unit_files.command(node, unit)) for unit in row.units]
-        known = [(f" of {unit}", each) for unit, each in commands if each is not None]
+        known = [(f" of {unit}", commands[unit]) for unit in row.units if unit in commands]
         for of_unit, each in known or [("", unit_files.Command((), {}))]:
             options = _options_file(each.arguments, each.environment, row.name, usual)
-            texts = [(path, _node_text(node, path)) for path in (*_node_drop_ins(node, options), options)]
+            paths = (*_node_drop_ins(node, options), options)
+            texts = [(path, text) for path in paths if (text := _node_text(node, path))]
             named = next(_chosen(each.arguments, texts, of_unit), None)
             if named is not None:
                 found.append(Configured(row.name, plain(named[1]), named[0]))
     return tuple(dict.fromkeys(found))
+
+
+def _by_flags(
+    node: Node, row: Distribution, commands: Mapping[str, unit_files.Command]
+) -> Iterator[tuple[str, str | None]]:
+    """Yield what the flags of a distribution, or the file with those of its kubelet, name."""
+    flag = row.kubelet_socket_flag
+    for unit in row.units if flag is not None else ():
+        if flag is not None and unit in commands and (value := command_line.last(commands[unit].arguments, flag)):
+            yield f"{flag} of {unit}", value.partition(":")[2]
+    if row.kubelet_flags is not None and (text := _node_text(node, row.kubelet_flags)):
+        for name, folder in row.kubelet_variables:
+            text = text.replace(name, folder)
+        yield f"{_ENDPOINT_FLAG} in {row.kubelet_flags}", endpoint_of(tuple(text.split()))
 
 
 def running(node: Node) -> tuple[Kubelet, ...]:
@@ -108,7 +129,7 @@ def _visible(node: Node, process: Process) -> Process:
     if not words or posixpath.basename(words[0]) not in (process.name, process.name.partition("-")[0]):
         return process
     # systemd does not fill in what stands for a variable, which may hold any flag (systemd.service(5), "Command lines")
-    files = unit_files.command(node, process.unit) if any("$" in word for word in words) else None
+    files = unit_files.commands(node, [process.unit]).get(process.unit) if any("$" in word for word in words) else None
     words = list(files.arguments) if files is not None else words
     return msgspec.structs.replace(process, arguments=tuple(words), hidden=any("$" in word for word in words))
 
@@ -130,7 +151,7 @@ def _told(node: Node, process: Process) -> Iterator[tuple[str, str | None]]:
     """Yield what names the socket, and the socket, the strongest first: a flag wins over a file."""
     row = _EMBEDDED.get(process.name)
     if row is not None and row.kubelet_options is not None:
-        unit = unit_files.command(node, process.unit) if process.unit is not None else None
+        unit = unit_files.commands(node, [process.unit]).get(process.unit) if process.unit is not None else None
         environment = unit.environment if unit is not None else {}
         options = _options_file(process.arguments, environment, row.name, row.kubelet_options)
         dropped = _listed(process, f"{options}.d", (".yaml", ".yml"))

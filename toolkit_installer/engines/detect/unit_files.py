@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -30,11 +29,17 @@ class Command(msgspec.Struct, frozen=True):
     environment: dict[str, str]
 
 
-def command(node: Node, unit: str) -> Command | None:
-    """Return what a unit starts, None where it has no files here or starts nothing."""
+def commands(node: Node, units: Iterable[str]) -> dict[str, Command]:
+    """Return what units start, by their names; without those that have no files here or start nothing."""
+    folders = {folder: frozenset(_listed(node, folder)) for folder in UNIT_FOLDERS}
+    found = {unit: _command(node, unit, folders) for unit in units}
+    return {unit: command for unit, command in found.items() if command is not None}
+
+
+def _command(node: Node, unit: str, folders: Mapping[str, frozenset[str]]) -> Command | None:
     started = ""
     environment: dict[str, str] = {}
-    for key, value in _settings(node, unit):
+    for key, value in _settings(node, unit, folders):
         if key == "ExecStart":
             started = value
         elif key == "Environment":
@@ -48,15 +53,15 @@ def command(node: Node, unit: str) -> Command | None:
     )
 
 
-def _settings(node: Node, unit: str) -> Iterator[tuple[str, str]]:
+def _settings(node: Node, unit: str, folders: Mapping[str, frozenset[str]]) -> Iterator[tuple[str, str]]:
     """Yield the assignments of a unit's file and then of its drop-ins, in the order in which systemd reads them."""
-    places = [posixpath.join(folder, unit) for folder in UNIT_FOLDERS]
-    main = next((place for place in places if _text(node, place)), None)
+    main = [posixpath.join(folder, unit) for folder, names in folders.items() if unit in names][:1]
     dropped: dict[str, str] = {}
-    for place in places:
-        for name in _listed(node, f"{place}.d"):
-            dropped.setdefault(name, f"{place}.d/{name}")
-    for path in (*([main] if main is not None else []), *(dropped[name] for name in sorted(dropped))):
+    for place in (f"{folder}/{unit}.d" for folder, names in folders.items() if f"{unit}.d" in names):
+        for name in _listed(node, place):
+            if name.endswith(".conf"):
+                dropped.setdefault(name, f"{place}/{name}")
+    for path in (*main, *(dropped[name] for name in sorted(dropped))):
         lines = [line for line in _text(node, path).splitlines() if not line.lstrip().startswith(("#", ";"))]
         for line in re.sub(r"\\\n", " ", "".join(f"{line}\n" for line in lines)).splitlines():
             key, equals, value = line.partition("=")
@@ -78,6 +83,8 @@ def _assignments(words: Iterator[str] | list[str]) -> dict[str, str]:
 
 def _words(text: str, *, comments: bool = False) -> list[str]:
     """Return the words of a line as systemd splits them; none of one with a quote that does not end."""
+    import shlex  # noqa: PLC0415  # most nodes have none of these units
+
     try:
         return shlex.split(text, comments=comments)
     except ValueError:
@@ -94,6 +101,6 @@ def _text(node: Node, path: str) -> str:
 
 def _listed(node: Node, folder: str) -> list[str]:
     try:
-        return [name for name in node.files.list(folder) if name.endswith(".conf")]
+        return node.files.list(folder)
     except ConfigurationError:
         return []

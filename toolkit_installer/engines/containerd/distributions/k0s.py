@@ -54,6 +54,7 @@ K0S = _K0s(
     units=("k0sworker.service", "k0scontroller.service"),
     binaries=("/usr/local/bin/k0s", "/usr/bin/k0s"),
     files=("/etc/k0s/k0s.yaml",),
+    kubelet_socket_flag="--cri-socket",
     marks=("/k0s/bin/", "/etc/k0s/", "/lib/k0s/"),
     configured="a drop-in, which k0s merges, restarting containerd by itself",
 )
