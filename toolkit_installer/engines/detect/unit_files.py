@@ -47,7 +47,7 @@ def _command(node: Node, unit: str, folders: Mapping[str, frozenset[str]]) -> Co
         elif key == "EnvironmentFile":
             text = _text(node, value.removeprefix("-"))
             environment |= _assignments(word for line in text.splitlines() for word in _words(line, comments=True))
-    words = _words(started.lstrip(_PREFIXES))
+    words = _words(started.lstrip(_PREFIXES)) if started else []
     return (
         Command(tuple(each for word in words for each in _filled_in(word, environment)), environment) if words else None
     )
