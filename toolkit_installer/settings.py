@@ -18,6 +18,10 @@ class Program(enum.StrEnum):
     NVIDIA_CTK_INSTALLER = "nvidia-ctk-installer"
 
 
+PID_FILES = ("/run/nvidia/toolkit.pid", "/run/nvidia/toolkit/toolkit.pid")
+"""The usual PID files of this installer and of NVIDIA's own: whoever holds one of them holds both."""
+
+
 @final
 class EngineName(str):
     """The name of a container engine; which engines there are is for the registry to say (engines/registry.py).

@@ -16,7 +16,7 @@ from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
-from toolkit_installer.settings import Settings
+from toolkit_installer.settings import PID_FILES, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,10 +70,12 @@ def _opened(settings: Settings) -> Node:
 
 
 def _acquired(settings: Settings, node: Node) -> PidFile:
-    """Lock the PID file, and tidy up what a killed run left half written beside it. Raises InstallerError."""
+    """Lock the PID files, and tidy up what a killed run left half written beside its own. Raises InstallerError."""
+    from toolkit_installer.lifecycle import other_installer
     from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 
-    pid_file = PidFile.acquire(node.files, settings.pid_file)
+    other_installer.refuse(node, settings.toolkit.install_dir)
+    pid_file = PidFile.acquire(node.files, settings.pid_file, PID_FILES)
     try:
         ReloadBudget(node.files, pid_file.path, settings.reload_budget).tidy()
     except InstallerError:
@@ -83,14 +85,28 @@ def _acquired(settings: Settings, node: Node) -> PidFile:
 
 
 def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
-    """Return the PID file that this program held when it fell asleep. Raises InstallerError."""
+    """Return the PID file that this program held when it fell asleep, with the others. Raises InstallerError."""
     from toolkit_installer.lifecycle import wait
 
     if woken.pid_fd is not None:
-        return PidFile(node.files, woken.pid_path, woken.pid_fd, woken.pid_folders)
-    path = node.files.in_folder(settings.pid_file)
-    fd = wait.held(node.root.outside(path))
-    return PidFile(node.files, path, fd, ()) if fd is not None else _acquired(settings, node)
+        held = PidFile(node.files, woken.pid_path, woken.pid_fd, woken.pid_folders)
+        held.others = tuple(PidFile(node.files, path, fd, folders) for fd, path, folders in woken.others)
+    else:
+        path = node.files.in_folder(settings.pid_file)
+        fd = wait.held(node.root.outside(path))
+        if fd is None:
+            return _acquired(settings, node)
+        held = PidFile(node.files, path, fd, ())
+    try:
+        held.hold_others(PID_FILES)
+    except InstallerError as error:
+        log.get().warning(
+            "The PID file of another installer cannot be locked as well",
+            key="other-lock-missing",
+            file=error.path,
+            reason=error.reason,
+        )
+    return held
 
 
 def plan(settings: Settings, *, as_json: bool) -> int:

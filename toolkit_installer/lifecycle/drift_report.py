@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from toolkit_installer import log
 from toolkit_installer.engines.common import serving
 from toolkit_installer.errors import InstallerError
@@ -39,6 +41,19 @@ class DriftWatch:
         paths = [*receipt.file_paths(), *(f"{receipt.toolkit_folder}/{name}" for name in receipt.toolkit_files)]
         places = map(self._node.root.outside, paths)
         return [(idling.DRIFT, place, idling.identity(place)) for place in places]
+
+    def folders(self, receipt: Receipt | None) -> list[str]:
+        """Return the folders, as seen from here, in which any change is worth a look at once.
+
+        Not those of CDI specifications: others write there at each start of a container.
+        """
+        if receipt is None or self._settings.on_drift is OnDrift.IGNORE:
+            return []
+        files = [file.path for engine in receipt.engines for file in engine.files]
+        files += [f"{receipt.toolkit_folder}/{name}" for name in receipt.toolkit_files]
+        # the toolkit's own folder may be renamed as a whole
+        folders = [posixpath.dirname(receipt.toolkit_folder), *map(posixpath.dirname, files)]
+        return list(map(self._node.root.outside, dict.fromkeys(folders)))
 
     def look(self, receipt: Receipt | None) -> bool:
         """Tell whether any of these files is not as it was written, and say so. Raises NodeError, Stopped."""

@@ -7,6 +7,7 @@ import os
 import msgspec
 
 from toolkit_installer.errors import AlreadyRunningError, InstallerError
+from toolkit_installer.lifecycle import other_installer
 from toolkit_installer.lifecycle import plan as plan_of
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
 from toolkit_installer.lifecycle.preflight import preflight
@@ -16,7 +17,7 @@ from toolkit_installer.node import locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import Settings
+from toolkit_installer.settings import PID_FILES, Settings
 
 
 class Foreseen(msgspec.Struct, frozen=True):
@@ -28,9 +29,13 @@ class Foreseen(msgspec.Struct, frozen=True):
 
 
 def holder(settings: Settings, node: Node) -> AlreadyRunningError | None:
-    """Return the error with which a run would make way for an instance that is at work, None for none."""
+    """Return the error with which a run would make way for another one that is at work, None for none."""
+    own = node.files.in_folder(settings.pid_file)
+    usual = list(map(node.files.in_folder, PID_FILES))
     try:
-        locks.require_free(node.files, settings.pid_file)
+        other_installer.refuse(node, settings.toolkit.install_dir)
+        for path in usual if own in usual else (own,):
+            locks.require_free(node.files, path)
     except AlreadyRunningError as stops:
         return stops
     return None

@@ -49,6 +49,9 @@ _GREETING = b"GET /_ping HTTP/1.0\r\nHost: it\r\n\r\n"
 """docker and CRI-O answer it, and a containerd greets whoever comes (HTTP/2, RFC 9113, 3.4)."""
 _ANSWER_SECONDS = 2.0
 """What an engine gets for a word. A signal waits meanwhile."""
+_SETTLE_SECONDS = 1.0
+"""How long after a change in a watched folder its files are looked at: whoever writes there writes more than one, and
+one that never stops costs one look a second."""
 LIMIT = 1 << 24
 _SHORTEST = 1e-6
 """Seconds. Of none a timer makes an endless wait."""
@@ -93,24 +96,33 @@ def _answers(path: str) -> bool:
 def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]]) -> str:
     """Return the name of the signal that came, or the events of what changed, or LATER.
 
-    `watched`, if any, are looked at every `seconds`; LATER comes after `later` seconds (None: never).
+    `watched`, if any, are looked at every `seconds`, and soon after the kernel reports a change in one of their
+    folders (SIGIO, `wait._notified`); LATER comes after `later` seconds (None: never).
     """
-    began = time.monotonic()
+    began = looked = time.monotonic()
+    settles = False
     if any(path.endswith(ASKED) for _, path, _ in watched):
         import _socket  # noqa: F401, PLC0415  # at the first look, its file may be gone
-    look = seconds if watched else None
     while True:
-        remaining = None if later is None else max(0.0, later - (time.monotonic() - began))
-        pauses = [pause for pause in (look, remaining) if pause is not None]
-        number = signal_within(min(pauses) if pauses else None)
+        now = time.monotonic()
+        pauses = [max(0.0, looked + seconds - now)] if watched else []
+        pauses += [max(0.0, began + later - now)] if later is not None else []
+        pauses += [_SETTLE_SECONDS] if settles else []
+        number = signal_within(min(pauses) if pauses else None, folders=not settles)
         if number in SIGNALS:
             return str(SIGNALS[number])
+        if number == signal.SIGIO:
+            settles = True
+            continue
         if number:  # nothing that changed meanwhile is to be forgotten over it
             return ",".join(sorted({CHILD} | _changed(watched, asked=False)))
-        # an engine that somebody stopped is not asked: systemd would start it for that
-        changed = _changed(watched, asked=False) or _changed(watched, asked=True)
+        changed = _changed(watched, asked=False)
+        if not changed and watched and time.monotonic() >= looked + seconds:
+            # an engine that somebody stopped is not asked: systemd would start it for that
+            changed, looked = _changed(watched, asked=True), time.monotonic()
         if changed:
             return ",".join(sorted(changed))
+        settles = False
         if later is not None and time.monotonic() - began >= later:
             return LATER
 
@@ -120,14 +132,16 @@ def _changed(watched: list[tuple[str, str, str]], *, asked: bool) -> set[str]:
     return {event for event, path, known in watched if path.endswith(ASKED) is asked and identity(path) != known}
 
 
-def signal_within(seconds: float | None) -> int:
+def signal_within(seconds: float | None, *, folders: bool = False) -> int:
     """Wait for a signal, for so many seconds at most (None: as long as it takes); return its number, 0 for none.
+
+    `folders`: a change in a watched folder counts as one.
 
     Not by sigtimedwait: where the process is stopped meanwhile and goes on when the time is over, Python tells of any
     signal at all, of what happens to be in its memory. The time's end is a signal as well, and this process has no
     other thread that could get it.
     """
-    awaited = _awaited()
+    awaited = _awaited(folders=folders)
     if seconds is None:
         return int(signal.sigwaitinfo(awaited).si_signo)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
@@ -141,10 +155,11 @@ def signal_within(seconds: float | None) -> int:
     return 0 if number == signal.SIGALRM else int(number)
 
 
-def _awaited() -> tuple[int, ...]:
-    """Return the signals that are waited for: what children tell is among them where the run holds it back."""
+def _awaited(*, folders: bool) -> tuple[int, ...]:
+    """Return the signals that are waited for: those of children and of folders where the run holds them back."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    return (*SIGNALS, signal.SIGCHLD) if signal.SIGCHLD in held else tuple(SIGNALS)
+    more = (signal.SIGCHLD, signal.SIGIO) if folders else (signal.SIGCHLD,)
+    return (*SIGNALS, *(number for number in more if number in held))
 
 
 class Told:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from toolkit_installer import log
 from toolkit_installer.errors import SIGNALLED, DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
-from toolkit_installer.lifecycle import gpu_watch, idling, last_run, wait
+from toolkit_installer.lifecycle import gpu_watch, idling, last_run, other_installer, wait
 from toolkit_installer.lifecycle.converge import Converger
 from toolkit_installer.lifecycle.leaving import Leaving
 from toolkit_installer.lifecycle.reload_when.gate import ReloadPendingError
@@ -212,6 +212,7 @@ class Instance:
 
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
+        other_installer.refuse(self.node, self.settings.toolkit.install_dir)
         self._watches.driver.renew()
         receipt = trust.load(self.node, self.store)
         if self._watches.gpus.leaves_alone(receipt):
@@ -296,7 +297,10 @@ class Instance:
         log.get().info("Waiting for signal", key="waiting")
         later, within = self._watches.later()
         remembered = self._watches.remembered(later=later)
-        wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=later, within=within)
+        folders = self._watches.drift.folders(receipt)
+        wait.wait(
+            self.pid_file, self.store.lock_fd, watched, remembered, later=later, within=within, folders=folders
+        )
 
     def _exit_code(self) -> int:
         """Return 0, or 128 plus the signal's number if `--no-daemon` was interrupted: its caller must not go on."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 import msgspec
@@ -14,7 +16,8 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.lifecycle import idling, waiting_state
 from toolkit_installer.lifecycle.waiting_state import Remembered
-from toolkit_installer.node import coprocess, interpreter, signals
+from toolkit_installer.node import coprocess, interpreter
+from toolkit_installer.node import signals as node_signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.settings import Program
 
@@ -32,6 +35,11 @@ _DOUBLINGS = 10
 _LONGEST_NUMBER = 9
 """Digits of a descriptor, far more than it has."""
 _SHOWN = 100
+_CHANGES = (
+    fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_MODIFY | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
+)
+_PARTS = 3
+"""Of what the state says of another PID file."""
 
 _WAITER = os.path.join(os.path.dirname(os.path.realpath(idling.__file__)), "idle_process.py")
 _MAIN = os.path.join(os.path.dirname(os.path.dirname(_WAITER)), "__main__.py")
@@ -65,6 +73,8 @@ class Resumed(msgspec.Struct, frozen=True):
     pid_folders: tuple[str, ...]
     lock_fd: int | None
     remembered: Remembered = Remembered()
+    others: tuple[tuple[int, str, tuple[str, ...]], ...] = ()
+    """The other installers' PID files that are held as well: descriptor, path, folders that were made for it."""
 
 
 def wait(
@@ -75,11 +85,12 @@ def wait(
     *,
     later: bool,
     within: float | None = None,
+    folders: Sequence[str] = (),
 ) -> None:
     """Replace this program by the idle one, same PID, locks kept, signals still blocked. Does not return.
 
     `watched` are events, paths in the installer's mount namespace, and the paths' identities as `idling` has
-    them: they are compared every 30 s. With `later` the installer is woken in any case, first after 30 s, then after
+    them: they are compared every 30 s, and within seconds of any change in `folders`. With `later` the installer is woken in any case, first after 30 s, then after
     longer and longer pauses of up to 10 min; a run that may not change the node yet after 2 s, and 2 min at most.
     It is woken `within` so many seconds as well, 10 min at most.
     """
@@ -90,6 +101,9 @@ def wait(
         "pid_path": pid_file.path,
         "pid_folders": list(pid_file.created_folders),
         "lock_fd": lock_fd,
+        # unknown to the packages before: they keep these open until they end
+        "others": [[other.fd, other.path, list(other.created_folders)] for other in pid_file.others],
+        "folders": _notified(folders),
         "remembered": msgspec.structs.replace(remembered, command=tuple(first)),
     }
     command, other = first, []
@@ -110,7 +124,7 @@ def wait(
     fields += ["", interpreter.needed(command), *other]
     fd = os.memfd_create(waiting_state.STATE, 0)  # without MFD_CLOEXEC: the idle process reads it
     os.write(fd, "\0".join(fields).encode("utf-8", "surrogateescape"))
-    for kept in (pid_file.fd, lock_fd):
+    for kept in (pid_file.fd, lock_fd, *(other.fd for other in pid_file.others)):
         if kept is not None:
             os.set_inheritable(kept, True)  # noqa: FBT003  # its only form
     coprocess.end_all()
@@ -129,7 +143,7 @@ def resumed() -> Resumed | None:
     text = os.environ.pop(idling.RESUME, "")
     if not text:
         return None
-    signals.release_child()
+    node_signals.release_child()
     number, _, events = text.partition(":")
     fd = _opened(number)
     if fd is None:
@@ -142,6 +156,7 @@ def resumed() -> Resumed | None:
         return None
     memory = waiting_state.memory(os.pread(fd, idling.LIMIT, 0))
     os.close(fd)
+    _forget_folders(memory.get("folders"))
     path = memory.get("pid_path")
     folders = memory.get("pid_folders")
     return Resumed(
@@ -151,7 +166,50 @@ def resumed() -> Resumed | None:
         tuple(filter(_is_path, folders)) if isinstance(folders, list) else (),
         _kept(memory.get("lock_fd"), stat.S_ISDIR),
         waiting_state.understood(memory),
+        tuple(_others(memory.get("others"))),
     )
+
+
+def _notified(folders: Sequence[str]) -> list[int]:
+    """Have the kernel send SIGIO at every change in these folders; return the descriptors that keep it so.
+
+    Set up before the idle process begins, which then needs no module for it and no wake-up of its own (fcntl(2),
+    F_NOTIFY). A folder that is not there, or a kernel without it, is left to the look every 30 s.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+    watching = []
+    for folder in folders:
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.fcntl(fd, fcntl.F_NOTIFY, _CHANGES)
+        except OSError:
+            os.close(fd)
+            continue
+        os.set_inheritable(fd, True)  # noqa: FBT003  # its only form
+        watching.append(fd)
+    return watching
+
+
+def _forget_folders(said: Any) -> None:
+    """Close what kept the kernel reporting changes in folders. SIGIO stays held back: it would end the program."""
+    for fd in said if isinstance(said, list) else ():
+        if _kept(fd, stat.S_ISDIR) is not None:
+            os.close(fd)
+    while signal.SIGIO in signal.sigpending():
+        signal.sigwaitinfo([signal.SIGIO])
+
+
+def _others(said: Any) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield the other PID files that the state names, as far as they are understood."""
+    for each in said if isinstance(said, list) else ():
+        if not (isinstance(each, list) and len(each) == _PARTS):
+            continue
+        fd, path, folders = each
+        if _is_path(path) and isinstance(folders, list) and (kept := _kept(fd, stat.S_ISREG)) is not None:
+            yield kept, path, tuple(filter(_is_path, folders))
 
 
 def held(path: str) -> int | None:

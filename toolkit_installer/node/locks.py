@@ -8,10 +8,10 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError
-from toolkit_installer.node import lock_holders
+from toolkit_installer.node import lock_holders, processes
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.folders import temporary_name
 from toolkit_installer.node.disk.root import NodeError, Tolerated, attempt, opened
@@ -26,6 +26,12 @@ _REPLACEMENTS = 100
 _ATTEMPTS = 10
 """How often the PID file's folder is made anew because another run, too, makes or removes it just then."""
 
+_INTERPRETER = "python"
+"""How the name of what executes this installer begins."""
+
+_NOT_HERE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""Why another installer's PID file cannot be created: what is there is not the node's folder, or not ours to write."""
+
 _ENDING_TRIES = 200
 _ENDING_SECONDS = 0.05
 """How often, and with what pauses, a process is waited for whose lock is all that the kernel has left of it."""
@@ -35,21 +41,83 @@ _NO_FILE = {errno.ELOOP: "is a symlink", errno.EISDIR: "is a folder", errno.ENXI
 
 
 class PidFile:
-    """The locked PID file. Locked before it is truncated, so that a loser never erases the winner's PID."""
+    """The locked PID file. Locked before it is truncated, so that a loser never erases the winner's PID.
 
-    def __init__(self, files: Files, path: str, fd: int, created_folders: tuple[str, ...]) -> None:
+    `others` are PID files of other installers that are locked with it.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        fd: int,
+        created_folders: tuple[str, ...],
+        others: tuple[PidFile, ...] = (),
+    ) -> None:
         self.files = files
         self.path = path
         self.fd = fd
         self.created_folders = created_folders
+        self.others = others
 
     @classmethod
-    def acquire(cls, files: Files, path: str) -> PidFile:
+    def acquire(cls, files: Files, path: str, usual: Sequence[str] = ()) -> PidFile:
         """Lock the file and write our PID into it; a stale one is taken over.
 
+        `usual` are the PID files of all installers: where `path` is one of them, the others are locked as well, in the
+        order of `usual`, so that of two installers that start at once one wins. One of the others that cannot be
+        created here (a read-only file system) is left out.
         Raises AlreadyRunningError naming the holder, ConfigurationError if what is there cannot be a PID file of
         ours, NodeError.
         """
+        own = files.in_folder(path)
+        order = list(dict.fromkeys(map(files.in_folder, usual)))
+        if own not in order:
+            return cls._acquire_one(files, path)
+        others: list[PidFile] = []
+        locked: PidFile | None = None
+        try:
+            for each in order:
+                if each == own:
+                    locked = cls._acquire_one(files, path)
+                else:
+                    others += cls._acquire_other(files, each, [*others, *([locked] if locked is not None else [])])
+        except InstallerError:
+            for lock in (*others, *([locked] if locked is not None else [])):
+                lock.release()
+            raise
+        assert locked is not None  # noqa: S101  # its path is in the order
+        locked.others = tuple(others)
+        return locked
+
+    @classmethod
+    def _acquire_other(cls, files: Files, path: str, held: Sequence[PidFile]) -> list[PidFile]:
+        """Lock the PID file of another installer; nothing where none can be created here. Raises as `acquire` does.
+
+        Nothing too for a file that is in `held` under another name, through a second mount of its folder.
+        """
+        if any(files.is_at(path, lock.fd) for lock in held):
+            return []
+        try:
+            return [cls._acquire_one(files, path)]
+        except NodeError as error:
+            if error.number in _NOT_HERE:
+                return []
+            raise
+
+    def hold_others(self, usual: Sequence[str]) -> None:
+        """Lock those of the PID files `usual` that are not held yet, if this is one of them.
+
+        For a run that another release began, which knew only one lock. Raises AlreadyRunningError, NodeError.
+        """
+        order = list(dict.fromkeys(map(self.files.in_folder, usual)))
+        held = [self, *self.others]
+        for path in order if self.path in order else ():
+            held += self._acquire_other(self.files, path, held)
+        self.others = tuple(held[1:])
+
+    @classmethod
+    def _acquire_one(cls, files: Files, path: str) -> PidFile:
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(_FolderGoneError):
                 return cls._acquire(files, path)
@@ -78,6 +146,8 @@ class PidFile:
 
     def release(self) -> None:
         """Remove the file, the folders that were made for it, and the lock. A file of somebody else's stays."""
+        for other in self.others:
+            other.release()
         if self.files.is_at(self.path, self.fd):
             self.files.remove(self.path)
         for folder in reversed(self.created_folders):
@@ -280,6 +350,14 @@ def _flock(fd: int) -> None:
 
 def _another(pid: int | None, path: str) -> AlreadyRunningError:
     """Return the error that names the instance which is in the way."""
+    process = processes.inspect_process(pid) if pid else None
+    program = os.path.basename(process.executable) if process is not None else ""
+    if pid and program and not program.startswith(_INTERPRETER):
+        return AlreadyRunningError(
+            f"another installer, {program}, is running with PID {pid}",
+            path=path,
+            hint="stop it first: delete its pod, or disable the toolkit in what deploys it",
+        )
     return AlreadyRunningError(
         f"another instance is running with PID {pid}" if pid else "another instance is running",
         path=path,

@@ -181,6 +181,7 @@ SEAMS: Final = (
     Seam("driver.cdi", "Generator.specification", ("self", "nodes_to_come"), Hides.TEXT),
     # containers, and what needs the toolkit
     Seam("lifecycle.idling", "identity", ("path",)),
+    Seam("lifecycle.other_installer", "found", ("node", "install_dir")),
     Seam("lifecycle.impact.running", "containers", ("node", "name", "folder")),
     Seam("lifecycle.reload_when.busy", "look", ("node", "folder", "by_default")),
     Seam("lifecycle.still_needed.holders", "holders", ("node", "folder")),

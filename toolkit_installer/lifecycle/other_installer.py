@@ -1,0 +1,78 @@
+"""NVIDIA's own installer at work on this node: it and this one would delete each other's files.
+
+It is found by what it executes and the folder that it installs into, as both see that folder: it may hold another PID
+file than the usual ones. It copies the toolkit anew at each start, and takes its handlers out of the engine's files
+when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+import msgspec
+
+from toolkit_installer.engines.common import command_line
+from toolkit_installer.errors import AlreadyRunningError
+from toolkit_installer.node import locks, processes
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.settings import PID_FILES, Program
+
+_PROGRAMS = frozenset(Program)
+NAMES = frozenset(name[:15] for name in Program)
+"""The names of its processes, of which the kernel keeps 15 bytes (proc_pid_comm(5))."""
+_FLAGS = ("--toolkit-install-dir", "-toolkit-install-dir", "--root", "-root")
+_VARIABLES = ("TOOLKIT_INSTALL_DIR", "ROOT")
+_USUAL_FOLDER = "/usr/local/nvidia"
+
+
+class OtherInstaller(msgspec.Struct, frozen=True):
+    """Another installer that is running."""
+
+    program: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.program} (PID {self.pid})"
+
+
+def found(node: Node, install_dir: str) -> OtherInstaller | None:
+    """Return another installer that works on the install folder, or that a usual PID file names; None for none.
+
+    Of this program's own instances the locks tell. Raises NodeError.
+    """
+    running = processes.named(NAMES)
+    others = [each for each in running if posixpath.basename(each.executable) in _PROGRAMS]
+    if not others:
+        return None
+    named = {locks.named(node.files, path) for path in PID_FILES}
+    for each in others:
+        if each.pid in named or _works_on(node, each, install_dir):
+            return OtherInstaller(posixpath.basename(each.executable), each.pid)
+    return None
+
+
+def refuse(node: Node, install_dir: str) -> None:
+    """Raise AlreadyRunningError where another installer works on the install folder, NodeError."""
+    other = found(node, install_dir)
+    if other is not None:
+        raise AlreadyRunningError(
+            f"another installer, {other.program}, is running with PID {other.pid}",
+            path=install_dir,
+            hint="stop it first: delete its pod, or disable the toolkit in what deploys it",
+        )
+
+
+def _works_on(node: Node, process: Process, install_dir: str) -> bool:
+    """Tell whether an installer's folder is this one; each of the two may see it through a mount of its own."""
+    variables = processes.environment(process)
+    given = command_line.last(process.arguments, *_FLAGS)
+    theirs = given or next(filter(None, map(variables.get, _VARIABLES)), _USUAL_FOLDER)
+    view = processes.root_of(process)
+    try:
+        place = view.outside(view.canonical(command_line.place(process, theirs)))
+        return os.path.samefile(place, node.root.outside(node.files.canonical(install_dir)))
+    except (OSError, NodeError):
+        return False  # it ended meanwhile, or one of the folders is not there
