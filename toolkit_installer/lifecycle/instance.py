@@ -298,9 +298,7 @@ class Instance:
         later, within = self._watches.later()
         remembered = self._watches.remembered(later=later)
         folders = self._watches.drift.folders(receipt)
-        wait.wait(
-            self.pid_file, self.store.lock_fd, watched, remembered, later=later, within=within, folders=folders
-        )
+        wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=later, within=within, folders=folders)
 
     def _exit_code(self) -> int:
         """Return 0, or 128 plus the signal's number if `--no-daemon` was interrupted: its caller must not go on."""

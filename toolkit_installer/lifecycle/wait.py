@@ -35,9 +35,7 @@ _DOUBLINGS = 10
 _LONGEST_NUMBER = 9
 """Digits of a descriptor, far more than it has."""
 _SHOWN = 100
-_CHANGES = (
-    fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_MODIFY | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
-)
+_CHANGES = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_MODIFY | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
 _PARTS = 3
 """Of what the state says of another PID file."""
 
@@ -90,9 +88,9 @@ def wait(
     """Replace this program by the idle one, same PID, locks kept, signals still blocked. Does not return.
 
     `watched` are events, paths in the installer's mount namespace, and the paths' identities as `idling` has
-    them: they are compared every 30 s, and within seconds of any change in `folders`. With `later` the installer is woken in any case, first after 30 s, then after
-    longer and longer pauses of up to 10 min; a run that may not change the node yet after 2 s, and 2 min at most.
-    It is woken `within` so many seconds as well, 10 min at most.
+    them: they are compared every 30 s, and within seconds of any change in `folders`. With `later` the installer is
+    woken in any case, first after 30 s, then after longer and longer pauses of up to 10 min; a run that may not change
+    the node yet after 2 s, and 2 min at most. It is woken `within` so many seconds as well, 10 min at most.
     """
     first = list(remembered.command) or [sys.executable, *sys.orig_argv[1:]]
     memory = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
-from toolkit_installer.receipt.schema import FileRecord, Receipt
+from toolkit_installer.receipt.schema import AS_BEFORE, AS_WRITTEN, FileRecord, Receipt
 
 
 def drifted(node: Node, receipt: Receipt | None) -> list[str]:
     """Return the paths of the managed files that somebody else changed."""
     files = receipt.files() if receipt is not None else []
-    return [file.path for file in files if state_of(node, file) != "as written"]
+    return [file.path for file in files if state_of(node, file) != AS_WRITTEN]
 
 
 def state_of(node: Node, file: FileRecord) -> str:
@@ -21,10 +21,10 @@ def state_of(node: Node, file: FileRecord) -> str:
     except ConfigurationError as error:
         return f"unreadable: {error.reason}"
     if found is None:
-        return "missing" if file.written else "as written"
+        return "missing" if file.written else AS_WRITTEN
     digest = memory.digest(found.content)
     if digest in file.written:
-        return "as written"
+        return AS_WRITTEN
     if file.before is not None and digest == file.before.sha256:
-        return "as it was before"
+        return AS_BEFORE
     return "changed by somebody else"

@@ -44,6 +44,11 @@ MIGRATIONS: Mapping[int, Migration] = {
 Whoever raises SCHEMA enters the step from the one before; the result is checked like any other receipt."""
 
 
+AS_WRITTEN = "as written"
+AS_BEFORE = "as it was before"
+"""How a managed file stands that only this installer has changed (`drift.state_of`)."""
+
+
 class State(enum.StrEnum):
     """How far a change has come. APPLYING and REVERTING outlive only a run that was killed."""
 

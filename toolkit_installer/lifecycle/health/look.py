@@ -25,7 +25,7 @@ from toolkit_installer.lifecycle.health.form import (
     PluginHealth,
     ToolkitHealth,
 )
-from toolkit_installer.lifecycle.health.verdict import ABSENT, AS_WRITTEN
+from toolkit_installer.lifecycle.health.verdict import ABSENT
 from toolkit_installer.lifecycle.method import said
 from toolkit_installer.lifecycle.plugin import standing
 from toolkit_installer.lifecycle.reading_cdi import unserved
@@ -34,7 +34,7 @@ from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node import clock, locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift, schema
-from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Method, Settings
 

@@ -9,8 +9,8 @@ import msgspec
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.lifecycle.health.form import EngineHealth, Found, Health, Reason, Verdict
 from toolkit_installer.lifecycle.last_run import LastRun
+from toolkit_installer.receipt.schema import AS_WRITTEN
 
-AS_WRITTEN = "as written"
 ABSENT, INSTALLED = "absent", "installed"
 _REPAIR = "`toolkit-installer run`, or a HUP to the running instance, puts it right"
 _PUT_BACK = "`plan` shows the difference; --on-drift repair, a HUP or a new `run` puts the handlers back"

@@ -45,10 +45,16 @@ _RUN_AGAIN = "then start this run again"
 class EngineReverter:
     """Reverts one engine at a time, as a receipt records it."""
 
-    def __init__(self, node: Node, store: ReceiptStore, attention: Attention, seconds: float) -> None:
-        """`seconds`: what an engine gets to answer, and to forget the handlers."""
+    def __init__(
+        self, node: Node, store: ReceiptStore, attention: Attention, seconds: float, *, others_serve: bool = False
+    ) -> None:
+        """`seconds`: what an engine gets to answer, and to forget the handlers.
+
+        `others_serve`: another installer has handlers in the same folder, which an engine goes on serving.
+        """
         self.node = node
         self.store = store
+        self._others_serve = others_serve
         self.switcher = Switcher(node, attention, seconds, store.folder)
 
     def retire(self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = ()) -> Receipt:
@@ -198,7 +204,7 @@ class EngineReverter:
             return [
                 f"it still lists the handler {name}, which runs {path}"
                 for name, path in now.handlers.items()
-                if beneath(path, toolkit_folder) and name not in now.own
+                if beneath(path, toolkit_folder) and name not in now.own and not self._others_serve
             ]
 
         live = work.inspection.live

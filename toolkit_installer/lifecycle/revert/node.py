@@ -13,12 +13,17 @@ from toolkit_installer.errors import InstallerError, gravest
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.files.writer import undisturbed
+from toolkit_installer.lifecycle.other_installer import OtherInstaller
 from toolkit_installer.lifecycle.revert.engine import EngineReverter
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
 from toolkit_installer.lifecycle.still_needed.named_in_files import Naming
 from toolkit_installer.node.node import Node
-from toolkit_installer.receipt import memory, recover
-from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
+from toolkit_installer.receipt import drift, memory, recover
+from toolkit_installer.receipt.schema import AS_BEFORE, AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.settings import EngineName
+
+_OURS = frozenset({AS_WRITTEN, AS_BEFORE})
+"""How a file stands that no other installer has written."""
 
 
 class Remainder(msgspec.Struct, frozen=True):
@@ -31,15 +36,24 @@ class Remainder(msgspec.Struct, frozen=True):
     unseen: tuple[str, ...] = ()
     named: tuple[Naming, ...] = ()
     recorded: bool = True
+    other: OtherInstaller | None = None
+    """Another installer that runs, and owns by now what was left to it."""
 
 
 def revert_recorded(
-    engines: EngineReverter, receipt: Receipt, *, keep_toolkit: bool, known: Sequence[str] = ()
+    engines: EngineReverter,
+    receipt: Receipt,
+    *,
+    keep_toolkit: bool,
+    known: Sequence[str] = (),
+    other: OtherInstaller | None = None,
 ) -> Remainder:
     """Revert everything. What comes to an end here is never refused, and may be repeated after a crash.
 
     The toolkit stays where `keep_toolkit` says so, or something still needs or names it; `known` are more files of
-    engines that may. Each engine is for itself: all are tried, whatever becomes of the others.
+    engines that may. Each engine is for itself: all are tried, whatever becomes of the others. Where an `other`
+    installer works on the same folder, the toolkit and the files that are not as this one wrote them are its own: they
+    stay as they are.
     Raises the gravest of what failed: EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays.
     """
     node, store = engines.node, engines.store
@@ -49,6 +63,8 @@ def revert_recorded(
     found = receipt  # as it was: what lies beside the files may be a killed run's only if it says so
     failures = []
     for record in reversed(receipt.engines):
+        if other is not None and _left(node, record.files, other, record.name):
+            continue
         try:
             recover.refuse_strangers(node, found, [file.path for file in record.files])
             recover.recover_engine(node, record, store.folder)
@@ -66,6 +82,11 @@ def revert_recorded(
             failures.append(failure)
     if failures:
         raise gravest(failures)
+    if other is not None:
+        theirs = _left(node, receipt.specifications, other)
+        ours = tuple(file for file in receipt.specifications if file.path not in theirs)
+        receipt = msgspec.structs.replace(receipt, specifications=ours)
+        keep_toolkit = True
     recover.refuse_strangers(node, found, [file.path for file in receipt.specifications])
     recover.recover_specifications(node, receipt)
     receipt = _revert_specifications(engines, receipt)
@@ -86,7 +107,26 @@ def revert_recorded(
         log.get().info("Removed the toolkit", key="toolkit-removed", folder=folder)
     # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
     toolkit_files.remove_folders(node, receipt, store)
-    return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False)
+    return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False, other=other)
+
+
+def _left(
+    node: Node, files: Sequence[FileRecord], other: OtherInstaller, engine: EngineName | None = None
+) -> tuple[str, ...]:
+    """Log and return the files that are not as they were written: another installer that runs owns them by now.
+
+    An engine's files depend on each other: all of them stay where one does.
+    """
+    left = tuple(file.path for file in files if drift.state_of(node, file) not in _OURS)
+    if left:
+        log.get().warning(
+            "Left to another installer: the files are not as this one wrote them",
+            key="left-to-other",
+            installer=str(other),
+            engine=engine,
+            files=", ".join(left),
+        )
+    return left
 
 
 def _flush(node: Node, receipt: Receipt) -> None:

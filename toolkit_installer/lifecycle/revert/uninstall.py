@@ -9,6 +9,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.engines import registry
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
+from toolkit_installer.lifecycle import other_installer
 from toolkit_installer.lifecycle.files.writer import undisturbed
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.revert import adopt
@@ -83,7 +84,14 @@ def say_done(receipt: Receipt, remainder: Remainder) -> None:
             key="engine-left-to-systemd",
             engine=", ".join(remainder.unseen),
         )
-    if remainder.toolkit_stays:
+    if remainder.other is not None:
+        log.get().info(
+            "Cleaned up, but for what another installer owns that runs on this node",
+            key="cleaned-up-but-other",
+            installer=str(remainder.other),
+            folder=receipt.toolkit_folder,
+        )
+    elif remainder.toolkit_stays:
         log.get().info(
             "Cleaned up, but for the toolkit's files, which stay",
             key="cleaned-up-but-toolkit",
@@ -113,13 +121,15 @@ def revert(  # what a cleanup depends on
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
 ) -> Remainder:
     """Revert what the receipt records. Raises as `revert_recorded` does, but ChangedMeanwhileError."""
+    other = other_installer.found(node, settings.toolkit.install_dir)
     own = [settings.asked_of(name) for name in registry.names()]
     known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
 
     def work() -> Remainder:
         # an attempt before this one may have learnt something, and recorded it
-        engines = EngineReverter(node, store, attention, settings.reload_timeout)
-        return revert_recorded(engines, store.load() or receipt, keep_toolkit=keep_toolkit, known=known)
+        engines = EngineReverter(node, store, attention, settings.reload_timeout, others_serve=other is not None)
+        recorded = store.load() or receipt
+        return revert_recorded(engines, recorded, keep_toolkit=keep_toolkit, known=known, other=other)
 
     with signals.deferred():  # what was begun comes to its end, however often it is told to stop
         return undisturbed(work)
