@@ -18,8 +18,6 @@ PEERS_PID_FILE = "/run/nvidia/toolkit/toolkit.pid"
 ELSEWHERE = "/run/elsewhere/toolkit.pid"
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 _ENTER = 'mount -n --bind "$1/run" /run && mount -n --bind "$1/usr/local" /usr/local && shift && exec "$@"'
-    'mount --no-mtab --bind "$1/run" /run && mount --no-mtab --bind "$1/usr/local" /usr/local && shift && exec "$@"'
-)
 _SOON = 10.0
 """Seconds in which damage has to show: far less than the pause between two looks at the files."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.engines.rules import Served
-from tests.support import fake_ctk, payloads
+from tests.support import fake_ctk, payloads, played
 from tests.support.fake_node import DAEMON_JSON, STORE, FakeNode, Run
 
 DOCKER = b'{\n  "debug": true\n}\n'
@@ -207,3 +207,48 @@ def test_status_says_that_a_request_would_not_be_met_and_why(gpu: FakeNode) -> N
     assert any("there is no specification" in why for why in found["method"]["against"])
     assert found["verdict"] == "BROKEN"
     assert "would NOT be given it" in gpu.do("status").output
+
+
+@pytest.mark.parametrize("socket", ["/var/run/cri-dockerd.sock", "/run/shim.sock"], ids=["usual", "custom"])
+def test_below_cri_dockerd_cdi_is_refused_and_never_chosen(gpu: FakeNode, reading: FakeDockerd, socket: str) -> None:
+    """Its pods would be started without their devices, and without an error."""
+    before = gpu.snapshot()
+    flag = f"--container-runtime-endpoint=unix://{socket}"
+    with played.process(gpu.root, "kubelet", flag), played.process(gpu.root, "cri-dockerd", flag):
+        refused = done(gpu, "cdi", code=UNSUPPORTED)
+        assert "cri-dockerd" in refused.output
+        assert "--method handlers" in refused.output
+        assert {path: entry for path, entry in gpu.snapshot().items() if "last" not in path} == before
+        assert told(gpu, "plan", "--method", "auto")["method"]["name"] == "handlers"
+    assert told(gpu, "plan", "--method", "auto")["method"]["name"] == "cdi"
+    assert reading.take()
+
+
+def test_a_cdi_node_that_comes_below_cri_dockerd_is_said_to_give_nothing(gpu: FakeNode, reading: FakeDockerd) -> None:
+    done(gpu, "cdi")
+    assert status(gpu)["method"]["met"] is True
+    with played.process(gpu.root, "kubelet", "--container-runtime-endpoint=unix:///run/cri-dockerd.sock"):
+        found = status(gpu)
+    assert found["verdict"] == "BROKEN"
+    assert found["method"]["met"] is False
+    assert "cri-dockerd" in " ".join(found["method"]["against"])
+    assert reading.take()
+
+
+def test_what_a_handler_needs_beside_the_engine_is_looked_at_before_it_is_said_to_give_the_gpu(
+    gpu: FakeNode, reading: FakeDockerd
+) -> None:
+    gpu.write("/opt/bin/runc", b"#!/bin/sh\n", 0o755)
+    done(gpu, "handlers", "--nvidia-container-runtime.runtimes", "/opt/bin/runc")
+    found = status(gpu)["method"]
+    assert (found["met"], found["asked_by"]) == (True, "the handler nvidia or nvidia-legacy")
+    assert list(found["not_by"]) == ["nvidia-cdi"]
+    assert "nvidia.com/gpu" in found["not_by"]["nvidia-cdi"]
+    gpu.write("/etc/cdi/nvidia.yaml", "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices: []\n")
+    assert status(gpu)["method"]["not_by"] == {}
+    gpu.place("/opt/bin/runc").rename(gpu.place("/opt/bin/runc.away"))
+    broken = status(gpu)
+    assert broken["verdict"] == "BROKEN"
+    assert broken["method"]["met"] is False
+    assert "/opt/bin/runc" in broken["method"]["no_runtime"]
+    assert reading.take()

@@ -20,6 +20,7 @@ from toolkit_installer.lifecycle.health.form import (
 )
 from toolkit_installer.lifecycle.health.verdict import ABSENT, INSTALLED
 from toolkit_installer.lifecycle.last_run import LastRun
+from toolkit_installer.receipt.schema import AS_WRITTEN
 from toolkit_installer.settings import Method
 
 _LABEL = 9
@@ -81,7 +82,7 @@ def _facts(health: Health) -> Iterator[tuple[str, str]]:
     if health.toolkit is not None:
         yield from _toolkit(health.toolkit)
     if health.method is not None:
-        yield from _method(health.method)
+        yield from _method(health.method, _would(health, health.method))
     for engine in health.engines:
         yield from _engine(engine)
     if health.plugin is not None:
@@ -98,6 +99,8 @@ def _praise(health: Health) -> str:
         serves = "every engine gives CDI devices" if by_cdi else "every engine serves its handlers"
         if health.plugin is not None:
             serves = "the NRI plugin is connected"
+        elif not health.engines:
+            serves = "no engine is configured for it"
         return f": the toolkit is whole, and {serves}"
     return ": nothing is installed, and the node shows no GPU"
 
@@ -143,12 +146,22 @@ def _toolkit(toolkit: ToolkitHealth) -> Iterator[tuple[str, str]]:
         yield "", f"DAMAGED: {file.name}: {file.what}"
 
 
-def _method(method: MethodHealth) -> Iterator[tuple[str, str]]:
+def _would(health: Health, method: MethodHealth) -> str:
+    """Return what becomes of a container that asks for the GPU, in words."""
+    if not method.met:
+        return "would NOT be given it"
+    if health.has_gpu is False:
+        return "finds none: the node shows no NVIDIA GPU"
+    return "is given it" if health.driver is not None else "would be given it, if the node has one"
+
+
+def _method(method: MethodHealth, would: str) -> Iterator[tuple[str, str]]:
     yield "Method:", f"{method.name} ({method.why})"
-    would = "is given it" if method.met else "would NOT be given it"
     yield "", f"a container that asks for the GPU by {method.asked_by} {would}"
     for why in method.against:
         yield "", why
+    for name, why in method.not_by.items():
+        yield "", f"by the handler {name} it would NOT be given it: {why}"
 
 
 def _engine(engine: EngineHealth) -> Iterator[tuple[str, str]]:
@@ -160,11 +173,19 @@ def _engine(engine: EngineHealth) -> Iterator[tuple[str, str]]:
     for detail in live.detail:
         yield "", detail
     for name, path in engine.handlers.items():
-        default = " (default)" if name == engine.default else ""
+        default = _default(engine) if name == (engine.default if live.default is None else live.default) else ""
         also = ", which the distribution registers too" if name in live.own else ""
         yield "Handler:", f"{name}{default} -> {path}{also}"
     for file in engine.files:
         yield from _file("File:", file)
+
+
+def _default(engine: EngineHealth) -> str:
+    """Return what is said of the default runtime: the live engine's, else that of its files, if they are as written."""
+    if engine.live.default is not None:
+        return " (default)"
+    written = bool(engine.files) and all(file.state == AS_WRITTEN for file in engine.files)
+    return " (default in its files)" if written else ""
 
 
 def _file(label: str, file: FileHealth) -> Iterator[tuple[str, str]]:

@@ -29,6 +29,10 @@ _NO_ANNOTATION = "pods have to ask for it by an annotation; --method nri serves 
 _OFF = "has CDI off, and may not find what the plugin names: switch CDI on in its file, and restart it"
 """containerd 2.1 did not find it in the folders that its file names: the container failed. In 2.4 CDI is always on."""
 _BY_US = "has CDI on by an edit that goes with --method cdi: switch CDI on in its file yourself"
+_BY_SHIM = (
+    "gives devices by CDI to containers that docker itself starts, and to no pod: the kubelet talks to it through "
+    "cri-dockerd, which drops CDI devices without an error"
+)
 _STARTS = "start it; --method handlers configures an engine that is down, too"
 
 
@@ -54,6 +58,8 @@ class Way(msgspec.Struct, frozen=True):
     """It was found to read our specification by an earlier run, which left the node so."""
     handlers: tuple[str, ...] = ()
     """Handlers of ours that it lists, or that were registered with it."""
+    by_shim: bool = False
+    """It is docker, and a kubelet of the node reaches it through a program that passes no CDI devices on."""
 
     @property
     def off(self) -> bool:
@@ -125,18 +131,23 @@ def choose(asked: Method, ways: Sequence[Way]) -> Choice:
 
 def refuse(way: Way) -> None:
     """Raise ConfigurationError where an engine cannot give devices by CDI, EngineRejectedError where none can tell."""
-    if way.recorded and not way.version:
+    if way.recorded and not way.version and not way.by_shim:
         return  # one that is down for a moment is no reason to move what is there
     why = obstacle(way)
     if not why:
         return
-    if not way.version:
+    if not way.version and not way.by_shim:
         raise EngineRejectedError(f"--method cdi: {way.engine} {why}", hint=f"nothing was changed; {_STARTS}")
     raise _refused(way, Method.CDI, why)
 
 
 def _refused(way: Way, method: Method, why: str) -> ConfigurationError:
     """Return the error that says why an engine's containers cannot get devices by this method, and what helps."""
+    if way.by_shim:
+        return ConfigurationError(
+            f"--method {method}: {way.engine} {why}",
+            hint="nothing was changed; --method handlers gives pods the GPU by a RuntimeClass",
+        )
     hint = _NAMED
     if (folders := way.folders or way.if_on) and not way.reads_it:
         hint = f"--cdi-output-dir {folders[-1]} writes it there; {_NAMED}"
@@ -145,6 +156,8 @@ def _refused(way: Way, method: Method, why: str) -> ConfigurationError:
 
 def obstacle(way: Way) -> str:
     """Return why containers of this engine cannot get devices by CDI; empty where they can, or CDI is only off."""
+    if way.by_shim:
+        return _BY_SHIM
     if not way.version:
         return f"does not answer, so nobody can tell whether it reads CDI specifications: {way.silence}"
     if cdi.newest(way.engine, way.version) is None:
@@ -188,7 +201,7 @@ def _text(version: cdi.Version) -> str:
 
 def _against_choosing(way: Way) -> str:
     """Return why `auto` does not take CDI for this engine."""
-    if way.recorded and not way.version:
+    if way.recorded and not way.version and not way.by_shim:
         return ""
     if why := obstacle(way):
         return f"it {why}"

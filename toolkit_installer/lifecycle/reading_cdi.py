@@ -7,12 +7,13 @@ import posixpath
 import msgspec
 
 from toolkit_installer.engines.api import Inspection, Live
+from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.engines.target import Request
 from toolkit_installer.lifecycle.method import Way, obstacle, unreadable
 from toolkit_installer.lifecycle.plan import mismatches
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
-from toolkit_installer.settings import Method
+from toolkit_installer.settings import EngineName, Method
 
 
 def way(node: Node, request: Request, inspection: Inspection, receipt: Receipt | None, folder: str) -> Way:
@@ -46,6 +47,8 @@ def installed(receipt: Receipt) -> Method | None:
 
 def with_answer(node: Node, base: Way, live: Live | None, silence: str) -> Way:
     """Return a way with what its engine says now. Raises NodeError."""
+    shim = base.engine is EngineName.DOCKER and kubelet.reaches_docker_by_shim(node)
+    base = msgspec.structs.replace(base, by_shim=shim)
     if live is None:
         return msgspec.structs.replace(base, silence=silence)
     looked_into = live.cdi_folders or live.cdi_folders_if_on

@@ -47,6 +47,16 @@ TABLE: dict[str, tuple[tuple[Way, ...], type[InstallerError] | None, bool]] = {
         ConfigurationError,
         False,
     ),
+    "a kubelet reaches it through cri-dockerd": (
+        (msgspec.structs.replace(DOCKER, by_shim=True),),
+        ConfigurationError,
+        False,
+    ),
+    "a kubelet reaches it through cri-dockerd, and CDI was the way before": (
+        (msgspec.structs.replace(DOWN, engine=EngineName.DOCKER, recorded=True, by_shim=True),),
+        ConfigurationError,
+        False,
+    ),
     "both of two engines read it": ((GOOD, DOCKER), None, True),
     "the second of two does not": ((GOOD, found(engine=EngineName.DOCKER, version="24.0")), ConfigurationError, False),
 }

@@ -24,6 +24,7 @@ from toolkit_installer.lifecycle.health.form import (
     Health,
     LastLook,
     LiveHealth,
+    MethodHealth,
     PendingReload,
     Places,
     PluginHealth,
@@ -37,7 +38,7 @@ DATA = ROOT / "tests" / "data" / "status"
 SCHEMA = ROOT / "docs" / "status.schema.json"
 DRIVER = "/run/nvidia/driver"
 TOOLKIT = "/usr/local/nvidia/toolkit"
-LIVE = LiveHealth(answers=True, served=True, version="2.1.4", pid=812, since="2026-11-23T06:12:01Z")
+LIVE = LiveHealth(answers=True, served=True, default="nvidia", version="2.1.4", pid=812, since="2026-11-23T06:12:01Z")
 ENGINE = EngineHealth(
     "containerd",
     "/run/containerd/containerd.sock",
@@ -141,7 +142,26 @@ MISTYPED = LastRun(
     line=None,
     remedy="did you mean 'docker'? allowed: docker, containerd, crio, auto",
 )
+GIVEN = MethodHealth("handlers", "the default", "the handler nvidia", met=True)
+NO_SPECIFICATION = "no CDI specification of the kind nvidia.com/gpu is in /etc/cdi or /var/run/cdi"
+NO_RUNTIME = "none of the low-level runtimes is there that NVIDIA's runtime looks for: /usr/bin/runc"
 CASES = {
+    "one-handler-without-devices": (
+        but(method=msgspec.structs.replace(GIVEN, not_by={"nvidia-cdi": NO_SPECIFICATION})),
+        Verdict.OK,
+        "",
+    ),
+    "low-level-runtime-gone": (
+        but(method=msgspec.structs.replace(GIVEN, met=False, against=(NO_RUNTIME,), no_runtime=NO_RUNTIME)),
+        Verdict.BROKEN,
+        "/usr/bin/runc",
+    ),
+    "another-installer": (
+        but(running_pid=None, last_look=None, other_installer="nvidia-ctk-installer (PID 7)"),
+        Verdict.DEGRADED,
+        "nvidia-ctk-installer (PID 7)",
+    ),
+    "toolkit-alone": (but(engines=()), Verdict.OK, ""),
     "whole": (WHOLE, Verdict.OK, ""),
     "stopped-on-purpose": (but(running_pid=None, last_look=None), Verdict.OK, ""),
     "bare-without-gpu": (but(BARE, has_gpu=False, gpus=("none is seen",), driver=None), Verdict.OK, ""),
@@ -233,6 +253,10 @@ def test_the_gravest_reason_comes_first_and_decides() -> None:
 
 
 SHOWN = (
+    "one-handler-without-devices",
+    "low-level-runtime-gone",
+    "another-installer",
+    "toolkit-alone",
     "whole",
     "bare-with-gpu",
     "bare-without-gpu",
@@ -261,6 +285,30 @@ def test_people_are_shown_what_was_read_and_found_good(name: str, width: int) ->
     if os.environ.get("STATUS_FILES") == "write":
         file.write_text(text)
     assert text == file.read_text()
+
+
+@pytest.mark.parametrize(
+    "seen, says",
+    [
+        pytest.param({}, "nvidia is given it", id="gpu-and-driver"),
+        pytest.param({"has_gpu": False, "driver": None}, "finds none: the node shows no NVIDIA GPU", id="no-gpu"),
+        pytest.param({"has_gpu": None, "driver": None}, "would be given it, if the node has one", id="unknown"),
+    ],
+)
+def test_nothing_is_given_on_a_node_without_a_gpu(seen: dict[str, Any], says: str) -> None:
+    health = verdict.judged(but(method=GIVEN, **seen))
+    assert any(line.endswith(says) for line in show_status.lines(health, None))
+
+
+def test_the_default_is_the_live_engines_where_it_answers() -> None:
+    def shown(live: LiveHealth, state: str = "as written") -> str:
+        lines = show_status.lines(verdict.judged(but(engines=engine(live, state))), None)
+        return next(line for line in lines if line.startswith("Handler:"))
+
+    assert "nvidia (default) ->" in shown(msgspec.structs.replace(LIVE, default="nvidia"))
+    assert "default" not in shown(msgspec.structs.replace(LIVE, default="runc"))
+    assert "nvidia (default in its files) ->" in shown(SILENT)
+    assert "default" not in shown(SILENT, "changed by somebody else")
 
 
 def test_a_path_is_never_torn_however_narrow_the_terminal_is() -> None:

@@ -27,6 +27,10 @@ _KUBELET = "kubelet"
 _ENDPOINT_FLAG = "--container-runtime-endpoint"
 _CRI_DOCKERD = "/var/run/cri-dockerd.sock"
 
+_SHIMS = ("cri-dockerd.sock", "dockershim.sock")
+"""The usual names of the sockets at which a kubelet reaches docker."""
+_SHIM = "cri-dockerd"
+
 _EMBEDDED = {name: row for row in TABLE for name in row.kubelets}
 
 
@@ -92,6 +96,18 @@ def _by_flags(
 def running(node: Node) -> tuple[Kubelet, ...]:
     """Return the kubelets of the node, by PID. Those of other nodes, which may run as containers, are left out."""
     return tuple(_kubelet_of(node, process) for process in sorted(of_node(node), key=lambda process: process.pid))
+
+
+def reaches_docker_by_shim(node: Node) -> bool:
+    """Tell whether a kubelet of the node talks to docker through cri-dockerd, or the dockershim of older kubelets.
+
+    Neither passes CDI devices on (seen with cri-dockerd 0.4.0): the container starts without them, and nothing says so.
+    """
+    sockets = [each.socket for each in running(node) if each.socket is not None]
+    if any(posixpath.basename(socket) in _SHIMS for socket in sockets):
+        return True
+    shims = (endpoint_of(each.arguments) for each in named(frozenset({_SHIM}))) if sockets else ()
+    return any(endpoint is not None and plain(endpoint) in sockets for endpoint in shims)
 
 
 def of_node(node: Node) -> list[Process]:

@@ -86,7 +86,7 @@ class Question(msgspec.Struct, frozen=True):
         return [told[name] if name in told else self.defaults[name] for name in self.seam.asked]
 
 
-_PROCESSES: Final = ("containerd-shim", "conmon", "kubelet")
+_PROCESSES: Final = ("containerd-shim", "conmon", "kubelet", "cri-dockerd")
 """How the names of the processes begin that anything is looked for of; a node has hundreds of others."""
 _INFO: Final = frozenset(
     {"CDISpecDirs", "ContainersRunning", "DefaultRuntime", "LiveRestoreEnabled", "OperatingSystem", "Runtimes"}

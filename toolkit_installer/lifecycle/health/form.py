@@ -101,6 +101,8 @@ class LiveHealth(msgspec.Struct, frozen=True):
     served: bool | None
     detail: tuple[str, ...] = ()
     """What is wrong, in words."""
+    default: str | None = None
+    """Its default runtime, None where it does not tell."""
     version: str | None = None
     own: tuple[str, ...] = ()
     """Handlers that a distribution registered by itself."""
@@ -122,6 +124,10 @@ class MethodHealth(msgspec.Struct, frozen=True):
     met: bool
     against: tuple[str, ...] = ()
     """Why it would not be given it, in words."""
+    not_by: dict[str, str] = {}
+    """Handlers that are served, and by which no container is given the GPU; and why."""
+    no_runtime: str | None = None
+    """That NVIDIA's runtime finds no low-level runtime, in words; None where it does."""
 
 
 class EngineHealth(msgspec.Struct, frozen=True):
@@ -160,6 +166,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     running_pid: int | None
     killed_pid: int | None
     """The PID in a PID file that nobody holds any more: its instance was killed."""
+    other_installer: str | None = None
+    """Another installer that is at work on this node, with its PID; None where none is."""
     last_look: LastLook | None
     pending_reload: PendingReload | None
     last_run: LastRun | None

@@ -10,8 +10,9 @@ from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import serving
-from toolkit_installer.lifecycle import last_run, waiting_state
+from toolkit_installer.lifecycle import last_run, other_installer, waiting_state
 from toolkit_installer.lifecycle.files import intact
+from toolkit_installer.lifecycle.health import given
 from toolkit_installer.lifecycle.health.form import (
     DriverHealth,
     EngineHealth,
@@ -27,6 +28,7 @@ from toolkit_installer.lifecycle.health.form import (
 )
 from toolkit_installer.lifecycle.health.verdict import ABSENT
 from toolkit_installer.lifecycle.method import said
+from toolkit_installer.lifecycle.other_installer import OtherInstaller
 from toolkit_installer.lifecycle.plugin import standing
 from toolkit_installer.lifecycle.reading_cdi import unserved
 from toolkit_installer.lifecycle.reload_when import pending
@@ -36,7 +38,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift, schema
 from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import Method, Settings
+from toolkit_installer.settings import PID_FILES, Method, Settings
 
 _ASK_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
@@ -46,7 +48,8 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
     """Return how the node stands; `receipt` is the one in `store`. Raises NodeError, ConfigurationError, Stopped."""
     seen = gpus.find_gpus(node)
     has_gpu = bool(seen.own) if seen.own or seen.known else None
-    running, killed = _instances(node, settings, receipt)
+    other = other_installer.found(node, settings.toolkit.install_dir)
+    running, killed = _instances(node, settings, receipt, other)
     remembered = waiting_state.of_instance(running) if running is not None else None
     told = dict(remembered.differences) if remembered is not None else {}
     driver = _driver(node, settings, has_gpu=has_gpu)
@@ -56,7 +59,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
     method = None
     if receipt is not None and receipt.state is State.INSTALLED and engines:
         against = [*_against(engines, driver, toolkit), *(_against_reading(specifications) if receipt.cdi else ())]
-        method = _method(receipt, tuple(against))
+        method = _method(node, receipt, engines, against)
     return Found(
         version=__version__,
         looked_in=Places(settings.node_root or "/", f"{store.folder}/{schema.FILE}", settings.pid_file),
@@ -65,6 +68,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         changed=_changed(node, store) if receipt is not None else None,
         running_pid=running,
         killed_pid=killed,
+        other_installer=str(other) if other is not None else None,
         last_look=_last_look(remembered),
         pending_reload=_pending(remembered),
         last_run=last_run.kept(node, _pid_files(settings, receipt), settings.ready_file),
@@ -96,16 +100,30 @@ def _against_reading(specifications: tuple[FileHealth, ...]) -> list[str]:
     return [f"{file.path}: {file.state}" for file in specifications if file.state != AS_WRITTEN]
 
 
-def _method(receipt: Receipt, against: tuple[str, ...]) -> MethodHealth:
-    """Return how containers get the GPU, what is against it now, and what they have to say for it."""
-    name = Method.CDI if receipt.cdi else Method.HANDLERS
+def _method(node: Node, receipt: Receipt, engines: tuple[EngineHealth, ...], against: list[str]) -> MethodHealth:
+    """Return how containers get the GPU, what is against it now, and what they have to say for it. Raises NodeError."""
     if receipt.cdi:
         kinds = ", ".join(f"{_kind(file.path)}=all" for file in receipt.specifications)
         asked_by = f"a CDI device, such as {kinds}" if kinds else "a CDI device"
-    else:
-        names = dict.fromkeys(name for engine in receipt.engines for name, _ in engine.handlers)
-        asked_by = f"the handler {' or '.join(names)}"
-    return MethodHealth(str(name), said(name, receipt.method_why), asked_by, not against, against)
+        why = said(Method.CDI, receipt.method_why)
+        return MethodHealth(str(Method.CDI), why, asked_by, not against, tuple(against))
+    handlers = {name: path for engine in receipt.engines for name, path in engine.handlers}
+    settings = given.settings_of(node, receipt)
+    running = [engine.live.pid for engine in engines if engine.live.pid is not None]
+    no_runtime = given.no_low_level_runtime(node, settings, running)
+    not_by = given.without_devices(node, settings, handlers)
+    giving = [name for name in handlers if name not in not_by]
+    against = [*against, *([no_runtime] if no_runtime is not None else [])]
+    against += [] if giving else list(dict.fromkeys(not_by.values()))
+    return MethodHealth(
+        str(Method.HANDLERS),
+        said(Method.HANDLERS, receipt.method_why),
+        f"the handler {' or '.join(giving or handlers)}",
+        not against,
+        tuple(against),
+        not_by if giving else {},
+        no_runtime,
+    )
 
 
 def _kind(path: str) -> str:
@@ -113,13 +131,18 @@ def _kind(path: str) -> str:
     return posixpath.basename(path).removesuffix(".yaml").replace("-", "/", 1)
 
 
-def _instances(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[int | None, int | None]:
+def _instances(
+    node: Node, settings: Settings, receipt: Receipt | None, other: OtherInstaller | None
+) -> tuple[int | None, int | None]:
     """Return the PID of the running instance, under whichever of the program's names, and that of a killed one."""
     paths = _pid_files(settings, receipt)
-    running = next((pid for path in paths if (pid := locks.holder(node.files, path)) is not None), None)
+    theirs = other.pid if other is not None else None
+    holders = (locks.holder(node.files, path) for path in dict.fromkeys([*paths, *PID_FILES]))
+    running = next((pid for pid in holders if pid not in (None, theirs)), None)
     if running is not None:
         return running, None
-    return None, next((pid for path in paths if (pid := locks.named(node.files, path)) is not None), None)
+    named = (locks.named(node.files, path) for path in paths)
+    return None, next((pid for pid in named if pid not in (None, theirs)), None)
 
 
 def _pid_files(settings: Settings, receipt: Receipt | None) -> list[str]:
@@ -201,6 +224,7 @@ def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> LiveHealth:
         answers=True,
         served=not wrong,
         detail=wrong,
+        default=live.default,
         version=live.version,
         own=tuple(sorted(live.own)),
         pid=live.process.pid if live.process is not None else None,

@@ -18,6 +18,8 @@ _INSTALL = "`toolkit-installer plan` shows what `run` would do, `run` does it"
 _WAITS = "the running instance makes it once that is over; one with `--reload-when now` makes it at once"
 _AGAIN = "mend that, and start it again: a run that succeeds makes this go"
 _CONNECTS = "it connects by itself once the engine serves NRI; its log, and the engine's, say more"
+_ONE_OF_THEM = "stop one of the two: each would undo what the other does"
+_FIND_RUNTIME = "install one of them, then `toolkit-installer run`, which writes down the path of the one it finds"
 _LOOK_AT_LOG = "look at the log of the running instance"
 SEVERITY = list(Verdict)
 """The better first; a verdict's place here is the exit code of `status --check`."""
@@ -32,6 +34,9 @@ def judged(found: Found) -> Health:
 
 def _reasons(found: Found) -> Iterator[Reason]:
     """Yield what keeps a node from being OK."""
+    if found.other_installer is not None:
+        what = f"another installer is at work on this node: {found.other_installer}"
+        yield Reason(Verdict.DEGRADED, what, _ONE_OF_THEM)
     if found.last_look is not None and found.last_look.failure:
         what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
         yield Reason(Verdict.DEGRADED, what, _LOOK_AT_LOG)
@@ -98,6 +103,8 @@ def _installed(found: Found) -> Iterator[Reason]:
             yield Reason(verdict, f"{found.toolkit.folder}/{file.name}: {file.what}", _REPAIR)
     for engine in found.engines:
         yield from _engine(engine)
+    if found.method is not None and found.method.no_runtime is not None:
+        yield Reason(Verdict.BROKEN, found.method.no_runtime, _FIND_RUNTIME)
     if found.plugin is not None and not found.plugin.connected:
         what = f"the NRI plugin is not connected, so containers get no devices from it: {found.plugin.reason}"
         yield Reason(Verdict.BROKEN, what, _CONNECTS)
