@@ -84,6 +84,29 @@ def test_a_run_takes_it_over_and_its_cleanup_restores_none_of_it(case: str, bare
     leftover.check_gone()
 
 
+@CASES
+@pytest.mark.parametrize("by_run", [True, False], ids=["taken-over-by-a-run", "found-by-uninstall"])
+def test_what_is_gone_of_it_is_said_with_its_place(case: str, bare: FakeNode, tmp_path: Path, *, by_run: bool) -> None:
+    leftover = Leftover(case, bare, tmp_path)
+    names = [name for name in ("nvidia", "nvidia-cdi") if name in bare.named_runtimes()]
+    if by_run:
+        leftover.do("run", "--no-daemon")
+        leftover.do("run", "--no-daemon", "--set-as-default=false")  # the record outlives another change
+    output = leftover.do("uninstall").output
+    assert f"{TOOLKIT}: " in output
+    assert "The node is as it was, but for what another installer had left" in output
+    for name in names:
+        assert any(name in line and "is not restored" in line and "/etc/" in line for line in output.splitlines())
+
+
+def test_a_node_without_leftovers_is_as_it_was(bare: FakeNode, tmp_path: Path) -> None:
+    bare.write(DAEMON_JSON, b"{}\n")
+    for command in ("run --no-daemon", "uninstall"):
+        done = run(bare, tmp_path, *command.split(), engine="docker")
+    assert "another installer" not in done.output
+    assert "The node is as it was" in done.output
+
+
 def test_a_run_and_its_cleanup_leave_no_file_of_it(bare: FakeNode, tmp_path: Path) -> None:
     leftover = Leftover("docker-1.19.0", bare, tmp_path)
     leftover.do("run", "--no-daemon")

@@ -9,6 +9,7 @@ import msgspec
 from toolkit_installer import __version__
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredFile, Engine
+from toolkit_installer.lifecycle import taken_over
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.plan import EngineWork
 from toolkit_installer.lifecycle.prepare import Prepared
@@ -70,6 +71,7 @@ class Recorder:
             cdi=seen.plan.cdi,
             cdi_switched=_switched(seen),
             method_why=seen.plan.choice.why,
+            taken_over=taken_over.by_plan(previous, seen.plan),
         )
 
     def _adopted(self, folder: str) -> tuple[str, ...]:

@@ -27,7 +27,14 @@ FILE = "receipt.json"
 SPECIFICATION_ROLE = "cdi"
 """The role of a CDI specification among the recorded files."""
 
-_LEFT_OUT: Mapping[str, Any] = {"copies": [], "contents": [], "cdi": [], "cdi_switched": [], "method_why": ""}
+_LEFT_OUT: Mapping[str, Any] = {
+    "copies": [],
+    "contents": [],
+    "cdi": [],
+    "cdi_switched": [],
+    "method_why": "",
+    "taken_over": [],
+}
 """What installers of the same schema leave out, because they know nothing of it."""
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -177,6 +184,8 @@ class Receipt(msgspec.Struct, frozen=True):
     A run after one that was killed knows by it that CDI being on is ours, and not the engine's own."""
     method_why: str = ""
     """Why this method, where it was chosen for the node and not asked for by name."""
+    taken_over: tuple[str, ...] = ()
+    """What another installer had left that this one replaced, in words, with its place: cleanup restores none of it."""
 
     def engine(self, name: EngineName) -> EngineRecord | None:
         """Return the record of an engine, None if it has none."""

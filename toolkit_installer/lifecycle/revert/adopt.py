@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 
 import msgspec
 
 from toolkit_installer import __version__, log
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Engine, Recorded
+from toolkit_installer.engines.api import Engine, Inspection, Recorded
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.lifecycle import taken_over
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.still_needed import named_in_files
 from toolkit_installer.node.node import Node
@@ -39,15 +41,19 @@ def leftovers(node: Node, settings: Settings) -> Left:
     """
     folder = settings.toolkit.folder
     records: list[EngineRecord] = []
+    taken: list[str] = []
     failures: list[ConfigurationError] = []
     for adapter in map(adapter_of, settings.runtimes or registry.names()):
         try:
-            record = _engine(node, _target(node, settings, adapter), adapter, folder)
+            target = _target(node, settings, adapter)
+            inspection = adapter.inspect(node, target)
+            record = _engine(target, inspection, adapter, folder)
         except ConfigurationError as error:
             failures += _failure(node, folder, adapter, error)
         else:
             records += [] if record is None else [record]
-    return Left(_receipt(node, settings, tuple(records)), tuple(failures))
+            taken += taken_over.in_files([(file.path, file.content) for file in inspection.files], folder)
+    return Left(_receipt(node, settings, tuple(records), taken), tuple(failures))
 
 
 def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError) -> list[ConfigurationError]:
@@ -66,7 +72,7 @@ def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError
     return []
 
 
-def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...]) -> Receipt | None:
+def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], taken: Sequence[str]) -> Receipt | None:
     """Return a receipt for these engines and the files in the toolkit's folder, None where there is none of either."""
     folder = settings.toolkit.folder
     names = layout.known(node.files.list(folder))
@@ -80,7 +86,18 @@ def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...]) 
     folders = (*made, folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
     own = () if specification is None else (specification,)
     present = tuple(place for place in folders if node.files.status(place) is not None)
-    return Receipt(State.REVERTING, __version__, folder, (*inner, *names), present, settings.pid_file, (), engines, own)
+    return Receipt(
+        state=State.REVERTING,
+        installer=__version__,
+        toolkit_folder=folder,
+        toolkit_files=(*inner, *names),
+        folders=present,
+        pid_file=settings.pid_file,
+        pid_folders=(),
+        engines=engines,
+        specifications=own,
+        taken_over=(*taken, *taken_over.in_folder(folder, (*inner, *names))),
+    )
 
 
 def _left_by_us(node: Node, folder: str) -> bool:
@@ -104,9 +121,8 @@ def _target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:
         return EngineTarget(adapter.name, settings.asked_of(adapter.name))
 
 
-def _engine(node: Node, target: EngineTarget, adapter: Engine, folder: str) -> EngineRecord | None:
+def _engine(target: EngineTarget, inspection: Inspection, adapter: Engine, folder: str) -> EngineRecord | None:
     """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
-    inspection = adapter.inspect(node, target)
     if not any(folder.encode() in (file.content or b"") for file in inspection.files):
         for file in inspection.files:
             adapter.without_us(file, Recorded(), folder)  # one that is broken is told of, though it is none of ours

@@ -9,7 +9,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.engines import registry
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
-from toolkit_installer.lifecycle import other_installer
+from toolkit_installer.lifecycle import other_installer, taken_over
 from toolkit_installer.lifecycle.files.writer import undisturbed
 from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 from toolkit_installer.lifecycle.revert import adopt
@@ -84,6 +84,9 @@ def say_done(receipt: Receipt, remainder: Remainder) -> None:
             key="engine-left-to-systemd",
             engine=", ".join(remainder.unseen),
         )
+    gone = taken_over.gone(receipt, toolkit_stays=remainder.toolkit_stays)
+    for words in gone:
+        log.get().info("What another installer had left is gone, and is not restored", key="leftover-gone", what=words)
     if remainder.other is not None:
         log.get().info(
             "Cleaned up, but for what another installer owns that runs on this node",
@@ -97,6 +100,8 @@ def say_done(receipt: Receipt, remainder: Remainder) -> None:
             key="cleaned-up-but-toolkit",
             folder=receipt.toolkit_folder,
         )
+    elif gone:
+        log.get().info("The node is as it was, but for what another installer had left", key="cleaned-up-leftovers")
     else:
         log.get().info("The node is as it was", key="cleaned-up")
 
