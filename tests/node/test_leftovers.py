@@ -94,9 +94,10 @@ def test_what_is_gone_of_it_is_said_with_its_place(case: str, bare: FakeNode, tm
         leftover.do("run", "--no-daemon", "--set-as-default=false")  # the record outlives another change
     output = leftover.do("uninstall").output
     assert f"{TOOLKIT}: " in output
-    assert "The node is as it was, but for what another installer had left" in output
+    assert "Cleaned up, and nothing of another installer's leftover is restored" in output
+    assert "The node is as it was" not in output
     for name in names:
-        assert any(name in line and "is not restored" in line and "/etc/" in line for line in output.splitlines())
+        assert any(name in line and "Gone for good" in line and "/etc/" in line for line in output.splitlines())
 
 
 def test_a_node_without_leftovers_is_as_it_was(bare: FakeNode, tmp_path: Path) -> None:

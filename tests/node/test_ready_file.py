@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -197,3 +198,37 @@ def test_one_that_cannot_be_removed_keeps_no_node_from_being_given_back(
     assert "The ready file cannot be removed" in failed.output
     assert node.read(DAEMON_JSON) == DOCKER
     assert os.path.lexists(ready)
+
+
+@pytest.mark.usefixtures("dockerd")
+@pytest.mark.parametrize("damage", ["removed", "replaced", "folder-renamed", "made-unusable"])
+def test_damage_to_the_toolkit_shows_within_seconds(node: FakeNode, ready: Path, damage: str) -> None:
+    waiting = node.waiting(*flags(ready))
+    assert ready.exists()
+    runtime = node.place(f"{TOOLKIT}/nvidia-container-runtime")
+    if damage == "removed":
+        runtime.unlink()
+    elif damage == "replaced":
+        runtime.with_name("new").write_bytes(b"#!/bin/sh\n")
+        runtime.with_name("new").rename(runtime)
+    elif damage == "folder-renamed":
+        runtime.parent.rename(runtime.parent.with_name("away"))
+    else:
+        runtime.chmod(0o600)
+    deadline = time.monotonic() + 10  # a look at the files comes every 30 s
+    while ready.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not ready.exists(), waiting.output
+    waiting.stop()
+
+
+@pytest.mark.usefixtures("dockerd")
+def test_other_files_in_the_toolkits_folder_wake_nobody_up(node: FakeNode, ready: Path) -> None:
+    waiting = node.waiting(*flags(ready))
+    for number in range(20):
+        node.write(f"{TOOLKIT}/other-{number}", b"x")
+        time.sleep(0.1)
+    assert waiting.output.endswith('msg="Waiting for signal" event=waiting\n')
+    assert b"idle_process" in Path(f"/proc/{waiting.pid}/cmdline").read_bytes()
+    assert ready.exists()
+    waiting.stop()

@@ -181,6 +181,8 @@ def test_the_probes_look_for_the_ready_file_in_the_pods_own_memory_and_start_no_
     for probe, file in (("startupProbe", f"{ready}{STARTED}"), ("readinessProbe", ready)):
         assert container[probe]["exec"]["command"] == ["/bin/sh", "-c", f"test -e {file}"]
     assert "livenessProbe" not in container
+    readiness = container["readinessProbe"]
+    assert readiness["periodSeconds"] * readiness["failureThreshold"] <= 10, "damage is to be seen within seconds"
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] >= 2 * settings(name).reload_timeout + 60
 

@@ -119,6 +119,7 @@ WHOLE = Receipt(
     contents=(Content("config.toml", 0o644, SHA, None, SHA), Content("a", 0o755, None, "b")),
     cdi_switched=(EngineName.CONTAINERD,),
     method_why="the engine reads CDI specifications already",
+    taken_over=("/etc/docker/daemon.json: handler nvidia",),
 )
 
 
@@ -235,7 +236,14 @@ def _places(value: Any, here: Place = ()) -> list[Place]:
     return []
 
 
-LEFT_OUT: tuple[Place, ...] = (("copies",), ("contents",), ("cdi",), ("cdi_switched",), ("method_why",))
+LEFT_OUT: tuple[Place, ...] = (
+    ("copies",),
+    ("contents",),
+    ("cdi",),
+    ("cdi_switched",),
+    ("method_why",),
+    ("taken_over",),
+)
 """By installers that know none of them."""
 NEEDED = [place for place in _places(body()) if place not in LEFT_OUT]
 
@@ -253,8 +261,8 @@ def test_a_field_that_is_missing_is_refused(place: Place) -> None:
 
 def test_a_receipt_of_an_installer_that_knew_handlers_alone_is_read() -> None:
     older: Any = body()
-    del older["cdi"], older["cdi_switched"], older["method_why"]
-    known = msgspec.structs.replace(WHOLE, cdi=(), cdi_switched=(), method_why="")
+    del older["cdi"], older["cdi_switched"], older["method_why"], older["taken_over"]
+    known = msgspec.structs.replace(WHOLE, cdi=(), cdi_switched=(), method_why="", taken_over=())
     assert receipt.decode(json.dumps(older).encode()) == known
 
 

@@ -154,7 +154,7 @@ def resumed() -> Resumed | None:
         return None
     memory = waiting_state.memory(os.pread(fd, idling.LIMIT, 0))
     os.close(fd)
-    _forget_folders(memory.get("folders"))
+    _forget_folders(memory.get("folders"), memory.get("lock_fd"))
     path = memory.get("pid_path")
     folders = memory.get("pid_folders")
     return Resumed(
@@ -164,7 +164,7 @@ def resumed() -> Resumed | None:
         tuple(filter(_is_path, folders)) if isinstance(folders, list) else (),
         _kept(memory.get("lock_fd"), stat.S_ISDIR),
         waiting_state.understood(memory),
-        tuple(_others(memory.get("others"))),
+        tuple(_others(memory.get("others"), memory.get("pid_fd"))),
     )
 
 
@@ -191,19 +191,19 @@ def _notified(folders: Sequence[str]) -> list[int]:
     return watching
 
 
-def _forget_folders(said: Any) -> None:
+def _forget_folders(said: Any, lock_fd: Any) -> None:
     """Close what kept the kernel reporting changes in folders. SIGIO stays held back: it would end the program."""
     for fd in said if isinstance(said, list) else ():
-        if _kept(fd, stat.S_ISDIR) is not None:
+        if fd != lock_fd and _kept(fd, stat.S_ISDIR) is not None:
             os.close(fd)
     while signal.SIGIO in signal.sigpending():
         signal.sigwaitinfo([signal.SIGIO])
 
 
-def _others(said: Any) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+def _others(said: Any, pid_fd: Any) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     """Yield the other PID files that the state names, as far as they are understood."""
     for each in said if isinstance(said, list) else ():
-        if not (isinstance(each, list) and len(each) == _PARTS):
+        if not (isinstance(each, list) and len(each) == _PARTS and each[0] != pid_fd):
             continue
         fd, path, folders = each
         if _is_path(path) and isinstance(folders, list) and (kept := _kept(fd, stat.S_ISREG)) is not None:

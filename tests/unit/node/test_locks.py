@@ -25,6 +25,7 @@ from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.locks import PidFile, holder, lock_folder
 
 PATH = "/run/nvidia/toolkit.pid"
+USUAL = (PATH, "/run/nvidia/toolkit/toolkit.pid")
 
 
 @pytest.fixture
@@ -513,3 +514,79 @@ def test_an_ended_taker_whose_lock_a_child_of_its_has_is_not_waited_for(files: F
         os.close(kept)
         os.close(looking)
         os.waitpid(pid, 0)
+
+
+# --- the PID files of all installers ---
+
+
+def is_locked(files: Files, path: str) -> bool:
+    """Try the lock as another installer does: it opens the file for writing, and truncates it before."""
+    with open(files.root.outside(path), "w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("path", USUAL)
+def test_who_holds_one_of_the_usual_files_holds_all_and_leaves_none(files: Files, path: str) -> None:
+    taken = PidFile.acquire(files, path, USUAL)
+    assert taken.path == path
+    assert [holder(files, each) for each in USUAL] == [os.getpid()] * 2
+    assert [is_locked(files, each) for each in USUAL] == [True, True]
+    assert [holder(files, each) for each in USUAL] == [os.getpid()] * 2  # also of a file that was truncated since
+    taken.release()
+    assert not place(files).parent.exists()
+
+
+def test_a_file_of_another_name_is_held_alone(files: Files) -> None:
+    taken = PidFile.acquire(files, "/run/mine/toolkit.pid", USUAL)
+    assert taken.others == ()
+    assert not place(files).exists()
+    taken.release()
+
+
+def test_who_is_too_late_for_one_of_them_holds_none(files: Files) -> None:
+    first = PidFile.acquire(files, USUAL[1])
+    with pytest.raises(AlreadyRunningError, match=f"PID {os.getpid()}"):
+        PidFile.acquire(files, PATH, USUAL)
+    assert not place(files).exists()
+    first.release()
+
+
+def test_the_other_file_is_left_out_where_it_cannot_be_created(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Files.make_folders
+
+    def refuse(self: Files, path: str, mode: int = 0o755) -> tuple[str, ...]:
+        if path == os.path.dirname(USUAL[1]):
+            raise NodeError.of(OSError(errno.EROFS, "Read-only file system"), path, "create the folder")
+        return make(self, path, mode)
+
+    monkeypatch.setattr(Files, "make_folders", refuse)
+    taken = PidFile.acquire(files, PATH, USUAL)
+    assert taken.others == ()
+    taken.release()
+
+
+def test_one_file_under_two_names_is_locked_once(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may have the same folder mounted twice."""
+    monkeypatch.setattr(Files, "is_at", lambda *_: True)
+    taken = PidFile.acquire(files, PATH, USUAL)
+    assert taken.others == ()
+    taken.release()
+
+
+def test_a_run_that_knew_one_lock_takes_the_other_when_it_is_woken(files: Files) -> None:
+    older = PidFile.acquire(files, PATH)
+    assert not is_locked_by_another(files)
+    older.hold_others(USUAL)
+    assert [lock.path for lock in older.others] == [USUAL[1]]
+    older.hold_others(USUAL)
+    assert [lock.path for lock in older.others] == [USUAL[1]]
+    older.release()
+    assert not place(files).parent.exists()
+
+
+def is_locked_by_another(files: Files) -> bool:
+    return holder(files, USUAL[1]) is not None

@@ -86,7 +86,7 @@ def say_done(receipt: Receipt, remainder: Remainder) -> None:
         )
     gone = taken_over.gone(receipt, toolkit_stays=remainder.toolkit_stays)
     for words in gone:
-        log.get().info("What another installer had left is gone, and is not restored", key="leftover-gone", what=words)
+        log.get().info("Gone for good, as another installer had left it", key="leftover-gone", what=words)
     if remainder.other is not None:
         log.get().info(
             "Cleaned up, but for what another installer owns that runs on this node",
@@ -101,7 +101,9 @@ def say_done(receipt: Receipt, remainder: Remainder) -> None:
             folder=receipt.toolkit_folder,
         )
     elif gone:
-        log.get().info("The node is as it was, but for what another installer had left", key="cleaned-up-leftovers")
+        log.get().info(
+            "Cleaned up, and nothing of another installer's leftover is restored", key="cleaned-up-leftovers"
+        )
     else:
         log.get().info("The node is as it was", key="cleaned-up")
 
