@@ -361,3 +361,23 @@ def test_a_default_that_containerds_shim_runs_is_the_low_level_runtime() -> None
         b'"options": {"BinaryName": "/usr/bin/crun"}}, "kata": {"runtimeType": "io.containerd.kata.v2"}}}'
     )
     assert low_level(base, docker_config.SHAPE) == ("/usr/bin/crun",)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b'{\n"runtimes": {"a": {"path": "/a"}},\n"Runtimes": {}}', 3),
+        (b'{"runtimes": {"a": {\n"path": "/a",\n"Path": "/b"}}}', 3),
+        (b'{\n"Default-Runtime": "runc"}', 2),
+        (b'{\n"FEATURES": {}}', 2),
+    ],
+)
+def test_a_key_in_another_case_is_refused(content: bytes, line: int) -> None:
+    with pytest.raises(ConfigurationError, match="ignores case") as caught:
+        docker_config.parse_checked(content)
+    assert caught.value.line == line
+
+
+def test_runtimes_whose_names_differ_in_case_are_two() -> None:
+    content = b'{"runtimes": {"kata": {"path": "/a"}, "Kata": {"path": "/b"}}}'
+    assert docker_config.parse_checked(content)["runtimes"].keys() == {"kata", "Kata"}
