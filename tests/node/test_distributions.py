@@ -416,3 +416,55 @@ def test_a_plain_containerds_file_that_began_as_a_copy_of_a_generated_one_is_edi
     assert set(HANDLERS) < set(runtimes(tomllib.loads(node.read("/etc/containerd/config.toml").decode())))
     assert node.do("uninstall", engine="containerd").process.returncode == 0
     assert node.snapshot() == before
+
+
+@pytest.mark.parametrize("version", ["version-2", "version-3"])
+def test_a_file_named_in_k0s_drop_in_folder_gets_the_roots_version(node: FakeNode, version: str) -> None:
+    case = placed(node, f"k0s/{version}")
+    before = tree(node)
+    flags = ("--config", "/etc/k0s/containerd.d/nvidia.toml", "--socket", "/run/k0s/containerd.sock")
+    operator = ("--drop-in-config", "/etc/containerd/conf.d/99-nvidia.toml")
+    assert node.do("run", "--no-daemon", *flags, *operator, engine="containerd").process.returncode == 0
+    (content,) = case.expected().values()
+    assert case.changed(node) == {"/etc/k0s/containerd.d/nvidia.toml": content}
+    assert node.do("uninstall", engine="containerd").process.returncode == 0
+    assert tree(node) == before
+
+
+def test_a_named_drop_in_is_refused_until_k0s_has_made_its_root_file(node: FakeNode) -> None:
+    flags = ("--config", "/etc/k0s/containerd.d/nvidia.toml", "--socket", "/run/k0s/containerd.sock")
+    run = node.do("run", "--no-daemon", *flags, engine="containerd")
+    assert run.process.returncode == 3, run.output
+    assert "k0s has not made it yet" in run.output
+
+
+def test_a_drop_in_of_k3s_that_is_named_is_written_where_k3s_reads_it(node: FakeNode) -> None:
+    case = placed(node, "k3s/drop-in")
+    flags = ("--config", f"{AGENT}/config-v3.toml.d/nvidia.toml")
+    run = node.do("run", "--no-daemon", *flags, engine="containerd")
+    assert run.process.returncode == 0, run.output
+    (content,) = case.expected().values()
+    assert case.changed(node) == {f"{AGENT}/config-v3.toml.d/nvidia.toml": content}
+
+
+def test_a_named_drop_in_that_k3s_does_not_read_is_refused(node: FakeNode) -> None:
+    case = placed(node, "k3s/drop-in")
+    run = node.do("run", "--no-daemon", "--config", f"{AGENT}/config.toml.d/nvidia.toml", engine="containerd")
+    assert run.process.returncode == 3, run.output
+    assert f"k3s reads drop-ins of version 3 from {AGENT}/config-v3.toml.d" in run.output
+    assert case.changed(node) == {}
+
+
+def test_a_named_drop_in_is_refused_where_k3s_imports_none(node: FakeNode) -> None:
+    case = placed(node, "k3s/template-extended")
+    run = node.do("run", "--no-daemon", "--config", f"{AGENT}/config-v3.toml.d/nvidia.toml", engine="containerd")
+    assert run.process.returncode == 3, run.output
+    assert "this k3s imports no drop-in" in run.output
+    assert case.changed(node) == {}
+
+
+def test_a_drop_in_in_a_folder_of_that_name_may_be_a_plain_containerds(node: FakeNode) -> None:
+    node.write("/etc/containerd/config.toml.d/nvidia.toml", "version = 2\n")
+    node.write("/etc/containerd/config.toml", "version = 2\n")
+    flags = ("--config", "/etc/containerd/config.toml.d/nvidia.toml")
+    assert node.do("run", "--no-daemon", *flags, engine="containerd").process.returncode == 0

@@ -364,7 +364,7 @@ def test_a_default_that_containerds_shim_runs_is_the_low_level_runtime() -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "line"),
+    "content, line",
     [
         (b'{\n"runtimes": {"a": {"path": "/a"}},\n"Runtimes": {}}', 3),
         (b'{"runtimes": {"a": {\n"path": "/a",\n"Path": "/b"}}}', 3),

@@ -27,7 +27,7 @@ from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnsw
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.containerd import desired as containerd_desired
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
-from toolkit_installer.engines.containerd import root_file, templates, trial
+from toolkit_installer.engines.containerd import named_place, root_file, templates, trial
 from toolkit_installer.engines.containerd.additions import Placing
 from toolkit_installer.engines.containerd.distributions.all import layout_of
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ENDING, ContainerdInspection
@@ -65,10 +65,18 @@ class Containerd(Adapter[ContainerdInspection]):
     def inspect(self, node: Node, target: EngineTarget) -> ContainerdInspection:
         """Read its own files and what they import, or a distribution's, and ask the CRI. Raises ConfigurationError."""
         socket = target.socket or SOCKET
-        layout = self._layout(node, target, socket)
+        named = None
+        if target.config is not None:
+            process = serving.process_of(node, self.name, socket)
+            named = named_place.find_named_drop_in(node, process, target.config)
+        layout = named.layout if named is not None else self._layout(node, target, socket)
         answer = Inspection(socket, (), *answering.heard(self, node, socket, target.asked.answer_timeout))
         if layout is not None:
-            return containerd_inspection.inspect_distribution(node, target, layout, answer)
+            files = named.files if named is not None else node.files
+            found = containerd_inspection.inspect_distribution(node, target, layout, answer, files)
+            if named is not None:
+                named_place.require_drop_in(named, found)
+            return found
         return containerd_inspection.inspect_own(node, target, answer)
 
     def _layout(self, node: Node, target: EngineTarget, socket: str) -> Layout | None:

@@ -87,10 +87,12 @@ def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
     return disabled((path, toml_document.parse(content)) for path, content in (*contents, *inspection.imported))
 
 
-def inspect_distribution(node: Node, target: EngineTarget, layout: Layout, answer: Inspection) -> ContainerdInspection:
+def inspect_distribution(
+    node: Node, target: EngineTarget, layout: Layout, answer: Inspection, made: Reader
+) -> ContainerdInspection:
     """Read what a distribution made, and what is added to it; `answer` is what its containerd said.
 
-    Raises ConfigurationError, NodeError.
+    `made` reads the distribution's own files. Raises ConfigurationError, NodeError.
     """
     live, process = answer.live, answer.process
     drop_in, ignored = layout.drop_in_for(target.asked)
@@ -101,7 +103,7 @@ def inspect_distribution(node: Node, target: EngineTarget, layout: Layout, answe
     files += [EngineFile(role, *node.locate_file(path)) for role, path in layout.templates.items()]
     own = layout.low_level(node, process)
     changed = _newer(node, layout.templates.values(), layout.generated)
-    placed = Placed(layout, node.files.content(layout.source), own, ignored, changed)
+    placed = Placed(layout, made.content(layout.source), own, ignored, changed)
     usual = layout.generated
     place = (root_file.config_of(process, usual) or usual) if process is not None else None
     sources = _sources(node, process, target.asked, place)
