@@ -26,7 +26,7 @@ _ROW = re.compile(
     r"^\| `(?P<event>[a-z-]+)` \| (?P<fence>``?)(?P<words>.+?)(?P=fence) \| (?P<meaning>.+) \|$", re.MULTILINE
 )
 _ANY = "…"
-_VARYING = frozenset({"engine-note", "engine-danger", "security"})
+_VARYING = frozenset({"engine-note", "engine-fault", "engine-danger", "security"})
 """Events whose words a module of the engine, or of the toolkit's configuration, gives."""
 
 

@@ -175,7 +175,7 @@ def _planned_engine(work: EngineWork, impact: Impact | None) -> PlannedEngine:
     changed = [wanted for wanted in work.desired.files if wanted.changes]
     return PlannedEngine(
         name=str(work.name),
-        notes=work.desired.notes,
+        notes=(*work.desired.faults, *work.desired.notes),
         files=tuple(
             PlannedFile(wanted.path, diff.unified(wanted.path, wanted.file.content, wanted.target))
             for wanted in changed
@@ -291,7 +291,7 @@ def _diff_lines(path: str, now: bytes | None, to_come: bytes | None) -> list[Dif
 
 
 def _engine_lines(engine: EngineWork, impact: Impact | None) -> list[str | DiffLine]:
-    lines: list[str | DiffLine] = [f"  {note}" for note in engine.desired.notes]
+    lines: list[str | DiffLine] = [f"  {note}" for note in (*engine.desired.faults, *engine.desired.notes)]
     for wanted in engine.desired.files:
         if wanted.changes:
             lines += _diff_lines(wanted.path, wanted.file.content, wanted.target)

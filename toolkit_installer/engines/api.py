@@ -12,7 +12,7 @@ import msgspec
 from toolkit_installer.documents.changes import Table, same
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget, Request
-from toolkit_installer.errors import InstallerError
+from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node.disk.reading import Found
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -56,8 +56,13 @@ class Live(msgspec.Struct, frozen=True):
     @property
     def release(self) -> tuple[int, int] | None:
         """Major and minor of a version such as "v2.1.4" or "1.6.20~ds1", None where it is not known."""
-        match = re.match(r"v?(\d+)\.(\d+)", self.version)
-        return (int(match[1]), int(match[2])) if match else None
+        return release_of(self.version)
+
+
+def release_of(version: str) -> tuple[int, int] | None:
+    """Return major and minor of an engine's version, None where it is not known. Pure."""
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 class Reload(msgspec.Struct, frozen=True):
@@ -177,6 +182,8 @@ class DesiredState(msgspec.Struct, frozen=True):
     """What may go wrong when the engine is reloaded, in words."""
     cdi_on: bool = False
     """The live engine is to have CDI on."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with the engine's files without us, with file and line; no reason to refuse them."""
     freed: str = ""
     """The folder in which no handler of the live engine is to have its executable any more; empty: none is named."""
 
@@ -258,6 +265,40 @@ class Adapter(Protocol[_Found]):
 
         Empty where it reads one of them, or that cannot be told. Raises NodeError.
         """
+
+    def faults(
+        self,
+        node: Node,  # noqa: ARG002  # some engines have files whose faults are known
+        socket: str,  # noqa: ARG002
+        live: Live | None,  # noqa: ARG002
+        files: Mapping[str, str],  # noqa: ARG002
+    ) -> tuple[ConfigurationError, ...]:
+        """Return what is wrong with the engine's files as they are, ours included. Reads, and raises nothing.
+
+        `live` is None where the engine does not answer. `files`: those that we manage, by their roles.
+        """
+        return ()
+
+    def other_files(
+        self,
+        node: Node,  # noqa: ARG002  # most engines have no others
+        asked: EngineSettings,  # noqa: ARG002
+        files: Mapping[str, str],  # noqa: ARG002
+    ) -> tuple[EngineFile, ...]:
+        """Return the files that the engine reads beside `files`, which are given by their roles. Raises NodeError.
+
+        Other programs may have copied our handlers there, without a receipt of it.
+        """
+        return ()
+
+    def still_serving(
+        self,
+        node: Node,  # noqa: ARG002  # most engines tell by their answer
+        live: Live,  # noqa: ARG002
+        toolkit_folder: str,  # noqa: ARG002
+    ) -> str:
+        """Return which file and line keeps handlers in the toolkit's folder served after a restart; "" for none."""
+        return ""
 
     def stranded(
         self,

@@ -24,6 +24,7 @@ from toolkit_installer.settings import EngineName, Method, Settings
 from toolkit_installer.toolkit import payload, wrappers
 
 if TYPE_CHECKING:
+    from toolkit_installer.lifecycle.plan import EngineWork
     from toolkit_installer.lifecycle.revert.engine import EngineReverter
 
 
@@ -114,7 +115,8 @@ class Converger:
         beforehand.everything()
         from toolkit_installer.lifecycle.revert.engine import EngineReverter
 
-        return EngineReverter(self._node, self._store, self._attention, self._settings.reload_timeout)
+        settings = self._settings
+        return EngineReverter(self._node, self._store, self._attention, settings.reload_timeout, settings.asked_of)
 
     def _prepare(self) -> Prepared:
         """Prepare the change; first revert a file of the same engine that is no longer to have the handlers.
@@ -168,15 +170,22 @@ def _say(seen: Prepared) -> None:
         if specification.note:
             log.get().warning("A CDI specification", key="cdi-note", file=specification.path, what=specification.note)
     for engine in seen.plan.engines:
-        for note in engine.desired.notes:
-            log.get().info(note, key="engine-note", engine=engine.name)
-        for danger in engine.desired.dangers if engine.reload_why else ():
-            log.get().warning(danger, key="engine-danger", engine=engine.name)
-        for wanted in engine.desired.files:
-            for left in wanted.left:
-                log.get().warning(
-                    "Somebody changed what was ours", key="edit-kept", file=wanted.path, engine=engine.name, what=left
-                )
+        _say_engine(engine)
+
+
+def _say_engine(engine: EngineWork) -> None:
+    """Log what there is to say of one engine's files."""
+    for note in engine.desired.notes:
+        log.get().info(note, key="engine-note", engine=engine.name)
+    for fault in engine.desired.faults:
+        log.get().warning(fault, key="engine-fault", engine=engine.name)
+    for danger in engine.desired.dangers if engine.reload_why else ():
+        log.get().warning(danger, key="engine-danger", engine=engine.name)
+    for wanted in engine.desired.files:
+        for left in wanted.left:
+            log.get().warning(
+                "Somebody changed what was ours", key="edit-kept", file=wanted.path, engine=engine.name, what=left
+            )
 
 
 def _security(seen: Prepared) -> tuple[str, ...]:

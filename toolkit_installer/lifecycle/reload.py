@@ -63,6 +63,8 @@ class Switch(msgspec.Struct, frozen=True):
     wrong: Callable[[Live], list[str]]
     last_resort: bool = False
     """The engine must come back with this: what fails is tried once more, and waited for in any case."""
+    leaves: str = ""
+    """The folder of the toolkit whose handlers the engine is to forget; empty: of none."""
 
 
 class Switcher:
@@ -125,6 +127,10 @@ class Switcher:
             if refusal is not None:  # a restart would take down an engine that runs
                 words = f"it would not start with its files: {secrets.mask(refusal)}; it was not restarted"
                 raise NotServedError(words, answers=True)
+        if switch.leaves and switch.reload.restarts and switch.inspection.live is not None:
+            kept = switch.engine.still_serving(self.node, switch.inspection.live, switch.leaves)
+            if kept:  # a restart would change nothing
+                raise NotServedError(f"{kept}; it was not restarted", answers=True)
         self.reloads += 1
         began = time.time()
         try:

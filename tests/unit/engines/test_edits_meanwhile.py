@@ -133,7 +133,11 @@ def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *,
     assert memory.before == base
     edited = toml_document.edit(text, changes, marker="the operator's")
     if again:  # the handlers are put back before the cleanup
-        edited, memory = goal_of(edited, {f"/etc/{ROOT_ROLE}": memory})
+        try:
+            edited, memory = goal_of(edited, {f"/etc/{ROOT_ROLE}": memory})
+        except ConfigurationError as refused:  # the edit names a default runtime that no file has
+            if as_default or "its CRI does not start" not in refused.reason:
+                raise
     left = containerd.without_us(file(ROOT_ROLE, edited), memory, FOLDER).base
     assert left is not None
     before = toml_document.parse(base)

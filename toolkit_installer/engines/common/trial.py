@@ -25,6 +25,7 @@ _PLACES = (
     patterns.lazy(r"\bline ([0-9]{1,7})\b"),  # CRI-O
 )
 """How the engines' binaries say on which line of what they read something is wrong."""
+_VERSION = patterns.lazy(r"\bv?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\S*)")
 _LONGEST_SHOWN = 200
 
 
@@ -92,6 +93,16 @@ def containerd_dump(
         return (toml_document.parse(done.output) if done.status == 0 else None), done.errors
     except (ProgramError, DocumentError) as error:
         return None, str(error)
+
+
+def containerd_version(programs: Programs, binary: str) -> str:
+    """Return the version that a containerd's binary prints, such as "1.7.24", "" if it prints none."""
+    try:
+        done = programs.run([binary, "--version"], seconds=_SECONDS)
+    except ProgramError:
+        return ""
+    found = _VERSION.search(done.output.decode(errors="replace"))
+    return found[1] if done.status == 0 and found is not None else ""
 
 
 @contextlib.contextmanager

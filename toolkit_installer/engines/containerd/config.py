@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import posixpath
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ from toolkit_installer.settings import EngineSettings
 
 _GONE_FROM_2 = "io.containerd.runc.v1"
 """Deprecated since 1.4, removed in 2.0 (containerd, RELEASES.md)."""
+NVIDIA_RUNTIME = "nvidia-container-runtime"
+"""How the names of NVIDIA's runtimes begin, whoever installed them."""
 _BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
 _NOTHING_ASKED = EngineSettings()
 
@@ -218,6 +221,18 @@ def ours(content: bytes, toolkit_folder: str) -> bool:
     """Tell whether any runtime of the file lies in our toolkit folder. Raises DocumentError."""
     document = toml_document.parse(content)
     return any(ownership_of.ours(document, shape(plugin), toolkit_folder) for plugin in PLUGINS)
+
+
+def ours_alone(content: bytes, toolkit_folder: str) -> bool:
+    """Tell whether a runtime of the file lies in our toolkit folder, and no NVIDIA runtime of it lies elsewhere.
+
+    nvidia-ctk copies all of config.toml's runtimes into its drop-in, ours among them, beside the one that it registers.
+    Raises DocumentError.
+    """
+    document = toml_document.parse(content)
+    paths = [executable(entry) for plugin in PLUGINS for entry in shape(plugin).entries(document).values()]
+    nvidia = [path for path in paths if path is not None and posixpath.basename(path).startswith(NVIDIA_RUNTIME)]
+    return ours(content, toolkit_folder) and all(beneath(path, toolkit_folder) for path in nvidia)
 
 
 def recognised(content: bytes, *, whole: bool) -> Ownership:

@@ -234,6 +234,7 @@ def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> De
         None if settings.use_legacy_config and plugin == SHORT else work.request.default,  # such a default has no name
         sources.low_level(table, plugin),
         tuple(told),
+        faults=tuple(map(str, work.faults)),
     )
 
 
@@ -268,7 +269,7 @@ def _toml(role: str, content: bytes, recorded: Recorded, toolkit_folder: str) ->
     """Return a file of containerd's, or a drop-in, which was made for us unless something else is in it."""
     whole = role in (DROP_IN_ROLE, layouts.DROP_IN_ROLE)
     unmarked = whole and not recorded.written and not toml_document.marked(content, MARKER)
-    if unmarked and config.ours(content, toolkit_folder):
+    if unmarked and config.ours_alone(content, toolkit_folder):
         return None, ()  # an older installer's, whole: it wrote nothing of anybody else's into this file
     ownership = recorded.ownership
     if role == layouts.DROP_IN_ROLE and not ownership.keys:

@@ -15,6 +15,7 @@ from toolkit_installer import log
 from toolkit_installer.engines.api import (
     Adapter,
     DesiredState,
+    EngineFile,
     EngineSilentError,
     Inspection,
     Live,
@@ -23,11 +24,12 @@ from toolkit_installer.engines.api import (
     Trials,
 )
 from toolkit_installer.engines.common import answering, reloading, serving
+from toolkit_installer.engines.common import trial as common_trial
 from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnswerError
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.containerd import desired as containerd_desired
+from toolkit_installer.engines.containerd import effective, layouts, named_place, root_file, templates, trial
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
-from toolkit_installer.engines.containerd import named_place, root_file, templates, trial
 from toolkit_installer.engines.containerd.additions import Placing
 from toolkit_installer.engines.containerd.distributions.all import layout_of
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ENDING, ContainerdInspection
@@ -38,8 +40,9 @@ from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
+from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, read_as
+from toolkit_installer.node.processes import Process, read_as, root_of
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
 SOCKET = "/run/containerd/containerd.sock"
@@ -161,6 +164,56 @@ class Containerd(Adapter[ContainerdInspection]):
         if live.process is None or root_file.behind(live.process) is not None:
             return ""
         return containerd_inspection.reads_instead(node, live.process, tuple(files.values()))
+
+    def faults(
+        self, node: Node, socket: str, live: Live | None, files: Mapping[str, str]
+    ) -> tuple[ConfigurationError, ...]:
+        """Return why the CRI would not start, or does not read a file; nothing on a distribution."""
+        if not files.keys().isdisjoint(layouts.ROLES):
+            return ()
+        process = live.process if live is not None else serving.process_of(node, self.name, socket)
+        called = live.version if live is not None else ""
+        if process is not None and not called:
+            called = common_trial.containerd_version(node.programs, process.executable)
+        try:
+            if process is not None and root_file.behind(process) is not None:
+                return ()
+            place = root_file.config_of(process, containerd_inspection.CONFIG) if process is not None else None
+            reader = Reader(root_of(process)) if process is not None and place is not None else node.files
+            root = place or files.get(containerd_inspection.ROOT_ROLE, containerd_inspection.CONFIG)
+            read = effective.read_files(reader, root)
+        except ConfigurationError:
+            return ()  # what cannot be read is told of where it is to be changed
+        return tuple(fault.error() for fault in effective.faults_of(read, called))
+
+    def other_files(self, node: Node, asked: EngineSettings, files: Mapping[str, str]) -> tuple[EngineFile, ...]:
+        """Return what config.toml imports beside `files`; nothing on a distribution. Raises NodeError."""
+        if not files.keys().isdisjoint(layouts.ROLES):
+            return ()
+        root = files.get(containerd_inspection.ROOT_ROLE)
+        target = EngineTarget(self.name, msgspec.structs.replace(asked, config=root or asked.config))
+        found = containerd_inspection.inspect_own(node, target, Inspection("", (), None))
+        known = {*files.values(), found.file(containerd_inspection.ROOT_ROLE).path}
+        return tuple(
+            msgspec.structs.replace(file, role=containerd_inspection.import_role(file.path))
+            for file in found.files
+            if file.path not in known and file.content is not None
+        )
+
+    def still_serving(self, node: Node, live: Live, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
+        """Return which file keeps handlers of ours served after a restart; "" for none, and on a distribution."""
+        process = live.process
+        try:
+            if process is None or root_file.behind(process) is not None:
+                return ""
+            root = root_file.config_of(process, containerd_inspection.CONFIG)
+            if root is None:
+                return ""
+            read = effective.read_files(Reader(root_of(process)), root)
+        except ConfigurationError:
+            return ""  # it is not known then
+        faults = effective.served_below(read, live.release, toolkit_folder)
+        return "; ".join(f"{fault.path}:{fault.line} {fault.reason}" for fault in faults)
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""

@@ -11,7 +11,7 @@ from toolkit_installer import log
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineFile, Inspection
 from toolkit_installer.engines.common import command_line, trial
-from toolkit_installer.engines.common.serving import PROCESS_NAMES
+from toolkit_installer.engines.common.serving import PROCESS_NAMES, process_of
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import layouts, root_file
 from toolkit_installer.engines.containerd.files import Imported, Missing
@@ -63,6 +63,8 @@ class ContainerdInspection(Inspection, frozen=True):
     """The PID of a kubelet of this node."""
     recognised: bool = False
     """The engine was recognised on the node, not named (`--runtime`)."""
+    binary_version: str = ""
+    """What the binary of a containerd that runs and does not answer says of its version; empty: unknown."""
     drop_in_names: frozenset[str] = frozenset()
     """The paths under which containerd may import our drop-in."""
 
@@ -73,7 +75,12 @@ class ContainerdInspection(Inspection, frozen=True):
 
 
 def _role_of(imported: Imported) -> str:
-    return DROP_IN_ROLE if imported.drop_in else f"{_IMPORT} {imported.path}"
+    return DROP_IN_ROLE if imported.drop_in else import_role(imported.path)
+
+
+def import_role(path: str) -> str:
+    """Return the role of an imported file."""
+    return f"{_IMPORT} {path}"
 
 
 def has_role(role: str) -> bool:
@@ -147,7 +154,14 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
         recognised=target.recognised,
         drop_in_names=names,
         elsewhere=_elsewhere(node, process, target),
+        binary_version=_binary_version(node, answer),
     )
+
+
+def _binary_version(node: Node, answer: Inspection) -> str:
+    """Return the version of a containerd that runs and whose CRI does not answer: how it reads files depends on it."""
+    process = process_of(node, EngineName.CONTAINERD, answer.socket) if answer.live is None else None
+    return trial.containerd_version(node.programs, process.executable) if process is not None else ""
 
 
 def _given(process: Process | None, target: EngineTarget) -> str | None:

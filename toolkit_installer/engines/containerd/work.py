@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.api import DesiredFile
+from toolkit_installer.engines.api import DesiredFile, release_of
+from toolkit_installer.engines.containerd import effective
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.files import Imported
@@ -44,7 +45,8 @@ class Work:
         self.inspection = inspection
         self.request = request
         self.without = without
-        self.release = inspection.live.release if inspection.live is not None else None
+        called = inspection.live.version if inspection.live is not None else inspection.binary_version
+        self.release = release_of(called)
         self.files = list(self._read())
         drop_in = without[DROP_IN_ROLE]
         with located(drop_in.path):
@@ -54,7 +56,7 @@ class Work:
         self.deep = deep and not theirs
         root = self.files[0]
         self.version = _version_of(self.files, self.release)
-        _refuse_unread(root, self.version, self.release)
+        _refuse_unread(self.files, self.version, self.release)
         self._refuse_disabled()
         self.new_version = self._new_version()
         self.views = views_of.views(self.release, self.new_version or self.version)
@@ -65,6 +67,13 @@ class Work:
             self.views = (View.DEEP,)
         elif request.settings.use_legacy_config and self.release is None and self.effective_version in (None, 1):
             self.views = (View.OLDEST, View.SHALLOW)
+        self.faults = effective.find_faults(self.files, self.views, self.effective_version, self.release, called)
+        """What is wrong with the files without us."""
+        # where our default takes the place of one that is missing, the CRI starts with us
+        heals = request.default is not None and bool(request.handlers)
+        fatal = next((fault for fault in self.faults if fault.stops and not (fault.mended and heals)), None)
+        if fatal is not None:
+            raise fatal.error()
 
     def _refuse_disabled(self) -> None:
         """Raise ConfigurationError for a CRI plugin that is off where Kubernetes is to use it."""
@@ -86,14 +95,14 @@ class Work:
     def _read(self) -> Iterator[Read]:
         """Yield every file that the daemon reads, without us. Raises ConfigurationError."""
         root = self.without[ROOT_ROLE]
-        yield _parsed(ROOT_ROLE, root.path, root.base or b"")
+        yield effective.parsed(ROOT_ROLE, root.path, root.base or b"")
         for each in self.inspection.graph:
             role = self.inspection.role_of(each)
             wanted = self.without.get(role)
             if each.drop_in and (wanted is None or wanted.base is None or self._imported_by_us(each)):
                 continue
             content = (wanted.base or b"") if wanted is not None else each.content
-            yield _parsed(role, each.path, content, by_relative_pattern=each.by_relative_pattern)
+            yield effective.parsed(role, each.path, content, each.by_relative_pattern)
 
     def _imported_by_us(self, each: Imported) -> bool:
         """Tell whether it is our own line in the root that imports a file."""
@@ -129,43 +138,35 @@ class Work:
         return views_of.plugin_of(view, self.files, self.effective_version, self.release)
 
 
-def _parsed(role: str, path: str, content: bytes, *, by_relative_pattern: bool = False) -> Read:
-    with located(path):
-        return Read(role, path, content, *parse_checked(content), by_relative_pattern)
-
-
 def _version_of(files: Sequence[Read], release: Release | None) -> int | None:
     """Return the version that counts for all files, None if none has that line.
 
-    Until 2.2 it is the last one that any of them says; then each file counts by its own.
     Raises ConfigurationError where the daemon is not known, and the files are not all of one version.
     """
     said = [file for file in files if file.version is not None]
-    if not said:
-        return None
-    first, last = said[0], said[-1]
-    if release is None:
-        for file in said:
-            if file.version != first.version:
-                raise ConfigurationError(
-                    f"is of version {file.version}, and {first.path} of version {first.version}: what containerd "
-                    "makes of that depends on its release, which is not known as none runs",
-                    path=file.path,
-                    line=toml_document.line_of(file.content, VERSION),
-                    hint="write both for the same version, or start containerd",
-                )
-    return first.version if release is not None and release >= MIGRATES_EACH_FILE else last.version
+    for file in said if release is None else ():
+        if file.version != said[0].version:
+            raise ConfigurationError(
+                f"is of version {file.version}, and {said[0].path} of version {said[0].version}: what containerd "
+                "makes of that depends on its release, which is not known as none runs",
+                path=file.path,
+                line=toml_document.line_of(file.content, VERSION),
+                hint="write both for the same version, or start containerd",
+            )
+    return effective.last_version(files, release)
 
 
-def _refuse_unread(root: Read, version: int | None, release: Release | None) -> None:
+def _refuse_unread(files: Sequence[Read], version: int | None, release: Release | None) -> None:
     """Raise ConfigurationError if this daemon refuses or ignores files of this version."""
-    line = toml_document.line_of(root.content, VERSION) or 1
+    root = files[0]
+    deciding = next((file for file in reversed(files) if file.version == version), root)
+    line = toml_document.line_of(deciding.content, VERSION) or 1
     if release is not None:
         name = f"containerd {release[0]}.{release[1]}, which runs here,"
         if version is not None and version > _newest(release):
             raise ConfigurationError(
                 f"is of version {version}, and {name} reads versions 1 to {_newest(release)}",
-                path=root.path,
+                path=deciding.path,
                 line=line,
                 hint=f"write it for version {_newest(release)}, or upgrade containerd",
             )
@@ -173,7 +174,7 @@ def _refuse_unread(root: Read, version: int | None, release: Release | None) -> 
         if short and READS_VERSION_3 <= release < MIGRATES_EACH_FILE:
             raise ConfigurationError(
                 f"is of version 1, and {name} does not read what such a file says of the CRI plugin",
-                path=root.path,
+                path=deciding.path,
                 line=line,
                 hint="migrate it: `containerd config migrate` of a containerd 1.7, or by hand to version 2",
             )

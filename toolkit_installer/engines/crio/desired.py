@@ -51,6 +51,9 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
     base = known = effective(inspection.live, bases)
     if flag := told_of(inspection.live, "--default-runtime"):  # the command line goes before all files
         base = known = config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}])
+    missing = _missing_default(known, bases)
+    if missing is not None and (request.default is None or not request.handlers):
+        raise missing
     served: dict[str, str] = {}
     default = None
     if not request.handlers:
@@ -67,7 +70,25 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
     low_level = config.low_level(base, inspection.live.handlers if inspection.live is not None else {})
     # ours stands before others' leftovers go: CRI-O does not start with a default that no file has
     ordered = tuple(sorted(desired, key=lambda wanted: wanted.role != DROP_IN_ROLE))
-    return DesiredState(ordered, served, default, low_level, _notes(inspection, known, served, default))
+    faults = (str(missing),) if missing is not None else ()
+    notes = _notes(inspection, known, served, default)
+    return DesiredState(ordered, served, default, low_level, notes, faults=faults)
+
+
+def _missing_default(known: Table, bases: Sequence[DesiredFile]) -> ConfigurationError | None:
+    """Return why CRI-O would not start without us: its default runtime has no table; None where it has one."""
+    name = lookup(known, config.DEFAULT)
+    if not isinstance(name, str) or name in config.runtimes_in(known):
+        return None
+    for wanted in reversed([each for each in bases if each.role != HOOK_ROLE]):
+        if wanted.base is not None and lookup(config.parse_checked(wanted.base), config.DEFAULT) == name:
+            return ConfigurationError(
+                f"default_runtime is {name!r}, and no file that CRI-O reads has a table for it: CRI-O does not start",
+                path=wanted.path,
+                line=toml_document.line_of(wanted.base, config.DEFAULT),
+                hint=f"add [crio.runtime.runtimes.{name}], or name another default_runtime",
+            )
+    return None
 
 
 def recognised(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownership]:

@@ -202,6 +202,26 @@ class Docker(Adapter[Inspection]):
         """Return the file that dockerd reads, where that is not ours."""
         return _reads_instead(node, live, files[ROLE]) if ROLE in files else ""
 
+    def faults(
+        self,
+        node: Node,
+        socket: str,  # noqa: ARG002  # the file alone tells
+        live: Live | None,  # noqa: ARG002
+        files: Mapping[str, str],
+    ) -> tuple[ConfigurationError, ...]:
+        """Return why dockerd would not take daemon.json as it is, or serves something else than it seems to say."""
+        path = files.get(ROLE)
+        if path is None:
+            return ()
+        try:
+            with located(path):
+                content = node.files.content(path) or b""
+                docker_config.parse_checked(content)
+                rules.refuse(content)
+        except ConfigurationError as error:
+            return (error,)
+        return ()
+
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""
         from toolkit_installer.engines.docker import canary  # noqa: PLC0415  # of those who ask for it alone

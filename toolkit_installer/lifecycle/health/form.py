@@ -130,6 +130,13 @@ class MethodHealth(msgspec.Struct, frozen=True):
     """That NVIDIA's runtime finds no low-level runtime, in words; None where it does."""
 
 
+class FileFault(msgspec.Struct, frozen=True):
+    """What is wrong with an engine's files taken together, with file and line, and what to do about it."""
+
+    what: str
+    remedy: str
+
+
 class EngineHealth(msgspec.Struct, frozen=True):
     """An engine that was configured: its handlers with their executables, its files, and what it answers."""
 
@@ -139,6 +146,7 @@ class EngineHealth(msgspec.Struct, frozen=True):
     default: str | None
     files: tuple[FileHealth, ...]
     live: LiveHealth
+    faults: tuple[FileFault, ...] = ()
 
 
 class PluginHealth(msgspec.Struct, frozen=True):

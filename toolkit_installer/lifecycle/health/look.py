@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from toolkit_installer import __version__
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import serving
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle import last_run, other_installer, waiting_state
 from toolkit_installer.lifecycle.files import intact
 from toolkit_installer.lifecycle.health import given
 from toolkit_installer.lifecycle.health.form import (
     DriverHealth,
     EngineHealth,
+    FileFault,
     FileHealth,
     Found,
     LastLook,
@@ -205,22 +207,25 @@ def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
 
 def _engine(node: Node, receipt: Receipt, engine: EngineRecord, told: Mapping[str, str]) -> EngineHealth:
     files = tuple(_file(node, file, told) for file in engine.files)
-    live = _live(node, receipt, engine)
-    return EngineHealth(str(engine.name), engine.socket, dict(engine.handlers), engine.default, files, live)
+    health, live = _live(node, receipt, engine)
+    faults = adapter_of(engine.name).faults(node, engine.socket, live, {file.role: file.path for file in engine.files})
+    said = tuple(FileFault(_place_and_reason(fault), fault.hint or "") for fault in faults)
+    return EngineHealth(str(engine.name), engine.socket, dict(engine.handlers), engine.default, files, health, said)
 
 
-def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> LiveHealth:
+def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealth, Live | None]:
+    """Return how the engine stands, and its answer, None where it gave none."""
     adapter = adapter_of(engine.name)
     if serving.starts_when_asked(node, engine.name, engine.socket):
         stopped = "it is not running, and systemd starts it as soon as anybody asks it"
-        return LiveHealth(answers=False, served=None, detail=(stopped,))
+        return LiveHealth(answers=False, served=None, detail=(stopped,)), None
     try:
         live = adapter.ask(node, engine.socket, _ASK_SECONDS)
     except EngineSilentError as error:
-        return LiveHealth(answers=False, served=None, detail=(error.reason,))
+        return LiveHealth(answers=False, served=None, detail=(error.reason,)), None
     wrong = tuple(unserved(node, receipt, engine, live))
     reads = adapter.reads_instead(node, live, {file.role: file.path for file in engine.files}) if wrong else ""
-    return LiveHealth(
+    health = LiveHealth(
         answers=True,
         served=not wrong,
         detail=wrong,
@@ -231,6 +236,12 @@ def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> LiveHealth:
         since=clock.text(live.process.started) if live.process is not None else None,
         reads=reads or None,
     )
+    return health, live
+
+
+def _place_and_reason(error: ConfigurationError) -> str:
+    """Return an error in words, without its hint."""
+    return str(ConfigurationError(error.reason, path=error.path, line=error.line))
 
 
 def _file(node: Node, file: FileRecord, told: Mapping[str, str]) -> FileHealth:

@@ -143,6 +143,8 @@ def _engine(engine: EngineHealth) -> Iterator[Reason]:
     elif not engine.live.served:
         what = f"{engine.name} does not serve what its files say: {detail}"
         yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
+    for fault in engine.faults:
+        yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", fault.remedy)
     for file in engine.files:
         if file.state != AS_WRITTEN:
             yield Reason(Verdict.DEGRADED, f"{file.path}: {file.state}", _PUT_BACK)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -16,11 +16,12 @@ from toolkit_installer.engines.api import (
     EngineSilentError,
     Inspection,
     Live,
+    Recorded,
     Reload,
 )
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.ownership import Ownership, beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
 from toolkit_installer.lifecycle.files import folders
 from toolkit_installer.lifecycle.impact import look
@@ -46,13 +47,21 @@ class EngineReverter:
     """Reverts one engine at a time, as a receipt records it."""
 
     def __init__(
-        self, node: Node, store: ReceiptStore, attention: Attention, seconds: float, *, others_serve: bool = False
+        self,
+        node: Node,
+        store: ReceiptStore,
+        attention: Attention,
+        seconds: float,
+        asked_of: Callable[[EngineName], EngineSettings] = lambda _name: EngineSettings(),
+        *,
+        others_serve: bool = False,
     ) -> None:
-        """`seconds`: what an engine gets to answer, and to forget the handlers.
+        """`seconds`: what an engine gets to answer, and to forget the handlers. `asked_of`: what it was asked for.
 
         `others_serve`: another installer has handlers in the same folder, which an engine goes on serving.
         """
         self.node = node
+        self.asked_of = asked_of
         self.store = store
         self._others_serve = others_serve
         self.switcher = Switcher(node, attention, seconds, store.folder)
@@ -88,6 +97,7 @@ class EngineReverter:
         """
         engine = adapter_of(record.name)
         originals: dict[str, bytes] = {}
+        record = self._with_copies(engine, receipt, record)
         work = self._work(receipt, record, originals)
         stranding.refuse(self.node, work, stranding.handlers_of_ours(receipt.toolkit_folder, record, staying), then)
         # what it knows of us it is asked to forget, and the files have no say in that, unless CDI is on by them
@@ -121,6 +131,37 @@ class EngineReverter:
         """Raise ConfigurationError where `retire` would, because pods need a handler that it removes."""
         is_ours = stranding.handlers_of_ours(receipt.toolkit_folder, record)
         stranding.refuse(self.node, self._work(receipt, record, {}), is_ours, _RUN_AGAIN)
+
+    def _with_copies(self, engine: Engine, receipt: Receipt, record: EngineRecord) -> EngineRecord:
+        """Return the record with the files into which another program copied our handlers, without a receipt.
+
+        nvidia-ctk does: its drop-in has all runtimes that config.toml had. Our entries go from it; the rest stays.
+        """
+        if self._others_serve:
+            return record  # they may be the other installer's own
+        folder = receipt.toolkit_folder
+        try:
+            others = engine.other_files(
+                self.node, self.asked_of(record.name), {file.role: file.path for file in record.files}
+            )
+            copies = [
+                file
+                for file in others
+                if folder.encode() in (file.content or b"")
+                and engine.without_us(file, Recorded(), folder).base not in (None, file.content)
+            ]
+        except ConfigurationError as error:
+            log.get().debug("Looking in the recorded files alone", engine=record.name, reason=error.reason)
+            return record
+        for file in copies:
+            log.get().warning(
+                "Another program copied the handlers into a file of the engine: they go from it too",
+                key="copied-handlers",
+                file=file.path,
+                engine=record.name,
+            )
+        adopted = tuple(memory.adopted(engine, file, Ownership()) for file in copies)
+        return msgspec.structs.replace(record, files=(*record.files, *adopted))
 
     def _work(self, receipt: Receipt, record: EngineRecord, originals: dict[str, bytes]) -> EngineWork:
         """Return what is to become of an engine: its files without us, the last recorded one first.
@@ -213,7 +254,15 @@ class EngineReverter:
         if reload.mode is not ReloadMode.NONE:
             with signals.deferred():  # the way back is gone to its end
                 look.tell(self.node, work.name, work.inspection, reload, toolkit_folder)
-        switch = Switch(adapter_of(work.name), work.inspection, work.desired.files, reload, wrong, last_resort=True)
+        switch = Switch(
+            adapter_of(work.name),
+            work.inspection,
+            work.desired.files,
+            reload,
+            wrong,
+            last_resort=True,
+            leaves=toolkit_folder,
+        )
         try:
             self.switcher.make(switch, interruptible=False)
         except NotServedError as error:

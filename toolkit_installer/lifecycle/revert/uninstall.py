@@ -134,7 +134,9 @@ def revert(  # what a cleanup depends on
 
     def work() -> Remainder:
         # an attempt before this one may have learnt something, and recorded it
-        engines = EngineReverter(node, store, attention, settings.reload_timeout, others_serve=other is not None)
+        engines = EngineReverter(
+            node, store, attention, settings.reload_timeout, settings.asked_of, others_serve=other is not None
+        )
         recorded = store.load() or receipt
         return revert_recorded(engines, recorded, keep_toolkit=keep_toolkit, known=known, other=other)
 

@@ -1,0 +1,250 @@
+"""What is wrong with containerd's files taken together: a default runtime that is missing, tables that are not read.
+
+Pure, but for `read_files`. Tried on containerd 1.6, 1.7, 2.0, 2.1 and 2.4 (docs/containerd.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import lookup
+from toolkit_installer.engines.api import release_of
+from toolkit_installer.engines.containerd import files as containerd_files
+from toolkit_installer.engines.containerd import views as views_of
+from toolkit_installer.engines.containerd.tables import (
+    BUILT_IN_RUNTIME,
+    GRPC,
+    PLUGINS,
+    RUNTIME,
+    SHORT,
+    VERSION,
+    disabled,
+    executable,
+    legacy_type,
+    parse_checked,
+    runtimes_in,
+    shape,
+    table_of,
+)
+from toolkit_installer.engines.containerd.views import (
+    MIGRATES_EACH_FILE,
+    READS_VERSION_3,
+    Read,
+    Release,
+    View,
+)
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.node.disk.reading import Reader
+
+IMAGES = "io.containerd.cri.v1.images"
+"""The plugin that has the sandbox image and the registries in files of version 3 and 4."""
+_VERSION_3 = 3
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong, in which file and on which line, and what to do."""
+
+    path: str
+    line: int | None
+    reason: str
+    hint: str
+    stops: bool = False
+    """containerd, or its CRI, does not start with it, whichever release of those in question it is."""
+    mended: bool = False
+    """Another default runtime mends it."""
+
+    def __str__(self) -> str:
+        return str(self.error())
+
+    def error(self) -> ConfigurationError:
+        """Return it as the error with which a run is refused."""
+        return ConfigurationError(self.reason, path=self.path, line=self.line, hint=self.hint)
+
+
+def read_files(files: Reader, root: str) -> tuple[Read, ...]:
+    """Return the root and all that it imports, as a daemon reads them. Raises ConfigurationError, NodeError."""
+    content = files.content(root) or b""
+    graph, _ = containerd_files.read_imports(files, root, content, frozenset())
+    return (parsed("", root, content), *(parsed("", at.path, at.content, at.by_relative_pattern) for at in graph))
+
+
+def parsed(role: str, path: str, content: bytes, by_relative_pattern: bool = False) -> Read:  # noqa: FBT001, FBT002
+    """Return a file with its meaning. Raises ConfigurationError naming it."""
+    with located(path):
+        return Read(role, path, content, *parse_checked(content), by_relative_pattern)
+
+
+def last_version(files: Sequence[Read], release: Release | None) -> int | None:
+    """Return the version by which a daemon reads all files, None if none has that line.
+
+    Until 2.2 it is the last one that any of them says; then each file counts by its own.
+    """
+    said = [file.version for file in files if file.version is not None]
+    if not said:
+        return None
+    return said[0] if release is not None and release >= MIGRATES_EACH_FILE else said[-1]
+
+
+def find_faults(
+    files: Sequence[Read], views: Sequence[View], version: int | None, release: Release | None, called: str = ""
+) -> list[Fault]:
+    """Return what is wrong with files that these views read, what stops containerd first.
+
+    `called`: the running containerd's whole version, where it is known.
+    """
+    refused = refused_version(files, called, release) if release is not None else None
+    missing = [missing_default(view, files, version, release) for view in views]
+    stops = all(missing)
+    found = [each for each in missing if each is not None][:1]
+    return [
+        *([msgspec.structs.replace(refused, stops=True)] if refused is not None else []),
+        *(msgspec.structs.replace(each, stops=stops, mended=True) for each in found),
+        *unread(files, release),
+    ]
+
+
+def faults_of(files: Sequence[Read], called: str) -> list[Fault]:
+    """Return what is wrong with the files of a containerd that calls itself `called`, "" where that is not known."""
+    release = release_of(called)
+    version = last_version(files, release)
+    return find_faults(files, views_of.views(release, version), version, release, called)
+
+
+def missing_default(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> Fault | None:
+    """Return why a daemon with this view would not start its CRI: it has no table for its default runtime.
+
+    None where it has one, or where its CRI plugin is off.
+    """
+    if disabled((file.path, file.document) for file in files) is not None:
+        return None
+    plugin = views_of.plugin_of(view, files, version, release)
+    table = views_of.plugin_table(view, files, plugin)
+    known, default = views_of.served(view, files, version, release)
+    older = view is not View.DEEP and (release is None or release < READS_VERSION_3)
+    name = BUILT_IN_RUNTIME if default is None else default
+    if name in known or (older and lookup(table, legacy_type(plugin))):
+        return None
+    read = views_of.read_by(view, files)
+    having = [file for file in read if plugin in _plugins_of(file)]
+    last = having[-1] if having else read[0]
+    losing = next((file for file in reversed(having[:-1]) if name in runtimes_in(file.document, plugin)), None)
+    if losing is not None and view is not View.DEEP:
+        where = _place(losing, (*shape(plugin).runtimes, name))
+        return Fault(
+            last.path,
+            _line(last, ("plugins", plugin)),
+            f"takes the default runtime {name!r} away, which {where} has: {_called(view, release)} takes a plugin's "
+            "table from the last file that has it, and its CRI does not start without the default runtime's table",
+            f"add the table of the runtime {name!r} to this file, or move the file's tables to {losing.path}, and "
+            "restart containerd",
+        )
+    naming = next((file for file in reversed(having) if lookup(file.document, shape(plugin).default)), last)
+    path = shape(plugin).default if lookup(naming.document, shape(plugin).default) else table_of(plugin)
+    return Fault(
+        naming.path,
+        _line(naming, path) or _line(naming, ("plugins", plugin)),
+        f"the default runtime is {name!r}, and no file that {_called(view, release)} reads has a table for it: its CRI "
+        "does not start",
+        f"add that table, or name another default_runtime_name; {', '.join(known) or 'none'} is there",
+    )
+
+
+def unread(files: Sequence[Read], release: Release | None) -> Iterator[Fault]:
+    """Yield the files whose CRI tables a daemon passes over, as another file is of another version.
+
+    Until 2.2 one version counts for all files; 2.3 and later migrate each file by its own.
+    """
+    if release is None or release >= MIGRATES_EACH_FILE:
+        return
+    version = last_version(files, release) or 1
+    deciding = next((file for file in reversed(files) if file.version is not None), None)
+    called = f"containerd {release[0]}.{release[1]}"
+    newer = [file for file in files if release >= READS_VERSION_3 and lookup(file.document, table_of(RUNTIME))]
+    for file in files:
+        for name in (SHORT, GRPC, RUNTIME, IMAGES):
+            by = deciding if _passed_over(name, version, release) else None
+            if by is None and name == GRPC and newer and lookup(file.document, table_of(GRPC)):
+                by = next((other for other in newer if other is not file), None)
+            if by is None or by.version == file.version or name not in _plugins_of(file):
+                continue
+            table = lookup(file.document, ("plugins", name))
+            keys = ", ".join(sorted(table)) if isinstance(table, dict) else ""
+            yield Fault(
+                file.path,
+                _line(file, ("plugins", name)),
+                f"is of version {file.version or 1}, and {by.path} of version {by.version or 1}: {called} does not "
+                f"read [plugins.{name!r}] here ({keys})",
+                f"write {file.path} and {by.path} for the same version (`containerd config migrate`), and restart "
+                "containerd",
+            )
+
+
+def _passed_over(name: str, version: int, release: Release) -> bool:
+    """Tell whether a daemon that goes by this version does not read what a file says under this name."""
+    if release < READS_VERSION_3:
+        return name != (SHORT if version == 1 else GRPC)
+    return version >= _VERSION_3 and name in (SHORT, GRPC)
+
+
+def refused_version(files: Sequence[Read], version: str, release: Release) -> Fault | None:
+    """Return why this daemon refuses to start: containerd 2.3.0 to 2.3.4 take no import of a newer version."""
+    numbers = version.removeprefix("v").split("-")[0].split(".")
+    patch = int(numbers[2]) if len(numbers) > 2 and numbers[2].isdecimal() else None  # noqa: PLR2004  # the third
+    if release != MIGRATES_EACH_FILE or patch is None or patch > _LAST_THAT_REFUSES:
+        return None
+    said = [file for file in files if file.version is not None]
+    for file in said[1:]:
+        if (file.version or 1) > (said[0].version or 1):
+            return Fault(
+                file.path,
+                _line(file, VERSION),
+                f"is of version {file.version}, and {said[0].path} of version {said[0].version}: containerd {version} "
+                "does not start with an imported file of a newer version",
+                "write both for the same version, or upgrade containerd to 2.3.5 or later",
+            )
+    return None
+
+
+_LAST_THAT_REFUSES = 4
+
+
+def served_below(files: Sequence[Read], release: Release | None, folder: str) -> Iterator[Fault]:
+    """Yield the files by which a daemon serves handlers whose executable lies in `folder`."""
+    version = last_version(files, release)
+    (view, *_) = views_of.views(release, version)
+    known, _ = views_of.served(view, files, version, release)
+    for name, entry in known.items():
+        if not beneath(executable(entry), folder):
+            continue
+        for file in reversed(views_of.read_by(view, files)):
+            plugin = next((each for each in PLUGINS if name in runtimes_in(file.document, each)), None)
+            if plugin is not None:
+                yield Fault(
+                    file.path,
+                    _line(file, (*shape(plugin).runtimes, name)),
+                    f"has the handler {name}, which runs {executable(entry)}",
+                    "take it out, and restart containerd",
+                )
+                break
+
+
+def _plugins_of(file: Read) -> frozenset[str]:
+    plugins = file.document.get("plugins")
+    return frozenset(plugins) if isinstance(plugins, dict) else frozenset()
+
+
+def _called(view: View, release: Release | None) -> str:
+    return str(view) if release is None else f"containerd {release[0]}.{release[1]}"
+
+
+def _line(file: Read, path: tuple[str, ...]) -> int | None:
+    return toml_document.line_of(file.content, path)
+
+
+def _place(file: Read, path: tuple[str, ...]) -> str:
+    line = _line(file, path)
+    return file.path if line is None else f"{file.path}:{line}"
