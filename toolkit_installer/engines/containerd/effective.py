@@ -1,6 +1,6 @@
 """What is wrong with containerd's files taken together: a default runtime that is missing, tables that are not read.
 
-Pure, but for `read_files`. Tried on containerd 1.6, 1.7, 2.0, 2.1 and 2.4 (docs/containerd.md).
+Pure. Tried on containerd 1.6, 1.7, 2.0, 2.1 and 2.4 (docs/containerd.md).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import msgspec
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.api import release_of
-from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
@@ -38,7 +37,6 @@ from toolkit_installer.engines.containerd.views import (
 )
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, located
-from toolkit_installer.node.disk.reading import Reader
 
 IMAGES = "io.containerd.cri.v1.images"
 """The plugin that has the sandbox image and the registries in files of version 3 and 4."""
@@ -63,13 +61,6 @@ class Fault(msgspec.Struct, frozen=True):
     def error(self) -> ConfigurationError:
         """Return it as the error with which a run is refused."""
         return ConfigurationError(self.reason, path=self.path, line=self.line, hint=self.hint)
-
-
-def read_files(files: Reader, root: str) -> tuple[Read, ...]:
-    """Return the root and all that it imports, as a daemon reads them. Raises ConfigurationError, NodeError."""
-    content = files.content(root) or b""
-    graph, _ = containerd_files.read_imports(files, root, content, frozenset())
-    return (parsed("", root, content), *(parsed("", at.path, at.content, at.by_relative_pattern) for at in graph))
 
 
 def parsed(role: str, path: str, content: bytes, by_relative_pattern: bool = False) -> Read:  # noqa: FBT001, FBT002

@@ -181,14 +181,14 @@ class Containerd(Adapter[ContainerdInspection]):
             place = root_file.config_of(process, containerd_inspection.CONFIG) if process is not None else None
             reader = Reader(root_of(process)) if process is not None and place is not None else node.files
             root = place or files.get(containerd_inspection.ROOT_ROLE, containerd_inspection.CONFIG)
-            read = effective.read_files(reader, root)
+            read = containerd_inspection.read_files(reader, root)
         except ConfigurationError:
             return ()  # what cannot be read is told of where it is to be changed
         return tuple(fault.error() for fault in effective.faults_of(read, called))
 
     def other_files(self, node: Node, asked: EngineSettings, files: Mapping[str, str]) -> tuple[EngineFile, ...]:
         """Return what config.toml imports beside `files`; nothing on a distribution. Raises NodeError."""
-        if not files.keys().isdisjoint(layouts.ROLES):
+        if not files or not files.keys().isdisjoint(layouts.ROLES):
             return ()
         root = files.get(containerd_inspection.ROOT_ROLE)
         target = EngineTarget(self.name, msgspec.structs.replace(asked, config=root or asked.config))
@@ -209,7 +209,7 @@ class Containerd(Adapter[ContainerdInspection]):
             root = root_file.config_of(process, containerd_inspection.CONFIG)
             if root is None:
                 return ""
-            read = effective.read_files(Reader(root_of(process)), root)
+            read = containerd_inspection.read_files(Reader(root_of(process)), root)
         except ConfigurationError:
             return ""  # it is not known then
         faults = effective.served_below(read, live.release, toolkit_folder)

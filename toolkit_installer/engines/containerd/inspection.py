@@ -12,12 +12,13 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineFile, Inspection
 from toolkit_installer.engines.common import command_line, trial
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, process_of
+from toolkit_installer.engines.containerd import effective, layouts, root_file
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import layouts, root_file
 from toolkit_installer.engines.containerd.files import Imported, Missing
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.sources import COMMAND, Sources
 from toolkit_installer.engines.containerd.tables import disabled
+from toolkit_installer.engines.containerd.views import Read
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
@@ -86,6 +87,14 @@ def import_role(path: str) -> str:
 def has_role(role: str) -> bool:
     """Tell whether a role is config.toml's, the drop-in's or an import's, or that of a distribution's file."""
     return role in (ROOT_ROLE, DROP_IN_ROLE) or role in layouts.ROLES or role.startswith(f"{_IMPORT} ")
+
+
+def read_files(files: Reader, root: str) -> tuple[Read, ...]:
+    """Return the root and all that it imports, as a daemon reads them. Raises ConfigurationError, NodeError."""
+    content = files.content(root) or b""
+    graph, _ = containerd_files.read_imports(files, root, content, frozenset())
+    imported = (effective.parsed("", each.path, each.content, each.by_relative_pattern) for each in graph)
+    return (effective.parsed("", root, content), *imported)
 
 
 def disabled_in(inspection: Inspection) -> tuple[str, str] | None:

@@ -55,8 +55,9 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
     if (missing := _missing(process, place, old, but=drop_in.path)) is not None:
         raise _would_not_start(trial.shown(missing), root.path)
     given = None
-    replaced = drop_in.file.content is not None and drop_in.target != drop_in.file.content
-    if replaced or any(base != target for base, target in imported):
+    # what stands there now would be read through the root's pattern
+    imports_drop_in = any(inspection.role_of(each) == DROP_IN_ROLE for each in inspection.graph)
+    if (imports_drop_in and drop_in.target != drop_in.file.content) or any(base != target for base, target in imported):
         texts = [root.target or b"", *(target for _, target in imported)]
         texts = [toml_document.edit(text, [Remove(IMPORTS)], marker=MARKER) for text in texts]
         after = trial.containerd_dump_of_all(programs, binary, texts)

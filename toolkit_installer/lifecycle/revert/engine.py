@@ -97,9 +97,12 @@ class EngineReverter:
         """
         engine = adapter_of(record.name)
         originals: dict[str, bytes] = {}
-        record = self._with_copies(engine, receipt, record)
         work = self._work(receipt, record, originals)
         stranding.refuse(self.node, work, stranding.handlers_of_ours(receipt.toolkit_folder, record, staying), then)
+        copied = self._with_copies(engine, receipt, record)
+        if copied != record:
+            record = copied
+            work = self._work(receipt, record, originals)
         # what it knows of us it is asked to forget, and the files have no say in that, unless CDI is on by them
         known = () if not receipt.has_switched_cdi(record.name) else work.inspection.files
         reload = self._reload(engine, record, msgspec.structs.replace(work.inspection, files=known))
