@@ -8,8 +8,6 @@ container's root, and a script that waits for the driver.
 from __future__ import annotations
 
 import dataclasses
-import os
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +18,8 @@ from tests.e2e.hosts.carriers import Carrier, Description, Mount
 from tests.e2e.hosts.gpu_nodes import LOOK, THE_GPU
 from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR, Machine
 from tests.e2e.program import WAITING
-from tests.support import fake_ctk
-from tests.support.built import go_tools
+from tests.support import driver_roots, fake_ctk
+from tests.support.built import go_tools, nvml
 from tests.support.built.installer_image import BuiltImage
 from tests.support.engines import cri_client, images
 from tests.support.engines.crio import CrioEngine
@@ -39,8 +37,10 @@ SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
 HOOKS = "/usr/share/containers/oci/hooks.d"
 TOOLKIT = f"{INSTALL_DIR}/toolkit"
 NOT_YET = "the driver is not ready yet"
-_MAJOR = 195
-
+TOOLKIT_READY = f"{NVIDIA}/validations/toolkit-ready"
+VALIDATOR = "registry.example/validator:1"
+VALIDATOR_ENVIRONMENT = {"NVIDIA_VISIBLE_DEVICES": "all", "WITH_WAIT": "false", "COMPONENT": "toolkit"}
+VALIDATOR_MOUNT = Mount(f"{NVIDIA}/validations", f"{NVIDIA}/validations", propagation="rshared")
 ENTRY = ("/bin/sh", "-c", "/bin/entrypoint.sh")
 """What the Operator runs."""
 EXECUTED = ("/bin/sh", "-c", "exec /bin/entrypoint.sh")
@@ -200,6 +200,14 @@ class Site:
         self.machine.host.run("sh", "-c", f"kill -TERM $(cat {NVIDIA}/toolkit/toolkit.pid)")
         return self.carrier.wait_until_ended(container)
 
+    def validate(self, handler: str) -> tuple[int, str]:
+        """Run the Operator's validator of the toolkit, and return its exit code and its log."""
+        mounts, entry = (VALIDATOR_MOUNT,), ("nvidia-validator",)
+        container = self.carrier.start(Description(VALIDATOR, VALIDATOR_ENVIRONMENT, mounts, entry, handler=handler))
+        code, log = self.carrier.wait_until_ended(container), self.carrier.log(container)
+        self.carrier.remove(container)
+        return code, log
+
     def handlers(self) -> set[str]:
         """Return what the live engine offers."""
         if self.kind.name == "docker":
@@ -220,9 +228,7 @@ def _driver(machine: Machine, work: Path) -> None:
     """Have a GPU, its driver in a container's root, and the folders that the Operator makes where they are missing."""
     host = machine.host
     gpu_host.install(host, work)
-    root = fake_ctk.driver(host.path(DRIVER), nodes=())
-    for minor, name in enumerate(("nvidia0", *fake_ctk.CONTROL)):
-        os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(_MAJOR, minor))
+    nvml.install(driver_roots.install(host.path(DRIVER)).parents[2])
     for mount in MOUNTS:
         host.run("mkdir", "-p", mount.source)
 
@@ -268,6 +274,16 @@ def site(machine: Machine, kind: Kind, carrier: Carrier, built_image: BuiltImage
     return Site(machine, kind, carrier, built_image.reference, machine.state(kind.config))
 
 
+@pytest.fixture
+def validator(site: Site, go_tool: Callable[[Tool], Path]) -> None:
+    """Bring the Operator's validator to the machine; nvidia-smi, which it runs, is not in its image."""
+    program = go_tool(go_tools.VALIDATOR) / "validator"
+    settings = {"Env": ["PATH=/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES=void"]}
+    archive = images.archive({"usr/bin/nvidia-validator": program}, names=[VALIDATOR], settings=settings)
+    site.carrier.load(archive, VALIDATOR)
+
+
+@pytest.mark.usefixtures("validator")
 @pytest.mark.parametrize("cdi", [False, True], ids=["without-cdi", "with-cdi"])
 def test_the_operators_container_waits_for_the_driver_configures_the_node_and_gives_it_back(
     site: Site,
@@ -278,6 +294,9 @@ def test_the_operators_container_waits_for_the_driver_configures_the_node_and_gi
     carrier.wait_for(container, NOT_YET)
     assert site.handlers() == site.kind.own
     assert not machine.exists(TOOLKIT)
+    code, log = site.validate("")
+    assert code != 0, log
+    assert not machine.exists(TOOLKIT_READY)
 
     site.driver_is_ready()
     carrier.wait_for(container, WAITING)
@@ -296,6 +315,9 @@ def test_the_operators_container_waits_for_the_driver_configures_the_node_and_gi
     else:
         assert set(carrier.look("nvidia", environment, LOOK).split()) == THE_GPU
         assert set(carrier.look("", environment, LOOK).split()) == THE_GPU, "it is not the default"
+    code, log = site.validate("nvidia")
+    assert (code, driver_roots.VERSION in log) == (0, True), log
+    assert machine.exists(TOOLKIT_READY)
 
     assert site.stopped(container) == 0, carrier.log(container)
     assert site.handlers() == site.kind.own

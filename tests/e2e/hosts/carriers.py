@@ -51,13 +51,17 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What is to run. `entry` takes the place of the image's entry point; `arguments` follow that, or the image's."""
+    """What is to run. `entry` takes the place of the image's entry point; `arguments` follow that, or the image's.
+
+    It is started through `handler` (empty: the default).
+    """
 
     image: str
     environment: Mapping[str, str]
     mounts: tuple[Mount, ...]
     entry: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    handler: str = ""
 
 
 class Carrier(abc.ABC):
@@ -96,6 +100,10 @@ class Carrier(abc.ABC):
     @abc.abstractmethod
     def exit_code(self, container: str) -> int:
         """Return the exit code of one that has ended; of a CRI's, only 0 to 127 are told apart."""
+
+    @abc.abstractmethod
+    def remove(self, container: str) -> None:
+        """Remove one that has ended, and its pod."""
 
     @abc.abstractmethod
     def look(self, handler: str, environment: Mapping[str, str], script: str) -> str:
@@ -159,6 +167,8 @@ class Docker(Carrier):
         for mount in wanted.mounts:
             modes = [*(["ro"] if mount.read_only else []), *([mount.propagation] if mount.propagation else [])]
             options.append(f"--volume={':'.join([mount.source, mount.target, *([','.join(modes)] if modes else [])])}")
+        if wanted.handler:
+            options.append(f"--runtime={wanted.handler}")
         first, rest = wanted.entry[:1], wanted.entry[1:]
         options += [f"--entrypoint={word}" for word in first]
         command = ("docker", "run", "--detach", *options, wanted.image, *rest, *wanted.arguments)
@@ -194,6 +204,11 @@ class Docker(Carrier):
         command = ("docker", "run", "--rm", "--network=none", *runtime, *variables, images.IMAGE)
         return self.host.run(*command, "/bin/busybox", "sh", "-c", script, within=120).stdout
 
+    def remove(self, container: str) -> None:
+        """See Carrier."""
+        self._started.remove(container)
+        self.host.run("docker", "rm", container)
+
     def close(self) -> None:
         """See Carrier."""
         for container in self._started:
@@ -228,7 +243,7 @@ class Cri(Carrier):
             {1: each.target, 2: each.source, 3: int(each.read_only), 5: _PROPAGATION[each.propagation]}
             for each in wanted.mounts
         ]
-        return self._run("", wanted, {7: mounts}, privileged=True)
+        return self._run(wanted.handler, wanted, {7: mounts}, privileged=True)
 
     def _run(self, handler: str, wanted: Description, more: dict[int, Any], *, privileged: bool) -> str:
         name = f"pod-{uuid.uuid4().hex[:8]}"
@@ -301,7 +316,7 @@ class Cri(Carrier):
         return answer.get("1", "")
 
     def remove(self, container: str) -> None:
-        """Remove a container that was stopped, and its pod."""
+        """See Carrier."""
         sandbox = self._pods.pop(container)
         self._call("StopPodSandbox", {1: sandbox})
         self._call("RemovePodSandbox", {1: sandbox})

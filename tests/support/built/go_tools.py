@@ -94,12 +94,14 @@ _NEWEST_PEER_VERSION = "v1.20.1"
 _NEWEST_CTK_VERSION = "v1.20.2"
 
 
+def _driver_linking(flags: str) -> str:
+    """Link lazily, as NVIDIA's Makefiles have it: NVML's symbols are the driver's, and there may be none."""
+    lazily = "-Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy"
+    return f"{flags} '-extldflags={lazily}'"
+
+
 def _nvidia_linking(version: str) -> str:
-    """Link lazily, as its own Makefile has it: NVML's symbols are the driver's, and there may be none."""
-    return (
-        f"{_SMALLER} -X {_NVIDIA}/internal/info.version={version[1:]} '-extldflags=-Wl,--export-dynamic "
-        "-Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'"
-    )
+    return _driver_linking(f"{_SMALLER} -X {_NVIDIA}/internal/info.version={version[1:]}")
 
 
 TOOLKIT = Tool(  # the release that the payloads of the tests are made like
@@ -137,6 +139,20 @@ PEER = Tool(  # the same release: what its own installer does with the same file
 )
 NEWEST_PEER = dataclasses.replace(  # what make bench measures beside ours
     PEER, version=_NEWEST_PEER_VERSION, linking=_nvidia_linking(_NEWEST_PEER_VERSION)
+)
+DEVICE_PLUGIN = Tool(  # offers the node's GPUs to pods as nvidia.com/gpu
+    name="k8s-device-plugin",
+    module="github.com/NVIDIA/k8s-device-plugin",
+    version="v0.17.4",
+    commands=("cmd/nvidia-device-plugin",),
+    linking=_driver_linking(_SMALLER),
+    cgo=True,
+)
+VALIDATOR = Tool(  # by which the GPU Operator knows that a node's toolkit works; it tags no Go module
+    name="gpu-operator-validator",
+    module="github.com/NVIDIA/gpu-operator",
+    version="v0.0.0-20250917190837-d73a0086a6ba",
+    commands=("validator",),
 )
 CONTAINERD = Tool(  # the newest 2.x: Debian's newest is 2.1 to 2.3, and 2.3 came with version 4 of the configuration
     name="containerd",
@@ -243,6 +259,8 @@ ALL = (
     CONTAINERD_2_0,
     PEER,
     NEWEST_CTK,
+    DEVICE_PLUGIN,
+    VALIDATOR,
     CRIO,
     CRI_DOCKERD,
     ORAS,

@@ -8,7 +8,7 @@ import json
 import platform
 import shutil
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,19 @@ COMMAND = [f"/{_BUSYBOX}", "sh", "-c", _SCRIPT]
 _OTHER_NAMES = ("repositories", "index.json", "oci-layout")
 """What names an image too: for docker before 1.10, and for those who read an OCI layout."""
 _NOTHING: Mapping[str, Path] = {}
+_AS_IS: Mapping[str, Any] = {}
 
 
 class ImageError(Exception):
     """The image cannot be made; the message has what is missing."""
 
 
-def archive(more: Mapping[str, Path] = _NOTHING) -> bytes:
-    """Return the image as `docker save` and an OCI layout have it, under both names; `more` are files in it, by path.
+def archive(
+    more: Mapping[str, Path] = _NOTHING, *, names: Sequence[str] = (IMAGE, PAUSE), settings: Mapping[str, Any] = _AS_IS
+) -> bytes:
+    """Return the image as `docker save` and an OCI layout have it, under these names; `more` are files in it, by path.
 
+    `settings` are added to its command, or replace it, as an image's configuration has them: Cmd, Entrypoint, Env.
     Raises ImageError.
     """
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
@@ -42,30 +46,30 @@ def archive(more: Mapping[str, Path] = _NOTHING) -> bytes:
     config = {
         "architecture": architecture,
         "os": "linux",
-        "config": {"Cmd": COMMAND},
+        "config": {"Cmd": COMMAND, **settings},
         "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
     }
-    settings = json.dumps(config).encode()
+    configuration = json.dumps(config).encode()
     kind = "application/vnd.oci.image"
     manifest = json.dumps(
         {
             "schemaVersion": 2,
             "mediaType": f"{kind}.manifest.v1+json",
-            "config": _descriptor(f"{kind}.config.v1+json", settings),
+            "config": _descriptor(f"{kind}.config.v1+json", configuration),
             "layers": [_descriptor(f"{kind}.layer.v1.tar", layer)],
         }
     ).encode()
     named = [
         _descriptor(f"{kind}.manifest.v1+json", manifest) | {"annotations": {"io.containerd.image.name": name}}
-        for name in (IMAGE, PAUSE)
+        for name in names
     ]
-    saved = [{"Config": _blob(settings), "RepoTags": [IMAGE, PAUSE], "Layers": [_blob(layer)]}]
+    saved = [{"Config": _blob(configuration), "RepoTags": list(names), "Layers": [_blob(layer)]}]
     parts = {
         "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
         "index.json": json.dumps({"schemaVersion": 2, "manifests": named}).encode(),
         "manifest.json": json.dumps(saved).encode(),
     }
-    return _tar(parts | {_blob(content): content for content in (layer, settings, manifest)}, mode=0o644)
+    return _tar(parts | {_blob(content): content for content in (layer, configuration, manifest)}, mode=0o644)
 
 
 def renamed(archive: Path, into: Path, *names: str) -> None:
