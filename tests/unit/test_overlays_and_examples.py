@@ -212,6 +212,15 @@ def test_the_device_plugin_reads_the_file_that_shares_the_resource_its_pod_asks_
     assert spec["runtimeClassName"] == "nvidia"
 
 
+def test_the_gpushare_extender_may_watch_what_it_waits_for_at_its_start() -> None:
+    rules = manifests.one(manifests.rendered("examples/gpushare"), "ClusterRole", "gpushare-scheduler-extender")[
+        "rules"
+    ]
+    for resource in ("nodes", "pods", "configmaps"):
+        (verbs,) = (set(rule["verbs"]) for rule in rules if resource in rule["resources"])
+        assert verbs >= {"get", "list", "watch"}, resource
+
+
 def test_the_scheduler_asks_the_gpushare_extender_where_its_service_is_about_what_its_pod_asks_for() -> None:
     objects = manifests.rendered("examples/gpushare")
     (extender,) = yaml.safe_load((EXAMPLES / "gpushare" / "scheduler-config.yaml").read_text())["extenders"]
