@@ -1,4 +1,4 @@
-"""NVIDIA's own nvidia-ctk takes the tests' NVML for a driver's."""
+"""NVIDIA's own nvidia-ctk and device plugin take the tests' NVML for a driver's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import fake_ctk
+from tests.support import fake_ctk, manifests
 from tests.support.built import go_tools, nvml
 from tests.support.engines.daemons import PATH
 
@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.built.go_tools import Tool
+
+EXAMPLE, DRIVER_ROOT = "examples/device-plugin-cdi", "/driver-root"
+# The plugin, which registers with no kubelet, until it has written its specification into folders of its own.
+RUN_PLUGIN = """\
+mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /var/lib && mkdir -p /var/lib/kubelet/device-plugins || exit
+"$0" --kubelet-socket= >&2 &
+while kill -0 $! 2>/dev/null; do
+    if cat /run/cdi/k8s.device-plugin.nvidia.com-gpu.json 2>/dev/null; then kill $! && break; fi
+    sleep 0.1
+done
+"""
 
 
 @pytest.fixture
@@ -51,3 +62,24 @@ def test_nvidia_ctk_describes_each_gpu_that_nvml_reports(
         assert [node["path"] for node in devices[nvml.uuid(index)]] == [f"/dev/nvidia{index}"]
     mounts = {os.path.basename(mount["hostPath"]) for mount in specification["containerEdits"]["mounts"]}
     assert mounts == {f"{name}.so.{fake_ctk.VERSION}" for name in ("libcuda", "libnvidia-ml")}
+
+
+def test_the_device_plugin_of_the_cdi_example_finds_nvml_below_the_drivers_root(
+    root: Path, go_tool: Callable[[Tool], Path]
+) -> None:
+    container = manifests.containers(EXAMPLE)["nvidia-device-plugin"]
+    environment = {
+        name: value.replace(DRIVER_ROOT, str(root)) for name, value in manifests.environment(container).items()
+    }
+    program = go_tool(go_tools.DEVICE_PLUGIN) / "nvidia-device-plugin"
+    command = ["unshare", "--mount", "env", *(f"{name}={value}" for name, value in environment.items())]
+    done = subprocess.run(
+        [*command, "sh", "-c", RUN_PLUGIN, program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"PATH": PATH},
+    )
+    specification = json.loads(done.stdout or "{}")
+    assert [each["name"] for each in specification.get("devices", [])] == [nvml.uuid(0), nvml.uuid(1)], done.stderr

@@ -111,7 +111,8 @@ def pod(name: str = "base") -> Object:
 
 def containers(name: str = "base") -> dict[str, Object]:
     """Return their containers by name, those that come first among them."""
-    return {each["name"]: each for each in (*pod(name)["initContainers"], *pod(name)["containers"])}
+    spec = pod(name)
+    return {each["name"]: each for each in (*spec.get("initContainers", []), *spec["containers"])}
 
 
 def environment(container: Object) -> dict[str, str]:
