@@ -44,7 +44,18 @@ if TYPE_CHECKING:
 DATA = Path(__file__).parent / "data"
 
 
-_LONGEST = ("configured", "drivers", "told", "starting", "outages", "rollouts", "fleet", "chart", "deletions")
+_LONGEST = (
+    "configured",
+    "drivers",
+    "told",
+    "device_plugin",
+    "starting",
+    "outages",
+    "rollouts",
+    "fleet",
+    "chart",
+    "deletions",
+)
 """What the names of those files of tests on a cluster end in whose tests take longest, the longest first."""
 
 
