@@ -200,8 +200,8 @@ def _refuse_broken(generated: _Generated, layout: Layout) -> None:
             f"what {name} {what} at its next start {why}",
             path=start.template,
             line=line,
-            hint=f"nothing was changed; correct the template, or containerd does not start again: {name}'s own "
-            f"template may have what it adds, see {layout.generated}",
+            hint=f"nothing was changed; correct the template, or containerd does not start again: {name}'s own may "
+            f"have what it adds, see {layout.generated}; if {name} starts with it all the same, restart {name} first",
         )
 
 
