@@ -7,7 +7,6 @@ import posixpath
 import msgspec
 
 from toolkit_installer.engines.api import Inspection, Live
-from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.engines.target import Request
 from toolkit_installer.lifecycle.method import Way, obstacle, unreadable
 from toolkit_installer.lifecycle.plan import mismatches
@@ -47,8 +46,10 @@ def installed(receipt: Receipt) -> Method | None:
 
 def with_answer(node: Node, base: Way, live: Live | None, silence: str) -> Way:
     """Return a way with what its engine says now. Raises NodeError."""
-    shim = base.engine is EngineName.DOCKER and kubelet.reaches_docker_by_shim(node)
-    base = msgspec.structs.replace(base, by_shim=shim)
+    if base.engine is EngineName.DOCKER:
+        from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # the others need none of it
+
+        base = msgspec.structs.replace(base, by_shim=kubelet.reaches_docker_by_shim(node))
     if live is None:
         return msgspec.structs.replace(base, silence=silence)
     looked_into = live.cdi_folders or live.cdi_folders_if_on

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import posixpath
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit_installer.documents import toml_document
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import trust
 from toolkit_installer.node.disk.root import Root
@@ -34,8 +34,8 @@ def settings_of(node: Node, receipt: Receipt) -> Mapping[str, Any]:
     """Return the `nvidia-container-runtime` table of the installed config.toml; {} for none that can be read."""
     try:
         content = node.files.content(f"{receipt.toolkit_folder}/{wrappers.CONFIG_NAME}")
-        table = toml_document.parse(content or b"").get("nvidia-container-runtime")
-    except ConfigurationError:
+        table = tomllib.loads((content or b"").decode()).get("nvidia-container-runtime")
+    except (ConfigurationError, ValueError, RecursionError):
         return {}  # it is damaged, which is said of the toolkit's files
     return table if isinstance(table, dict) else {}
 
