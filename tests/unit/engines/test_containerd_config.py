@@ -348,3 +348,20 @@ def test_an_imported_file_that_has_the_runtimes_and_cannot_be_edited_is_named() 
     with pytest.raises(ConfigurationError, match=r"cannot be changed from here: its name has no \.toml") as refused:
         Containerd().desired(Inspection("/s", files, live, graph=(theirs,)), request, {})
     assert refused.value.path == "/srv/other.conf"
+
+
+@pytest.mark.parametrize(
+    "others, alone",
+    [
+        ((), True),
+        (("/usr/bin/runc", "/usr/bin/kata"), True),
+        (("/usr/bin/nvidia-container-runtime",), False),
+        (("/opt/nvidia/toolkit/nvidia-container-runtime.cdi",), False),
+    ],
+)
+def test_a_drop_in_with_an_nvidia_runtime_elsewhere_is_not_ours_alone(others: tuple[str, ...], *, alone: bool) -> None:
+    table = "plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes"
+    paths = (f"{FOLDER}/nvidia-container-runtime", *others)
+    lines = [f"[{table}.r{at}.options]\nBinaryName = '{path}'" for at, path in enumerate(paths)]
+    assert containerd_config.ours_alone("\n".join(lines).encode(), FOLDER) is alone
+    assert not containerd_config.ours_alone("\n".join(lines[1:]).encode(), FOLDER)

@@ -19,6 +19,7 @@ from toolkit_installer.lifecycle.health import verdict
 from toolkit_installer.lifecycle.health.form import (
     DriverHealth,
     EngineHealth,
+    FileFault,
     FileHealth,
     Found,
     Health,
@@ -336,3 +337,11 @@ def test_the_json_holds_all_that_is_known_and_reads_back(name: str) -> None:
     text = show_status.json_text(health)
     assert msgspec.json.decode(text, type=Health) == health
     assert list(json.loads(text))[:3] == ["schema", "verdict", "reasons"]
+
+
+def test_a_fault_of_an_engines_files_degrades_the_node() -> None:
+    fault = FileFault("/etc/a.toml:3: is not read", "write both for one version")
+    found = msgspec.structs.replace(WHOLE, engines=(msgspec.structs.replace(ENGINE, faults=(fault,)),))
+    health = verdict.judged(found)
+    assert health.verdict is Verdict.DEGRADED
+    assert [(each.what, each.remedy) for each in health.reasons] == [(f"containerd: {fault.what}", fault.remedy)]
