@@ -61,7 +61,7 @@ class Live(msgspec.Struct, frozen=True):
 
 def release_of(version: str) -> tuple[int, int] | None:
     """Return major and minor of an engine's version, None where it is not known. Pure."""
-    match = re.match(r"v?(\d+)\.(\d+)", version)
+    match = re.match(r"v?(\d+)\.(\d+)", version) if version else None
     return (int(match[1]), int(match[2])) if match else None
 
 
@@ -272,10 +272,13 @@ class Adapter(Protocol[_Found]):
         socket: str,  # noqa: ARG002
         live: Live | None,  # noqa: ARG002
         files: Mapping[str, str],  # noqa: ARG002
+        *,
+        as_written: bool,  # noqa: ARG002
     ) -> tuple[ConfigurationError, ...]:
         """Return what is wrong with the engine's files as they are, ours included. Reads, and raises nothing.
 
-        `live` is None where the engine does not answer. `files`: those that we manage, by their roles.
+        `live` is None where the engine does not answer. `files`: those that we manage, by their roles; `as_written`:
+        nobody changed them since a run checked them.
         """
         return ()
 

@@ -5,6 +5,7 @@ desired.py has what its own files are to be with us and without us, additions.py
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping
 from typing import Any
@@ -166,11 +167,15 @@ class Containerd(Adapter[ContainerdInspection]):
         return containerd_inspection.reads_instead(node, live.process, tuple(files.values()))
 
     def faults(
-        self, node: Node, socket: str, live: Live | None, files: Mapping[str, str]
+        self, node: Node, socket: str, live: Live | None, files: Mapping[str, str], *, as_written: bool
     ) -> tuple[ConfigurationError, ...]:
         """Return why the CRI would not start, or does not read a file; nothing on a distribution."""
         if not files.keys().isdisjoint(layouts.ROLES):
             return ()
+        if as_written and (own := files.get(containerd_inspection.ROOT_ROLE)) is not None:
+            with contextlib.suppress(ConfigurationError):
+                if b"imports" not in (node.files.content(own) or b""):
+                    return ()  # no other file can speak against what a run checked
         process = live.process if live is not None else serving.process_of(node, self.name, socket)
         called = live.version if live is not None else ""
         if process is not None and not called:

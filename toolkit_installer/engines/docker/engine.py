@@ -208,10 +208,12 @@ class Docker(Adapter[Inspection]):
         socket: str,  # noqa: ARG002  # the file alone tells
         live: Live | None,  # noqa: ARG002
         files: Mapping[str, str],
+        *,
+        as_written: bool,
     ) -> tuple[ConfigurationError, ...]:
         """Return why dockerd would not take daemon.json as it is, or serves something else than it seems to say."""
         path = files.get(ROLE)
-        if path is None:
+        if path is None or as_written:
             return ()
         try:
             with located(path):

@@ -208,7 +208,9 @@ def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
 def _engine(node: Node, receipt: Receipt, engine: EngineRecord, told: Mapping[str, str]) -> EngineHealth:
     files = tuple(_file(node, file, told) for file in engine.files)
     health, live = _live(node, receipt, engine)
-    faults = adapter_of(engine.name).faults(node, engine.socket, live, {file.role: file.path for file in engine.files})
+    paths = {file.role: file.path for file in engine.files}
+    as_written = all(file.state == AS_WRITTEN for file in files)
+    faults = adapter_of(engine.name).faults(node, engine.socket, live, paths, as_written=as_written)
     said = tuple(FileFault(_place_and_reason(fault), fault.hint or "") for fault in faults)
     return EngineHealth(str(engine.name), engine.socket, dict(engine.handlers), engine.default, files, health, said)
 
