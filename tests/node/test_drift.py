@@ -61,7 +61,8 @@ VERSION_3 = VERSION_2.replace(b"version = 2", b"version = 3").replace(PLUGIN_2, 
 class Case:
     """An edit of the installed file, what cleanup is to leave, and what it must say; `exact`: to the byte.
 
-    `alone` is the same edit of the file without us; what it makes is what must be left.
+    `alone` is the same edit of the file without us; what it makes is what must be left. `refused`: the file lost what
+    it had, so that a run does not touch it.
     """
 
     name: str
@@ -69,11 +70,13 @@ class Case:
     alone: Edit
     says: tuple[str, ...] = ()
     exact: bool = True
+    refused: bool = False
 
     def __str__(self) -> str:
         return self.name
 
 
+RESTORED = "what stood there before is restored"
 THEIRS = "runtime 'nvidia': somebody changed it since; it is theirs now"
 OURS_BY_PATH = "somebody else wrote it, but it runs our executable: it goes"
 
@@ -144,11 +147,12 @@ DOCKER_CASES = [
         "on-one-line", lambda text: json.dumps(json.loads(text)).encode(), lambda t: json.dumps(json.loads(t)).encode()
     ),
     Case("made-anew-from-the-original", becomes(DOCKER), unchanged),
-    Case("made-anew-from-something-else", becomes(b'{ "debug":false }'), becomes(b'{ "debug":false }')),
-    Case("emptied", becomes(b""), becomes(b"")),
-    Case("deleted", becomes(None), becomes(None)),
+    Case("made-anew-from-something-else", becomes(b'{ "debug":false }'), becomes(b'{ "debug":false }'), refused=True),
+    Case("emptied", becomes(b""), unchanged, (RESTORED,)),
+    Case("deleted", becomes(None), unchanged, (RESTORED,)),
 ]
 
+ANEW = b"version = 2\n[debug]\n"
 OLDER = b"[plugins.cri.containerd]\n  snapshotter = 'overlayfs'\n"
 MARKER = b"# Added by toolkit-installer, which removes it when it stops.\n"
 LEVEL = swap(b'level = "info"', b'level = "debug"')
@@ -242,10 +246,10 @@ def containerd_cases(plugin: bytes) -> list[Case]:
             exact=False,
         ),
         Case("sorted-by-a-tool", formatted_toml, formatted_toml, exact=False),
-        Case("made-anew-from-something-else", becomes(b"version = 2\n[debug]\n"), becomes(b"version = 2\n[debug]\n")),
-        Case("made-anew-for-an-older-containerd", becomes(OLDER), becomes(OLDER)),
-        Case("emptied", becomes(b""), becomes(b"")),
-        Case("deleted", becomes(None), becomes(None)),
+        Case("made-anew-from-something-else", becomes(ANEW), becomes(ANEW), refused=True),
+        Case("made-anew-for-an-older-containerd", becomes(OLDER), becomes(OLDER), refused=True),
+        Case("emptied", becomes(b""), unchanged, (RESTORED,)),
+        Case("deleted", becomes(None), unchanged, (RESTORED,)),
     ]
 
 
@@ -287,11 +291,15 @@ def test_a_run_puts_the_handlers_back_and_the_cleanup_after_it_is_still_exact(
     path, original = BASES[base]
     node = templates.installed(path, original)
     put(node, path, case.edit(node.read(path)))
+    before = content_of(node, path)
     again = templates.run(node, path, "run", "--no-daemon")
-    assert again.code == 0, again.output
+    assert again.code == (3 if case.refused else 0), again.output
     for words in case.says:
         assert words in again.output
-    assert {"nvidia", "nvidia-cdi", "nvidia-legacy"} <= set(node.named_runtimes())
+    if case.refused:
+        assert content_of(node, path) == before
+    else:
+        assert {"nvidia", "nvidia-cdi", "nvidia-legacy"} <= set(node.named_runtimes())
     assert node.broken_runtimes() == []
     done = templates.run(node, path, "uninstall")
     assert done.code == 0, done.output

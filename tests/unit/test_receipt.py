@@ -259,6 +259,25 @@ def test_a_field_that_is_missing_is_refused(place: Place) -> None:
         receipt.decode(json.dumps(damaged).encode())
 
 
+def test_the_first_original_of_a_file_is_recorded_beside_a_later_one() -> None:
+    docker, older, later = adapter_of(EngineName.DOCKER), FOUND, msgspec.structs.replace(FOUND, content=b"later")
+
+    def recorded(found: Found, previous: FileRecord | None) -> FileRecord:
+        wanted = DesiredFile(EngineFile("r", "/etc/x", found), found.content, b"text")
+        return memory.recorded(docker, wanted, found, previous, [b"text"])
+
+    first = recorded(older, None)
+    second = recorded(later, first)
+    third = recorded(later, second)
+    assert first.first is None
+    assert second.first == third.first == first.before
+    assert recorded(older, third).first is None
+    engine = msgspec.structs.replace(WHOLE.engines[0], files=(third,))
+    whole = msgspec.structs.replace(WHOLE, engines=(engine,))
+    assert receipt.decode(receipt.encode(whole)) == whole
+    assert whole.originals() >= {memory.digest(older.content), memory.digest(b"later")}
+
+
 def test_a_receipt_of_an_installer_that_knew_handlers_alone_is_read() -> None:
     older: Any = body()
     del older["cdi"], older["cdi_switched"], older["method_why"], older["taken_over"]

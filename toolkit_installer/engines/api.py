@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -13,7 +13,7 @@ from toolkit_installer.documents.changes import Table, same
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, InstallerError
-from toolkit_installer.node.disk.reading import Found
+from toolkit_installer.node.disk.reading import Found, Metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
@@ -121,12 +121,16 @@ class Recorded(msgspec.Struct, frozen=True):
     """What the receipt remembers of a file.
 
     `before`: the base that was kept, which cleanup puts back (None: no file). `written`: the SHA-256 of every content
-    of ours that may stand there. `ownership`: what of those is ours, value by value.
+    of ours that may stand there. `ownership`: what of those is ours, value by value. `handlers`: those of the engine,
+    in whatever file. `metadata`: what the file carried when `before` was read. `kept`: where the copy of `before` lies.
     """
 
     before: bytes | None = None
     written: frozenset[str] = frozenset()
     ownership: Ownership = Ownership()
+    handlers: frozenset[str] = frozenset()
+    metadata: Metadata | None = None
+    kept: str = ""
 
 
 class DesiredFile(msgspec.Struct, frozen=True):
@@ -135,6 +139,7 @@ class DesiredFile(msgspec.Struct, frozen=True):
     `base`: what cleanup leaves (None: no file). `target`: what stands there while we are installed.
     `left`: what of ours is left alone because somebody changed it since, in words.
     `notes`: what else there is to say once the file is without us.
+    `metadata`: what a file gets that is missing; None: what a new one has.
     """
 
     file: EngineFile
@@ -143,6 +148,7 @@ class DesiredFile(msgspec.Struct, frozen=True):
     ownership: Ownership = Ownership()
     left: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    metadata: Metadata | None = None
 
     @property
     def role(self) -> str:
@@ -233,6 +239,21 @@ class Adapter(Protocol[_Found]):
 
     def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
         """Return what a file should be once we are gone: its target is its base. Pure. Raises ConfigurationError."""
+
+    def others_naming(
+        self,
+        node: Node,  # noqa: ARG002  # what engines with several files need
+        live: Live | None,  # noqa: ARG002
+        known: Mapping[str, str],  # noqa: ARG002
+        handlers: Collection[str],  # noqa: ARG002
+    ) -> Sequence[tuple[EngineFile, Ownership]]:
+        """Return the engine's files beside the `known` ones whose default runtime is one of `handlers`, which go.
+
+        `known` are the recorded ones, role to path. `live` is None also where the engine was not asked. Each file comes
+        with what is to go of it: an engine does not start with a default that it does not know. One that cannot be read
+        counts as naming none.
+        """
+        return ()
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Decide how the engine is reloaded. Raises ConfigurationError where it cannot be as asked."""

@@ -82,12 +82,26 @@ def revert_content(
 
     If nobody touched what we wrote, that is `before`, the very bytes of the base that was kept; else what
     `without_ours` makes of it. `written`: the SHA-256 of our targets. Both come from the receipt.
+
+    A file that is missing or empty has lost what it held, and holds nothing of anybody else: it becomes `before`, too.
     """
-    if content is None or content == before:
-        return content, ()
-    if digests.sha256(content) in written:
+    if content == before or (content is not None and digests.sha256(content) in written):
         return before, ()
-    return without_ours(content)
+    if is_blank(content) and is_kept(before, written):
+        return before, (f"it is {'missing' if content is None else 'empty'}: what stood there before is restored",)
+    return (None, ()) if content is None else without_ours(content)
+
+
+def is_blank(content: bytes | None) -> bool:
+    """Tell whether a file is missing, or has nothing but white space in it."""
+    return content is None or not content.strip()
+
+
+def is_kept(before: bytes | None, written: Collection[str]) -> bool:
+    """Tell whether a file had a content of its own before us, and something of ours was written into it."""
+    if before is None or before.strip() in (b"", b"{}"):
+        return False
+    return any(digest != digests.sha256(before) for digest in written)
 
 
 def ours(document: Table, shape: Shape, toolkit_folder: str) -> bool:
@@ -116,11 +130,16 @@ def parents(path: Path) -> tuple[Owned, ...]:
 
 
 def strip(
-    document: Table, shape: Shape, ownership: Ownership, toolkit_folder: str, before: Table | None = None
+    document: Table,
+    shape: Shape,
+    ownership: Ownership,
+    toolkit_folder: str,
+    before: Table | None = None,
+    handlers: Collection[str] = (),
 ) -> tuple[tuple[Change, ...], tuple[str, ...]]:
     """Return the changes that make `document` what it would be without us, and what others did to ours, in words.
 
-    `before` is what the file said before us, where that is known.
+    `before` is what the file said before us, where that is known; `handlers` are ours, in whatever file of the engine.
     """
     changes: list[Change] = []
     left: list[str] = []
@@ -134,7 +153,7 @@ def strip(
                 left.append(f"runtime {name!r}: somebody else wrote it, but it runs our executable: it goes")
         elif owned is not None:
             left.append(f"runtime {name!r}: somebody changed it since; it is theirs now")
-    left += _default(document, shape, ownership, changes, before or {})
+    left += _default(document, shape, ownership, changes, before or {}, handlers)
     for path in shape.others:
         owned, current = ownership.of(path), lookup(document, path)
         if owned is not None and same(current, owned.ours):
@@ -176,25 +195,55 @@ def restored(path: Path, owned: Owned | None) -> Change:
     return Set(path, owned.prior)
 
 
-def _default(document: Table, shape: Shape, ownership: Ownership, changes: list[Change], before: Table) -> list[str]:
-    """Revert our default, and one that names a runtime which goes; return what there is to say about it."""
-    current = lookup(document, shape.default)
+def _default(
+    document: Table,
+    shape: Shape,
+    ownership: Ownership,
+    changes: list[Change],
+    before: Table,
+    handlers: Collection[str],
+) -> list[str]:
+    """Revert our default, and one that names a handler which goes; return what there is to say about it.
+
+    The default from before us returns, whoever wrote the one that goes. `changes` take our runtimes out.
+    """
+    current, owned = lookup(document, shape.default), ownership.of(shape.default)
+    prior = lookup(before, shape.default) if owned is None else owned.prior
+    written = {key.path[-1] for key in ownership.keys if key.path[:-1] == shape.runtimes} - {BUILT_IN}
+    runtimes = shape.entries(apply(document, tuple(changes)))
     if current is ABSENT:
+        # an installer's cleanup removes its handlers, and with them the default that names one of them; where they
+        # are still there, an administrator removed the default
+        removed = bool(written) and shape.entries(document).keys().isdisjoint(written)
+        known = isinstance(prior, str) and same(runtimes.get(prior, ABSENT), shape.entries(before).get(prior))
+        changes += [Set(shape.default, prior)] if removed and known else []
         return []
+    removed_here = {change.path[-1] for change in changes if isinstance(change, Remove)}
     # the engine has its own runc, whether the file names it or not
-    gone = {change.path[-1] for change in changes if isinstance(change, Remove)} - {BUILT_IN}
-    owned = ownership.of(shape.default)
+    gone = removed_here.union(written, handlers) - runtimes.keys() - {BUILT_IN}
     if current not in gone and (owned is None or not same(current, owned.ours)):
         theirs = f"default runtime {current!r}: somebody set it since; it is theirs now"
         return [theirs] if owned is not None else []
-    prior = owned.prior if owned is not None else ABSENT
-    was_there = isinstance(prior, str) and prior in shape.entries(before)
-    if was_there and prior not in shape.entries(apply(document, tuple(changes))):
+    if isinstance(prior, str) and prior in shape.entries(before) and prior not in runtimes:
         # an engine refuses to start with a default that it does not know
         changes.append(Remove(shape.default))
         return [f"default runtime {prior!r}: not given back, because somebody removed that runtime since"]
-    changes.append(restored(shape.default, owned))
+    changes.append(Remove(shape.default) if prior is ABSENT else Set(shape.default, prior))
     return []
+
+
+def chosen_default(present: Table, shape: Shape, ownership: Ownership, handlers: Collection[str]) -> str | None:
+    """Return the handler of ours that somebody else made the default while we are installed; None if nobody did."""
+    current, owned = lookup(present, shape.default), ownership.of(shape.default)
+    ours = owned is not None and same(current, owned.ours)
+    return current if isinstance(current, str) and current in handlers and not ours else None
+
+
+def dangling_default(document: Table, shape: Shape, handlers: Collection[str]) -> Ownership:
+    """Return the default that names one of `handlers`, which go, and no runtime of the document; as ours."""
+    current = lookup(document, shape.default)
+    dangles = isinstance(current, str) and current in handlers and current not in shape.entries(document)
+    return Ownership((Owned(shape.default, current),) if dangles else ())
 
 
 def _items(document: Table, shape: Shape, ownership: Ownership, changes: list[Change]) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Engine, Inspection, Recorded
-from toolkit_installer.engines.common import runtime_paths
+from toolkit_installer.engines.common import losses, runtime_paths
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.lifecycle import reading_cdi
@@ -55,8 +55,9 @@ def _engine(
     name = request.target.name
     engine = adapter_of(name)
     recorded = receipt.engine(name) if receipt is not None else None
-    inspection = engine.inspect(node, request.target)
     remembered = records_of(engine, recorded, store, originals)
+    with losses.kept_copies_named(remembered):
+        inspection = engine.inspect(node, request.target)
     reload = engine.reload(node, inspection, request.settings)
     base_runtimes = partial(
         runtime_paths.absolute, node, toolkit_folder=request.toolkit_folder, engine=inspection.process
@@ -73,11 +74,12 @@ def records_of(
     """Return what the receipt remembers of an engine's files, by path; the kept copies go into `originals`."""
     result = {}
     for file in recorded.files if recorded is not None else ():
-        before = None
+        before, kept = None, ""
         if file.before is not None:
-            before = store.original(file.before)
+            before, kept = store.original(file.before), store.place_of(file.before)
             originals[file.before.sha256] = before
-        result[file.path] = memory.remembered(engine, file, before)
+        assert recorded is not None  # noqa: S101  # it has the file
+        result[file.path] = memory.remembered(engine, file, before, dict(recorded.handlers), kept)
     return result
 
 

@@ -11,6 +11,7 @@ import msgspec
 from toolkit_installer.documents import digests
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredState, Inspection, Live, Reload
+from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.lifecycle import cdi_plan
 from toolkit_installer.lifecycle.files import cdi as cdi_files
@@ -114,7 +115,8 @@ def plan(target: Target, facts: Facts) -> Plan:
 def _engine(seen: EngineFacts, method: Method) -> EngineWork:
     engine = adapter_of(seen.request.target.name)
     request = seen.request if method is Method.HANDLERS else seen.request.by_cdi_alone()
-    desired = engine.desired(seen.inspection, request, seen.records)
+    with losses.kept_copies_named(seen.records):
+        desired = engine.desired(seen.inspection, request, seen.records)
     desired = msgspec.structs.replace(
         desired,
         dangers=seen.dangers,

@@ -103,7 +103,8 @@ class Switcher:
             transitional = switch.engine.transitional(step.target) if signalled else None
             if transitional is not None:
                 final.append(step)
-            self.writer.write(switch.engine, step.file, step.target if transitional is None else transitional)
+            content = step.target if transitional is None else transitional
+            self.writer.write(switch.engine, step.file, content, step.metadata)
         if switch.reload.mode is not ReloadMode.NONE:
             try:
                 self._reload(switch, interruptible=interruptible)
@@ -117,7 +118,7 @@ class Switcher:
 
     def _write(self, engine: Engine, steps: Sequence[DesiredFile]) -> None:
         for step in steps:
-            self.writer.write(engine, step.file, step.target)
+            self.writer.write(engine, step.file, step.target, step.metadata)
 
     def _reload(self, switch: Switch, *, interruptible: bool) -> None:
         """Reload the engine, a last resort twice, and wait for it to serve. Raises NotServedError, Stopped."""

@@ -10,7 +10,7 @@ from toolkit_installer.documents import digests
 from toolkit_installer.documents.changes import ABSENT
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Recorded
 from toolkit_installer.engines.ownership import Owned, Ownership
-from toolkit_installer.node.disk.reading import Found
+from toolkit_installer.node.disk.reading import Found, Metadata
 from toolkit_installer.receipt.schema import Before, FileRecord, OwnedKey
 
 
@@ -19,11 +19,18 @@ def digest(content: bytes) -> str:
     return digests.sha256(content)
 
 
-def remembered(engine: Engine, record: FileRecord, before: bytes | None) -> Recorded:
-    """Return what planning needs to know of a recorded file; `before` is its kept copy."""
+def remembered(
+    engine: Engine, record: FileRecord, before: bytes | None, handlers: Iterable[str] = (), kept: str = ""
+) -> Recorded:
+    """Return what planning needs to know of a recorded file.
+
+    `before` is its kept copy, which lies at `kept`; `handlers` are those of its engine.
+    """
     keys = tuple(_owned(engine, key) for key in record.keys)
     created = tuple(_owned(engine, key) for key in record.created)
-    return Recorded(before, frozenset(record.written), Ownership(keys, created))
+    was = record.before
+    metadata = Metadata(was.mode, was.uid, was.gid, was.xattrs) if was is not None else None
+    return Recorded(before, frozenset(record.written), Ownership(keys, created), frozenset(handlers), metadata, kept)
 
 
 def recorded(
@@ -37,10 +44,12 @@ def recorded(
     written = {digest(content) for content in contents if content is not None}
     if previous is not None and found is not None and digest(found.content) in previous.written:
         written.add(digest(found.content))  # until it is replaced, the last version of ours stands there
+    original = before(wanted.base, found, previous)
     return FileRecord(
         role=wanted.role,
         path=wanted.path,
-        before=before(wanted.base, found, previous),
+        before=original,
+        first=_first(original, previous),
         written=tuple(sorted(written)),
         keys=tuple(_key(engine, key) for key in wanted.ownership.keys),
         created=tuple(_key(engine, key) for key in wanted.ownership.created),
@@ -54,7 +63,13 @@ def going_back(engine: Engine, file: FileRecord, wanted: DesiredFile, *, signall
     transitional = engine.transitional(wanted.base) if signalled else None
     if transitional is not None:
         written.add(digest(transitional))
-    return msgspec.structs.replace(file, before=original, written=tuple(sorted(written)))
+    return msgspec.structs.replace(file, before=original, first=_first(original, file), written=tuple(sorted(written)))
+
+
+def _first(original: Before | None, previous: FileRecord | None) -> Before | None:
+    """Return the file as it was before the first run, None where that is `original`."""
+    first = None if previous is None else previous.first or previous.before
+    return first if first != original else None
 
 
 def adopted(engine: Engine, file: EngineFile, ownership: Ownership) -> FileRecord:

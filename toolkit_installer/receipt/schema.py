@@ -37,6 +37,9 @@ _LEFT_OUT: Mapping[str, Any] = {
 }
 """What installers of the same schema leave out, because they know nothing of it."""
 
+_LEFT_OUT_OF_FILES: Mapping[str, Any] = {"first": None}
+"""What the record of a file has only where it is not so."""
+
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -93,6 +96,8 @@ class FileRecord(msgspec.Struct, frozen=True):
     """SHA-256 of every content of ours that may stand there, docker's transitional too."""
     keys: tuple[OwnedKey, ...] = ()
     created: tuple[OwnedKey, ...] = ()
+    first: Before | None = None
+    """The file as it was before the first run, where somebody has changed it since and `before` is that by now."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -215,7 +220,8 @@ class Receipt(msgspec.Struct, frozen=True):
 
     def originals(self) -> frozenset[str]:
         """Return the SHA-256 of the copies that are kept beside the receipt."""
-        return frozenset(file.before.sha256 for file in self.files() if file.before is not None)
+        kept = (each for file in self.files() for each in (file.before, file.first))
+        return frozenset(each.sha256 for each in kept if each is not None)
 
     def file_paths(self) -> list[str]:
         """Return where the managed files are."""
@@ -228,7 +234,8 @@ def encode(receipt: Receipt) -> bytes:
     def plain(value: Any) -> Any:
         if isinstance(value, bytes):
             return base64.b64encode(value).decode()
-        return msgspec.structs.asdict(value)
+        fields = msgspec.structs.asdict(value)
+        return {name: each for name, each in fields.items() if (name, each) not in _LEFT_OUT_OF_FILES.items()}
 
     body = {"schema": SCHEMA, **msgspec.structs.asdict(receipt)}
     return (json.dumps(body, indent=2, default=plain) + "\n").encode()
@@ -251,10 +258,23 @@ def decode(content: bytes) -> Receipt:
             hint="use that installer, or a newer one; nothing was touched",
         )
     try:
-        receipt: Receipt = reader_of(Receipt)({**_LEFT_OUT, **migrated(body, MIGRATIONS, SCHEMA)})
+        receipt: Receipt = reader_of(Receipt)(_completed({**_LEFT_OUT, **migrated(body, MIGRATIONS, SCHEMA)}))
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(f"has a field that is missing or wrong: {error}") from error
     return receipt
+
+
+def _completed(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body with what is left out of the records of files."""
+
+    def files(records: Any) -> Any:
+        known = isinstance(records, list) and all(isinstance(record, dict) for record in records)
+        return [{**_LEFT_OUT_OF_FILES, **record} for record in records] if known else records
+
+    engines = body["engines"]
+    if isinstance(engines, list) and all(isinstance(engine, dict) and "files" in engine for engine in engines):
+        engines = [{**engine, "files": files(engine["files"])} for engine in engines]
+    return {**body, "engines": engines, "specifications": files(body["specifications"])}
 
 
 def require_readable(content: bytes, receipt: Receipt) -> None:

@@ -148,7 +148,7 @@ class ReceiptStore:
 
     def original(self, before: Before) -> bytes:
         """Return the copy of what stood there before. Raises ConfigurationError if it is missing or damaged."""
-        path = f"{self.folder}/{_ORIGINALS}/{before.sha256}"
+        path = self.place_of(before)
         found = self.files.read_file(path)
         if found is None or digests.sha256(found.content) != before.sha256:
             raise ConfigurationError(
@@ -158,6 +158,10 @@ class ReceiptStore:
                 "it had them: what is ours is recognised without it",
             )
         return found.content
+
+    def place_of(self, before: Before) -> str:
+        """Return where the copy of what stood there before lies."""
+        return f"{self.folder}/{_ORIGINALS}/{before.sha256}"
 
     def leave_request(self, text: bytes) -> None:
         """Leave what `uninstall` asks of the run that holds the lock."""

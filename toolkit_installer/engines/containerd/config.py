@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -30,7 +30,16 @@ from toolkit_installer.engines.containerd.tables import (
     same_import,
     shape,
 )
-from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, record, strip
+from toolkit_installer.engines.ownership import (
+    MARKER,
+    Owned,
+    Ownership,
+    Shape,
+    beneath,
+    chosen_default,
+    record,
+    strip,
+)
 from toolkit_installer.engines.target import Handler
 from toolkit_installer.settings import EngineSettings
 
@@ -114,6 +123,14 @@ def with_us(base: bytes, parts: Sequence[Part], version: int | None = None) -> t
     return toml_document.edit(base, changes, marker=MARKER), record(document, changes)
 
 
+def chosen_defaults(content: bytes, ownership: Ownership, handlers: Collection[str]) -> list[Change]:
+    """Return the changes that make handlers of ours the default as somebody else did. Raises DocumentError."""
+    document = toml_document.parse(content)
+    places = [shape(plugin) for plugin in PLUGINS]
+    chosen = {place.default: chosen_default(document, place, ownership, handlers) for place in places}
+    return [Set(path, name) for path, name in chosen.items() if name is not None]
+
+
 def with_import(base: bytes, path: str) -> tuple[bytes, Ownership]:
     """Return `base` with `path` imported, and what of it is ours; unchanged if it is imported already."""
     document = toml_document.parse(base)
@@ -125,9 +142,15 @@ def with_import(base: bytes, path: str) -> tuple[bytes, Ownership]:
 
 
 def without_us(
-    content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None = None
+    content: bytes,
+    ownership: Ownership,
+    toolkit_folder: str,
+    before: bytes | None = None,
+    handlers: Collection[str] = (),
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without what is ours, and what others did to ours. `before` is the text from before us.
+
+    `handlers` are ours, in whatever of containerd's files.
 
     Raises as `parse_checked` does for a file that names our toolkit folder.
     """
@@ -148,7 +171,7 @@ def without_us(
             goes = "it goes" if isinstance(made[0], Remove) else "the old one is back, with what was added to it"
             left.append(f"table default_runtime: somebody else changed it, but it runs our executable: {goes}")
         document = apply(document, tuple(made))
-        stripped, theirs = strip(document, shape(plugin), ownership, toolkit_folder, original)
+        stripped, theirs = strip(document, shape(plugin), ownership, toolkit_folder, original, handlers)
         made += stripped
         left += theirs
         document = apply(document, stripped)

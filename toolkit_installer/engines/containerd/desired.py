@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Recorded
+from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.containerd import config, layouts, sources, templates
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import views as views_of
@@ -37,7 +39,8 @@ from toolkit_installer.engines.containerd.tables import (
 )
 from toolkit_installer.engines.containerd.views import MERGES_DEEPLY, READS_VERSION_3, Release, View
 from toolkit_installer.engines.containerd.work import Work
-from toolkit_installer.engines.ownership import MARKER, Ownership, revert_content
+from toolkit_installer.engines.ownership import MARKER, Ownership, is_blank, revert_content
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
 
 _KNOWS_ENABLE_CDI: Release = (2, 1)
@@ -238,6 +241,43 @@ def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> De
     )
 
 
+def with_chosen_defaults(state: DesiredState, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
+    """Return the state in which a handler of ours is the default where somebody else made it that since.
+
+    That is none of ours, and goes with the handler. Where the settings ask for a default, theirs is replaced.
+    """
+    if request.default is not None or not records:
+        return state
+    files = []
+    for wanted in state.files:
+        recorded = records.get(wanted.path, Recorded())
+        if wanted.role not in layouts.NOT_TOML and wanted.target:
+            changes = config.chosen_defaults(wanted.file.content or b"", recorded.ownership, request.served)
+            text = toml_document.edit(wanted.target, changes, marker=MARKER)
+            files.append(wanted.holding(text, toml_document.parse, wanted.ownership))
+        else:
+            files.append(wanted)
+    return msgspec.structs.replace(state, files=tuple(files))
+
+
+def refuse_lost_root(inspection: ContainerdInspection, records: Mapping[str, Recorded]) -> None:
+    """Raise ConfigurationError where the file is gone that imports our drop-in without an edit of ours.
+
+    It had other things to say, and there is no copy of it. One that we edited is restored.
+    """
+    if inspection.placed is not None:
+        return
+    root, drop_in = inspection.file(ROOT_ROLE), inspection.file(DROP_IN_ROLE)
+    recorded = records.get(drop_in.path)
+    if recorded is not None and recorded.written and root.path not in records and is_blank(root.content):
+        raise ConfigurationError(
+            f"is {'missing' if root.content is None else 'empty'}, and imported {drop_in.path} when the handlers were "
+            "put there: with them alone containerd would lose all that it had",
+            path=root.path,
+            hint="put it back; or, if it is gone for good, run `toolkit-installer uninstall` and start this run again",
+        )
+
+
 # --- and taken out again ---
 
 
@@ -251,7 +291,14 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
 
     def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         if file.role not in layouts.TEMPLATE_ROLES:
-            return _toml(file.role, content, recorded, toolkit_folder)
+            without = _toml(file.role, content, recorded, toolkit_folder)
+            edit = partial(toml_document.edit, marker=MARKER)
+            chosen = config.chosen_defaults(content, recorded.ownership, recorded.handlers)
+            return (
+                (recorded.before, (losses.CUT_OFF,)) if losses.is_cut_off(content, recorded, edit, chosen) else without
+            )
+        if losses.is_cut_off(content, recorded, None):
+            return recorded.before, (losses.CUT_OFF,)
         created = recorded.before is None and templates.is_ours(content)
         # nobody else put anything into what was created for us
         return (None if created else templates.without_block(content)), ()
@@ -259,10 +306,11 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
     with located(file.path):
         base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
         if base is not None and file.role in layouts.TEMPLATE_ROLES:
-            base, left = templates.without_handlers(base, toolkit_folder)  # an older installer's are never restored
+            base, taken = templates.without_handlers(base, toolkit_folder)  # an older installer's are never restored
+            left = (*left, *taken)
     if file.role == DROP_IN_ROLE and recorded.before is None and base is not None and base != file.content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
-    return DesiredFile(file, base=base, target=base, left=left)
+    return DesiredFile(file, base=base, target=base, left=left, metadata=recorded.metadata)
 
 
 def _toml(role: str, content: bytes, recorded: Recorded, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
@@ -274,7 +322,7 @@ def _toml(role: str, content: bytes, recorded: Recorded, toolkit_folder: str) ->
     ownership = recorded.ownership
     if role == layouts.DROP_IN_ROLE and not ownership.keys:
         ownership = config.recognised(content, whole=True)
-    base, left = config.without_us(content, ownership, toolkit_folder, recorded.before)
+    base, left = config.without_us(content, ownership, toolkit_folder, recorded.before, recorded.handlers)
     made = recorded.before is None and (recorded.written or (whole and base != content))
     if made and not base.strip():
         return None, left  # it was created for us, and nobody else put anything in

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping
+import posixpath
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from toolkit_installer import log
+from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import (
     Adapter,
     DesiredState,
@@ -24,7 +26,7 @@ from toolkit_installer.engines.api import (
     Reload,
     Trials,
 )
-from toolkit_installer.engines.common import answering, reloading, serving
+from toolkit_installer.engines.common import answering, losses, reloading, serving
 from toolkit_installer.engines.common import trial as common_trial
 from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnswerError
 from toolkit_installer.engines.common.cri import client
@@ -33,15 +35,22 @@ from toolkit_installer.engines.containerd import effective, layouts, named_place
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.additions import Placing
 from toolkit_installer.engines.containerd.distributions.all import layout_of
-from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ENDING, ContainerdInspection
+from toolkit_installer.engines.containerd.inspection import (
+    CONFIG,
+    DROP_IN_ROLE,
+    ENDING,
+    ROOT_ROLE,
+    ContainerdInspection,
+)
 from toolkit_installer.engines.containerd.layouts import Layout
-from toolkit_installer.engines.containerd.tables import executable, runtimes_in
+from toolkit_installer.engines.containerd.tables import PLUGINS, executable, parse_checked, runtimes_in, shape
 from toolkit_installer.engines.containerd.work import Work
-from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.ownership import Ownership, dangling_default
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
 from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as, root_of
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
@@ -109,16 +118,41 @@ class Containerd(Adapter[ContainerdInspection]):
                 )
         drop_in = next((records.get(file.path) for file in inspection.files if file.role == DROP_IN_ROLE), None)
         unknown = containerd_desired.recognised(inspection, request.toolkit_folder) if drop_in is None else {}
+        ours = frozenset(name for recorded in records.values() for name in recorded.handlers)
         without = {}
         for file in inspection.files:
-            recorded = records.get(file.path, Recorded(ownership=unknown.get(file.path, Ownership())))
-            without[file.role] = containerd_desired.without_us(file, recorded, request.toolkit_folder)
+            known = Recorded(ownership=unknown.get(file.path, Ownership()), handlers=ours)
+            recorded = records.get(file.path, known)
+            without[file.role] = wanted = containerd_desired.without_us(file, recorded, request.toolkit_folder)
+            if file.role not in layouts.NOT_TOML:
+                losses.refuse_replaced(wanted, recorded, toml_document.parse, request.toolkit_folder)
+        containerd_desired.refuse_lost_root(inspection, records)
         if inspection.placed is not None:
             return Placing(inspection, inspection.placed, request, without).desired()
         # an engine that is down for a moment is no reason to move what is there
         kept = inspection.live is None and drop_in is not None and bool(drop_in.written)
         work = Work(inspection, request, without, deep=kept)
-        return containerd_desired.by_drop_in(work) or containerd_desired.in_place(work)
+        state = containerd_desired.by_drop_in(work) or containerd_desired.in_place(work)
+        return containerd_desired.with_chosen_defaults(state, request, records)
+
+    def others_naming(
+        self, node: Node, live: Live | None, known: Mapping[str, str], handlers: Collection[str]
+    ) -> Sequence[tuple[EngineFile, Ownership]]:
+        """Return the file that imports our drop-in by itself, if its default runtime is one of `handlers`."""
+        process = live.process if live is not None else None
+        if process is not None and root_file.behind(process) is not None:
+            return ()  # a distribution makes it
+        if DROP_IN_ROLE not in known:
+            return ()
+        beside = posixpath.join(posixpath.dirname(posixpath.dirname(known[DROP_IN_ROLE])), posixpath.basename(CONFIG))
+        try:
+            config = root_file.config_of(process, CONFIG) if process is not None else None
+            root = EngineFile(ROOT_ROLE, *node.locate_file(config or beside))
+            document, _ = parse_checked(root.content or b"")
+        except (ConfigurationError, NodeError):
+            return ()
+        owned = [key for plugin in PLUGINS for key in dangling_default(document, shape(plugin), handlers).keys]
+        return [(root, Ownership(tuple(owned)))] if owned and root.path not in known.values() else []
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP.

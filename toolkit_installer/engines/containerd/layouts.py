@@ -32,6 +32,8 @@ TEMPLATE_ROLES = frozenset({TEMPLATE_ROLE, OLDER_TEMPLATE_ROLE})
 FILE_ROLE = "distribution's file"
 """A file of the distribution's own that has the additions in it: microk8s'."""
 ROLES = TEMPLATE_ROLES | {GENERATED_ROLE, DROP_IN_ROLE, FILE_ROLE}
+NOT_TOML = TEMPLATE_ROLES | {GENERATED_ROLE}
+"""The roles of files that are never ours, or are Go templates."""
 
 
 class Way(enum.StrEnum):

@@ -170,11 +170,14 @@ def hooks_dirs(effective: Table) -> list[str]:
 
 
 def without_us(
-    content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None
+    content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None, handlers: Collection[str] = ()
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
+    """Return the text without what is ours, and what others did to ours. `before` is the text from before us.
+
+    `handlers` are ours, in whatever of CRI-O's files.
+    """
     document = parse_checked(content)
-    changes, left = strip(document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""))
+    changes, left = strip(document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""), handlers)
     return toml_document.edit(content, changes, marker=MARKER), left
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, Set, Table, lookup, same
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Recorded
+from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
 from toolkit_installer.engines.crio.live import told as told_of
 from toolkit_installer.engines.crio.sources import Sources
-from toolkit_installer.engines.ownership import Ownership, revert_content
+from toolkit_installer.engines.ownership import MARKER, Ownership, chosen_default, revert_content
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, UsageError, located
 from toolkit_installer.settings import ConfigMode
@@ -48,6 +50,11 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
         without_us(file, records.get(file.path, Recorded(ownership=unknown[file.path])), request.toolkit_folder)
         for file in inspection.files
     ]
+    for wanted in bases:
+        if wanted.role != HOOK_ROLE:
+            losses.refuse_replaced(
+                wanted, records.get(wanted.path, Recorded()), toml_document.parse, request.toolkit_folder
+            )
     base = known = effective(inspection.live, bases)
     if flag := told_of(inspection.live, "--default-runtime"):  # the command line goes before all files
         base = known = config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}])
@@ -68,6 +75,8 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
         default = request.default
         _refuse_overrides(effective(inspection.live, desired), desired, served, default)
     low_level = config.low_level(base, inspection.live.handlers if inspection.live is not None else {})
+    if records and default is None:
+        desired = [_with_chosen_default(wanted, records.get(wanted.path, Recorded()), served) for wanted in desired]
     # ours stands before others' leftovers go: CRI-O does not start with a default that no file has
     ordered = tuple(sorted(desired, key=lambda wanted: wanted.role != DROP_IN_ROLE))
     faults = (str(missing),) if missing is not None else ()
@@ -109,7 +118,11 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
     """Return a file without us: its target is its base. Raises ConfigurationError."""
 
     def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
-        text, left = config.without_us(content, recorded.ownership, toolkit_folder, recorded.before)
+        text, left = config.without_us(content, recorded.ownership, toolkit_folder, recorded.before, recorded.handlers)
+        chosen = chosen_default(toml_document.parse(content), config.SHAPE, recorded.ownership, recorded.handlers)
+        changes: list[Change] = [] if chosen is None else [Set(config.DEFAULT, chosen)]
+        if losses.is_cut_off(content, recorded, partial(toml_document.edit, marker=MARKER), changes):
+            return recorded.before, (losses.CUT_OFF,)
         own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
         made = recorded.before is None and (recorded.written or (own and text != content))
         if made and config.says_nothing(text):
@@ -121,7 +134,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
             base, left = crio_hook.without_us(file.content, recorded.before, recorded.written, toolkit_folder)
         else:
             base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
-    return DesiredFile(file, base=base, target=base, left=left)
+    return DesiredFile(file, base=base, target=base, left=left, metadata=recorded.metadata)
 
 
 def effective(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
@@ -160,6 +173,21 @@ def _base_configuration(inspection: CrioInspection, request: Request, known: Tab
         document = config.parse_checked(sources.source.content)
     built_in = config.built_in(inspection.live.release if inspection.live is not None else None)
     return config.base_configuration(document, built_in, known, request.toolkit_folder)
+
+
+def _with_chosen_default(wanted: DesiredFile, recorded: Recorded, served: Mapping[str, str]) -> DesiredFile:
+    """Return the file in which a handler of ours is the default where somebody else made it that since.
+
+    That is none of ours, and goes with the handler. Raises DocumentError.
+    """
+    if wanted.role == HOOK_ROLE or wanted.target is None or wanted.file.content is None:
+        return wanted
+    present = toml_document.parse(wanted.file.content)
+    chosen = chosen_default(present, config.SHAPE, recorded.ownership, served)
+    if chosen is None:
+        return wanted
+    text, _ = config.edited(wanted.target, [Set(config.DEFAULT, chosen)])
+    return wanted.holding(text, toml_document.parse, wanted.ownership)
 
 
 def _in_drop_in(

@@ -5,6 +5,7 @@ desired.py has what its files are to be with us and without us.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,6 +38,7 @@ from toolkit_installer.engines.crio import trial
 from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
+from toolkit_installer.engines.ownership import Ownership, dangling_default
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
@@ -236,6 +238,29 @@ class Crio(Adapter[CrioInspection]):
             # somebody's broken file is no reason to refuse a cleanup; where pods need a handler, it may be lost
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
         return _pods_needing(node, inspection.socket, names)
+
+    def others_naming(
+        self, node: Node, live: Live | None, known: Mapping[str, str], handlers: Collection[str]
+    ) -> Sequence[tuple[EngineFile, Ownership]]:
+        """Return CRI-O's other files whose default runtime is one of `handlers`."""
+        try:
+            asked = EngineSettings(drop_in=known.get(crio_desired.DROP_IN_ROLE))
+            places = crio_places.locate(node, EngineTarget(EngineName.CRIO, asked), live)
+            beside = posixpath.join(posixpath.dirname(places.folder), posixpath.basename(CONFIG))
+            config = places.config if live is not None else beside
+            root = EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(config))
+            files = [root, *_drop_ins(node, places)]
+        except (ConfigurationError, NodeError):
+            return ()
+        documents = {}
+        for file in files:
+            with contextlib.suppress(ConfigurationError):
+                documents[file.path] = file, crio_config.parse_checked(file.content or b"")
+        others = [pair for path, pair in documents.items() if path not in known.values()]
+        # one that another file has as well is known to CRI-O afterwards
+        gone = set(handlers).difference(*(crio_config.runtimes_in(document) for _, document in others))
+        found = [(file, dangling_default(document, crio_config.SHAPE, gone)) for file, document in others]
+        return [(file, ownership) for file, ownership in found if ownership.keys]
 
     def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
         """Return the folder of drop-ins that CRI-O reads, where ours is not in there."""

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, lookup
-from toolkit_installer.engines.ownership import BUILT_IN, Owned, Ownership, Shape, ours, record, strip
+from toolkit_installer.engines.ownership import (
+    BUILT_IN,
+    Owned,
+    Ownership,
+    Shape,
+    chosen_default,
+    ours,
+    record,
+    strip,
+)
 from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
 
@@ -85,11 +94,15 @@ def _check(document: Table, path: Path, kind: type, content: bytes, spared: tupl
 
 
 def without_us(
-    content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None = None
+    content: bytes,
+    ownership: Ownership,
+    toolkit_folder: str,
+    before: bytes | None = None,
+    handlers: Collection[str] = (),
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
     document = parse_checked(content)
-    changes, left = strip(document, SHAPE, ownership, toolkit_folder, json_document.parse(before or b""))
+    changes, left = strip(document, SHAPE, ownership, toolkit_folder, json_document.parse(before or b""), handlers)
     return json_document.edit(content, changes), left
 
 
@@ -124,6 +137,15 @@ def with_us(
     tables = (RUNTIMES, FEATURES) if cdi else (RUNTIMES,)
     changes[:0] = [Set(table, {}) for table in tables if lookup(document, table) is None]  # "runtimes": null
     return json_document.edit(base, changes), ownership
+
+
+def with_chosen_default(text: bytes, present: bytes, ownership: Ownership, handlers: Collection[str]) -> bytes:
+    """Return `text` with the default that somebody else chose in `present`, if that is one of our handlers.
+
+    It is none of ours, and goes with the handler. Raises DocumentError.
+    """
+    chosen = chosen_default(json_document.parse(present), SHAPE, ownership, handlers)
+    return text if chosen is None else json_document.edit(text, [Set(DEFAULT, chosen)])
 
 
 def told_when_gone(content: bytes, base: bytes) -> tuple[str, ...]:

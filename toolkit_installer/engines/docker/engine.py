@@ -22,7 +22,7 @@ from toolkit_installer.engines.api import (
     Reload,
     Trials,
 )
-from toolkit_installer.engines.common import answering, command_line, reloading, serving
+from toolkit_installer.engines.common import answering, command_line, losses, reloading, serving
 from toolkit_installer.engines.common.answering import NoAnswerError
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.docker import cdi as docker_cdi
@@ -87,7 +87,11 @@ class Docker(Adapter[Inspection]):
             restarts = settings.reload_mode is ReloadMode.SYSTEMD
             cdi = docker_cdi.wanted(inspection.live, asked=request.enable_cdi, restarts=restarts)
             base = without.base or b""
+            losses.refuse_replaced(without, recorded, json_document.parse, request.toolkit_folder)
             target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
+            if request.default is None and recorded.written:
+                present = file.content or b""
+                target = docker_config.with_chosen_default(target, present, recorded.ownership, request.served)
             wanted = msgspec.structs.replace(without, notes=()).holding(target, json_document.parse, ownership)
             target = wanted.target or b""
             for content in (base, target):  # what cleanup leaves is to be taken, too
@@ -111,7 +115,9 @@ class Docker(Adapter[Inspection]):
         """Return daemon.json without us. Raises ConfigurationError."""
 
         def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
-            text, left = docker_config.without_us(content, recorded.ownership, toolkit_folder, recorded.before)
+            text, left = docker_config.without_us(
+                content, recorded.ownership, toolkit_folder, recorded.before, recorded.handlers
+            )
             if recorded.before is None and recorded.written and json_document.parse(text) == {}:
                 return None, left  # it was created for us, and nobody else put anything in
             return text, left
@@ -119,7 +125,7 @@ class Docker(Adapter[Inspection]):
         with located(file.path):
             base, left = ownership_of.revert_content(file.content, recorded.before, recorded.written, without_ours)
             notes = docker_config.told_when_gone(file.content or b"", base or b"")
-        return DesiredFile(file, base=base, target=base, left=left, notes=notes)
+        return DesiredFile(file, base=base, target=base, left=left, notes=notes, metadata=recorded.metadata)
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""

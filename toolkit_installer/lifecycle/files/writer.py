@@ -9,7 +9,7 @@ from toolkit_installer import log
 from toolkit_installer.engines.api import Engine, EngineFile, quarantine
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
-from toolkit_installer.node.disk.reading import Found
+from toolkit_installer.node.disk.reading import Found, Metadata
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
@@ -29,8 +29,12 @@ class Writer:
         self._store = store
         self._attempts: dict[str, list[bytes | None]] = {}
 
-    def write(self, engine: Engine | None, file: EngineFile, content: bytes | None) -> None:
+    def write(
+        self, engine: Engine | None, file: EngineFile, content: bytes | None, lost: Metadata | None = None
+    ) -> None:
         """Make a file of an engine, or one that no engine has to be told of, hold `content`; None: no file.
+
+        `lost` is what one carried that is restored, as it is missing.
 
         Raises ChangedMeanwhileError if somebody else wrote it since it was read, NodeError.
         """
@@ -44,7 +48,7 @@ class Writer:
             self._node.files.remove_expected(expected)
             log.get().info("Removed the file", key="file-removed", file=file.path)
             return
-        metadata = own_metadata(_NEW_FILE_MODE) if file.found is None else file.found.metadata
+        metadata = lost or own_metadata(_NEW_FILE_MODE) if file.found is None else file.found.metadata
         self._node.files.replace(file.path, content, metadata, expected)
         log.get().info("Wrote the file", key="file-written", file=file.path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import time
 from collections.abc import Callable, Collection
 
@@ -19,6 +20,7 @@ from toolkit_installer.engines.api import (
     Recorded,
     Reload,
 )
+from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
 from toolkit_installer.engines.ownership import Ownership, beneath
@@ -97,12 +99,12 @@ class EngineReverter:
         """
         engine = adapter_of(record.name)
         originals: dict[str, bytes] = {}
-        work = self._work(receipt, record, originals)
+        record, work = self._work(receipt, record, originals, staying)
         stranding.refuse(self.node, work, stranding.handlers_of_ours(receipt.toolkit_folder, record, staying), then)
         copied = self._with_copies(engine, receipt, record)
         if copied != record:
             record = copied
-            work = self._work(receipt, record, originals)
+            record, work = self._work(receipt, record, originals, staying)
         # what it knows of us it is asked to forget, and the files have no say in that, unless CDI is on by them
         known = () if not receipt.has_switched_cdi(record.name) else work.inspection.files
         reload = self._reload(engine, record, msgspec.structs.replace(work.inspection, files=known))
@@ -123,6 +125,9 @@ class EngineReverter:
         switched = tuple(dict.fromkeys([*receipt.cdi_switched, *([record.name] if record.switches_cdi else [])]))
         receipt = msgspec.structs.replace(receipt, state=State.REVERTING, engines=engines, cdi_switched=switched)
         self.store.save(receipt, originals)
+        for wanted in work.desired.files:
+            if wanted.file.found is None and wanted.target is not None:  # its folder may be gone as well
+                self.node.files.make_folders(posixpath.dirname(wanted.path))
         self._switch(work, reload, receipt)
         if record.handlers or not record.switches_cdi:
             log.get().info("Took the handlers back", key="handlers-removed", engine=work.name)
@@ -133,7 +138,8 @@ class EngineReverter:
     def refuse_stranding(self, receipt: Receipt, record: EngineRecord) -> None:
         """Raise ConfigurationError where `retire` would, because pods need a handler that it removes."""
         is_ours = stranding.handlers_of_ours(receipt.toolkit_folder, record)
-        stranding.refuse(self.node, self._work(receipt, record, {}), is_ours, _RUN_AGAIN)
+        _, work = self._work(receipt, record, {})
+        stranding.refuse(self.node, work, is_ours, _RUN_AGAIN)
 
     def _with_copies(self, engine: Engine, receipt: Receipt, record: EngineRecord) -> EngineRecord:
         """Return the record with the files into which another program copied our handlers, without a receipt.
@@ -166,20 +172,31 @@ class EngineReverter:
         adopted = tuple(memory.adopted(engine, file, Ownership()) for file in copies)
         return msgspec.structs.replace(record, files=(*record.files, *adopted))
 
-    def _work(self, receipt: Receipt, record: EngineRecord, originals: dict[str, bytes]) -> EngineWork:
+    def _work(
+        self, receipt: Receipt, record: EngineRecord, originals: dict[str, bytes], staying: Collection[str] = ()
+    ) -> tuple[EngineRecord, EngineWork]:
         """Return what is to become of an engine: its files without us, the last recorded one first.
 
-        The kept copies that they go back to go into `originals`. Raises as `_ask` does; ConfigurationError.
+        Beside the recorded ones that is a file in which somebody made one of our handlers the default since: it is in
+        the record that is returned, too. `staying` are handlers that do not go. The kept copies that the files go
+        back to go into `originals`. Raises as `_ask` does; ConfigurationError.
         """
         engine = adapter_of(record.name)
         live = self._ask(engine, record)
+        handlers = dict(record.handlers).keys() - set(staying)
+        if handlers and not self._others_serve:  # theirs may have the same names
+            known = {file.role: self.node.locate_file(file.path)[0] for file in record.files}
+            others = engine.others_naming(self.node, live, known, handlers)
+            added = tuple(memory.adopted(engine, file, ownership) for file, ownership in others)
+            record = msgspec.structs.replace(record, files=(*record.files, *added))
         remembered = records_of(engine, record, self.store, originals)
         desired = []
-        for file in reversed(record.files):
-            present = EngineFile(file.role, *self.node.locate_file(file.path))  # it may be a symlink by now
-            desired.append(engine.without_us(present, remembered[file.path], receipt.toolkit_folder))
+        with losses.kept_copies_named(remembered):
+            for file in reversed(record.files):
+                present = EngineFile(file.role, *self.node.locate_file(file.path))  # it may be a symlink by now
+                desired.append(engine.without_us(present, remembered[file.path], receipt.toolkit_folder))
         inspection = Inspection(record.socket, tuple(wanted.file for wanted in desired), live)
-        return EngineWork(record.name, inspection, DesiredState(tuple(desired), {}, None))
+        return record, EngineWork(record.name, inspection, DesiredState(tuple(desired), {}, None))
 
     def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
         """Ask the engine; one that runs and is slow to answer gets its time, one that is down is not waited for.

@@ -1,0 +1,104 @@
+"""Whether a managed file has lost what it had when the handlers were put into it. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from toolkit_installer.documents import digests
+from toolkit_installer.documents.changes import ABSENT, Change, DocumentError, Path, Set, Table, lookup
+from toolkit_installer.engines.api import DesiredFile, Recorded
+from toolkit_installer.engines.ownership import Ownership, is_kept
+from toolkit_installer.errors import ConfigurationError, InstallerError
+
+CUT_OFF = "it ends early: what stood there before is restored"
+"""What is logged of a file that `is_cut_off`."""
+_GROUPS = ("plugins", "crio")
+"""The tables whose own tables are a file's sections."""
+_NOT_COUNTED = ("version", "imports")
+
+Edit = Callable[[bytes, Sequence[Change]], bytes]
+
+
+def is_cut_off(content: bytes, recorded: Recorded, edit: Edit | None, chosen: Sequence[Change] = ()) -> bool:
+    """Tell whether a file is only the beginning of what stood there: with us, or before us.
+
+    Nobody wrote anything into such a file. `edit` makes the text with us out of the one before us; None: it cannot.
+    `chosen` is what stood there by somebody's choice: a default.
+    """
+    before = recorded.before
+    if before is None or not is_kept(before, recorded.written) or digests.sha256(content) in recorded.written:
+        return False
+    texts = [before]
+    if edit is not None:
+        with contextlib.suppress(InstallerError):  # it was written by other rules: nothing is known of it then
+            texts.append(edit(before, [*_edits(recorded.ownership), *chosen]))
+    return any(len(content.rstrip()) < len(text.rstrip()) and text.startswith(content.rstrip()) for text in texts)
+
+
+def _edits(ownership: Ownership) -> list[Change]:
+    """Return the changes by which what is ours came into the file."""
+    return [
+        Set(key.path, [*([] if key.prior is ABSENT else key.prior), key.ours] if key.item else key.ours)
+        for key in ownership.keys
+    ]
+
+
+def refuse_replaced(
+    wanted: DesiredFile, recorded: Recorded, parse: Callable[[bytes], Table], toolkit_folder: str
+) -> None:
+    """Raise ConfigurationError for a file without anything of ours that has lost sections which it had before us.
+
+    It may be somebody's new version or a damaged one. With the handlers in it, the engine would be made to read it.
+    Raises DocumentError.
+    """
+    content, before = wanted.file.content, recorded.before
+    if content is None or before is None or not is_kept(before, recorded.written) or wanted.base in (before, None):
+        return
+    imports = [str(key.ours).encode() for key in recorded.ownership.keys if key.item]
+    if any(trace in content for trace in (toolkit_folder.encode(), *imports)):
+        return
+    lost = lost_sections(parse(before), parse(wanted.base or b""))
+    if lost:
+        raise ConfigurationError(
+            f"somebody replaced it since the handlers were put into it, and it has no {', '.join(lost)} any more: it "
+            "may be damaged, and the engine is not made to read it",
+            path=wanted.path,
+            hint=f"put the missing part back (what stood there before is kept in {recorded.kept}); or, if it is meant "
+            "to be so, run `toolkit-installer uninstall`, which leaves it as it is, and start this run again",
+        )
+
+
+@contextlib.contextmanager
+def kept_copies_named(records: Mapping[str, Recorded]) -> Iterator[None]:
+    """Name the kept copy of a recorded file in the hint of an error that says that the file cannot be read."""
+    try:
+        yield
+    except DocumentError as error:
+        recorded = records.get(error.path or "")
+        if recorded is not None and recorded.kept:
+            error.hint = f"{error.hint or 'correct the file'}; what stood there before is kept in {recorded.kept}"
+        raise
+
+
+def lost_sections(before: Table, now: Table) -> tuple[str, ...]:
+    """Return the tables with values that a document had and has not any more; else all keys, if none of them is left.
+
+    What the version and the imports are is no loss.
+    """
+    lost = tuple(".".join(path) for path in _sections(before) if not _has_values(lookup(now, path)))
+    keys = [key for key, value in before.items() if key not in _NOT_COUNTED and _has_values(value)]
+    return lost or (tuple(keys) if keys and now.keys().isdisjoint(keys) else ())
+
+
+def _sections(document: Table) -> list[Path]:
+    tables = [key for key, value in document.items() if isinstance(value, dict)]
+    paths: list[Path] = [(key, inner) for key in tables if key in _GROUPS for inner in document[key]]
+    paths += [(key,) for key in tables if key not in _GROUPS]
+    return [path for path in paths if isinstance(lookup(document, path), dict) and _has_values(lookup(document, path))]
+
+
+def _has_values(value: Any) -> bool:
+    """Tell whether a value is anything but nothing, or tables without values."""
+    return any(map(_has_values, value.values())) if isinstance(value, dict) else value is not ABSENT
