@@ -20,7 +20,7 @@ _WORD = patterns.lazy(r"""[^\s"'<>\[\]{},=]+""")
 """For documents, whose brackets and commas must stay visible."""
 _WORD_IN_STRING = patterns.lazy(r"\S+")
 _ASSIGNED = patterns.lazy(r"[A-Za-z_][A-Za-z0-9_.-]*=")
-_DIGEST = patterns.lazy(r"@sha(?:256|384|512):(?![0-9]{1,5}(?:\Z|[^0-9a-zA-Z]))[0-9a-fA-F]+[^@]*\Z")
+_DIGEST = patterns.lazy(r"@sha(?:256|384|512):(?![0-9]{1,5}(?:\Z|[^0-9a-zA-Z]))[0-9a-fA-F][^@]*+\Z")
 _SCHEME = patterns.lazy(r"\b(bearer|basic)([ \t]+)([A-Za-z0-9._~+/=-]{4,})", re.IGNORECASE)
 _SETTING = patterns.lazy(r"(?<![A-Za-z0-9_.-])([A-Za-z0-9_.-]++)[ \t]*+(?:[=:]|%3[dD])[ \t]*+")
 _WHOLE_SETTING = patterns.lazy(r"\s*+([A-Za-z0-9_.-]++)[ \t]*+=")

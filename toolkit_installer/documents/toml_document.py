@@ -35,7 +35,7 @@ _PLACE: Final = patterns.lazy(r" \(at (?:line (\d+), column (\d+)|end of documen
 _TEMPLATE: Final = patterns.lazy(r"^[^#\n]*?\{\{", re.MULTILINE)
 _NESTING: Final = patterns.lazy(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
 _DOTTED: Final = patterns.lazy(
-    rf"^[ \t]*\[{{0,2}}[ \t]*(?:[A-Za-z0-9_-]++[ \t]*\.[ \t]*){{{MAXIMUM_DEPTH}}}", re.MULTILINE
+    rf"^[ \t]*+\[{{0,2}}+[ \t]*+(?:[A-Za-z0-9_-]++[ \t]*+\.[ \t]*+){{{MAXIMUM_DEPTH}}}", re.MULTILINE
 )
 """A key of so many parts. tomllib takes seconds for a hundred thousand, so it is not asked."""
 _LONG_NUMBER: Final = patterns.lazy(r"[0-9_]{4000}")

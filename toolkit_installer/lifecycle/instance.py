@@ -244,7 +244,8 @@ class Instance:
     def _drifted(self) -> bool:
         """Look at the managed files; tell whether any was changed, or a signal came, which stays pending."""
         try:
-            changed = self._watches.drift.look(trust.load_if_usable(self.node, self.store))
+            with signals.interruptible():
+                changed = self._watches.drift.look(trust.load_if_usable(self.node, self.store))
         except Stopped as stopped:
             self._unfinished = stopped
             return True

@@ -18,7 +18,7 @@ from toolkit_installer.lifecycle.files.copies import Copies
 from toolkit_installer.lifecycle.files.toolkit import Installed, installed
 from toolkit_installer.lifecycle.method import Choice, choose
 from toolkit_installer.lifecycle.target import Target
-from toolkit_installer.node import clock
+from toolkit_installer.node import clock, signals
 from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
@@ -56,7 +56,8 @@ def _engine(
     engine = adapter_of(name)
     recorded = receipt.engine(name) if receipt is not None else None
     remembered = records_of(engine, recorded, store, originals)
-    with losses.kept_copies_named(remembered):
+    # the files are parsed, which takes long where they are large
+    with losses.kept_copies_named(remembered), signals.interruptible():
         inspection = engine.inspect(node, request.target)
     reload = engine.reload(node, inspection, request.settings)
     base_runtimes = partial(

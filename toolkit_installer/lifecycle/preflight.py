@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-import re
+from collections.abc import Iterator
 
+from toolkit_installer import patterns
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineFile
 from toolkit_installer.engines.detect import decide, own_container
@@ -27,7 +28,8 @@ _SHELL = "/bin/sh"
 _SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
 """What every system has: a root without any is no system, but a few folders of one, or made up."""
 _ELSEWHERE = "choose a folder on another file system with --toolkit-install-dir, such as /opt/nvidia or /var/lib/nvidia"
-_RUNTIME_OF_A_TOOLKIT = rb"(/[^\"'\s]*)/toolkit/nvidia-container-runtime\b"
+_RUNTIME_OF_A_TOOLKIT = patterns.lazy(rb"/toolkit/nvidia-container-runtime\b")
+_WORD = patterns.lazy(rb"[^\"'\s]+")
 
 
 def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
@@ -122,14 +124,24 @@ def _refuse_another_installation(node: Node, file: EngineFile, folder: str) -> N
 
     They would count as the operator's, and come back on cleanup when their files may be gone.
     """
-    for match in re.finditer(_RUNTIME_OF_A_TOOLKIT, file.content or b""):
-        other = os.fsdecode(match[1])
+    for other in map(os.fsdecode, _toolkits_in(file.content or b"")):
         if f"{other}/toolkit" != folder and node.files.is_file(f"{other}/{RECEIPT_FOLDER}/{RECEIPT_FILE}"):
             raise ConfigurationError(
                 f"names handlers of another installation, in {other}",
                 path=file.path,
                 hint=f"take that one back first: toolkit-installer uninstall {other}",
             )
+
+
+def _toolkits_in(content: bytes) -> Iterator[bytes]:
+    """Yield the folders whose `toolkit` has a runtime that the content names; takes linear time."""
+    if _RUNTIME_OF_A_TOOLKIT.search(content) is None:
+        return
+    for word in _WORD.findall(content):
+        ends = [match.start() for match in _RUNTIME_OF_A_TOOLKIT.finditer(word)]
+        folder = word[word.find(b"/") : ends[-1]] if ends else b""
+        if folder:
+            yield folder
 
 
 # --- what a node must allow: a shell, and places that can be written to ---

@@ -11,7 +11,7 @@ from toolkit_installer.lifecycle.observe import observe
 from toolkit_installer.lifecycle.plan import Plan, plan
 from toolkit_installer.lifecycle.preflight import preflight, refuse_contradictions
 from toolkit_installer.lifecycle.target import Target, resolve
-from toolkit_installer.node import processes
+from toolkit_installer.node import processes, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import Receipt
@@ -63,4 +63,5 @@ def planned(receipt: Receipt | None, settings: Settings, node: Node, store: Rece
         facts = observe(node, target, receipt, store)
     # not within: what is in use, and so must stay, is asked for once all else is known
     refuse_contradictions(node, facts)
-    return Prepared(target, facts, plan(target, facts))
+    with signals.interruptible():  # nothing is written meanwhile, and large files take long
+        return Prepared(target, facts, plan(target, facts))

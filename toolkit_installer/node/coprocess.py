@@ -46,13 +46,14 @@ class Coprocess:
         A program that does not answer in time is killed; the next question starts another. One that ended since it
         answered last, or ends at this question, is started again once.
         """
-        signals.heed()
-        if self._stays():
-            line, _ = self._told(question, seconds)
-            if line is not None:
-                return line
-        self._begin()
-        line, errors = self._told(question, seconds)
+        with signals.polled():
+            signals.heed()
+            if self._stays():
+                line, _ = self._told(question, seconds)
+                if line is not None:
+                    return line
+            self._begin()
+            line, errors = self._told(question, seconds)
         if line is None:
             raise ProgramError(errors.split("\n")[-1] or "it ended without an answer")
         return line

@@ -137,12 +137,13 @@ def _remove(folder: str) -> None:
 
 def completed(start: Start, given: bytes, seconds: float) -> Completed:
     """Run the program to its end and return status and output. Raises ProgramError, Stopped."""
-    signals.heed()
-    child = started(start)
-    try:
-        return Watch(child, start.command, given, seconds).completed()
-    finally:
-        close_streams(child)
+    with signals.polled():
+        signals.heed()
+        child = started(start)
+        try:
+            return Watch(child, start.command, given, seconds).completed()
+        finally:
+            close_streams(child)
 
 
 def started(start: Start) -> Child:

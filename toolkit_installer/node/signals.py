@@ -80,16 +80,35 @@ def interruptible() -> Iterator[None]:
             raise Stopped(signal.Signals(number))
 
     handlers = {number: signal.signal(number, stop) for number in STOPPING}
+    _interruptibles.append(None)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         yield
     finally:
         waits = False
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        _interruptibles.pop()
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for each in caught:
             signal.raise_signal(each)  # held back by now, it is pending again for who takes care of it
+
+
+_interruptibles: list[None] = []
+"""One for each block that a signal may end at any instant."""
+
+
+@contextlib.contextmanager
+def polled() -> Iterator[None]:
+    """Hold signals back inside a block of `interruptible`, for work that calls `heed` itself, such as a child's."""
+    if not _interruptibles:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

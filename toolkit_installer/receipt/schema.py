@@ -18,7 +18,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.receipt.fields import Absolute, Number, Relative, Sha256, mode, reader_of
 from toolkit_installer.settings import EngineName, ReloadMode
 
-_LIBRARY = r"libnvidia-container\.so\.(\d+\.\d+\.\d+.*)"
+_LIBRARY = r"libnvidia-container\.so\.(\d++\.\d++\.\d++.*)"
 
 SCHEMA = 3
 FOLDER = ".toolkit-installer"

@@ -27,7 +27,7 @@ from toolkit_installer.toolkit import layout, wrappers
 
 PID_FILE_NAME = "toolkit.pid"
 _TOOLKIT = "toolkit"
-_SPECIFICATION = r"[A-Za-z0-9_.-]+-[A-Za-z0-9_.-]+\.yaml"
+_SPECIFICATION = r"[A-Za-z0-9_.-][A-Za-z0-9_.]*-[A-Za-z0-9_.-]+\.yaml"
 """What a CDI specification is called: after its vendor and its class."""
 _TRACES = (b"runtimes", b"imports", b"hooks_dir", *CDI_SWITCHES.values())
 """What every text says that we write into an engine's file: a runtimes map, the import of the file that has it, the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ import msgspec
 from toolkit_installer import patterns
 from toolkit_installer.documents import toml_document
 from toolkit_installer.errors import located
+from toolkit_installer.node import signals
 from toolkit_installer.node.disk.reading import Reader
 
 _WILDCARD = "*"
@@ -104,7 +106,7 @@ def covers(patterns: Iterable[str], path: str) -> bool:
         or (
             _WILDCARD in pattern
             and pattern.count("/") == path.count("/")
-            and all(map(lambda part, name: matcher(part).fullmatch(name), pattern.split("/"), path.split("/")))
+            and all(map(matches, pattern.split("/"), path.split("/")))
         )
         for pattern in patterns
     )
@@ -119,43 +121,68 @@ def matching(files: Reader, pattern: str) -> list[str]:
         return [pattern]
     places = ["/"]
     for part in pattern.strip("/").split("/"):
+        signals.heed()
         if re.search(r"[*?\[\\]", part) is None:
             places = [posixpath.join(place, part) for place in places]
         else:
-            matching = matcher(part)
             places = [
                 posixpath.join(place, name)
                 for place in places
                 for name in sorted(files.list(place))
-                if matching.fullmatch(name)
+                if matches(part, name)
             ]
     return [place for place in places if files.own_status(place) is not None]
 
 
 _PART = patterns.lazy(r"(?P<any>\*)|(?P<one>\?)|\[(?P<set>\^?(?:\\.|[^\]\\])+)\]|\\(?P<escaped>.)|(?P<plain>[^*?\[\\])")
+_LONGEST_NAME = 255
+"""Bytes of a file's name on Linux."""
 
 
-def matcher(part: str) -> re.Pattern[str]:
-    """Return what one part of a pattern matches, by the rules of Go's path.Match; a malformed one matches nothing."""
-    text = ""
-    at = 0
+def matches(part: str, name: str) -> bool:
+    """Tell whether one part of a pattern matches a name, by the rules of Go's path.Match; a malformed one does not."""
+    pieces = _pieces(part)
+    if pieces is None:
+        return False
+    (first, width), *middle = pieces
+    if not middle:
+        return first.fullmatch(name) is not None
+    last, last_width = middle.pop()
+    at = width if first.match(name) else len(name) + 1
+    for piece, width in middle:  # where it is found first, most is left for those after it
+        found = piece.search(name, at)
+        at = len(name) + 1 if found is None else found.start() + width
+    return at + last_width <= len(name) and last.match(name, len(name) - last_width) is not None
+
+
+@functools.lru_cache(maxsize=64)
+def _pieces(part: str) -> list[tuple[re.Pattern[str], int]] | None:
+    """Return what stands between the stars of a part, each with how many characters it takes; None: malformed.
+
+    A part that takes more than the longest name counts as malformed as well.
+    """
+    texts, widths, at = [""], [0], 0
     while at < len(part):
         found = _PART.match(part, at)
-        if found is None:
-            return re.compile(r"(?!)")
-        if found["any"]:
-            text += ".*"
-        elif found["one"]:
-            text += "."
-        elif found["set"]:
-            text += f"[{_set(found['set'])}]"
-        else:
-            text += re.escape(found["escaped"] or found["plain"])
+        if found is None or sum(widths) > _LONGEST_NAME:
+            return None
         at = found.end()
+        if found["any"]:
+            if texts[-1] or len(texts) == 1:
+                texts.append("")
+                widths.append(0)
+            continue
+        if found["one"]:
+            texts[-1] += "."
+        elif found["set"]:
+            texts[-1] += f"[{_set(found['set'])}]"
+        else:
+            texts[-1] += re.escape(found["escaped"] or found["plain"])
+        widths[-1] += 1
     try:
-        return re.compile(text, re.DOTALL)
+        return [(re.compile(text, re.DOTALL), width) for text, width in zip(texts, widths, strict=True)]
     except re.error:
-        return re.compile(r"(?!)")
+        return None
 
 
 def _set(body: str) -> str:

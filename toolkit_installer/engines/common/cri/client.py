@@ -18,7 +18,8 @@ from toolkit_installer.node.coprocess import Coprocess
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError
 
-_UNREACHABLE = patterns.lazy(r"UNAVAILABLE: failed to connect to all addresses; .*:\s*([^:]+?)(?: \(\d+\))?")
+_UNREACHABLE = "UNAVAILABLE: failed to connect to all addresses; "
+_ERROR_NUMBER = patterns.lazy(r" \(\d+\)\Z")
 """What gRPC says of a socket on which nobody answers: a chain of its own layers, and the system's word at the end."""
 _START_SECONDS = 20.0
 """What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""
@@ -80,8 +81,9 @@ def plain(said: str) -> str:
     """Return what gRPC says in words; what the engine itself says is left as it is. Pure."""
     if said.startswith("DEADLINE_EXCEEDED: "):
         return SILENCE
-    unreachable = _UNREACHABLE.fullmatch(said)
-    return unreachable[1] if unreachable is not None else said
+    if not said.startswith(_UNREACHABLE):
+        return said
+    return _ERROR_NUMBER.sub("", said.rpartition(":")[2]).strip() or said
 
 
 def _asked(
