@@ -62,8 +62,12 @@ class Beside:
             for fd in (*inherited, theirs.fileno()):
                 os.set_inheritable(fd, True)  # noqa: FBT003  # its only form
             words = command(theirs.fileno())
-            silent = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
-            self.pid = os.posix_spawn(words[0], words, {}, file_actions=silent, setsigmask=idling.SIGNALS)
+            kept = {*inherited, theirs.fileno()}
+            actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
+            actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable() if fd not in kept]
+            # In a process group of its own, which has no other member: when the run dies, the kernel continues what is
+            # stopped there (setpgid(2), "orphaned process group"), so that it reads the end of its channel, and ends.
+            self.pid = os.posix_spawn(words[0], words, {}, file_actions=actions, setpgroup=0, setsigmask=idling.SIGNALS)
 
     def send(self, packet: bytes) -> bool:
         """Send a packet; return whether there is a process that it went to."""
@@ -159,6 +163,19 @@ class Beside:
 
 _LONGEST = 1 << 16
 """Bytes in a packet that such a process sends."""
+
+
+def _inheritable() -> list[int]:
+    """Return the descriptors that a child inherits beside the standard ones: those of the program's caller as well."""
+    found = []
+    for fd in sorted(map(int, os.listdir("/proc/self/fd"))):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            if fd > _LAST_STANDARD and os.get_inheritable(fd):
+                found.append(fd)
+    return found
+
+
+_LAST_STANDARD = 2
 
 
 def _has_ended(pid: int) -> bool:

@@ -25,8 +25,9 @@ from toolkit_installer import patterns
 DOMAIN = "nvidia.cdi.k8s.io"
 MANAGEMENT = "management.nvidia.com/gpu"
 """The kind of management devices that is always one, whatever --cdi-kind says: an older specification may be there."""
-LONGEST = 256 * 1024
-"""Bytes of an annotation. Kubernetes takes no more for all of a pod's together (`TotalAnnotationSizeLimitB`)."""
+LONGEST = 64 * 1024
+"""Bytes of an annotation: a thousand devices by their longest names. Kubernetes takes four times as much, and the
+engine, and each container after this one, waits for the answer."""
 
 _NAME = patterns.lazy(r"[A-Za-z][\w.-]*/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*", re.ASCII)
 """vendor/class=device, by the specification of CDI; it is a little wider than what is there."""
@@ -83,7 +84,7 @@ def decide(asked: Asked, policy: Policy) -> Verdict:
     if key is None:
         return Granted()
     value = asked.annotations[key]
-    if len(value.encode()) > LONGEST:
+    if len(value) > LONGEST or len(value.encode()) > LONGEST:
         return Refused(f"the annotation {key} has more than {LONGEST} bytes")
     kind = _management(value, policy)
     if kind is not None and asked.namespace not in policy.namespaces:

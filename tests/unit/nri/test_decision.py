@@ -99,7 +99,13 @@ def test_under_the_old_names_the_engine_is_told_what_the_peer_tells_it(value: st
 
 
 @pytest.mark.parametrize("policy", [STRICT, LENIENT], ids=["strict", "lenient"])
-def test_an_annotation_that_kubernetes_would_not_take_is_refused(policy: Policy) -> None:
+def test_an_annotation_that_is_too_long_is_refused(policy: Policy) -> None:
     verdict = decide(asked({BARE: "nvidia.com/gpu=0," * (LONGEST // 17 + 1)}), policy)
     assert isinstance(verdict, Refused)
     assert len(verdict.reason) < 200
+
+
+@pytest.mark.parametrize("policy", [STRICT, LENIENT], ids=["strict", "lenient"])
+def test_as_many_commas_as_kubernetes_takes_are_refused_unread(policy: Policy) -> None:
+    verdict = decide(asked({BARE: "," * 262_000}), policy)
+    assert verdict == Refused(f"the annotation {BARE} has more than 65536 bytes")
