@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
+import resource
+import signal
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -13,8 +16,17 @@ from toolkit_installer.errors import ConfigurationError, InstallerError, UsageEr
 from toolkit_installer.lifecycle.capture import archive, tapping
 from toolkit_installer.lifecycle.capture.archive import Archive
 from toolkit_installer.lifecycle.capture.fleet import Refusal
+from toolkit_installer.lifecycle.capture.replaying import NotCapturedError
 from toolkit_installer.node.disk.reading import read_bounded
 
+_MOST_SECONDS = 10
+"""Of processor time for one capture; a hundredth of a second is usual."""
+_AGAIN_SECONDS = 1
+"""How long after that a work that caught the first end is told again."""
+_MOST_MEMORY = 512 * 1024 * 1024
+"""Bytes that the work on one capture may take beside what the program has."""
+_LONGEST_SHOWN = 200
+_DAMAGED = "leave it out, or capture the node again"
 _AT_ONCE = 16
 """What a process is given at a time: each takes a hundredth of a second."""
 _Given = TypeVar("_Given")
@@ -51,7 +63,7 @@ def each(function: Callable[[_Given], _Made], given: Sequence[_Given]) -> Iterat
     workers = min(len(os.sched_getaffinity(0)), (len(given) + _AT_ONCE - 1) // _AT_ONCE)
     tapping.prepare()
     if workers <= 1:
-        yield from map(function, given)
+        yield from _several(function, given)
         return
     forked = multiprocessing.get_context("fork")  # each has all that is imported, and its own place for a player
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=forked) as pool:
@@ -79,3 +91,58 @@ def refusal(error: InstallerError) -> Refusal:
 
 def _several(function: Callable[[_Given], _Made], given: Sequence[_Given]) -> list[_Made]:
     return list(map(function, given))
+
+
+@contextlib.contextmanager
+def limited(path: str) -> Iterator[None]:
+    """Let the work on one capture take so much memory and processor time, and no more.
+
+    Raises ConfigurationError where it takes more, and where it fails in a way that no capture of a node leads to: one
+    that is damaged, or that somebody made, is to cost the others nothing.
+    """
+    try:
+        with _memory(), _processor_time():
+            yield
+    except (InstallerError, NotCapturedError):
+        raise
+    except _TooLongError as error:
+        why = f"takes more than {_MOST_SECONDS} s to plan for"
+        raise ConfigurationError(why, path=path, hint=_DAMAGED) from error
+    except MemoryError as error:
+        why = f"takes more than {_MOST_MEMORY >> 20} MiB of memory to plan for"
+        raise ConfigurationError(why, path=path, hint=_DAMAGED) from error
+    except Exception as error:
+        why = f"holds what no node answers: {type(error).__name__}: {str(error)[:_LONGEST_SHOWN]}"
+        raise ConfigurationError(why, path=path, hint=_DAMAGED) from error
+
+
+class _TooLongError(Exception):
+    """The work on a capture took too much processor time."""
+
+
+@contextlib.contextmanager
+def _memory() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        most = int(file.read().split()[0]) * resource.getpagesize() + _MOST_MEMORY
+    if soft != resource.RLIM_INFINITY:
+        most = min(soft, most)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextlib.contextmanager
+def _processor_time() -> Iterator[None]:
+    def end(_number: int, _frame: object) -> None:
+        raise _TooLongError
+
+    before = signal.signal(signal.SIGPROF, end)
+    try:
+        signal.setitimer(signal.ITIMER_PROF, _MOST_SECONDS, _AGAIN_SECONDS)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

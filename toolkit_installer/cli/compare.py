@@ -71,7 +71,8 @@ def _by_node(place: str, comparison: Comparison) -> dict[str, str]:
 
 def _named(path: str) -> _Named:
     try:
-        return _Named(path, captures.read(path).node)
+        with captures.limited(path):
+            return _Named(path, captures.read(path).node)
     except InstallerError as error:
         return _Named(path, refusal=captures.refusal(error))
 
@@ -79,7 +80,7 @@ def _named(path: str) -> _Named:
 def _compared(pair: _Pair, *, debug: bool) -> Findings | Refusal:
     """Return what became of a node."""
     try:
-        with contextlib.nullcontext() if debug else log.unheard():
+        with captures.limited(pair.after), contextlib.nullcontext() if debug else log.unheard():
             later = captures.read(pair.after)
             after, standing = compared_nodes.after(later, pair.after)
             if pair.before is None:

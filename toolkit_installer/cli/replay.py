@@ -98,9 +98,10 @@ def _replayed(path: str, how: How) -> Outcome:
     """Return how the node of a capture would fare."""
     name, player = path, None
     try:
-        found = captures.read(path)
-        name, player = found.node, Player(found, path, how.here, how.versions)
-        return _planned(found, path, how, player)
+        with captures.limited(path):
+            found = captures.read(path)
+            name, player = found.node, Player(found, path, how.here, how.versions)
+            return _planned(found, path, how, player)
     except InstallerError as error:
         refusal = captures.refusal(error)
     except NotCapturedError as error:

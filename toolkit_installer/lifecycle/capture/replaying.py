@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -11,10 +12,14 @@ from toolkit_installer.lifecycle.capture import asking, values
 from toolkit_installer.lifecycle.capture.archive import Archive
 from toolkit_installer.lifecycle.capture.recording import RUN, run_of
 from toolkit_installer.lifecycle.capture.seams import Question
-from toolkit_installer.lifecycle.capture.values import NotReadableError
-from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.lifecycle.capture.values import NotReadableError, RawAnswer
+from toolkit_installer.node.disk.reading import CONFIG_LIMIT, Reader
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.settings import EngineName
+
+_CANONICAL = "Root.canonical"
+_LONGEST_ANSWER = CONFIG_LIMIT + 1024 * 1024
+"""Bytes: a file of the node has at most CONFIG_LIMIT, and its path and attributes stand beside it."""
 
 
 class NotCapturedError(Exception):
@@ -55,7 +60,7 @@ class Player:
         if raw is None:
             raise NotCapturedError(f"not captured: {asking.shown(str(question.seam), line)}")
         try:
-            return values.read(raw, question.answer)
+            return _read(raw, question)
         except NotReadableError as error:
             raise ConfigurationError(f"is damaged: {question.seam}: {error}", path=self._path) from error
 
@@ -82,6 +87,20 @@ class Player:
 
     def _is_here(self, asked: Any) -> bool:
         return any(_beneath(place, folder) for place in _places(asked) for folder in self._here)
+
+
+def _read(raw: RawAnswer, question: Question) -> Any:
+    """Return the node's answer, or raise it. Raises NotReadableError for what no node answers."""
+    if len(raw.value) > _LONGEST_ANSWER:
+        raise NotReadableError(f"an answer of more than {_LONGEST_ANSWER} bytes, and no file may have as many")
+    value = values.read(raw, question.answer)
+    if question.seam.name == _CANONICAL and not _is_canonical(value):
+        raise NotReadableError("a path that is not canonical")
+    return value
+
+
+def _is_canonical(path: str) -> bool:
+    return path.startswith("/") and "\0" not in path and posixpath.normpath(path) == path
 
 
 def _places(asked: Any) -> Iterator[str]:

@@ -179,10 +179,7 @@ class Reader:
         return self._innermost(path, self._is_absent)
 
     def _is_absent(self, canonical: str) -> bool:
-        with attempt("look at it", canonical), contextlib.suppress(*_ABSENT):
-            os.lstat(self.root.outside(canonical))
-            return False
-        return True
+        return self.status(canonical) is None
 
     def _innermost(self, path: str, belongs: Callable[[str], bool]) -> tuple[str, ...]:
         """Return the folder `path` and its parents up to the first that does not belong, outermost first."""
