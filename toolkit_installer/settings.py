@@ -273,6 +273,13 @@ class Settings(msgspec.Struct, frozen=True):
         """Whether anybody reads metrics."""
         return self.metrics_textfile is not None or self.metrics_address is not None
 
+    def paths(self) -> tuple[str, ...]:
+        """Return the files and sockets of the node that are named, by default or by the caller."""
+        own = [self.engine, *(settings for _, settings in self.engine_of)]
+        named = [path for each in own for path in (each.config, each.drop_in, each.socket) if path is not None]
+        hooks = [f"{each.hooks_dir.rstrip('/')}/{each.hook_filename}" for each in own]
+        return tuple(dict.fromkeys([*named, *hooks, self.toolkit.cdi.path, self.toolkit.folder, self.pid_file]))
+
     def asked_of(self, name: EngineName) -> EngineSettings:
         """Return what was asked of this engine."""
         return dict(self.engine_of).get(name, self.engine)

@@ -43,6 +43,7 @@ VALIDATOR_ENVIRONMENT = {"NVIDIA_VISIBLE_DEVICES": "all", "WITH_WAIT": "false", 
 VALIDATOR_MOUNT = Mount(f"{NVIDIA}/validations", f"{NVIDIA}/validations", propagation="rshared")
 ENTRY = ("/bin/sh", "-c", "/bin/entrypoint.sh")
 """What the Operator runs."""
+UNINSTALL = ("toolkit-installer", "uninstall")
 EXECUTED = ("/bin/sh", "-c", "exec /bin/entrypoint.sh")
 """The same where the image's shell does not stay between the engine's signal and the script."""
 ENTRY_POINT = f"""\
@@ -88,9 +89,11 @@ class Kind:
     mounts: tuple[Mount, ...]
     own: frozenset[str]
     """The handlers that it has without us."""
+    newest: bool = False
+    """It is the newest release, not the machine's own."""
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.name}-newest" if self.newest else self.name
 
 
 KINDS = (
@@ -142,6 +145,18 @@ KINDS = (
         frozenset({"crun", "runc"}),
     ),
 )
+CONTAINERD_2 = dataclasses.replace(
+    next(kind for kind in KINDS if kind.name == "containerd"),
+    text="""\
+version = 3   # of the format
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "registry.example/pause:1"
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+disable_apparmor = true
+""",
+    newest=True,
+)
 ENVIRONMENT = {
     "ROOT": INSTALL_DIR,
     "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND": "management.nvidia.com/gpu",
@@ -178,12 +193,22 @@ class Site:
 
     def start(self, *, cdi: bool, entry: tuple[str, ...] = EXECUTED) -> str:
         """Start the Operator's container."""
-        environment = {**ENVIRONMENT, "RUNTIME": self.kind.name, **self.kind.environment, **(WITH_CDI if cdi else {})}
+        environment = {**self.environment, **(WITH_CDI if cdi else {})}
         script = self.machine.host.path("/var/lib/entrypoint.sh")
         script.write_text(ENTRY_POINT)
         script.chmod(0o755)
-        mounts = (*MOUNTS, *self.kind.mounts, Mount("/var/lib/entrypoint.sh", "/bin/entrypoint.sh", read_only=True))
+        mounts = (*self.mounts, Mount("/var/lib/entrypoint.sh", "/bin/entrypoint.sh", read_only=True))
         return self.carrier.start(Description(self.image, environment, mounts, entry))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the Operator says of this engine, with CDI off."""
+        return {**ENVIRONMENT, "RUNTIME": self.kind.name, **self.kind.environment}
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """What the Operator mounts for this engine."""
+        return (*MOUNTS, *self.kind.mounts)
 
     def driver_is_ready(self) -> None:
         """Say what the Operator's validator says."""
@@ -239,9 +264,18 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
+def machine(kind: Kind, request: pytest.FixtureRequest) -> Machine:
+    """Return a machine with the kind's engine."""
+    name = "newest_machine" if kind.newest else "machine"
+    return request.getfixturevalue(name)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
 def carrier(kind: Kind, machine: Machine, go_tool: Callable[[Tool], Path]) -> Iterator[Carrier]:
     """Yield the machine's live engine."""
     host = machine.host
+    if kind.newest:
+        host.run("umount", "/usr/sbin/runc")  # that release's own starts no container in such a machine
     host.run("mount", "--make-rshared", "/")
     for mount in kind.mounts:
         host.run("mkdir", "-p", mount.source)
@@ -358,3 +392,52 @@ def test_a_container_that_crio_stops_leaves_before_crio_does_which_waits_for_it(
     assert site.carrier.stop(container, seconds=25) == 0, site.carrier.log(container)
     assert site.handlers() == site.kind.own
     assert not site.machine.exists(SPECIFICATION)
+
+
+def _in_a_debug_pod(site: Site) -> Description:
+    """Return what `kubectl debug node/NODE` starts."""
+    return Description(site.image, {}, (Mount("/", "/host"),), (*UNINSTALL, "--node-root", "/host"))
+
+
+def _by_docker_run(site: Site) -> Description:
+    """Return what the docker command of the README starts."""
+    return Description(site.image, {"NODE_ROOT": "/host"}, (Mount("/", "/host", propagation="rslave"),), UNINSTALL)
+
+
+def _with_the_operators_mounts(site: Site) -> Description:
+    """Return the Operator's own container, with another command."""
+    return Description(site.image, site.environment, site.mounts, UNINSTALL)
+
+
+def _with_single_folders_elsewhere(site: Site) -> Description:
+    """Return a container without the Operator's environment, with the node's folders where that has none of them."""
+    mounts = [dataclasses.replace(mount, target=f"/other{mount.source}") for mount in site.kind.mounts]
+    environment = {"TOOLKIT_PID_FILE": f"{NVIDIA}/toolkit/toolkit.pid"}
+    return Description(site.image, environment, (*MOUNTS, *mounts), UNINSTALL)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, CONTAINERD_2], ids=str)
+def test_any_container_takes_back_what_the_operators_container_left(site: Site) -> None:
+    """Install with CLEANUP=never, stop that container, and uninstall from another one: in each way once."""
+    machine, before = site.machine, site.configured()
+    site.driver_is_ready()
+    driver = dict(line.split("=") for line in DRIVER_READY.splitlines())
+    environment = {**site.environment, **WITH_CDI, **driver, "CLEANUP": "never"}
+    for way in (_in_a_debug_pod, _by_docker_run, _with_the_operators_mounts, _with_single_folders_elsewhere):
+        installed = site.carrier.start(Description(site.image, environment, site.mounts, ("nvidia-toolkit",)))
+        site.carrier.wait_for(installed, WAITING)
+        assert site.stopped(installed) == 0, site.carrier.log(installed)
+        assert site.handlers() == site.kind.own | HANDLERS
+        receipt = machine.host.path(f"{INSTALL_DIR}/.toolkit-installer/receipt.json").read_text()
+        assert "/runtime/" not in receipt
+        assert "/host/" not in receipt
+
+        container = site.carrier.start(way(site))
+        code = site.carrier.wait_until_ended(container)
+        output = site.carrier.log(container)
+        assert code == 0, f"{way.__name__}: {output}"
+        assert "The node is as it was" in output
+        assert site.handlers() == site.kind.own, way.__name__
+        assert machine.state(site.kind.config) == site.before, way.__name__
+        assert site.configured() == before, way.__name__
+        assert list(machine.host.path(INSTALL_DIR).iterdir()) == [], way.__name__

@@ -250,7 +250,7 @@ def test_status_tells_which_files_are_there_and_reads_no_copy(node: FakeNode) ->
     installed(node)
     node.place(f"{TOOLKIT}/{PROGRAM}").unlink()
     seen = Node(str(node.root))
-    store = ReceiptStore(seen.files, "/usr/local/nvidia")
+    store = ReceiptStore(seen, "/usr/local/nvidia")
     receipt = trust.load(seen, store)
     assert receipt is not None
     copies = {f"{TOOLKIT}/{each.name}" for each in receipt.copies}

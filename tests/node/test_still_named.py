@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -153,6 +154,31 @@ def test_another_engine_that_an_older_installer_configured_keeps_the_toolkit(nod
     assert node.do("uninstall").finish() == 0
     assert TOOLKIT.encode() not in node.read(CONFIG_TOML)
     assert not node.exists(TOOLKIT)
+
+
+def test_an_uninstall_that_fails_keeps_its_record_whole(node: FakeNode) -> None:
+    node.write(DAEMON_JSON, '{"debug": true}\n')
+    assert node.do("run", "--no-daemon", engine="docker").finish() == 0
+    node.write(CONFIG_TOML, CONTAINERD)
+    before = recorded(node)
+    originals = {path.name: path.read_bytes() for path in node.place(f"{STORE}/originals").iterdir()}
+    for _ in range(2):
+        assert node.do("uninstall", engine="docker").finish() == 3
+        now = recorded(node)
+        assert [each["path"] for each in now["engines"][0]["files"]] == [DAEMON_JSON]
+        assert now["engines"][0]["files"][0]["before"] == before["engines"][0]["files"][0]["before"]
+        assert now["toolkit_files"] == before["toolkit_files"]
+        assert {path.name: path.read_bytes() for path in node.place(f"{STORE}/originals").iterdir()} == originals
+        assert node.read(DAEMON_JSON) == b'{"debug": true}\n'
+    node.place(CONFIG_TOML).unlink()
+    assert node.do("uninstall", engine="docker").finish() == 0
+    assert node.read(DAEMON_JSON) == b'{"debug": true}\n'
+
+
+def recorded(node: FakeNode) -> dict[str, Any]:
+    """Return what the receipt says."""
+    found: dict[str, Any] = json.loads(node.read(f"{STORE}/receipt.json"))
+    return found
 
 
 def test_a_lost_receipt_and_one_engine_named_leave_the_other_engines_binaries(node: FakeNode) -> None:

@@ -135,7 +135,7 @@ def test_what_was_written_is_read_back(made: Receipt) -> None:
     ids=["relative", "NUL", "list"],
 )
 def test_a_receipt_that_the_next_run_could_not_use_is_not_written(change: dict[str, Any], tmp_path: Path) -> None:
-    store = ReceiptStore(Node(str(tmp_path)).files, "/usr/local/nvidia")
+    store = ReceiptStore(Node(str(tmp_path)), "/usr/local/nvidia")
     store.prepare()
     store.save(WHOLE, {})
     before = store.load()
@@ -368,7 +368,15 @@ def test_a_migrated_receipt_is_checked_like_any_other(monkeypatch: pytest.Monkey
 def test_a_receipt_of_the_time_before_cdi_says_that_there_are_no_specifications() -> None:
     made = body(msgspec.structs.replace(WHOLE, specifications=())) | {"schema": 2}
     del made["specifications"]
-    assert receipt.decode(json.dumps(made).encode()) == msgspec.structs.replace(WHOLE, specifications=())
+    wanted = msgspec.structs.replace(WHOLE, specifications=(), whose_paths=receipt.Paths.WRITER)
+    assert receipt.decode(json.dumps(made).encode()) == wanted
+
+
+def test_a_receipt_of_the_time_before_node_paths_has_those_of_its_writer() -> None:
+    made = body() | {"schema": 3}
+    del made["whose_paths"]
+    wanted = msgspec.structs.replace(WHOLE, whose_paths=receipt.Paths.WRITER)
+    assert receipt.decode(json.dumps(made).encode()) == wanted
 
 
 def test_there_is_a_step_from_every_schema_to_the_next() -> None:

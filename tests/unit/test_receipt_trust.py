@@ -64,7 +64,7 @@ def load(root: Path, receipt: Receipt) -> Receipt | None:
 
 def load_as_it_lies(root: Path) -> Receipt | None:
     node = Node.open(str(root), "/host")
-    return trust.load(node, ReceiptStore(node.files, INSTALL_DIR))
+    return trust.load(node, ReceiptStore(node, INSTALL_DIR))
 
 
 def test_what_an_installer_wrote_is_believed_and_nothing_is_no_receipt(root: Path) -> None:

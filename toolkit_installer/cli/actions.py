@@ -66,7 +66,9 @@ def run(settings: Settings) -> int:
 def _opened(settings: Settings) -> Node:
     """Return the node as the flags name it. Raises UsageError where there is no such folder."""
     own_container.refuse_absent_root(settings)
-    return Node.open(settings.node_root, settings.host_root)
+    node = Node.open(settings.node_root, settings.host_root)
+    node.given = settings.paths()
+    return node
 
 
 def _acquired(settings: Settings, node: Node) -> PidFile:
@@ -143,7 +145,7 @@ def status(settings: Settings, *, as_json: bool, check: bool) -> int:
 
     signals.unblock()
     node = _opened(settings)
-    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    store = ReceiptStore(node, settings.toolkit.install_dir)
     health = verdict.judged(look.look(node, settings, store, trust.load(node, store)))
     show_status.show_status(health, as_json=as_json)
     return verdict.SEVERITY.index(health.verdict) if check else ExitCode.DONE
@@ -196,7 +198,7 @@ def _is_installed(settings: Settings, node: Node) -> bool:
     from toolkit_installer.receipt import trust
     from toolkit_installer.receipt.store import ReceiptStore
 
-    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    store = ReceiptStore(node, settings.toolkit.install_dir)
     store.require_private()
     trust.require_ours(node, f"{store.folder}/{receipts.FILE}")
     receipt = store.load()
@@ -299,7 +301,7 @@ def uninstall(settings: Settings) -> int:
     try:
         node = _opened(settings)
         own_container.refuse(node, settings, own_container.asked_for(settings))
-        store = ReceiptStore(node.files, settings.toolkit.install_dir)
+        store = ReceiptStore(node, settings.toolkit.install_dir)
         receipt = trust.load(node, store)
         beforehand.everything()
         # a run under another of the program's names has another PID file

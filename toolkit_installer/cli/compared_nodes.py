@@ -75,7 +75,7 @@ def after(found: Archive, path: str) -> tuple[After, Standing]:
 
 
 def _receipt(node: Node, settings: Settings) -> Receipt | None:
-    return trust.load(node, ReceiptStore(node.files, settings.toolkit.install_dir))
+    return trust.load(node, ReceiptStore(node, settings.toolkit.install_dir))
 
 
 def _managed(node: Node, record: FileRecord) -> Managed:
@@ -179,7 +179,7 @@ def _targets(found: Archive, seen: Prepared) -> dict[str, Text]:
 
 def _aside(node: Node, settings: Settings, receipt: Receipt | None) -> frozenset[str]:
     """Return the files and folders of this program's own, which are judged by what a run would make of them."""
-    own = [settings.toolkit.folder, ReceiptStore(node.files, settings.toolkit.install_dir).folder]
+    own = [settings.toolkit.folder, ReceiptStore(node, settings.toolkit.install_dir).folder]
     own += [] if receipt is None else [receipt.toolkit_folder, *(each.path for each in receipt.specifications)]
     return frozenset({*own, os.path.dirname(settings.pid_file)})
 

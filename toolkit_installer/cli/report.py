@@ -25,7 +25,7 @@ def make(node: Node, settings: Settings, looking: Settings, path: str) -> None:
     `settings` are those that `run` would have, `looking` those of `status`. Raises UsageError, OutputError.
     """
     new_file.require(path)
-    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    store = ReceiptStore(node, settings.toolkit.install_dir)
     gathering = report.Gathering()
     gathering.add("status.json", partial(_status, node, looking, store))
     gathering.add("detect.json", partial(_detect, node, settings, store))

@@ -92,7 +92,7 @@ def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> 
 def _receipt(node: Node, settings: Settings) -> tuple[Receipt | None, str | None]:
     """Return the node's receipt, and why it cannot be read where it cannot: that is no reason to say no more."""
     try:
-        return trust.load(node, ReceiptStore(node.files, settings.toolkit.install_dir)), None
+        return trust.load(node, ReceiptStore(node, settings.toolkit.install_dir)), None
     except InstallerError as error:
         return None, str(error)
 

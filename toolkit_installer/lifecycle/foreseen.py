@@ -43,7 +43,7 @@ def holder(settings: Settings, node: Node) -> AlreadyRunningError | None:
 
 def foresee(settings: Settings, node: Node) -> Foreseen:
     """Return what a run would come to. Raises InstallerError where it would not even know what to do."""
-    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    store = ReceiptStore(node, settings.toolkit.install_dir)
     if GpuWatch(settings, node).leaves_alone(trust.load(node, store)):
         return Foreseen(None)
     seen = planned(store.load(), settings, node, store)

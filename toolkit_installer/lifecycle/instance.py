@@ -32,7 +32,7 @@ class Instance:
         self.settings = settings
         self.node = node
         self.pid_file = pid_file
-        self.store = ReceiptStore(node.files, settings.toolkit.install_dir)
+        self.store = ReceiptStore(node, settings.toolkit.install_dir)
         self.attention = Attention()
         self._unfinished: Stopped | None = None
         """A signal stopped the work before it was done."""

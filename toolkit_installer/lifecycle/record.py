@@ -38,7 +38,7 @@ class Recorder:
 
     def require_recordable(self, seen: Prepared) -> None:
         """Raise ConfigurationError where the receipt of the change could not be written so that it is read again."""
-        self._store.checked_content(self.begun(seen, ()))
+        self._store.require_recordable(self.begun(seen, ()))
 
     def begun(self, seen: Prepared, created: tuple[str, ...]) -> Receipt:
         """Return the receipt that is to stand before the first change; `created` are folders made for it already."""

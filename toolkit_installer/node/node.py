@@ -28,6 +28,8 @@ class Node:
         self.calls = calls or SystemCalls()
         self.whole = whole
         """All of the node is seen at `root`. If not, single folders of it are mounted here."""
+        self.given: tuple[str, ...] = ()
+        """The paths that this run was given: of several places of one file, it is to be met there (places.py)."""
         self.root = Root(root)
         self.files = Files(self.root, self.calls)
         self.programs = Programs(Root(programs_root or root))

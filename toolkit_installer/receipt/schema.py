@@ -20,7 +20,7 @@ from toolkit_installer.settings import EngineName, ReloadMode
 
 _LIBRARY = r"libnvidia-container\.so\.(\d++\.\d++\.\d++.*)"
 
-SCHEMA = 3
+SCHEMA = 4
 FOLDER = ".toolkit-installer"
 """The receipt's folder, beneath the install folder."""
 FILE = "receipt.json"
@@ -48,6 +48,8 @@ MIGRATIONS: Mapping[int, Migration] = {
     1: lambda body: body | {"engines": [engine | {"low_level": []} for engine in body["engines"]]},
     # schema 2 had no CDI specifications, as nobody wrote any
     2: lambda body: body | {"specifications": []},
+    # schema 3 had the paths of the run that wrote it, which in a container are not the node's
+    3: lambda body: body | {"whose_paths": "writer"},
 }
 """How a receipt of a schema becomes one of the next: schema n to a pure function of its body. Schema 1 was the first.
 
@@ -65,6 +67,13 @@ class State(enum.StrEnum):
     APPLYING = "applying"
     INSTALLED = "installed"
     REVERTING = "reverting"
+
+
+class Paths(enum.StrEnum):
+    """Whose paths a receipt has. WRITER: as the run that wrote it saw them, where schema 3 did not translate them."""
+
+    NODE = "node"
+    WRITER = "writer"
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -191,6 +200,7 @@ class Receipt(msgspec.Struct, frozen=True):
     """Why this method, where it was chosen for the node and not asked for by name."""
     taken_over: tuple[str, ...] = ()
     """What another installer had left that this one replaced, in words, with its place: cleanup restores none of it."""
+    whose_paths: Paths = Paths.NODE
 
     def engine(self, name: EngineName) -> EngineRecord | None:
         """Return the record of an engine, None if it has none."""

@@ -7,15 +7,18 @@ import os
 import stat
 from collections.abc import Mapping
 
+import msgspec
+
 from toolkit_installer.documents import digests
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError, located
 from toolkit_installer.node import owners
-from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.locks import lock_folder
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import node_paths
 from toolkit_installer.receipt import schema as receipts
-from toolkit_installer.receipt.schema import Before, Receipt
+from toolkit_installer.receipt.schema import Before, Paths, Receipt
 
 _RECEIPT = receipts.FILE
 _ORIGINALS = "originals"
@@ -29,9 +32,10 @@ _PRIVATE_FILE = 0o600
 class ReceiptStore:
     """The folder `<install dir>/.toolkit-installer`: mode 0700, its files 0600."""
 
-    def __init__(self, files: Files, install_dir: str) -> None:
-        self.files = files
-        self.folder = f"{files.canonical(install_dir)}/{receipts.FOLDER}"
+    def __init__(self, node: Node, install_dir: str) -> None:
+        self._node = node
+        self.files = node.files
+        self.folder = f"{self.files.canonical(install_dir)}/{receipts.FOLDER}"
         self.lock_fd: int | None = None
         """What holds the folder's lock, None while it is not locked. Also one held before this program was executed."""
 
@@ -96,14 +100,17 @@ class ReceiptStore:
             raise
 
     def load(self) -> Receipt | None:
-        """Return the receipt, or None where there is none. Raises ConfigurationError for one that cannot be used."""
+        """Return the receipt, its paths as they are seen here, or None where there is none.
+
+        Raises ConfigurationError for one that cannot be used.
+        """
         self.require_private()
         path = f"{self.folder}/{_RECEIPT}"
         found = self.files.read_file(path)
         if found is None:
             return None
         with located(path):
-            return receipts.decode(found.content)
+            return node_paths.seen_here(self._node, receipts.decode(found.content))
 
     def save(self, receipt: Receipt, originals: Mapping[str, bytes]) -> None:
         """Make the receipt durable, after the copies that it names.
@@ -121,11 +128,31 @@ class ReceiptStore:
         self._write(f"{self.folder}/{_RECEIPT}", content)
 
     def checked_content(self, receipt: Receipt) -> bytes:
-        """Return the receipt as it is written. Raises ConfigurationError for one that `load` would refuse."""
+        """Return the receipt as it is written: with the node's own paths.
+
+        Raises ConfigurationError for one that `load` would refuse, and for a file of which the node's path is unknown.
+        """
+        return self._readable(node_paths.on_node(self._node, receipt))
+
+    def require_recordable(self, receipt: Receipt) -> None:
+        """Raise ConfigurationError as `checked_content` does.
+
+        The node is not asked for the names of folders: they are made for the files, and have names where those have.
+        """
+        self._readable(receipt)
+        self.checked_content(msgspec.structs.replace(receipt, folders=(), pid_folders=()))
+
+    def _readable(self, receipt: Receipt) -> bytes:
         content = receipts.encode(receipt)
         with located(f"{self.folder}/{_RECEIPT}"):
             receipts.require_readable(content, receipt)
         return content
+
+    def has_other_paths(self, receipt: Receipt) -> bool:
+        """Tell whether an older installer recorded paths that are not the node's. Raises as `checked_content` does."""
+        return receipt.whose_paths is Paths.WRITER and bool(
+            msgspec.structs.replace(receipt, whose_paths=Paths.NODE) != node_paths.on_node(self._node, receipt)
+        )
 
     def tidy(self, receipt: Receipt) -> None:
         """Remove the copies that the receipt does not name, and their folder where it names none. Raises NodeError."""

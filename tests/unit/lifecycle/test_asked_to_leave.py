@@ -24,7 +24,7 @@ class Held:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.node = Node(str(folder))
-        self.store = ReceiptStore(self.node.files, "/usr/local/nvidia")
+        self.store = ReceiptStore(self.node, "/usr/local/nvidia")
         self.place = folder / PATH.lstrip("/")
         self.place.parent.mkdir()
         self.signals: list[tuple[int, signal.Signals]] = []

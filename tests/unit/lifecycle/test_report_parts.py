@@ -31,7 +31,7 @@ def test_whoever_looks_for_a_part_finds_it_or_why_it_is_missing(
         monkeypatch.setattr(trust, "load", load)
     node = Node.open(str(tmp_path), "/host")
     gathering = report.Gathering()
-    report.gather(node, Settings(), ReceiptStore(node.files, "/usr/local/nvidia"), gathering)
+    report.gather(node, Settings(), ReceiptStore(node, "/usr/local/nvidia"), gathering)
     named = {**gathering.texts, **gathering.missing}
     assert [name for name in named if not f"{name}/".startswith(tuple(TOLD))] == []
     assert ("receipt.txt" in gathering.missing) is damaged

@@ -13,15 +13,11 @@ from collections.abc import Collection, Iterable, Iterator
 
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.errors import UsageError
-from toolkit_installer.node import processes
+from toolkit_installer.node import places, processes
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Settings
 
-_MARKS = ("/.dockerenv", "/run/.containerenv")
-"""Files that docker and podman put into each container."""
-_VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
-"""What the kubelet gives each container, and others theirs (systemd's container interface)."""
 _DRIVERS = ("/run/nvidia/driver", "/driver-root")
 """Where a driver container's `/` is mounted: a whole system as well, and not the node's."""
 _OF_ENGINES = ("merged", "rootfs")
@@ -78,7 +74,7 @@ def refuse_absent_root(settings: Settings) -> None:
 
 def _is_marked() -> bool:
     """Tell whether whoever made this container says that it is one."""
-    return any(os.path.lexists(mark) for mark in _MARKS) or any(os.environ.get(name) for name in _VARIABLES)
+    return places.is_marked()
 
 
 def _is_inits_root_elsewhere() -> bool:
@@ -111,22 +107,14 @@ def _systems(settings: Settings, driver_roots: Collection[str]) -> Iterator[str]
 
 
 def _mounts() -> list[str]:
-    """Return where something is mounted, but for `/` itself (proc_pid_mountinfo(5))."""
-    found = []
-    # a local user may mount a file system of theirs on a folder with a carriage return in its name
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
-        for line in lines:
-            words = line.split(" ")
-            # blanks and such are a backslash and the octal number of their code
-            head, *rest = words[4].split("\\")
-            place = head + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
-            kind = words[words.index("-") + 1]
-            if place != "/" and posixpath.basename(place) not in _OF_ENGINES and not kind.startswith(_REMOTE):
-                found.append(place)
-    return found
+    """Return where something is mounted, but for `/` itself."""
+    return [
+        each.place
+        for each in places.own_table()
+        if each.place != "/" and posixpath.basename(each.place) not in _OF_ENGINES and not each.kind.startswith(_REMOTE)
+    ]
 
 
 def _is_system(place: str) -> bool:
-    return all(os.path.isdir(f"{place}/{part}") for part in ("proc", "usr", "etc")) and any(
-        os.path.lexists(f"{place}/{part}/os-release") for part in ("etc", "usr/lib")
-    )
+    """Tell whether a whole system is seen at a place."""
+    return places.is_system(place)

@@ -45,7 +45,7 @@ def observe(node: Node, settings: Settings, show: Show) -> None:
 
 def _refuse_starting(node: Node, settings: Settings) -> None:
     """Raise ConfigurationError where an engine that somebody stopped would be started by being asked."""
-    store = ReceiptStore(node.files, settings.toolkit.install_dir)
+    store = ReceiptStore(node, settings.toolkit.install_dir)
     why = would_be_started(node, settings, trust.load_if_usable(node, store))
     if why is not None:
         raise ConfigurationError(f"{why}: nothing is captured", hint="start it, or mask its socket unit")
@@ -80,7 +80,7 @@ def _look(node: Node, settings: Settings, show: Show) -> None:
 
 def _further(node: Node, settings: Settings, seen: Prepared) -> Iterator[Callable[[], object]]:
     """Yield looks at what a plan asks about only where something is to be changed, a reload is due, or files go."""
-    folder, store = seen.plan.toolkit.folder, ReceiptStore(node.files, settings.toolkit.install_dir)
+    folder, store = seen.plan.toolkit.folder, ReceiptStore(node, settings.toolkit.install_dir)
     yield partial(preflight.require_places, node, seen.target, seen.plan, unchanged=True)
     yield partial(foreseen.require_recordable, settings, node, store, seen)
     yield ReloadBudget(node.files, settings.pid_file, settings.reload_budget).require_reload

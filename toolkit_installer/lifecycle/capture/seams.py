@@ -133,6 +133,7 @@ SEAMS: Final = (
         Seam("node.disk.look", name, ("path",))
         for name in ("is_folder", "is_there", "leads_somewhere", "real", "may_run")
     ),
+    *(Seam("node.places", name, ("node", "path")) for name in ("on_node", "seen_here", "reachable")),
     # whom of the node we believe, and its programs
     Seam("node.owners", "ourselves"),
     Seam("node.trust", "is_program", ("root", "path")),

@@ -94,8 +94,8 @@ def revert_recorded(
     known = (*named_in_files.known_files(receipt), *known)
     named = () if keep_toolkit else named_in_files.naming(node, folder, known=known)
     if named:
-        # the record stands as long as what it speaks of: taken for an older installer's, all of it would go
-        store.save(msgspec.structs.replace(receipt, state=State.REVERTING, engines=(), specifications=()), {})
+        # the record stands, and whole: taken for an older installer's, all that it speaks of would go
+        store.save(msgspec.structs.replace(receipt, state=State.REVERTING), {})
         return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), named=named)
     # whoever made a specification makes it anew: nothing has to be remembered for it
     specified = () if keep_toolkit else named_in_files.in_specifications(node, folder)
