@@ -67,8 +67,7 @@ def by_drop_in(work: Work) -> DesiredState | None:
         if named or (work.request.default is not None and lookup(file.document, shape(plugin).default)):
             return None
     new = version if not drop_in.base or not toml_document.parse(drop_in.base) else None
-    settings = work.request.settings
-    host_path = settings.drop_in_host_path or settings.drop_in or DROP_IN
+    host_path = work.inspection.drop_in_named or work.request.settings.drop_in or DROP_IN
     base = root.base or b""
     if containerd_files.covers(containerd_files.imports(base, root.path), posixpath.normpath(host_path)):
         text, ownership = base, Ownership()

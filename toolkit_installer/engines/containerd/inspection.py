@@ -21,7 +21,7 @@ from toolkit_installer.engines.containerd.tables import disabled
 from toolkit_installer.engines.containerd.views import Read
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import processes
+from toolkit_installer.node import places, processes
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -68,6 +68,8 @@ class ContainerdInspection(Inspection, frozen=True):
     """What the binary of a containerd that runs and does not answer says of its version; empty: unknown."""
     drop_in_names: frozenset[str] = frozenset()
     """The paths under which containerd may import our drop-in."""
+    drop_in_named: str = ""
+    """What an import of our drop-in says: the node's path of it."""
 
     def role_of(self, imported: Imported) -> str:
         """Return the role of the file that is imported under whatever name: containerd reads it for each."""
@@ -141,7 +143,7 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
     root = EngineFile(ROOT_ROLE, *node.locate_file(config))
     drop_in_path = settings.drop_in or DROP_IN
     drop_in = EngineFile(DROP_IN_ROLE, *node.locate_file(drop_in_path))
-    named = settings.drop_in_host_path or drop_in_path
+    named = settings.drop_in_host_path or _on_node(node, drop_in_path)
     elsewhere = {posixpath.dirname(named): posixpath.dirname(drop_in_path)}
     if given is not None:
         elsewhere[posixpath.dirname(given)] = posixpath.dirname(config)
@@ -162,6 +164,7 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
         kubelet=next((each.pid for each in processes.named(frozenset({"kubelet"})) if node.is_home_of(each)), None),
         recognised=target.recognised,
         drop_in_names=names,
+        drop_in_named=named,
         elsewhere=_elsewhere(node, process, target),
         binary_version=_binary_version(node, answer),
     )
@@ -171,6 +174,11 @@ def _binary_version(node: Node, answer: Inspection) -> str:
     """Return the version of a containerd that runs and whose CRI does not answer: how it reads files depends on it."""
     process = process_of(node, EngineName.CONTAINERD, answer.socket) if answer.live is None else None
     return trial.containerd_version(node.programs, process.executable) if process is not None else ""
+
+
+def _on_node(node: Node, path: str) -> str:
+    """Return what the node calls the drop-in, or its path here where that is not known."""
+    return path if node.whole else places.on_node(node, path) or path
 
 
 def _given(process: Process | None, target: EngineTarget) -> str | None:
