@@ -85,8 +85,8 @@ class Containerd(Adapter[ContainerdInspection]):
         layout = named.layout if named is not None else self._layout(node, target, socket)
         answer = Inspection(socket, (), *answering.heard(self, node, socket, target.asked.answer_timeout))
         if layout is not None:
-            files = named.files if named is not None else node.files
-            found = containerd_inspection.inspect_distribution(node, target, layout, answer, files)
+            files, path = (named.files, named.path) if named is not None else (node.files, layout.drop_in)
+            found = containerd_inspection.inspect_distribution(node, target, layout, answer, files, path)
             if named is not None:
                 named_place.require_drop_in(named, found)
             return found

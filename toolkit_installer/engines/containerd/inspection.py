@@ -106,14 +106,16 @@ def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
 
 
 def inspect_distribution(
-    node: Node, target: EngineTarget, layout: Layout, answer: Inspection, made: Reader
+    node: Node, target: EngineTarget, layout: Layout, answer: Inspection, made: Reader, usual: str
 ) -> ContainerdInspection:
     """Read what a distribution made, and what is added to it; `answer` is what its containerd said.
 
-    `made` reads the distribution's own files. Raises ConfigurationError, NodeError.
+    `made` reads the distribution's own files; `usual` is its drop-in where --drop-in-config names none.
+    Raises ConfigurationError, NodeError.
     """
     live, process = answer.live, answer.process
     drop_in, ignored = layout.drop_in_for(target.asked)
+    drop_in = usual if drop_in == layout.drop_in else drop_in
     files = [
         EngineFile(layouts.GENERATED_ROLE, *node.locate_file(layout.generated)),
         EngineFile(layout.drop_in_role, *node.locate_file(drop_in)),

@@ -23,10 +23,11 @@ _MADE = {"containerd.d": "containerd.toml", "config.toml.d": "config.toml", "con
 
 
 class NamedDropIn(msgspec.Struct, frozen=True):
-    """The layout of a distribution, with the named file as its drop-in; `files` reads the distribution's own files."""
+    """The layout of a distribution whose drop-in is at `path`; `files` reads the distribution's own files."""
 
     layout: Layout
     files: Reader
+    path: str
 
 
 def find_named_drop_in(node: Node, process: Process | None, config: str) -> NamedDropIn | None:
@@ -49,7 +50,7 @@ def find_named_drop_in(node: Node, process: Process | None, config: str) -> Name
                 path=config,
                 hint=f"name a file in {read}, or leave --config out",
             )
-        return NamedDropIn(msgspec.structs.replace(layout, drop_in=config), files)
+        return NamedDropIn(layout, files, config)
     return None
 
 
@@ -61,7 +62,7 @@ def require_drop_in(named: NamedDropIn, found: ContainerdInspection) -> None:
     if start.way is not Way.DROP_IN:
         raise ConfigurationError(
             f"this {named.layout.name} imports no drop-in, so that it would not read this file",
-            path=named.layout.drop_in,
+            path=named.path,
             hint="leave --config out: its template is edited then",
         )
 
