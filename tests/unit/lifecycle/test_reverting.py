@@ -38,7 +38,7 @@ def test_pods_of_a_handler_that_the_engine_has_again_soon_are_no_reason_to_leave
         raise ConfigurationError("pods would be stranded", hint=then)
 
     monkeypatch.setattr(stranding, "refuse", refuse)
-    monkeypatch.setattr(EngineReverter, "_work", lambda *_: None)
+    monkeypatch.setattr(EngineReverter, "_work", lambda *_: (RECORD, None))
     node: Any = None
     store: Any = SimpleNamespace(folder="/store")
     attention: Any = None
