@@ -22,6 +22,8 @@ NOTHING_TO_DO = "Nothing to do"
 TOOLKIT = "/usr/local/nvidia/toolkit"
 STORE = "/usr/local/nvidia/.toolkit-installer"
 PID_FILE = "/run/nvidia/toolkit.pid"
+PID_FILES = (PID_FILE, "/run/nvidia/toolkit/toolkit.pid")
+"""A run holds the PID file of NVIDIA's own installer, too."""
 DAEMON_JSON = "/etc/docker/daemon.json"
 CONFIG_TOML = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
@@ -158,8 +160,8 @@ class FakeNode:
         return {place[len(root) :]: _entry(place) for place in _beneath(root)}
 
     def stamps(self) -> dict[str, tuple[int, int, int]]:
-        """Return inode, mtime and ctime of everything but the PID file and its folders: any write shows."""
-        spared = {PID_FILE, "/run/nvidia", "/run"}
+        """Return inode, mtime and ctime of everything but the PID files and their folders: any write shows."""
+        spared = {*PID_FILES, "/run/nvidia/toolkit", "/run/nvidia", "/run"}
         result = {}
         for place in self.root.rglob("*"):
             if self._path(place) not in spared:

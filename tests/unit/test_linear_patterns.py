@@ -42,6 +42,9 @@ _MADE_AT_RUN_TIME = {
     "documents.toml_blocks:f'(?m)^# {re.escape(marker)}(?:\\\\r?\\\\n|\\\\Z)'": "a line that is given",
     "engines.containerd.distributions.generating:rule[0]": "the rows' own patterns, of which each matches at the start",
     "engines.containerd.files:text": "characters and sets alone: test_a_glob_takes_time_in_proportion_to_the_name",
+    "engines.containerd.templates:alone": "a prefix that the text has nowhere else, and six digits",
+    "engines.containerd.templates:b'(?m)^([ \\\\t]*)# (?=(?:%s[ \\\\t]*)+\\\\r?$)' % number": "likewise",
+    "engines.containerd.templates:number": "likewise",
     "engines.detect.kubelet:pattern": "test_a_kubelets_option_is_found_in_linear_time",
     "lifecycle.capture.hiding:'|'.join(map(re.escape, longest)) or '(?!)'": "texts that are given, none repeated",
 }

@@ -123,7 +123,7 @@ class _TooLongError(Exception):
 @contextlib.contextmanager
 def _memory() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    with open("/proc/self/statm", encoding="ascii") as file:
+    with open("/proc/self/statm", encoding="ascii", newline="\n") as file:
         most = int(file.read().split()[0]) * resource.getpagesize() + _MOST_MEMORY
     if soft != resource.RLIM_INFINITY:
         most = min(soft, most)

@@ -156,6 +156,8 @@ class Instance:
             self.attention.again = False  # it is done right now
         try:
             with self._stoppable():
+                # one that came since this run began: at its start, the run has looked before it locked the PID files
+                other_installer.refuse(self.node, self.settings.toolkit.install_dir)
                 self._converge_and_note()
         except InstallerError as error:
             self._watches.telling.hear(error)
@@ -212,7 +214,6 @@ class Instance:
 
     def converge(self) -> None:
         """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
-        other_installer.refuse(self.node, self.settings.toolkit.install_dir)
         self._watches.driver.renew()
         receipt = trust.load(self.node, self.store)
         if self._watches.gpus.leaves_alone(receipt):

@@ -28,7 +28,7 @@ _SHELL = "/bin/sh"
 _SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
 """What every system has: a root without any is no system, but a few folders of one, or made up."""
 _ELSEWHERE = "choose a folder on another file system with --toolkit-install-dir, such as /opt/nvidia or /var/lib/nvidia"
-_RUNTIME_OF_A_TOOLKIT = patterns.lazy(rb"/toolkit/nvidia-container-runtime\b")
+_RUNTIME_OF_A_TOOLKIT = b"/toolkit/nvidia-container-runtime"
 _WORD = patterns.lazy(rb"[^\"'\s]+")
 
 
@@ -135,13 +135,12 @@ def _refuse_another_installation(node: Node, file: EngineFile, folder: str) -> N
 
 def _toolkits_in(content: bytes) -> Iterator[bytes]:
     """Yield the folders whose `toolkit` has a runtime that the content names; takes linear time."""
-    if _RUNTIME_OF_A_TOOLKIT.search(content) is None:
+    if _RUNTIME_OF_A_TOOLKIT not in content:
         return
     for word in _WORD.findall(content):
-        ends = [match.start() for match in _RUNTIME_OF_A_TOOLKIT.finditer(word)]
-        folder = word[word.find(b"/") : ends[-1]] if ends else b""
-        if folder:
-            yield folder
+        end = word.rfind(_RUNTIME_OF_A_TOOLKIT)
+        if end > word.find(b"/"):
+            yield word[word.find(b"/") : end]
 
 
 # --- what a node must allow: a shell, and places that can be written to ---

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tests.support.fake_node import PID_FILE, STORE, TOOLKIT, Entry, FakeNode
+from tests.support.fake_node import PID_FILES, STORE, TOOLKIT, Entry, FakeNode
 
 Tree: TypeAlias = Mapping[str, Entry]
 """What lies where, by the node's path. Sockets are left out: they are the engine's."""
@@ -42,7 +42,7 @@ def taken(node: FakeNode) -> Tree:
 def _timeless(path: str, entry: Entry) -> Entry:
     if path in (RELOADS, _NEW_RELOADS) and entry.content:
         return Entry(entry.kind, entry.mode, entry.owner, SOMETIME, entry.xattrs)
-    if path == PID_FILE and isinstance(entry.content, bytes) and entry.content.strip().isdigit():
+    if path in PID_FILES and isinstance(entry.content, bytes) and entry.content.strip().isdigit():
         return Entry(entry.kind, entry.mode, entry.owner, SOMEBODYS_PID, entry.xattrs)
     if path in RECEIPTS and isinstance(entry.content, bytes):
         return Entry(entry.kind, entry.mode, entry.owner, stampless(entry.content), entry.xattrs)

@@ -11,7 +11,7 @@ import pytest
 
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import UsageError
-from toolkit_installer.node import processes
+from toolkit_installer.node import places, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import Settings
 
@@ -33,7 +33,7 @@ def container(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
             assert path == "/proc/self/mountinfo"
             return io.StringIO(lines)
 
-        monkeypatch.setattr(own_container, "open", opened, raising=False)
+        monkeypatch.setattr(places, "open", opened, raising=False)
         try:
             own_container.refuse(Node("/", "/host", whole=False), settings or Settings(), FOLDERS)
         except UsageError as error:

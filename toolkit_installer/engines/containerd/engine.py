@@ -230,7 +230,7 @@ class Containerd(Adapter[ContainerdInspection]):
         if not files or not files.keys().isdisjoint(layouts.ROLES):
             return ()
         root = files.get(containerd_inspection.ROOT_ROLE)
-        target = EngineTarget(self.name, msgspec.structs.replace(asked, config=root or asked.config))
+        target = EngineTarget(self.name, asked, found_config=root)
         found = containerd_inspection.inspect_own(node, target, Inspection("", (), None))
         known = {*files.values(), found.file(containerd_inspection.ROOT_ROLE).path}
         return tuple(

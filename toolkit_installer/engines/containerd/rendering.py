@@ -18,7 +18,7 @@ from toolkit_installer.documents.changes import DocumentError, Table, lookup
 from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd.tables import BUILT_IN_RUNTIME, CRI_PLUGIN, GRPC, PLUGINS, runtimes_in, shape
 
-_ACTION = patterns.lazy(rb"(?s)\{\{(?P<before>-\s)?(?P<words>.*?)(?P<after>\s-)?\}\}")
+_ACTION = patterns.lazy(rb"(?s)\{\{(?P<before>-\s)?(?P<words>(?:(?!\{\{).)*?)(?P<after>\s-)?\}\}")
 _BASE = patterns.lazy(rb'\s*template\s+"base"\s+\.\s*')
 _COMMENT = patterns.lazy(rb"(?s)\s*/\*.*\*/\s*")
 _CONDITION = patterns.lazy(rb'\s*if not \(index \.ExtraRuntimes "(?P<name>[^"]+)"\)\.BinaryName\s*')

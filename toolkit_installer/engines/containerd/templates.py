@@ -41,7 +41,7 @@ _CONDITION = r'\{\{ if not \(index \.ExtraRuntimes "(?P<name>[^"]+)"\)\.BinaryNa
 _CONDITION_END = "{{ end }}"
 _RUNTIMES = "runtimes"
 _VERSION = rb"(?m)^[ \t]*version[ \t]*=[ \t]*(?P<number>[0-9]+)"
-_ACTION = rb"(?s)\{\{.*?\}\}"
+_ACTION = rb"(?s)\{\{(?:(?!\{\{).)*?\}\}"
 
 _EMPTIED = Ownership(created=tuple(table for plugin in PLUGINS for table in parents((*shape(plugin).runtimes, ""))))
 """The tables that go with the last runtime in them: the base has them, or containerd's own runc does without."""

@@ -27,7 +27,7 @@ _KIND = "nvidia.com/gpu"
 _FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """Where NVIDIA's runtime looks, and for which kind, where its config.toml says nothing."""
 _SPECIFICATIONS = (".yaml", ".json")
-_KIND_SAID = rb"""(?m)^[\s{]*["']?kind["']?\s*:\s*["']?([^"'\s,]+)"""
+_KIND_SAID = rb"""(?m)(?:^|[{,])[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?([^"'\s,]+)"""
 
 
 def settings_of(node: Node, receipt: Receipt) -> Mapping[str, Any]:
