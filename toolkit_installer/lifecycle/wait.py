@@ -104,7 +104,7 @@ def wait(
         "folders": _notified(folders),
         "remembered": msgspec.structs.replace(remembered, command=tuple(first)),
     }
-    if any(idling.identity(path) != known for _, path, known in watched if not path.endswith(idling.ASKED)):
+    if folders and any(idling.identity(path) != known for _, path, known in watched if not path.endswith(idling.ASKED)):
         # changed before the kernel reported changes: the idle process is to look as soon as after one that is reported
         os.kill(os.getpid(), signal.SIGIO)
     command, other = first, []
