@@ -126,21 +126,89 @@ def test_a_folder_that_is_gone_is_made_for_the_file_that_is_restored(
 
 
 @pytest.mark.parametrize("managed", FILES[1:], ids=str)
-def test_a_file_that_was_cut_off_is_restored(bench_of: Callable[[Managed], Bench], managed: Managed) -> None:
+def test_a_file_that_was_cut_off_in_a_line_is_restored(bench_of: Callable[[Managed], Bench], managed: Managed) -> None:
     bench = bench_of(managed)
     lines = bench.installed.splitlines(keepends=True)
-    refused = 0
+    restored = 0
     for count in range(1, len(lines)):
-        short = b"".join(lines[:count])
+        short = b"".join(lines[:count]).removesuffix(b"\n")
         put(bench.node, managed.path, short)
         done = bench.do("run")
         assert done.code == 0, (count, done.output)
         assert bench.node.read(managed.path) == bench.installed, count
-        refused += "it ends early" in done.output
-    assert refused > len(lines) // 2
-    put(bench.node, managed.path, lines[0])
+        restored += "it ends early" in done.output
+    assert restored > len(lines) // 2
+    put(bench.node, managed.path, lines[0].removesuffix(b"\n"))
     assert bench.do("uninstall").code == 0
     assert bench.node.snapshot() == bench.before
+
+
+@pytest.mark.parametrize("managed", FILES[1:], ids=str)
+def test_a_file_without_its_last_lines_is_an_edit_or_refused(
+    bench_of: Callable[[Managed], Bench], managed: Managed
+) -> None:
+    bench = bench_of(managed)
+    lines = bench.installed.splitlines(keepends=True)
+    for count in range(1, len(lines)):
+        short = b"".join(lines[:count])
+        put(bench.node, managed.path, short)
+        done = bench.do("run")
+        assert done.code in (0, 3), (count, done.output)
+        now = bench.node.read(managed.path)
+        if done.code:
+            assert "kept in" in done.output
+            assert now == short
+        else:
+            theirs = set(lines[:count]) & set(managed.content.splitlines(keepends=True))
+            assert all(line in now for line in theirs if b"default_runtime" not in line), count
+            assert TOOLKIT.encode() in now
+        put(bench.node, managed.path, bench.installed)
+        assert bench.do("run").code == 0
+
+
+def test_the_last_section_that_an_administrator_removed_stays_removed(node: FakeNode, tmp_path: Path) -> None:
+    node.write(CONFIG_TOML, CONTAINERD)
+    with cri_socket.answering(node.place("/run/containerd/containerd.sock"), "v2.1.4"):
+        flags = ("--no-daemon", "--restart-mode", "none")
+        assert run(node, tmp_path, "run", *flags, engine="containerd").code == 0
+        put(node, CONFIG_TOML, node.read(CONFIG_TOML).partition(b"[debug]")[0])
+        assert run(node, tmp_path, "run", *flags, engine="containerd").code == 0
+        assert b"[debug]" not in node.read(CONFIG_TOML)
+        assert run(node, tmp_path, "uninstall", engine="containerd").code == 0
+    assert node.read(CONFIG_TOML) == CONTAINERD.partition(b"[debug]")[0]
+
+
+def test_an_imported_file_that_an_administrator_removed_stays_away(node: FakeNode, tmp_path: Path) -> None:
+    node.write(CONFIG_TOML, b'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n')
+    imported, later = "/etc/containerd/conf.d/20-cri.toml", "/etc/containerd/conf.d/10-cri.toml"
+    newer = CONTAINERD.replace(b"pause:3.9", b"pause:3.10")
+    node.write(imported, CONTAINERD)
+    assert run(node, tmp_path, "run", "--no-daemon", engine="containerd").code == 0
+    assert TOOLKIT.encode() in node.read(imported)
+    node.place(imported).unlink()
+    node.write(later, newer)
+    assert run(node, tmp_path, "run", "--no-daemon", engine="containerd").code == 0
+    assert not node.exists(imported)
+    assert run(node, tmp_path, "uninstall", engine="containerd").code == 0
+    assert not node.exists(imported)
+    assert node.read(later) == newer
+
+
+def test_a_root_that_was_written_for_a_newer_containerd_is_accepted(node: FakeNode, tmp_path: Path) -> None:
+    node.write(CONFIG_TOML, CONTAINERD)
+    assert run(node, tmp_path, "run", "--no-daemon", engine="containerd").code == 0
+    newer = CONTAINERD.replace(b"version = 2", b"version = 3").replace(b"grpc.v1.cri", b"cri.v1.runtime")
+    put(node, CONFIG_TOML, newer)
+    done = run(node, tmp_path, "run", "--no-daemon", engine="containerd")
+    assert done.code == 0, done.output
+    assert run(node, tmp_path, "uninstall", engine="containerd").code == 0
+    assert node.read(CONFIG_TOML) == newer
+
+
+def test_a_default_that_a_crio_that_is_down_may_know_is_accepted(node: FakeNode, tmp_path: Path) -> None:
+    node.write(CRIO_DROP_IN, b'[crio.runtime]\ndefault_runtime = "runc"\n')
+    done = run(node, tmp_path, "run", "--no-daemon", "--set-as-default=false", engine="crio")
+    assert done.code == 0, done.output
 
 
 @EACH

@@ -154,6 +154,15 @@ def test_an_older_receipt_whose_file_is_not_recognised_stays_whole(installed: Fa
     assert kept(installed) == before
 
 
+def test_an_older_receipt_of_an_engine_that_is_gone_can_be_taken_back(installed: FakeNode) -> None:
+    of_schema_3(installed, DAEMON_JSON)
+    installed.place(DAEMON_JSON).unlink()
+    installed.place(DAEMON_JSON).parent.rmdir()
+    done = uninstalled(installed)
+    assert done.returncode == 0, done.stderr
+    assert not installed.exists(RECEIPT)
+
+
 def test_an_older_receipt_gets_the_nodes_paths_from_its_writers_container(installed: FakeNode, tmp_path: Path) -> None:
     of_schema_3(installed, f"{CONFIG_DIR}/daemon.json")
     again = container(installed, tmp_path / "second")

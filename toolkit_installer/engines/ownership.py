@@ -77,6 +77,8 @@ def revert_content(
     before: bytes | None,
     written: Collection[str],
     without_ours: Callable[[bytes], tuple[bytes | None, tuple[str, ...]]],
+    *,
+    may_be_absent: bool = False,
 ) -> tuple[bytes | None, tuple[str, ...]]:
     """Return a file without us, None if nothing else is left, and what there is to say of it.
 
@@ -84,10 +86,11 @@ def revert_content(
     `without_ours` makes of it. `written`: the SHA-256 of our targets. Both come from the receipt.
 
     A file that is missing or empty has lost what it held, and holds nothing of anybody else: it becomes `before`, too.
+    One that `may_be_absent` stays missing: an administrator removes or renames such a file to take it out of use.
     """
     if content == before or (content is not None and digests.sha256(content) in written):
         return before, ()
-    if is_blank(content) and is_kept(before, written):
+    if is_blank(content) and is_kept(before, written) and not (content is None and may_be_absent):
         return before, (f"it is {'missing' if content is None else 'empty'}: what stood there before is restored",)
     return (None, ()) if content is None else without_ours(content)
 

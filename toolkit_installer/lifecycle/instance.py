@@ -299,7 +299,8 @@ class Instance:
         log.get().info("Waiting for signal", key="waiting")
         later, within = self._watches.later()
         remembered = self._watches.remembered(later=later)
-        folders = self._watches.drift.folders(receipt)
+        # once a change was reported, the next is looked for every 30 s: whoever writes all the time wakes nobody
+        folders = [] if self._watches.drift.told else self._watches.drift.folders(receipt)
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=later, within=within, folders=folders)
 
     def _exit_code(self) -> int:

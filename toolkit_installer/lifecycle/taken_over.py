@@ -58,7 +58,12 @@ def handlers(content: bytes | None, folder: str) -> list[str]:
     if content is None or folder.encode() not in content:
         return []
     try:
-        document = json.loads(content) if content.lstrip().startswith(b"{") else toml_document.parse(content)
+        if b"{{" in content:
+            from toolkit_installer.engines.containerd import templates  # noqa: PLC0415  # few nodes have one
+
+            document = templates.document(content) or {}
+        else:
+            document = json.loads(content) if content.lstrip().startswith(b"{") else toml_document.parse(content)
     except (ValueError, RecursionError, ConfigurationError):
         return []
     return list(dict.fromkeys(_handlers(document, folder, ())))

@@ -69,7 +69,8 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
     A mount hides what its parent has below its place, other mounts included.
     """
     numbers = {each.number for each in mounts}
-    current = next((each for each in mounts if each.place == "/" and each.parent not in numbers), None)
+    tops = (each for each in mounts if each.parent == each.number or each.parent not in numbers)
+    current = next((each for each in tops if each.place == "/"), None)
     while current is not None:
         children = [each for each in mounts if each.parent == current.number and each is not current]
         over = [each for each in children if is_beneath(path, each.place)]

@@ -47,7 +47,12 @@ def on_node(node: Node, receipt: Receipt) -> Receipt:
             raise _unknown(path)
         return name or path
 
-    return _moved(receipt, file=required, socket=known, other=known)
+    try:
+        return _moved(receipt, file=required, socket=known, other=known)
+    except ConfigurationError:
+        if receipt.whose_paths is Paths.WRITER:
+            return receipt  # a container with the writer's own mounts goes on with it, and takes it back
+        raise
 
 
 def seen_here(node: Node, receipt: Receipt) -> Receipt:

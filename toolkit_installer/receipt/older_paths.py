@@ -29,7 +29,9 @@ def seen_here(node: Node, receipt: Receipt) -> Receipt:
 
     def engine_moved(record: EngineRecord) -> EngineRecord:
         files = tuple(
-            each if here(each.path) else _recognised(node, record, each, receipt.toolkit_folder)
+            each
+            if here(each.path) or posixpath.dirname(each.path) in _usual_folders(record)
+            else _recognised(node, record, each, receipt.toolkit_folder)
             for each in record.files
         )
         socket = record.socket if here(record.socket) else _usual_socket(node, record)
@@ -40,16 +42,20 @@ def seen_here(node: Node, receipt: Receipt) -> Receipt:
     return msgspec.structs.replace(receipt, **moved)
 
 
+def _usual_folders(record: EngineRecord) -> tuple[str, ...]:
+    """Return the folders in which an engine's files usually are: a path in them is the node's own, even if missing."""
+    rows = [row for row in TABLE if row.engine == record.name]
+    usual = [path for row in rows for path in (row.config, row.drop_in) if path is not None and "*" not in path]
+    return tuple(dict.fromkeys([*map(posixpath.dirname, usual), *adapter_of(record.name).folders]))
+
+
 def _recognised(node: Node, record: EngineRecord, file: FileRecord, toolkit_folder: str) -> FileRecord:
     """Return a file's record with the path where it is found: it holds what was written, or names the toolkit.
 
     Raises ConfigurationError where no file is, or several are.
     """
-    rows = [row for row in TABLE if row.engine == record.name]
-    usual = [path for row in rows for path in (row.config, row.drop_in) if path is not None and "*" not in path]
-    folders = dict.fromkeys([*map(posixpath.dirname, usual), *adapter_of(record.name).folders])
     name = posixpath.basename(file.path)
-    found = {f"{folder}/{name}": _content(node, f"{folder}/{name}") for folder in folders}
+    found = {f"{folder}/{name}": _content(node, f"{folder}/{name}") for folder in _usual_folders(record)}
     exact = [path for path, content in found.items() if content is not None and memory.digest(content) in file.written]
     named = [path for path, content in found.items() if content is not None and toolkit_folder.encode() in content]
     likely = exact or named

@@ -150,9 +150,11 @@ class ReceiptStore:
 
     def has_other_paths(self, receipt: Receipt) -> bool:
         """Tell whether an older installer recorded paths that are not the node's. Raises as `checked_content` does."""
-        return receipt.whose_paths is Paths.WRITER and bool(
-            msgspec.structs.replace(receipt, whose_paths=Paths.NODE) != node_paths.on_node(self._node, receipt)
-        )
+        if receipt.whose_paths is not Paths.WRITER:
+            return False
+        named = node_paths.on_node(self._node, receipt)
+        as_it_is = msgspec.structs.replace(receipt, whose_paths=Paths.NODE)
+        return named.whose_paths is Paths.NODE and bool(named != as_it_is)
 
     def tidy(self, receipt: Receipt) -> None:
         """Remove the copies that the receipt does not name, and their folder where it names none. Raises NodeError."""

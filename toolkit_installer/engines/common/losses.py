@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from toolkit_installer.documents import digests
@@ -17,24 +17,34 @@ CUT_OFF = "it ends early: what stood there before is restored"
 _GROUPS = ("plugins", "crio")
 """The tables whose own tables are a file's sections."""
 _NOT_COUNTED = ("version", "imports")
+_CRI_PLUGINS = (
+    "cri",
+    "io.containerd.grpc.v1.cri",
+    "io.containerd.cri.v1.runtime",
+    "io.containerd.cri.v1.images",
+)
+"""The tables of containerd's CRI plugin in files of version 1, of version 2, and of 3 and later."""
 
 Edit = Callable[[bytes, Sequence[Change]], bytes]
 
 
 def is_cut_off(content: bytes, recorded: Recorded, edit: Edit | None, chosen: Sequence[Change] = ()) -> bool:
-    """Tell whether a file is only the beginning of what stood there: with us, or before us.
+    """Tell whether a file is only the beginning of what stood there, up to the middle of a line: with us, or before us.
 
-    Nobody wrote anything into such a file. `edit` makes the text with us out of the one before us; None: it cannot.
-    `chosen` is what stood there by somebody's choice: a default.
+    Nobody wrote anything into such a file. One that ends with a whole line may be an administrator's edit. `edit` makes
+    the text with us out of the one before us; None: it cannot. `chosen` is what stood there by somebody's choice: a
+    default.
     """
     before = recorded.before
-    if before is None or not is_kept(before, recorded.written) or digests.sha256(content) in recorded.written:
+    if before is None or content.endswith(b"\n") or not is_kept(before, recorded.written):
+        return False
+    if digests.sha256(content) in recorded.written:
         return False
     texts = [before]
     if edit is not None:
         with contextlib.suppress(InstallerError):  # it was written by other rules: nothing is known of it then
             texts.append(edit(before, [*_edits(recorded.ownership), *chosen]))
-    return any(len(content.rstrip()) < len(text.rstrip()) and text.startswith(content.rstrip()) for text in texts)
+    return any(len(content) < len(text) and text.startswith(content) for text in texts)
 
 
 def _edits(ownership: Ownership) -> list[Change]:
@@ -87,9 +97,18 @@ def lost_sections(before: Table, now: Table) -> tuple[str, ...]:
 
     What the version and the imports are is no loss.
     """
-    lost = tuple(".".join(path) for path in _sections(before) if not _has_values(lookup(now, path)))
+    lost = tuple(
+        ".".join(path)
+        for path in _sections(before)
+        if not any(_has_values(lookup(now, (*path[:-1], name))) for name in _names_of(path[-1]))
+    )
     keys = [key for key, value in before.items() if key not in _NOT_COUNTED and _has_values(value)]
     return lost or (tuple(keys) if keys and now.keys().isdisjoint(keys) else ())
+
+
+def _names_of(section: str) -> Collection[str]:
+    """Return the names of a section: containerd's CRI plugin has another in each version of the file."""
+    return _CRI_PLUGINS if section in _CRI_PLUGINS else (section,)
 
 
 def _sections(document: Table) -> list[Path]:

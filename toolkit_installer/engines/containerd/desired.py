@@ -27,6 +27,7 @@ from toolkit_installer.engines.containerd.inspection import (
     ENDING,
     ROOT_ROLE,
     ContainerdInspection,
+    is_import,
 )
 from toolkit_installer.engines.containerd.sources import Candidate
 from toolkit_installer.engines.containerd.tables import (
@@ -303,7 +304,10 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
         return (None if created else templates.without_block(content)), ()
 
     with located(file.path):
-        base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
+        used_where_there = file.role in layouts.TEMPLATE_ROLES or is_import(file.role)
+        base, left = revert_content(
+            file.content, recorded.before, recorded.written, without_ours, may_be_absent=used_where_there
+        )
         if base is not None and file.role in layouts.TEMPLATE_ROLES:
             base, taken = templates.without_handlers(base, toolkit_folder)  # an older installer's are never restored
             left = (*left, *taken)

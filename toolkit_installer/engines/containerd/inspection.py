@@ -86,9 +86,14 @@ def import_role(path: str) -> str:
     return f"{_IMPORT} {path}"
 
 
+def is_import(role: str) -> bool:
+    """Tell whether a role is that of an imported file."""
+    return role.startswith(f"{_IMPORT} ")
+
+
 def has_role(role: str) -> bool:
     """Tell whether a role is config.toml's, the drop-in's or an import's, or that of a distribution's file."""
-    return role in (ROOT_ROLE, DROP_IN_ROLE) or role in layouts.ROLES or role.startswith(f"{_IMPORT} ")
+    return role in (ROOT_ROLE, DROP_IN_ROLE) or role in layouts.ROLES or is_import(role)
 
 
 def read_files(files: Reader, root: str) -> tuple[Read, ...]:

@@ -58,7 +58,7 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
     base = known = effective(inspection.live, bases)
     if flag := told_of(inspection.live, "--default-runtime"):  # the command line goes before all files
         base = known = config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}])
-    missing = _missing_default(known, bases)
+    missing = _missing_default(known, bases, inspection.live)
     if missing is not None and (request.default is None or not request.handlers):
         raise missing
     served: dict[str, str] = {}
@@ -84,10 +84,14 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
     return DesiredState(ordered, served, default, low_level, notes, faults=faults)
 
 
-def _missing_default(known: Table, bases: Sequence[DesiredFile]) -> ConfigurationError | None:
-    """Return why CRI-O would not start without us: its default runtime has no table; None where it has one."""
+def _missing_default(known: Table, bases: Sequence[DesiredFile], live: Live | None) -> ConfigurationError | None:
+    """Return why CRI-O would not start without us: its default runtime has no table; None where it has one.
+
+    A release that is not known may have a table of its own, and a CRI-O that runs has those of its command line.
+    """
     name = lookup(known, config.DEFAULT)
-    if not isinstance(name, str) or name in config.runtimes_in(known):
+    own = config.LOW_LEVEL if live is None or live.release is None else tuple(live.handlers)
+    if not isinstance(name, str) or name in config.runtimes_in(known) or name in own:
         return None
     for wanted in reversed([each for each in bases if each.role != HOOK_ROLE]):
         if wanted.base is not None and lookup(config.parse_checked(wanted.base), config.DEFAULT) == name:

@@ -5,6 +5,7 @@ A distribution's kubelet that does not run now was told by the distribution's fi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import re
@@ -69,7 +70,9 @@ def configured(node: Node) -> tuple[Configured, ...]:
         if (usual := row.kubelet_options) is None:
             continue
         known = [(f" of {unit}", commands[unit]) for unit in row.units if unit in commands]
-        for of_unit, each in known or [("", unit_files.Command((), {}))]:
+        if not known and _is_there(node, row):
+            known = [("", unit_files.Command((), {}))]
+        for of_unit, each in known:
             options = _options_file(each.arguments, each.environment, row.name, usual)
             paths = (*_node_drop_ins(node, options), options)
             texts = [(path, text) for path in paths if (text := _node_text(node, path))]
@@ -77,6 +80,13 @@ def configured(node: Node) -> tuple[Configured, ...]:
             if named is not None:
                 found.append(Configured(row.name, plain(named[1]), named[0]))
     return tuple(dict.fromkeys(found))
+
+
+def _is_there(node: Node, row: Distribution) -> bool:
+    """Tell whether a distribution's program, or the file that it generates, is on this node: its options outlive it."""
+    with contextlib.suppress(NodeError):
+        return any(node.files.status(path) is not None for path in (row.config, *row.binaries))
+    return False
 
 
 def _by_flags(

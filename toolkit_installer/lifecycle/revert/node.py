@@ -62,8 +62,10 @@ def revert_recorded(
         _flush(node, receipt)
     found = receipt  # as it was: what lies beside the files may be a killed run's only if it says so
     failures = []
+    left: list[EngineRecord] = []
     for record in reversed(receipt.engines):
         if other is not None and _left(node, record.files, other, record.name):
+            left.insert(0, record)
             continue
         try:
             recover.refuse_strangers(node, found, [file.path for file in record.files])
@@ -82,14 +84,22 @@ def revert_recorded(
             failures.append(failure)
     if failures:
         raise gravest(failures)
+    theirs: tuple[FileRecord, ...] = ()
     if other is not None:
-        theirs = _left(node, receipt.specifications, other)
-        ours = tuple(file for file in receipt.specifications if file.path not in theirs)
+        paths = _left(node, receipt.specifications, other)
+        theirs = tuple(file for file in receipt.specifications if file.path in paths)
+        ours = tuple(file for file in receipt.specifications if file.path not in paths)
         receipt = msgspec.structs.replace(receipt, specifications=ours)
         keep_toolkit = True
     recover.refuse_strangers(node, found, [file.path for file in receipt.specifications])
     recover.recover_specifications(node, receipt)
     receipt = _revert_specifications(engines, receipt)
+    if left or theirs:
+        # the record stands for them: an administrator's edit looks the same, and what stood there before us returns
+        # once the other installer has gone
+        kept = msgspec.structs.replace(receipt, state=State.REVERTING, engines=tuple(left), specifications=theirs)
+        store.save(kept, {})
+        return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), other=other)
     folder = receipt.toolkit_folder
     known = (*named_in_files.known_files(receipt), *known)
     named = () if keep_toolkit else named_in_files.naming(node, folder, known=known)

@@ -55,7 +55,7 @@ def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_fi
     if remainder.named and remainder.recorded and recorded is None:
         store.clear()  # what was recognised without a receipt is recognised again, of engines that were not named too
         remainder = msgspec.structs.replace(remainder, recorded=False)
-    if receipt.pid_file != pid_file.path:
+    if receipt.pid_file not in (pid_file.path, *(each.path for each in pid_file.others)):
         _remove_pid_file(node, receipt.pid_file)
     pid_file.adopt_folders(receipt.pid_folders)
     if left.failures and not remainder.named:
