@@ -208,9 +208,21 @@ def test_a_default_that_the_root_names_goes_with_the_handler_of_the_drop_in(
         assert b'default_runtime_name = "nvidia"' in containerd_2.read(CONFIG_TOML)
     do("uninstall")
     left = containerd_2.read(CONFIG_TOML)
-    if imported:  # nobody kept a copy of a file that was not edited
-        assert b"default_runtime_name" not in left
-        assert b"/usr/bin/crun" in left
-    else:
-        assert left == root
+    assert left.decode() == root.decode()
     assert not containerd_2.exists(DROP_IN)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["cleanup", "run-and-cleanup"])
+def test_the_default_of_an_unedited_crio_drop_in_returns(node: FakeNode, tmp_path: Path, *, again: bool) -> None:
+    site = "/etc/crio/crio.conf.d/10-crio.conf"
+    content = (
+        b'[crio.runtime]\ndefault_runtime = "crun"\n[crio.runtime.runtimes.crun]\nruntime_path = "/usr/bin/crun"\n'
+    )
+    node.write(site, content)
+    assert run(node, tmp_path, "run", "--no-daemon", NOT_DEFAULT, engine="crio").code == 0
+    node.write(site, content.replace(b'default_runtime = "crun"', b'default_runtime = "nvidia"'))
+    if again:
+        assert run(node, tmp_path, "run", "--no-daemon", NOT_DEFAULT, engine="crio").code == 0
+    done = run(node, tmp_path, "uninstall", engine="crio")
+    assert done.code == 0, done.output
+    assert node.read(site) == content

@@ -111,6 +111,16 @@ def test_a_kubelet_that_reaches_docker_through_a_shim_makes_a_docker_node(bare: 
 
 
 @needs_root
+@pytest.mark.parametrize("options", ["docker: true\n", "container-runtime-endpoint: unix:///run/crio/crio.sock\n"])
+def test_options_of_a_k3s_that_is_gone_name_no_engine(bare: FakeNode, options: str) -> None:
+    bare.write("/etc/rancher/k3s/config.yaml", options)
+    bare.write(CONFIG_TOML, CRI)
+    with containerd(bare):
+        facts = detected(bare)
+    assert only(facts) == ("containerd", "containerd")
+
+
+@needs_root
 def test_a_kubelets_relative_path_is_relative_to_where_it_works(bare: FakeNode) -> None:
     bare.write("/etc/kubelet.yaml", f"containerRuntimeEndpoint: unix://{CONTAINERD_SOCKET}\n")
     with dockerd(bare), containerd(bare), kubelet(bare, "--config=etc/kubelet.yaml"):

@@ -122,13 +122,15 @@ class Recorded(msgspec.Struct, frozen=True):
 
     `before`: the base that was kept, which cleanup puts back (None: no file). `written`: the SHA-256 of every content
     of ours that may stand there. `ownership`: what of those is ours, value by value. `handlers`: those of the engine,
-    in whatever file. `metadata`: what the file carried when `before` was read. `kept`: where the copy of `before` lies.
+    in whatever file. `defaults`: the default runtimes of the engine's files before us, by role. `metadata`: what the
+    file carried when `before` was read. `kept`: where the copy of `before` lies.
     """
 
     before: bytes | None = None
     written: frozenset[str] = frozenset()
     ownership: Ownership = Ownership()
     handlers: frozenset[str] = frozenset()
+    defaults: tuple[tuple[str, str], ...] = ()
     metadata: Metadata | None = None
     kept: str = ""
 
@@ -240,12 +242,20 @@ class Adapter(Protocol[_Found]):
     def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
         """Return what a file should be once we are gone: its target is its base. Pure. Raises ConfigurationError."""
 
+    def default_of(self, file: EngineFile) -> str | None:  # noqa: ARG002  # what engines with several files need
+        """Return the default runtime that a file names, which this installer may leave unedited; None for none. Pure.
+
+        Raises ConfigurationError.
+        """
+        return None
+
     def others_naming(
         self,
         node: Node,  # noqa: ARG002  # what engines with several files need
         live: Live | None,  # noqa: ARG002
         known: Mapping[str, str],  # noqa: ARG002
         handlers: Collection[str],  # noqa: ARG002
+        defaults: Mapping[str, str],  # noqa: ARG002
     ) -> Sequence[tuple[EngineFile, Ownership]]:
         """Return the engine's files beside the `known` ones whose default runtime is one of `handlers`, which go.
 

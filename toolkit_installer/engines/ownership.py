@@ -242,11 +242,14 @@ def chosen_default(present: Table, shape: Shape, ownership: Ownership, handlers:
     return current if isinstance(current, str) and current in handlers and not ours else None
 
 
-def dangling_default(document: Table, shape: Shape, handlers: Collection[str]) -> Ownership:
-    """Return the default that names one of `handlers`, which go, and no runtime of the document; as ours."""
+def dangling_default(document: Table, shape: Shape, handlers: Collection[str], prior: str | None) -> Ownership:
+    """Return the default that names one of `handlers`, which go, and no runtime of the document; as ours.
+
+    `prior` is the one that the file named before us, and that the engine knows; None: nothing is known of it.
+    """
     current = lookup(document, shape.default)
     dangles = isinstance(current, str) and current in handlers and current not in shape.entries(document)
-    return Ownership((Owned(shape.default, current),) if dangles else ())
+    return Ownership((Owned(shape.default, current, ABSENT if prior is None else prior),) if dangles else ())
 
 
 def _items(document: Table, shape: Shape, ownership: Ownership, changes: list[Change]) -> None:

@@ -79,8 +79,7 @@ def records_of(
         if file.before is not None:
             before, kept = store.original(file.before), store.place_of(file.before)
             originals[file.before.sha256] = before
-        assert recorded is not None  # noqa: S101  # it has the file
-        result[file.path] = memory.remembered(engine, file, before, dict(recorded.handlers), kept)
+        result[file.path] = memory.remembered(engine, file, before, recorded, kept)
     return result
 
 

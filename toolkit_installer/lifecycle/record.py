@@ -95,8 +95,18 @@ class Recorder:
             default=work.desired.default,
             files=tuple(file for file in files if file is not None),
             low_level=tuple(filter(is_usable, work.desired.low_level)),
+            defaults=_defaults(engine, work, previous),
             reload_due=bool(work.reload_why),
         )
+
+
+def _defaults(engine: Engine, work: EngineWork, previous: EngineRecord | None) -> tuple[tuple[str, str], ...]:
+    """Return the default runtimes that the engine's files name, by role; the earlier one where they name ours."""
+    ours = {*work.desired.served, *(dict(previous.handlers) if previous is not None else ())}
+    earlier = dict(previous.defaults) if previous is not None else {}
+    found = {file.role: engine.default_of(file) for file in work.inspection.files}
+    known = {role: earlier.get(role) if name in ours else name for role, name in found.items()}
+    return tuple((role, name) for role, name in known.items() if name is not None)
 
 
 def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Receipt:

@@ -11,7 +11,7 @@ from toolkit_installer.documents.changes import ABSENT
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Recorded
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.node.disk.reading import Found, Metadata
-from toolkit_installer.receipt.schema import Before, FileRecord, OwnedKey
+from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, OwnedKey
 
 
 def digest(content: bytes) -> str:
@@ -20,17 +20,19 @@ def digest(content: bytes) -> str:
 
 
 def remembered(
-    engine: Engine, record: FileRecord, before: bytes | None, handlers: Iterable[str] = (), kept: str = ""
+    engine: Engine, record: FileRecord, before: bytes | None, of: EngineRecord | None = None, kept: str = ""
 ) -> Recorded:
     """Return what planning needs to know of a recorded file.
 
-    `before` is its kept copy, which lies at `kept`; `handlers` are those of its engine.
+    `before` is its kept copy, which lies at `kept`; `of` is the record of its engine.
     """
     keys = tuple(_owned(engine, key) for key in record.keys)
     created = tuple(_owned(engine, key) for key in record.created)
     was = record.before
     metadata = Metadata(was.mode, was.uid, was.gid, was.xattrs) if was is not None else None
-    return Recorded(before, frozenset(record.written), Ownership(keys, created), frozenset(handlers), metadata, kept)
+    handlers = frozenset(dict(of.handlers)) if of is not None else frozenset[str]()
+    defaults = of.defaults if of is not None else ()
+    return Recorded(before, frozenset(record.written), Ownership(keys, created), handlers, defaults, metadata, kept)
 
 
 def recorded(

@@ -37,8 +37,8 @@ _LEFT_OUT: Mapping[str, Any] = {
 }
 """What installers of the same schema leave out, because they know nothing of it."""
 
-_LEFT_OUT_OF_FILES: Mapping[str, Any] = {"first": None}
-"""What the record of a file has only where it is not so."""
+_LEFT_OUT_OF_RECORDS: Mapping[str, Any] = {"first": None, "defaults": ()}
+"""What the record of a file, or of an engine, has only where it is something else (`_completed`)."""
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -131,6 +131,8 @@ class EngineRecord(msgspec.Struct, frozen=True):
     files: tuple[FileRecord, ...]
     low_level: tuple[str, ...] = ()
     """What the engine itself runs containers with, the default runtime's first: paths, or names to find in PATH."""
+    defaults: tuple[tuple[str, str], ...] = ()
+    """The default runtimes that its files named before us, by role: also of files that are not edited."""
     reload_due: bool = False
     """The files were changed, and the engine has not been seen with the change yet."""
 
@@ -245,7 +247,7 @@ def encode(receipt: Receipt) -> bytes:
         if isinstance(value, bytes):
             return base64.b64encode(value).decode()
         fields = msgspec.structs.asdict(value)
-        return {name: each for name, each in fields.items() if (name, each) not in _LEFT_OUT_OF_FILES.items()}
+        return {name: each for name, each in fields.items() if (name, each) not in _LEFT_OUT_OF_RECORDS.items()}
 
     body = {"schema": SCHEMA, **msgspec.structs.asdict(receipt)}
     return (json.dumps(body, indent=2, default=plain) + "\n").encode()
@@ -275,16 +277,18 @@ def decode(content: bytes) -> Receipt:
 
 
 def _completed(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body with what is left out of the records of files."""
+    """Return the body with what is left out of the records of files and engines."""
 
     def files(records: Any) -> Any:
         known = isinstance(records, list) and all(isinstance(record, dict) for record in records)
-        return [{**_LEFT_OUT_OF_FILES, **record} for record in records] if known else records
+        return [{"first": None, **record} for record in records] if known else records
 
-    engines = body["engines"]
-    if isinstance(engines, list) and all(isinstance(engine, dict) and "files" in engine for engine in engines):
-        engines = [{**engine, "files": files(engine["files"])} for engine in engines]
-    return {**body, "engines": engines, "specifications": files(body["specifications"])}
+    def engines(records: Any) -> Any:
+        known = isinstance(records, list) and all(isinstance(each, dict) and "files" in each for each in records)
+        return [{"defaults": [], **each, "files": files(each["files"])} for each in records] if known else records
+
+    specifications = files(body["specifications"])
+    return {**body, **{name: engines(body[name]) for name in ("engines", "cdi")}, "specifications": specifications}
 
 
 def require_readable(content: bytes, receipt: Receipt) -> None:

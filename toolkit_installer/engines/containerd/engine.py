@@ -15,6 +15,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import (
     Adapter,
     DesiredState,
@@ -45,7 +46,7 @@ from toolkit_installer.engines.containerd.inspection import (
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import PLUGINS, executable, parse_checked, runtimes_in, shape
 from toolkit_installer.engines.containerd.work import Work
-from toolkit_installer.engines.ownership import Ownership, dangling_default
+from toolkit_installer.engines.ownership import BUILT_IN, Owned, Ownership, dangling_default
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
@@ -119,10 +120,14 @@ class Containerd(Adapter[ContainerdInspection]):
         drop_in = next((records.get(file.path) for file in inspection.files if file.role == DROP_IN_ROLE), None)
         unknown = containerd_desired.recognised(inspection, request.toolkit_folder) if drop_in is None else {}
         ours = frozenset(name for recorded in records.values() for name in recorded.handlers)
+        defaults = dict(pair for recorded in records.values() for pair in recorded.defaults)
         without = {}
         for file in inspection.files:
-            known = Recorded(ownership=unknown.get(file.path, Ownership()), handlers=ours)
-            recorded = records.get(file.path, known)
+            ownership = unknown.get(file.path, Ownership())
+            if file.role in defaults and file.content is not None:  # somebody made ours the default in its place
+                dangling = _dangling(parse_checked(file.content)[0], ours, defaults[file.role])
+                ownership = Ownership((*ownership.keys, *dangling), ownership.created)
+            recorded = records.get(file.path, Recorded(ownership=ownership, handlers=ours))
             without[file.role] = wanted = containerd_desired.without_us(file, recorded, request.toolkit_folder)
             if file.role not in layouts.NOT_TOML:
                 losses.refuse_replaced(wanted, recorded, toml_document.parse, request.toolkit_folder)
@@ -135,8 +140,21 @@ class Containerd(Adapter[ContainerdInspection]):
         state = containerd_desired.by_drop_in(work) or containerd_desired.in_place(work)
         return containerd_desired.with_chosen_defaults(state, request, records)
 
+    def default_of(self, file: EngineFile) -> str | None:
+        """Return the default runtime that a file of containerd's own names. Raises ConfigurationError."""
+        if file.role in layouts.ROLES or file.content is None:
+            return None
+        document, _ = parse_checked(file.content)
+        found = (lookup(document, shape(plugin).default) for plugin in PLUGINS)
+        return next((name for name in found if isinstance(name, str)), None)
+
     def others_naming(
-        self, node: Node, live: Live | None, known: Mapping[str, str], handlers: Collection[str]
+        self,
+        node: Node,
+        live: Live | None,
+        known: Mapping[str, str],
+        handlers: Collection[str],
+        defaults: Mapping[str, str],
     ) -> Sequence[tuple[EngineFile, Ownership]]:
         """Return the file that imports our drop-in by itself, if its default runtime is one of `handlers`."""
         process = live.process if live is not None else None
@@ -151,8 +169,8 @@ class Containerd(Adapter[ContainerdInspection]):
             document, _ = parse_checked(root.content or b"")
         except (ConfigurationError, NodeError):
             return ()
-        owned = [key for plugin in PLUGINS for key in dangling_default(document, shape(plugin), handlers).keys]
-        return [(root, Ownership(tuple(owned)))] if owned and root.path not in known.values() else []
+        owned = _dangling(document, handlers, defaults.get(ROOT_ROLE))
+        return [(root, Ownership(owned))] if owned and root.path not in known.values() else []
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP.
@@ -306,6 +324,15 @@ def _cdi(told: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, bool]:
         return None, True
     known = tuple(map(str, folders)) if isinstance(folders, list) else ()
     return known, bool(known) and told.get("enableCDI", True) is True
+
+
+def _dangling(document: Table, handlers: Collection[str], prior: str | None) -> tuple[Owned, ...]:
+    """Return the defaults that name one of `handlers`, which go; `prior`, if containerd knows it, is to return."""
+    found: list[Owned] = []
+    for place in map(shape, PLUGINS):
+        known = prior if prior in (*place.entries(document), BUILT_IN) else None
+        found += dangling_default(document, place, handlers, known).keys
+    return tuple(found)
 
 
 def _registered_by_itself(live: Live) -> frozenset[str]:

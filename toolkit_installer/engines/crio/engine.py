@@ -14,6 +14,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import visible
+from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.api import (
     Adapter,
     DesiredFile,
@@ -239,8 +240,20 @@ class Crio(Adapter[CrioInspection]):
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
         return _pods_needing(node, inspection.socket, names)
 
+    def default_of(self, file: EngineFile) -> str | None:
+        """Return the default runtime that a file names. Raises ConfigurationError."""
+        if file.role == crio_desired.HOOK_ROLE or file.content is None:
+            return None
+        name = lookup(crio_config.parse_checked(file.content), crio_config.DEFAULT)
+        return name if isinstance(name, str) else None
+
     def others_naming(
-        self, node: Node, live: Live | None, known: Mapping[str, str], handlers: Collection[str]
+        self,
+        node: Node,
+        live: Live | None,
+        known: Mapping[str, str],
+        handlers: Collection[str],
+        defaults: Mapping[str, str],
     ) -> Sequence[tuple[EngineFile, Ownership]]:
         """Return CRI-O's other files whose default runtime is one of `handlers`."""
         try:
@@ -259,7 +272,12 @@ class Crio(Adapter[CrioInspection]):
         others = [pair for path, pair in documents.items() if path not in known.values()]
         # one that another file has as well is known to CRI-O afterwards
         gone = set(handlers).difference(*(crio_config.runtimes_in(document) for _, document in others))
-        found = [(file, dangling_default(document, crio_config.SHAPE, gone)) for file, document in others]
+        stay = set(crio_config.LOW_LEVEL).union(*(crio_config.runtimes_in(each) for _, each in documents.values()))
+        priors = {role: name for role, name in defaults.items() if name in stay - set(handlers)}
+        found = [
+            (file, dangling_default(document, crio_config.SHAPE, gone, priors.get(file.role)))
+            for file, document in others
+        ]
         return [(file, ownership) for file, ownership in found if ownership.keys]
 
     def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:

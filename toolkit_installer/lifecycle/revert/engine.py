@@ -186,7 +186,7 @@ class EngineReverter:
         handlers = dict(record.handlers).keys() - set(staying)
         if handlers and not self._others_serve:  # theirs may have the same names
             known = {file.role: self.node.locate_file(file.path)[0] for file in record.files}
-            others = engine.others_naming(self.node, live, known, handlers)
+            others = engine.others_naming(self.node, live, known, handlers, dict(record.defaults))
             added = tuple(memory.adopted(engine, file, ownership) for file, ownership in others)
             record = msgspec.structs.replace(record, files=(*record.files, *added))
         remembered = records_of(engine, record, self.store, originals)
