@@ -283,8 +283,8 @@ def test_what_it_says_is_obeyed_by_no_terminal(known: FakeNode) -> None:
 
 
 def keeping(calls: tuple[str, ...]) -> list[int]:
-    """Return the numbers of the calls by which the record is kept: all that come once the PID file has gone."""
-    gone = calls.index(f"unlink {os.path.basename(PID_FILE)}")
+    """Return the numbers of the calls by which the record is kept: all that come once both PID files have gone."""
+    gone = max(at for at, call in enumerate(calls) if call == f"unlink {os.path.basename(PID_FILE)}")
     assert calls[gone + 1] == "fsync"
     return list(range(gone + 2, len(calls)))
 

@@ -166,16 +166,18 @@ def test_a_file_without_its_last_lines_is_an_edit_or_refused(
         assert bench.do("run").code == 0
 
 
-def test_the_last_section_that_an_administrator_removed_stays_removed(node: FakeNode, tmp_path: Path) -> None:
-    node.write(CONFIG_TOML, CONTAINERD)
+def test_the_last_line_that_an_administrator_removed_stays_removed(node: FakeNode, tmp_path: Path) -> None:
+    root = CONTAINERD + b"  gid = 30\n"
+    node.write(CONFIG_TOML, root)
     with cri_socket.answering(node.place("/run/containerd/containerd.sock"), "v2.1.4"):
         flags = ("--no-daemon", "--restart-mode", "none")
         assert run(node, tmp_path, "run", *flags, engine="containerd").code == 0
-        put(node, CONFIG_TOML, node.read(CONFIG_TOML).partition(b"[debug]")[0])
-        assert run(node, tmp_path, "run", *flags, engine="containerd").code == 0
-        assert b"[debug]" not in node.read(CONFIG_TOML)
+        for line in (b"  gid = 3\n", b""):
+            put(node, CONFIG_TOML, node.read(CONFIG_TOML).partition(b"  gid")[0] + line)
+            assert run(node, tmp_path, "run", *flags, engine="containerd").code == 0
+            assert node.read(CONFIG_TOML).endswith(b'level = "info"\n' + line)
         assert run(node, tmp_path, "uninstall", engine="containerd").code == 0
-    assert node.read(CONFIG_TOML) == CONTAINERD.partition(b"[debug]")[0]
+    assert node.read(CONFIG_TOML) == CONTAINERD
 
 
 def test_an_imported_file_that_an_administrator_removed_stays_away(node: FakeNode, tmp_path: Path) -> None:

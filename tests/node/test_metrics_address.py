@@ -166,7 +166,10 @@ def test_whoever_asks_while_the_run_is_at_work_is_answered(node: FakeNode, port:
         wait_until_somebody_listens(port)
         assert get(port, "/healthz") == (200, "ok\n")
         assert get(port, "/readyz")[0] == 503
-        assert metrics(port)["rollbacks_total"] == 0
+        deadline = time.monotonic() + DEADLINE
+        while (told := metrics(port)).get("rollbacks_total") is None:  # the endpoint answers before its first report
+            assert time.monotonic() < deadline, told
+        assert told["rollbacks_total"] == 0
         os.kill(engine.pid, signal.SIGCONT)
         run.wait_for(WAITING)
         assert get(port, "/readyz")[0] == 200

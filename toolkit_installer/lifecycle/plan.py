@@ -221,12 +221,24 @@ def is_done(receipt: Receipt | None, plan: Plan) -> bool:
         return False
     if any(engine.leaves for engine in plan.engines):
         return False  # its record is to go
+    if any(_has_other_original(receipt, work) for work in plan.engines):
+        return False  # what an administrator changed since is what a lost file is restored to
     if (receipt.cdi, receipt.method_why) != (plan.cdi, plan.choice.why):
         return False
     paths = {work.path for work in plan.specifications if work.target not in (None, work.base)}
     return {engine.name for engine in plan.engines} <= {record.name for record in receipt.engines} and paths <= {
         record.path for record in receipt.specifications
     }
+
+
+def _has_other_original(receipt: Receipt, work: EngineWork) -> bool:
+    """Tell whether a file without us is something else than the copy that is kept of it."""
+    record = receipt.engine(work.name)
+    kept = {file.path: file.before.sha256 for file in record.files if file.before is not None} if record else {}
+    return any(
+        wanted.path in kept and wanted.base is not None and digests.sha256(wanted.base) != kept[wanted.path]
+        for wanted in work.desired.files
+    )
 
 
 def superseded(recorded: Sequence[EngineRecord], plan: Plan) -> tuple[EngineRecord, ...]:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from toolkit_installer.documents import digests
+from toolkit_installer.documents import digests, toml_document
 from toolkit_installer.documents.changes import ABSENT, Change, DocumentError, Path, Set, Table, lookup
 from toolkit_installer.engines.api import DesiredFile, Recorded
 from toolkit_installer.engines.ownership import Ownership, is_kept
@@ -29,22 +29,24 @@ Edit = Callable[[bytes, Sequence[Change]], bytes]
 
 
 def is_cut_off(content: bytes, recorded: Recorded, edit: Edit | None, chosen: Sequence[Change] = ()) -> bool:
-    """Tell whether a file is only the beginning of what stood there, up to the middle of a line: with us, or before us.
+    """Tell whether a file is only the beginning of what stood there: with us, or before us.
 
-    Nobody wrote anything into such a file. One that ends with a whole line may be an administrator's edit. `edit` makes
-    the text with us out of the one before us; None: it cannot. `chosen` is what stood there by somebody's choice: a
-    default.
+    Nobody wrote anything into such a file. One that ends with a whole line, and has all sections, may be an
+    administrator's edit. `edit` makes the text with us out of the one before us; None: it is no TOML, and cannot be
+    edited so. `chosen` is what stood there by somebody's choice: a default.
     """
     before = recorded.before
-    if before is None or content.endswith(b"\n") or not is_kept(before, recorded.written):
-        return False
-    if digests.sha256(content) in recorded.written:
+    if before is None or not is_kept(before, recorded.written) or digests.sha256(content) in recorded.written:
         return False
     texts = [before]
     if edit is not None:
         with contextlib.suppress(InstallerError):  # it was written by other rules: nothing is known of it then
             texts.append(edit(before, [*_edits(recorded.ownership), *chosen]))
-    return any(len(content) < len(text) and text.startswith(content) for text in texts)
+    if not any(len(content) < len(text) and text.startswith(content) for text in texts):
+        return False
+    if not content.endswith(b"\n"):
+        return True
+    return edit is not None and bool(lost_sections(toml_document.parse(before), toml_document.parse(content)))
 
 
 def _edits(ownership: Ownership) -> list[Change]:
