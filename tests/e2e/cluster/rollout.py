@@ -15,7 +15,7 @@ from tests.e2e.cluster import pod_logs
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.nodes import Node
 from tests.e2e.cluster.objects import all_at_once, is_ready, workload
-from tests.e2e.cluster.standings import PID_FILE, Standing, changes
+from tests.e2e.cluster.standings import PID_FILES, Standing, changes
 from tests.e2e.hosts.gpu_nodes import LOOK
 from tests.e2e.hosts.machine import HANDLERS
 from tests.support.manifests import FOLDER
@@ -296,9 +296,9 @@ class RealCluster:
             self._assert_reloads(name, now, reloads)
 
     def assert_untouched(self, *nodes: str) -> None:
-        """Assert that these nodes, or all, whose pods are at work, are as it was noted, but for a run's PID file."""
+        """Assert that these nodes, or all, whose pods are at work, are as it was noted, but for a run's PID files."""
         for name, now in self.standings(nodes or None).items():
-            changed = set(changes(self.before[name].files, now.files)) - {PID_FILE}
+            changed = set(changes(self.before[name].files, now.files)) - PID_FILES
             assert not changed, f"{name} is not as it was: {changed}\n{self.story()}"
             assert (now.handlers, now.starts) == (self.before[name].handlers, self.before[name].starts), self.story()
 

@@ -9,8 +9,8 @@ from tests.e2e.cluster.files import State
 
 RELOADS = "run/nvidia/toolkit-installer.reloads"
 """What a cleanup leaves by purpose: when the engine was reloaded."""
-PID_FILE = "run/nvidia/toolkit.pid"
-"""What a run at work has."""
+PID_FILES = frozenset({"run/nvidia/toolkit.pid", "run/nvidia/toolkit/toolkit.pid", "run/nvidia/toolkit"})
+"""What a run holds while it is at work: its PID file, and that of NVIDIA's own installer with its folder."""
 
 
 @dataclasses.dataclass(frozen=True)
