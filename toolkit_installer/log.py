@@ -218,9 +218,9 @@ def _listen_to_libraries(*, debug: bool) -> None:
 
 
 def _masked(text: str) -> str:
-    from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # only errors and libraries' words need it
+    from toolkit_installer import foreign_words  # noqa: PLC0415  # only errors and libraries' words need it
 
-    return mask(text)
+    return foreign_words.of_program(text)
 
 
 def _only_news(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -22,13 +22,14 @@ from toolkit_installer.settings import Program
 SECRETIVE = """{
   "http-proxy": "http://someone:hunter22@proxy.example:3128",
   "log-opts": {"splunk-token": "0123456789abcdef0123456789abcdef", "labels": "a"},
+  "log-level": "info",
   "default-runtime": "runc"
 }
 """
 ENGINE_FILES = {"docker": DAEMON_JSON, "containerd": CONFIG_TOML}
 CONTENTS = {"docker": SECRETIVE, "containerd": 'version = 2\nroot = "/var/lib/containerd"\n'}
 EDITS = {
-    "docker": ('"labels": "a"', '"labels": "b"'),
+    "docker": ('"log-level": "info"', '"log-level": "warn"'),
     "containerd": ('root = "/var/lib/containerd"', 'root = "/srv/containerd"'),
 }
 
@@ -51,12 +52,15 @@ class Rollout:
         self.before, self.after = folder / "before", folder / "after"
         for each in (self.before, self.after):
             each.mkdir()
+        self.key = folder / "key"
+        self.key.write_bytes(b"k" * 32)
 
     def capture(self, folder: Path, node: FakeNode, name: str = "n1", *more: str, engine: str = "docker") -> Path:
         """Capture a node under a name."""
         file = folder / f"{name}.capture"
         file.unlink(missing_ok=True)
-        code, _, said = started("capture", *flags(node, engine), *more, str(file), NODE_NAME=name)
+        key = ("--key-file", str(self.key))
+        code, _, said = started("capture", *flags(node, engine), *key, *more, str(file), NODE_NAME=name)
         assert code == 0, said
         return file
 

@@ -37,7 +37,6 @@ _ATTEMPTS = 5
 
 _MADE_AT_RUN_TIME = {
     "cli.options.values:pattern": "the patterns of options, whose texts are short",
-    "documents.secret_shapes:f'[0-9a-f]{{{int(digest[1]) // 4}}}(?![0-9A-Za-z])'": "a set of characters, so many times",
     "documents.toml_blocks:f'(?m)^# {re.escape(marker)}\\\\r?\\\\n'": "a line that is given",
     "documents.toml_blocks:f'(?m)^# {re.escape(marker)}(?:\\\\r?\\\\n|\\\\Z)'": "a line that is given",
     "engines.containerd.distributions.generating:rule[0]": "the rows' own patterns, of which each matches at the start",
@@ -46,7 +45,7 @@ _MADE_AT_RUN_TIME = {
     "engines.containerd.templates:b'(?m)^([ \\\\t]*)# (?=(?:%s[ \\\\t]*)+\\\\r?$)' % number": "likewise",
     "engines.containerd.templates:number": "likewise",
     "engines.detect.kubelet:pattern": "test_a_kubelets_option_is_found_in_linear_time",
-    "lifecycle.capture.hiding:'|'.join(map(re.escape, longest)) or '(?!)'": "texts that are given, none repeated",
+    "documents.hiding:f'(?<![\\\\w.-]){re.escape(value)}(?![\\\\w.-])'": "a text that is given",
 }
 """Patterns that only a running program knows, and why they are linear."""
 

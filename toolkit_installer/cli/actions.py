@@ -232,6 +232,7 @@ def capture(
     given: Mapping[str, Sequence[str]],
     environment: Mapping[str, str],
     keep_secrets: bool,
+    key_file: str | None,
 ) -> int:
     """Keep in a file that is not there yet what the node shows; `given` and `environment` made the settings.
 
@@ -242,7 +243,7 @@ def capture(
     signals.unblock()
     node = _opened(settings)
     node.root.only_looks = True
-    captures.make(node, settings, file, given, environment, keep_secrets=keep_secrets)
+    captures.make(node, settings, file, given, environment, keep_secrets=keep_secrets, key_file=key_file)
     return ExitCode.DONE
 
 

@@ -56,8 +56,7 @@ def _invoke(command: click.Command, program: Program, arguments: Sequence[str]) 
 
 def _explain(error: Exception, program: Program, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Log the error as one line and return its exit code."""
-    from toolkit_installer import log  # noqa: PLC0415  # --help needs no log
-    from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # see above
+    from toolkit_installer import foreign_words, log  # noqa: PLC0415  # --help needs no log
 
     # of a command line that may make no sense as a whole
     tokens = (token for token in argv.read(arguments, argv.grammar_of(OPTIONS)) if isinstance(token, Given))
@@ -70,7 +69,9 @@ def _explain(error: Exception, program: Program, arguments: Sequence[str], envir
     failure = error
     if not isinstance(failure, InstallerError):
         hint = "please report it" if debug else "please report it, with what --debug shows"
-        failure = InstallerError(f"this is a bug: {type(error).__name__}: {mask(str(error))}", hint=hint)
+        failure = InstallerError(
+            f"this is a bug: {type(error).__name__}: {foreign_words.of_program(str(error))}", hint=hint
+        )
     from toolkit_installer.cli import result  # noqa: PLC0415  # of failures alone
 
     result.keep(failure, program, arguments, given, environment)
@@ -81,7 +82,7 @@ def _explain(error: Exception, program: Program, arguments: Sequence[str], envir
     if failure is not error and debug:
         import traceback  # noqa: PLC0415  # of bugs, and of nothing else
 
-        output.explain(mask("".join(traceback.format_exception(error)).rstrip()))
+        output.explain(foreign_words.of_program("".join(traceback.format_exception(error)).rstrip()))
     return code
 
 

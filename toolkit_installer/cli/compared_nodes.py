@@ -79,12 +79,11 @@ def _receipt(node: Node, settings: Settings) -> Receipt | None:
 
 
 def _managed(node: Node, record: FileRecord) -> Managed:
-    before = record.before.sha256 if record.before is not None else None
     try:
         state: str | None = drift.state_of(node, record)
     except NotCapturedError:
         state = None
-    return Managed(record.path, state, record.written, before)
+    return Managed(record.path, state, record.written)
 
 
 def _stands(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[Prepared | None, Standing]:
@@ -118,11 +117,6 @@ def before(found: Archive, path: str, later: Archive) -> tuple[Before, frozenset
             if seen is None:
                 return Before(files, facts=_facts(node, None)), aside
             targets, facts = _targets(found, seen), _facts(node, seen)
-            bases = {
-                wanted.path: contents.planned(found, wanted.base, wanted.file.content).digest
-                for work in seen.plan.engines
-                for wanted in work.desired.files
-            }
             returned = {
                 record.path: record.before.sha256 if record.before is not None else None
                 for record in _returned(seen)
@@ -133,7 +127,7 @@ def before(found: Archive, path: str, later: Archive) -> tuple[Before, frozenset
     except InstallerError as error:
         return Before(files, unforeseen=f"a run would have refused: {error}"), aside
     programs = seen.target.payload.executables
-    earlier = Before(files, targets, bases, returned, programs=programs, facts=facts)
+    earlier = Before(files, targets, returned, programs=programs, facts=facts)
     return earlier, aside | _of_the_plan(seen)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from toolkit_installer.cli.options import build
 from toolkit_installer.cli.options import help as cli_help
-from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, PAYLOAD
+from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, KEY_FILE, PAYLOAD
 from toolkit_installer.cli.options.model import Option
 from toolkit_installer.cli.options.resolve import Sources
 from toolkit_installer.cli.options.table import (
@@ -29,7 +29,7 @@ _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
     "detect": {"as_json": STATUS_JSON},
     "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},
     "delete-daemonset": {"seconds": DELETION_TIMEOUT},
-    "capture": {"keep_secrets": KEEP_SECRETS},
+    "capture": {"keep_secrets": KEEP_SECRETS, "key_file": KEY_FILE},
     "replay": {
         "as_json": STATUS_JSON,
         "each": EACH,

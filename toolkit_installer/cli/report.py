@@ -27,16 +27,16 @@ def make(node: Node, settings: Settings, looking: Settings, path: str) -> None:
     new_file.require(path)
     store = ReceiptStore(node, settings.toolkit.install_dir)
     gathering = report.Gathering()
-    gathering.add("status.json", partial(_status, node, looking, store))
-    gathering.add("detect.json", partial(_detect, node, settings, store))
-    gathering.add("plan.txt", partial(_plan, node, settings, store))
+    gathering.add("status.json", report.Part.OWN, partial(_status, node, looking, store))
+    gathering.add("detect.json", report.Part.OWN, partial(_detect, node, settings, store))
+    gathering.add("plan.txt", report.Part.OWN, partial(_plan, node, settings, store))
     report.gather(node, settings, store, gathering)
     for name, why in gathering.missing.items():
         log.get().warning("A part of the report could not be made", key="report-part-missing", part=name, reason=why)
     packed = bundle.archive(gathering.finished(), clock.now())
     new_file.write(path, packed)
     log.get().info(
-        "Wrote the report: look through it before you hand it on, though what is known as a secret is masked",
+        "Wrote the report: look through it before you hand it on, though values that may be secret are hidden",
         key="report-written",
         file=None if path == new_file.STDOUT else path,
         bytes=len(packed),

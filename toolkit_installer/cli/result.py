@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping, Sequence
 
-from toolkit_installer import __version__, log
+from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.cli import tree
 from toolkit_installer.cli.options.place import place
-from toolkit_installer.documents.secrets import mask
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.lifecycle import last_run
 from toolkit_installer.lifecycle.last_run import LastRun
@@ -45,10 +44,10 @@ def keep(
         exit_code=int(code),
         event=code.event,
         ended=clock.text(clock.now()),
-        reason=last_run.cut(mask(error.reason)),
+        reason=last_run.cut(foreign_words.own(error.reason)),
         file=error.path,
         line=error.line,
-        remedy=last_run.cut(mask(error.hint)) if error.hint else None,
+        remedy=last_run.cut(foreign_words.own(error.hint)) if error.hint else None,
     )
     try:
         node = Node.open(where.node_root, where.host_root)

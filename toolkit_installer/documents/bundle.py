@@ -1,7 +1,4 @@
-"""A support bundle: texts in a compressed archive, secrets masked. Pure.
-
-Masking is here, and not where the texts are from, so that none can be forgotten.
-"""
+"""A support bundle: texts in a compressed archive. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import gzip
 import io
 import tarfile
 from collections.abc import Mapping
-
-from toolkit_installer.documents.secrets import mask
 
 FOLDER = "toolkit-installer-report"
 """The folder in the archive that has all files."""
@@ -21,14 +16,12 @@ _MODE = 0o600
 
 
 def shown(text: str) -> str:
-    """Return a text as the bundle has it: secrets masked, and at most LONGEST characters of it."""
-    # masked as a whole: what stands before the cut may say that the rest is secret
-    masked = mask(text)
-    return masked if len(masked) <= LONGEST else _CUT + masked[-LONGEST:]
+    """Return a text as the bundle has it: at most LONGEST characters of it."""
+    return text if len(text) <= LONGEST else _CUT + text[-LONGEST:]
 
 
 def archive(texts: Mapping[str, str], when: float) -> bytes:
-    """Return a tar.gz of files with these names and texts, masked; `when` is their time, in seconds since 1970.
+    """Return a tar.gz of files with these names and texts; `when` is their time, in seconds since 1970.
 
     The same texts and time make the same bytes.
     """

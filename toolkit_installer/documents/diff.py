@@ -1,13 +1,13 @@
-"""Unified diffs of configuration files, for people: secrets masked, safe for a terminal."""
+"""Unified diffs of configuration files, for people: values hidden that may be secret, safe for a terminal."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from toolkit_installer.documents import visible
-from toolkit_installer.documents.secrets import mask
+from toolkit_installer.documents.hiding import mask
 
 CONTEXT: Final = 3
 """Unchanged lines that are shown around a change."""
@@ -24,15 +24,22 @@ _Code = tuple[str, int, int, int, int]
 """What became of a stretch of lines, as difflib says it: the kind, from and to in the old file and in the new one."""
 
 
-def unified(path: str, before: bytes | None, after: bytes | None, *, color: bool = False) -> str:
+def unified(
+    path: str,
+    before: bytes | None,
+    after: bytes | None,
+    *,
+    color: bool = False,
+    shown: Callable[[str], str] = mask,
+) -> str:
     """Return the diff of two versions of the file at `path`, or nothing if they are the same; None is an absent file.
 
-    Secrets are masked, in context lines too. Where a line changed only in what is not shown, the new one is followed
-    by `(changed)`. Bytes that are not UTF-8 and control characters are shown escaped. `color` adds ANSI colours.
+    `shown` returns a text as people may see it, with as many lines: values are hidden that may be secret, in context
+    lines too. Where a line changed only in what is not shown, the new one is followed by `(changed)`. Bytes that are not UTF-8 and control characters are shown escaped. `color` adds ANSI colours.
     """
     if before == after:
         return ""
-    old, new = _side(before), _side(after)
+    old, new = _side(before, shown), _side(after, shown)
     lines = [
         f"--- {'/dev/null' if before is None else _safe(path)}",
         f"+++ {'/dev/null' if after is None else _safe(path)}",
@@ -83,11 +90,11 @@ def _line(sign: str, shown: str, line: bytes) -> Iterator[str]:
         yield r"\ No newline at end of file"
 
 
-def _side(content: bytes | None) -> _Side:
-    """Return a file's lines; masked as a whole, since a line does not show what it stands under."""
+def _side(content: bytes | None, shown: Callable[[str], str]) -> _Side:
+    """Return a file's lines; hidden as a whole, since a line does not show what it stands under."""
     lines = (content or b"").split(b"\n")
-    shown = map(_safe, mask((content or b"").decode(errors="backslashreplace")).split("\n"))
-    *whole, last = zip(lines, shown, strict=True)
+    safe = map(_safe, shown((content or b"").decode(errors="backslashreplace")).split("\n"))
+    *whole, last = zip(lines, safe, strict=True)
     return [*((line + b"\n", words) for line, words in whole), *([last] if last[0] else [])]
 
 

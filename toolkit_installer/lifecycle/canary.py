@@ -6,8 +6,7 @@ or a list of handlers that the engine does not act by, show when a container is 
 
 from __future__ import annotations
 
-from toolkit_installer import log
-from toolkit_installer.documents import secrets
+from toolkit_installer import foreign_words, log
 from toolkit_installer.driver import roots
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
@@ -46,11 +45,13 @@ def verify(node: Node, work: EngineWork, settings: Settings, folder: str) -> Non
             "No container could be tried: whether the handlers work is not known",
             key="canary-impossible",
             engine=work.name,
-            reason=secrets.mask(unknown),
+            reason=foreign_words.of_program(unknown),
         )
         return
     if trials.faults:
-        faults = "; ".join(f"through {name}: {secrets.mask(fault)}" for name, fault in trials.faults.items())
+        faults = "; ".join(
+            f"through {name}: {foreign_words.of_program(fault)}" for name, fault in trials.faults.items()
+        )
         raise NotServedError(f"a container does not start {faults}", answers=True)
     log.get().info(
         "A container was started through each handler, and removed again",

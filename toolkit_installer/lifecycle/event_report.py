@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from toolkit_installer import log
+from toolkit_installer import foreign_words, log
 from toolkit_installer.cluster_settings import ReportSettings
-from toolkit_installer.documents.secrets import mask
 from toolkit_installer.kubernetes import events
 from toolkit_installer.kubernetes.events import Happening, Ledger
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, UntoldError
@@ -79,7 +78,7 @@ class EventReport:
         self.rolled_back |= line["event"] == "rollback"
         fields = "; ".join(f"{key}: {line[key]}" for key in _MESSAGE_FIELDS if key in line)
         words = f"{line['msg']} ({fields})" if fields else str(line["msg"])
-        self._happened(reason, mask(words), warning=warning)
+        self._happened(reason, foreign_words.own(words), warning=warning)
 
     def _happened(self, reason: str, words: str, *, warning: bool) -> None:
         """Remember an event to be told: what goes wrong is told of the DaemonSet too, with the node's name."""

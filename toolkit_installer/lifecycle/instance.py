@@ -161,9 +161,9 @@ class Instance:
                 self._converge_and_note()
         except InstallerError as error:
             self._watches.telling.hear(error)
-            from toolkit_installer.documents.secrets import mask
+            from toolkit_installer import foreign_words
 
-            self._watches.failure = mask(str(error))
+            self._watches.failure = foreign_words.own(str(error))
             log.get().error("Could not converge: the wait goes on", key="failed-to-converge", reason=str(error))
 
     def _marked(self) -> bool:

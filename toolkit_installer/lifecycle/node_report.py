@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
-from toolkit_installer import __version__, log
+from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.cluster_settings import ReportSettings, Taint
-from toolkit_installer.documents.secrets import mask
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.kubernetes import node_state, scheduling, taints, told
 from toolkit_installer.kubernetes.node_client import NodeClient, UntoldError
@@ -86,7 +85,7 @@ class NodeReport:
     def hear(self, error: InstallerError) -> None:
         """Hear why the node could not be brought to where it should be: it is told with how the node stands now."""
         state = node_state.of_error(error, rolled_back=self._events.rolled_back)
-        state = msgspec.structs.replace(state, message=mask(state.message))
+        state = msgspec.structs.replace(state, message=foreign_words.own(state.message))
         self._events.failed(state)
         self.memory = msgspec.structs.replace(self.memory, failed=state)
 
@@ -112,7 +111,7 @@ class NodeReport:
         self._tell(state, receipt, taint=True)
 
     def _tell(self, state: NodeState, receipt: Receipt | None, *, taint: bool) -> None:
-        state = msgspec.structs.replace(state, message=mask(state.message))
+        state = msgspec.structs.replace(state, message=foreign_words.own(state.message))
         labels = _labels(receipt)
         untold = self._tried(
             lambda: self._tell_condition(state),

@@ -84,9 +84,9 @@ class Readiness:
         self.unserved, self.damaged, self.driver_away = seen.unserved, len(damage), driver_away
         self.state = _state(receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin)
         if self._told:
-            from toolkit_installer.documents.secrets import mask  # noqa: PLC0415  # only where somebody is told
+            from toolkit_installer import foreign_words  # noqa: PLC0415  # only where somebody is told
 
-            self.state = msgspec.structs.replace(self.state, message=mask(self.state.message))
+            self.state = msgspec.structs.replace(self.state, message=foreign_words.own(self.state.message))
         if receipt is not None and _is_installed(receipt) and driver_away and not (seen.wrong or damage):
             self.marker.start(ready_file.described(receipt, self.plugin))
         if self.pending is not None:  # all is done that may be done, and a new pod could do no more

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from toolkit_installer import log
-from toolkit_installer.documents import secrets
+from toolkit_installer import foreign_words, log
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, Live, Reload
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
@@ -126,7 +125,7 @@ class Switcher:
         if switch.reload.restarts and process is not None and runs(process):
             refusal = switch.engine.refusal(self.node, process)
             if refusal is not None:  # a restart would take down an engine that runs
-                words = f"it would not start with its files: {secrets.mask(refusal)}; it was not restarted"
+                words = f"it would not start with its files: {foreign_words.of_program(refusal)}; it was not restarted"
                 raise NotServedError(words, answers=True)
         if switch.leaves and switch.reload.restarts and switch.inspection.live is not None:
             kept = switch.engine.still_serving(self.node, switch.inspection.live, switch.leaves)
@@ -250,7 +249,7 @@ class Switcher:
         try:
             restart(self.node.services, unit, self.seconds, self.attention, waits, self._tick)
         except ProgramError as error:
-            heard = secrets.mask(str(error))
+            heard = foreign_words.of_program(str(error))
             if not switch.last_resort:
                 # it would be started with the same files over and over: the sooner the old ones are back, the better
                 raise NotServedError(heard, answers=False) from error
@@ -285,7 +284,7 @@ class Switcher:
         unit = switch.reload.unit or (process.unit if process is not None else None)
         if unit is None or LOG_SAYS in error.reason:
             return error
-        words = secrets.mask(self.node.services.last_words(unit, began))
+        words = foreign_words.of_program(self.node.services.last_words(unit, began))
         return NotServedError(f"{error.reason}{LOG_SAYS}{words}", answers=error.answers) if words else error
 
 

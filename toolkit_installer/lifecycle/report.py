@@ -1,19 +1,22 @@
 """What a report has of the node: configurations, the receipt, the toolkit, the engines' logs, the kernel. Reads only.
 
-Each part is for itself: what cannot be looked at is said, and leaves the others as they are. Nothing is masked here;
-`documents.bundle` does that with all of it.
+Each part is for itself: what cannot be looked at is said, and leaves the others as they are. What a part is, such as
+somebody's file, decides what of it is hidden.
 """
 
 from __future__ import annotations
 
+import enum
 import json
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from toolkit_installer import foreign_words
 from toolkit_installer.documents import diff
+from toolkit_installer.documents.hiding import mask
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Inspection, Live
@@ -33,13 +36,14 @@ from toolkit_installer.toolkit import wrappers
 LOG_LINES = 300
 _OWN_UNIT = "toolkit-installer.service"
 _KUBELET_UNIT = "kubelet.service"
-_OF_OTHERS = frozenset({"ours", "prior", "xattrs"})
-"""Fields of the receipt that hold parts of engines' files, torn from the names that would tell what is secret."""
+_OF_OTHERS = frozenset({"ours", "prior", "xattrs", "sha256", "written"})
+"""Fields of the receipt that hold parts of engines' files, and digests, by which passwords could be tried out."""
 
 ABOUT = """This is a report of toolkit-installer about one node, for whoever is to find out what is wrong with it.
 
-Passwords, tokens and keys are masked as ****, by the names and by the look of them. Look through the files all the same
-before you hand them on: they have the names of hosts, registries and files.
+Of other people's files, command lines and variables, the values of keys that are known to be harmless are shown, and
+**** stands for all others. Services' logs are shown but for these values. Look through the files all the same before
+you hand them on: logs may say what stands in no file, and there are names of hosts, registries and files.
 
 status.json     how the node stands (docs/status.md)
 plan.txt        what `run`, with the options and variables that `report` was given, would change
@@ -54,14 +58,29 @@ kernel.txt      what the kernel says of itself
 """
 
 
+class Part(enum.Enum):
+    """What a text of a report is."""
+
+    OWN = "this program's own words"
+    FILE = "somebody's file"
+    WORDS = "a program's words"
+
+
+_SHOWN: Mapping[Part, Callable[[str], str]] = {
+    Part.OWN: foreign_words.own,
+    Part.FILE: mask,
+    Part.WORDS: foreign_words.of_program,
+}
+
+
 class Gathering:
     """The texts of a report, by file name; and which could not be made."""
 
     def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
+        self.texts: dict[str, tuple[Part, str]] = {}
         self.missing: dict[str, str] = {}
 
-    def add(self, name: str, make: Callable[[], str | None]) -> None:
+    def add(self, name: str, part: Part, make: Callable[[], str | None]) -> None:
         """Make a text, None where there is nothing to say."""
         try:
             text = make()
@@ -69,12 +88,13 @@ class Gathering:
             self.missing[name] = str(error)
             return
         if text is not None:
-            self.texts[name] = text
+            self.texts[name] = (part, text)
 
     def finished(self) -> dict[str, str]:
-        """Return all texts, and what is missing among them."""
-        missing = "".join(f"{name}: {why}\n" for name, why in self.missing.items())
-        return {"README.txt": ABOUT, **self.texts, **({"missing.txt": missing} if missing else {})}
+        """Return all texts as people may see them, and what is missing among them."""
+        if self.missing:
+            self.texts["missing.txt"] = (Part.OWN, "".join(f"{name}: {why}\n" for name, why in self.missing.items()))
+        return {"README.txt": ABOUT, **{name: _SHOWN[part](text) for name, (part, text) in self.texts.items()}}
 
 
 def would_be_started(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
@@ -95,15 +115,17 @@ def gather(node: Node, settings: Settings, store: ReceiptStore, gathering: Gathe
         receipt = trust.load(node, store)
     except InstallerError as error:
         gathering.missing["receipt.txt"] = str(error)
-    gathering.add("about.json", lambda: _json(_about(node)))
-    gathering.add("kernel.txt", lambda: "".join(f"=== {name}\n{text}\n" for name, text in kernel.facts().items()))
-    gathering.add("receipt.txt", lambda: _json(_receipt(receipt)) if receipt is not None else None)
+    gathering.add("about.json", Part.OWN, lambda: _json(_about(node)))
+    gathering.add(
+        "kernel.txt", Part.WORDS, lambda: "".join(f"=== {name}\n{text}\n" for name, text in kernel.facts().items())
+    )
+    gathering.add("receipt.txt", Part.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
     folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
-    gathering.add("toolkit/files.txt", lambda: _listing(node, folder))
-    gathering.add("toolkit/config.toml", partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
+    gathering.add("toolkit/files.txt", Part.OWN, lambda: _listing(node, folder))
+    gathering.add("toolkit/config.toml", Part.FILE, partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
     units = _engines(node, settings, store, receipt, gathering)
     for unit in dict.fromkeys([*units, _KUBELET_UNIT, _OWN_UNIT]):
-        gathering.add(f"journal/{unit}.txt", partial(node.services.log, unit, LOG_LINES))
+        gathering.add(f"journal/{unit}.txt", Part.WORDS, partial(node.services.log, unit, LOG_LINES))
 
 
 def _engines(
@@ -131,18 +153,18 @@ def _engines(
     for record in receipt.engines if receipt is not None else ():
         for file in record.files:
             place = f"engines/{record.name}"
-            gathering.add(f"{place}/files{file.path}", partial(_file, node, file.path))
-            gathering.add(f"{place}/since-before{file.path}.diff", partial(_change, node, store, file))
+            gathering.add(f"{place}/files{file.path}", Part.FILE, partial(_file, node, file.path))
+            gathering.add(f"{place}/since-before{file.path}.diff", Part.OWN, partial(_change, node, store, file))
     return units
 
 
 def _inspected(place: str, inspection: Inspection, gathering: Gathering) -> None:
     """Add an engine's answer and its files, those that they import too."""
     answer = _live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
-    gathering.add(f"{place}/answer.json", lambda: _json({"socket": inspection.socket, **answer}))
+    gathering.add(f"{place}/answer.json", Part.OWN, lambda: _json({"socket": inspection.socket, **answer}))
     files = [(file.path, file.content) for file in inspection.files]
     for path, content in [*files, *inspection.imported]:
-        gathering.add(f"{place}/files{path}", partial(_text, content))
+        gathering.add(f"{place}/files{path}", Part.FILE, partial(_text, content))
 
 
 def _live(live: Live) -> dict[str, Any]:

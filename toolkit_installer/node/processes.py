@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import command_lines, trust
+from toolkit_installer.node import command_lines, heard, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import NodeError, Root, opened
@@ -96,6 +96,7 @@ def _seen(folder: int, pid: int) -> Process | None:
     if len(told) <= _STARTED:
         return None
     hidden = command_lines.is_wiped(arguments, words, command_lines.length_given(told))
+    heard.command(pid, tuple(os.fsdecode(word) for word in words))
     return Process(
         pid=pid,
         name=os.fsdecode(_said(folder, "comm", _LONGEST_LINE) or b"").rstrip("\n"),
@@ -177,9 +178,11 @@ def pids() -> list[int]:
 def environment(process: Process) -> dict[str, str]:
     """Return the variables that the process was started with; none where they cannot be read."""
     try:
-        return dict(psutil.Process(process.pid).environ())
+        found = dict(psutil.Process(process.pid).environ())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return {}
+    heard.environment(process.pid, found)
+    return found
 
 
 def named(names: frozenset[str]) -> list[Process]:

@@ -1,4 +1,4 @@
-"""A support bundle masks every text, is the same for the same texts, and does not grow without end."""
+"""A support bundle has every text, is the same for the same texts, and does not grow without end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ def texts_of(packed: bytes) -> dict[str, str]:
         return {each.name: (tar.extractfile(each) or io.BytesIO()).read().decode() for each in tar.getmembers()}
 
 
-def test_every_text_is_masked_wherever_it_comes_from() -> None:
-    packed = bundle.archive({"a.json": '{"password": "hunter2"}', "b/c.txt": "Authorization: Bearer hunter2"}, WHEN)
-    assert b"hunter2" not in "".join(texts_of(packed).values()).encode()
-    assert set(texts_of(packed)) == {f"{bundle.FOLDER}/a.json", f"{bundle.FOLDER}/b/c.txt"}
+def test_every_text_is_in_it() -> None:
+    packed = bundle.archive({"a.json": "1", "b/c.txt": "2"}, WHEN)
+    assert texts_of(packed) == {f"{bundle.FOLDER}/a.json": "1", f"{bundle.FOLDER}/b/c.txt": "2"}
 
 
 def test_whoever_unpacks_it_keeps_it_to_himself_and_owns_it() -> None:
@@ -33,12 +32,11 @@ def test_the_same_texts_make_the_same_bytes() -> None:
     assert bundle.archive({"b": "1", "a": "2"}, WHEN) == bundle.archive({"a": "2", "b": "1"}, WHEN)
 
 
-def test_the_end_of_a_long_text_is_kept_and_masked_by_what_stood_before_the_cut() -> None:
-    text = "password = '''\n" + "hunter2\n" * (bundle.LONGEST // 4) + "'''\n"
-    shown = bundle.shown(text)
+def test_the_end_of_a_long_text_is_kept() -> None:
+    shown = bundle.shown("line\n" * bundle.LONGEST + "last")
     assert shown.startswith("(the beginning was cut off)\n")
+    assert shown.endswith("last")
     assert len(shown) < bundle.LONGEST + 100
-    assert "hunter2" not in shown
 
 
 def test_what_is_no_text_is_shown_escaped() -> None:

@@ -1,91 +1,108 @@
-"""No secret is in a capture, and a text without its secrets is as good as the one with them."""
+"""What a capture hides, and what stands for it: stand-ins and digests that nobody makes without the key."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import tomllib
-from pathlib import Path
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from toolkit_installer.documents.secrets import mask
+from toolkit_installer.lifecycle.capture.asking import Run
+from toolkit_installer.lifecycle.capture.cleaning import Cleaning
 from toolkit_installer.lifecycle.capture.hiding import Hiding
+from toolkit_installer.lifecycle.capture.seams import Hides
+from toolkit_installer.lifecycle.capture.values import Answer, Failure
 
-CORPUS = sorted((Path(__file__).parents[2] / "data" / "corpus").glob("*/*.*"))
 KEY = b"k" * 32
-DAEMON = """{
-  "http-proxy": "http://someone:hunter22@proxy.example:3128",
-  "log-opts": {"splunk-token": "0123456789abcdef0123456789abcdef", "other-token": "hunter22"},
-  "api-key": 12345, "registry-mirrors": []
-}
-"""
+DAEMON = b'{"log-opts": {"splunk-token": "hunter22", "other": "hunter22"}, "mtu": 1500, "default-runtime": "runc"}'
+PLACE = "/etc/docker/daemon.json"
+LINE = f"/\x1f{PLACE}"
+REGULAR = 0o100600
 
 
-def test_secrets_go_and_equal_ones_stay_equal() -> None:
-    hidden = Hiding(KEY).text(DAEMON)
-    found = json.loads(hidden)
-    for secret in ("hunter22", "0123456789abcdef0123456789abcdef", "12345"):
-        assert secret not in hidden
-    assert found["http-proxy"].endswith("@proxy.example:3128")
-    assert found["registry-mirrors"] == []
-    assert Hiding(KEY).text('{"a-token": "x1", "b-token": "x1"}').count("a0") == 2
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
-def test_a_file_in_another_encoding_loses_its_secrets_and_keeps_its_bytes() -> None:
-    others = "# für José\n".encode("latin-1")
-    hidden = Hiding(KEY).content(others + DAEMON.encode())
-    assert hidden.startswith(others)
-    assert hidden == others + Hiding(KEY).text(DAEMON).encode()
-    assert b"hunter22" not in hidden
-    assert Hiding(KEY).content(others) == others
+def cleaned(hides: Hides, answer: Answer, *others: Answer, line: str = LINE, run: Run | None = None) -> Answer:
+    """Return an answer of a capture that has others, contents of the same file, as well."""
+    cleaning = Cleaning(Hiding(KEY), "/")
+    for each in (answer, *others):
+        cleaning.first(hides if each is answer else Hides.TEXT, line if each is answer else LINE, each, None)
+    cleaning.found()
+    return cleaning.second(hides, line, answer, run)
 
 
-def test_another_key_makes_other_digests() -> None:
-    assert Hiding(KEY).text(DAEMON) != Hiding(b"other").text(DAEMON)
-    assert Hiding(KEY).text(DAEMON) == Hiding(KEY).text(DAEMON)
+def test_equal_values_have_equal_stand_ins_and_another_key_makes_others() -> None:
+    found = json.loads(Hiding(KEY).texts.content(DAEMON))
+    assert found["log-opts"]["splunk-token"] == found["log-opts"]["other"] != "hunter22"
+    assert found["default-runtime"] == "runc"
+    assert Hiding(b"l" * 32).texts.content(DAEMON) != Hiding(KEY).texts.content(DAEMON)
+    assert Hiding(b"l" * 32).name != Hiding(KEY).name
 
 
-@pytest.mark.parametrize("path", CORPUS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_file_without_its_secrets_parses_and_is_shown_as_before(path: Path) -> None:
-    content = path.read_bytes()
-    hidden = Hiding(KEY).content(content)
-    assert mask(hidden.decode()) == mask(content.decode())
-    if path.suffix == ".toml":
-        assert list(tomllib.loads(hidden.decode("utf-8-sig"))) == list(tomllib.loads(content.decode("utf-8-sig")))
+def test_no_digest_and_no_size_of_a_hidden_content_is_captured() -> None:
+    found = {"path": PLACE, "content": DAEMON, "identity": {"device": 1, "inode": 2, "size": len(DAEMON)}}
+    cleaning = Cleaning(Hiding(KEY), "/")
+    digest = Answer({"path": "/x", "content": json.dumps({"files": [{"written": [sha256(DAEMON)]}]}).encode()})
+    receipt = Answer(digest.value | {"path": "/usr/local/nvidia/.toolkit-installer/receipt.json"})
+    status = Answer([REGULAR, 1, 2, 1, 0, 0, len(DAEMON), 0, 1, 2, 3])
+    kept = f"/\x1f/usr/local/nvidia/.toolkit-installer/originals/{sha256(DAEMON)}"
+    lines = {LINE: Answer(found), f"{LINE}.receipt": receipt}
+    for line, answer in lines.items():
+        cleaning.first(Hides.TEXT, line, answer, None)
+    cleaning.found()
+    made = [cleaning.second(Hides.TEXT, line, answer, None) for line, answer in lines.items()]
+    made.append(cleaning.second(Hides.NOTHING, LINE, status, None))
+    whole = repr([*made, cleaning.line(kept), cleaning.digests])
+    assert sha256(DAEMON) not in whole
+    assert str(len(DAEMON)) not in whole
+    # what a receipt says of the content is still told by the content
+    assert cleaning.digests[sha256(made[0].value["content"])] in made[1].value["content"].decode()
 
 
-@given(st.text(st.sampled_from("abP:/@=\"{}[],\n '\\#*0password=token: "), max_size=80))
-def test_whatever_a_text_says_it_is_shown_as_before(text: str) -> None:
-    hidden = Hiding(KEY).text(text)
-    assert mask(hidden) in (mask(text), mask(mask(text)))
-    assert hidden.count("\n") == text.count("\n")
-
-
-def test_a_flag_that_names_a_secret_hides_its_value() -> None:
-    words = ["dockerd", "--token=abc", "--password", "xyz", "-H", "fd://", "--mirror", "http://u:pw@host"]
-    hidden = Hiding(KEY).words(words)
-    assert [word for word, before in zip(hidden, words, strict=True) if word == before] == [
-        *("dockerd", "--password", "-H", "fd://", "--mirror")
+def test_a_receipt_loses_what_it_tore_from_files() -> None:
+    keys = [
+        {"path": ["log-opts", "splunk-token"], "ours": "a", "prior": 'value = "s3cret"'},
+        {"path": ["runtimes", "nvidia"], "ours": '{"value": {"path": "/bin/n", "args": ["s3cret"]}}', "prior": None},
     ]
-    assert "abc" not in hidden[1]
-    assert "pw" not in hidden[-1]
+    hidden = Hiding(KEY).receipt(json.dumps({"keys": keys}).encode()).decode()
+    assert "s3cret" not in hidden
+    assert "/bin/n" in hidden
 
 
-def test_a_receipt_keeps_its_digests_and_loses_what_it_tore_from_files() -> None:
-    digest = "ab" * 32
-    receipt = {
-        "written": [digest],
-        "keys": [{"path": ["log-opts", "splunk-token"], "ours": "a", "prior": 'value = "s3"'}],
-    }
-    hidden = json.loads(Hiding(KEY).receipt(json.dumps(receipt).encode()))
-    assert hidden["written"] == [digest]
-    assert "s3" not in hidden["keys"][0]["prior"]
-    assert hidden["keys"][0]["prior"].startswith('value = "')
+def test_what_a_program_quotes_of_a_file_is_hidden() -> None:
+    run = Run("/", ("/usr/bin/dockerd", "--validate"), ())
+    answer = Answer({"status": 1, "output": b"", "errors": "invalid option hunter22 (from file)"})
+    content = Answer({"path": PLACE, "content": DAEMON})
+    cleaning = Cleaning(Hiding(KEY), "/")
+    cleaning.first(Hides.TEXT, LINE, content, None)
+    cleaning.first(Hides.TEXT, "asked", answer, run)
+    cleaning.found()
+    said = cleaning.second(Hides.TEXT, "asked", answer, run).value["errors"]
+    assert "hunter22" not in said
+    assert said.startswith("invalid option hidden!")
 
 
-def test_a_secret_that_was_found_by_its_look_goes_from_every_text() -> None:
-    hiding = Hiding(KEY)
-    hiding.text('token = "0123456789abcdef0123456789abcdef"')
-    assert "0123456789abcdef" not in hiding.everywhere("torn: 0123456789abcdef0123456789abcdef")
+def test_an_error_that_quotes_a_file_says_no_secret() -> None:
+    failure = Answer(failure=Failure("ConfigurationError", "cannot read 'hunter22'", PLACE, 3))
+    made = cleaned(Hides.TEXT, failure, Answer({"path": PLACE, "content": DAEMON}))
+    assert made.failure is not None
+    assert "hunter22" not in made.failure.reason
+    assert (made.failure.path, made.failure.line) == (PLACE, 3)
+
+
+def test_what_the_kernel_and_this_program_wrote_is_shown_whole() -> None:
+    vendor = Answer(b"0x10de\n")
+    assert cleaned(Hides.TEXT, vendor, line="/\x1f/sys/bus/pci/devices/0/vendor") == vendor
+
+
+def test_of_a_content_that_is_no_text_nothing_is_shown() -> None:
+    assert b"hunter22" not in Hiding(KEY).texts.content(b"\0hunter22")
+
+
+def test_secrets_that_are_kept_are_kept() -> None:
+    cleaning = Cleaning(None, "/")
+    answer = Answer({"path": PLACE, "content": DAEMON})
+    cleaning.first(Hides.TEXT, LINE, answer, None)
+    cleaning.found()
+    assert cleaning.second(Hides.TEXT, LINE, answer, None) == answer
+    assert cleaning.digests == {}

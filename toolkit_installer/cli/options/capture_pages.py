@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, PAYLOAD
+from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, KEY_FILE, PAYLOAD
 from toolkit_installer.cli.options.page import Page
 from toolkit_installer.cli.options.table import OPTIONS, STATUS_JSON
 
@@ -14,11 +14,11 @@ _LOOKING = frozenset({"node_root", "host_root", "log_format", "debug", "runtime"
 
 CAPTURE = Page(
     about="Keep in FILE, a new one, all that plan looks at on this node, of each engine, so that replay can plan for "
-    "it anywhere. FILE may be - for the standard output. Secrets are replaced by digests. Writes nothing else, reloads "
-    "nothing, takes no lock; takes the options of run, and needs none.",
+    "it anywhere. FILE may be - for the standard output. Values that may be secret are hidden. Writes nothing else, "
+    "reloads nothing, takes no lock; takes the options of run, and needs none.",
     argument="FILE",
-    options=(KEEP_SECRETS, *OPTIONS),
-    common=_LOOKING | {KEEP_SECRETS.name},
+    options=(KEEP_SECRETS, KEY_FILE, *OPTIONS),
+    common=_LOOKING | {KEEP_SECRETS.name, KEY_FILE.name},
     examples=(
         "toolkit-installer capture --node-root /host /host/tmp/node.capture",
         "toolkit-installer capture --runtime containerd --keep-secrets node.capture",

@@ -10,8 +10,18 @@ KEEP_SECRETS = Option(
     Group.JOB,
     Step.INSTALLER,
     no_variable=True,
-    help="Leave passwords, tokens and keys in the capture as they are, for a file that stays with you. Otherwise "
-    "digests stand for them, with a key that is made up for each capture and kept nowhere.",
+    help="Leave all values in the capture as they are, for a file that stays with you. Otherwise only values of keys "
+    "that are known to be harmless stay, and stand-ins take the place of all others.",
+)
+KEY_FILE = Option(
+    "key_file",
+    Kind.LOCAL_PATH,
+    Group.JOB,
+    Step.INSTALLER,
+    no_variable=True,
+    default_note="a new key, kept nowhere",
+    help="Make the stand-ins with the key in this file of at least 32 random bytes. Captures with the same key have "
+    "the same stand-ins, so that compare can tell whether a hidden value was changed. Keep the file to yourself.",
 )
 EACH = Option(
     "each",

@@ -30,16 +30,17 @@ _LONGEST_SHOWN = 200
 
 
 def shown(words: str, content: bytes | None = None) -> str:
-    """Return a binary's words for people, secrets masked, with the line that they point at.
+    """Return a binary's words for people, hidden values left out, with the line that they point at.
 
     `content`: what it was given, if that was one text. It is on no disk, so nobody could look its lines up; of the
-    line, secrets are masked as in a diff. Pure.
+    line, values are hidden as in a diff.
     """
-    from toolkit_installer.documents import secrets  # noqa: PLC0415  # for what went wrong alone
+    from toolkit_installer import foreign_words  # noqa: PLC0415  # for what went wrong alone
+    from toolkit_installer.documents.hiding import mask  # noqa: PLC0415
 
-    masked = secrets.mask(words)
+    masked = foreign_words.of_program(words)
     line = pointed_at(words) if content is not None else None
-    lines = secrets.mask((content or b"").decode(errors="replace")).split("\n")
+    lines = mask((content or b"").decode(errors="replace")).split("\n")
     if line is None or not 0 < line <= len(lines):
         return masked
     return f"{masked.rstrip()}; line {line} of what it was given: {lines[line - 1].strip()[:_LONGEST_SHOWN]}"

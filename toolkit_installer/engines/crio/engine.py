@@ -139,11 +139,11 @@ class Crio(Adapter[CrioInspection]):
         )
         wrong = trial.wrong(node.programs, process.executable, root.base or b"", (before, after), desired)
         if wrong:
-            from toolkit_installer.documents import secrets  # noqa: PLC0415  # for what went wrong alone
+            from toolkit_installer import foreign_words  # noqa: PLC0415  # for what went wrong alone
 
             raise ConfigurationError(
                 f"CRI-O's own binary ({process.executable}) would not serve the new configuration: "
-                f"{secrets.mask('; '.join(wrong))}",
+                f"{foreign_words.of_program('; '.join(wrong))}",
                 path=drop_in.path,
                 hint="nothing was changed; look at what `crio config` says",
             )

@@ -140,7 +140,7 @@ class Docker(Adapter[Inspection]):
     def try_out(self, node: Node, inspection: Inspection, desired: DesiredState) -> None:
         """Compare the file with dockerd's flags; let dockerd validate it, from 23.0 on. Raises ConfigurationError."""
         # for what is about to be changed alone
-        from toolkit_installer.documents import secrets  # noqa: PLC0415
+        from toolkit_installer import foreign_words  # noqa: PLC0415
         from toolkit_installer.engines.common import trial  # noqa: PLC0415
 
         (wanted,) = desired.files
@@ -154,7 +154,7 @@ class Docker(Adapter[Inspection]):
         words = trial.docker_refusal(node.programs, process.executable, flags, wanted.target)
         if words is not None:
             raise ConfigurationError(
-                f"dockerd itself would refuse the new file: {secrets.mask(words)}",
+                f"dockerd itself would refuse the new file: {foreign_words.of_program(words)}",
                 path=wanted.path,
                 hint="nothing was changed; correct what it names",
             )

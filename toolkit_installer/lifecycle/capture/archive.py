@@ -49,11 +49,13 @@ class Archive(msgspec.Struct, frozen=True):
     programs_root: str
     whole: bool
     digests: dict[str, str]
-    """SHA-256 of contents as they are on the node, by that of what stands for them here."""
+    """What stands for the SHA-256 of contents as they are on the node, by that of what stands for the contents here."""
     unread: dict[str, str]
     """What could not be read, and why."""
     secrets_kept: bool
     answers: dict[str, dict[str, RawAnswer]]
+    key: str = ""
+    """What the key is called that stand-ins and digests were made with; empty where secrets are kept."""
 
 
 class _Written(msgspec.Struct, frozen=True):

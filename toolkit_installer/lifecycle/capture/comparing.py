@@ -1,8 +1,7 @@
 """What became of one node between two captures, beside what was planned; and how it stands since. Pure.
 
-Secrets have another digest in each capture. Two texts with secrets are known to be the same where both digests of what
-stands on the node are known; where one is not, as of a text that was planned, the receipt may vouch for it: it says
-which content a run found, and which it wrote. What is left is said to be untold, and never taken for the same.
+Stand-ins and digests are made with a key. Two texts with hidden values are known to be the same where both captures
+were made with one key; otherwise that is said to be untold, and never taken for the same.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final
 import msgspec
 
 from toolkit_installer.documents import diff
-from toolkit_installer.documents.secrets import mask
+from toolkit_installer.documents.hiding import mask
 from toolkit_installer.receipt.schema import Receipt, State
 
 AS_WRITTEN: Final = "as written"
@@ -27,9 +26,11 @@ class Text(msgspec.Struct, frozen=True):
 
     content: bytes | None
     digest: str | None = None
-    """Its SHA-256 on the node, None where that is not known."""
-    kept: bool = False
-    """Its secrets are in it."""
+    """What stands for its SHA-256 on the node, None where that is not known."""
+    key: str = ""
+    """What the key is called that its stand-ins and its digest were made with."""
+    whole: bool = False
+    """Nothing is hidden in it."""
 
 
 class Managed(msgspec.Struct, frozen=True):
@@ -39,8 +40,6 @@ class Managed(msgspec.Struct, frozen=True):
     state: str | None
     written: tuple[str, ...]
     """SHA-256 of what was written there."""
-    before: str | None = None
-    """SHA-256 of what stood there before, None for no file."""
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -49,8 +48,6 @@ class Before(msgspec.Struct, frozen=True):
     files: Mapping[str, Text]
     targets: Mapping[str, Text] = {}
     """What the engines' files were to be."""
-    bases: Mapping[str, str | None] = {}
-    """SHA-256 of what a cleanup would leave of them, None for no file, or one that is not known."""
     returned: Mapping[str, str | None] = {}
     """Files that were to be given back: SHA-256 of what they were before, None for no file."""
     unforeseen: str | None = None
@@ -166,8 +163,8 @@ def same(one: Text, other: Text) -> bool | None:
     """Tell whether two texts are the same on the node, None where only their secrets may be others."""
     if one.content is None or other.content is None:
         return one.content is other.content
-    if one.digest is not None and other.digest is not None:
-        return one.digest == other.digest
+    if (one.whole and other.whole) or (one.key and one.key == other.key):
+        return one.content == other.content
     return None if _shown(one) == _shown(other) else False
 
 
@@ -175,8 +172,6 @@ def difference(path: str, one: Text, other: Text) -> str:
     """Return the diff of two texts, in which secrets are masked; empty where only what is not shown is another."""
     if any(each.content is not None and b"\0" in each.content for each in (one, other)):
         return ""
-    if one.kept and other.kept:
-        return diff.unified(path, one.content, other.content)
     return diff.unified(path, _shown(one), _shown(other))
 
 
@@ -214,24 +209,15 @@ def _against_plan(
         yield Untold(f"what {path} is now: it is not in the later capture")
         return
     alike = same(wanted, found)
-    if alike is None:
-        alike = _vouched(before.bases.get(path), record)
     if alike:
         return
     if alike is None:
-        yield Untold(f"whether a secret in {path} was changed")
+        yield Untold(f"whether a hidden value in {path} was changed")
     elif before.programs != after.programs:
         yield Untold(f"what a run was to make of {path}: the toolkit of the later capture has other programs")
     else:
         left = path in before.files and same(before.files[path], wanted) is True
         yield Difference(path, BEFORE if left else PLAN, _since(record), difference(path, wanted, found))
-
-
-def _vouched(base: str | None, record: Managed | None) -> bool | None:
-    """Tell by the receipt whether a run made a file of what the earlier capture has, None where nothing tells."""
-    if record is None or record.state != AS_WRITTEN or record.before is None or base is None:
-        return None
-    return record.before == base
 
 
 def _since(record: Managed | None) -> str:

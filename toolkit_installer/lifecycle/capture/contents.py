@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from toolkit_installer.documents.secrets import mask
+from toolkit_installer.documents.hiding import Hiding
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle.capture import asking, values
 from toolkit_installer.lifecycle.capture.archive import Archive
@@ -42,19 +42,23 @@ def captured(archive: Archive, content: bytes | None) -> Text:
     if content is None:
         return Text(None)
     found = _sha256(content)
-    return Text(content, archive.digests.get(found, found), archive.secrets_kept)
+    return Text(content, archive.digests.get(found, found), archive.key, whole=_is_whole(archive, content))
 
 
 def planned(archive: Archive, content: bytes | None, now: bytes | None) -> Text:
     """Return a content that was planned for the node of a capture, where `now` stands.
 
-    What it would be on the node is not known where a digest stands in it for a secret.
+    What it would be on the node is not known where a stand-in is in it.
     """
     if content is None or content == now or _sha256(content) in archive.digests:
         return captured(archive, content)
-    text = content.decode(errors="surrogateescape")
-    whole = archive.secrets_kept or mask(text) == text
-    return Text(content, _sha256(content) if whole else None, archive.secrets_kept)
+    whole = _is_whole(archive, content)
+    return Text(content, _sha256(content) if whole else None, archive.key, whole=whole)
+
+
+def _is_whole(archive: Archive, content: bytes) -> bool:
+    """Tell whether nothing is hidden in a content, as it is in a capture or was planned for it."""
+    return archive.secrets_kept or Hiding().content(content) == content
 
 
 def _sha256(content: bytes) -> str:

@@ -1,9 +1,8 @@
-"""Takes the secrets out of what was captured, and leaves texts that are as good: digests with a key stand for them.
+"""Hides in one capture what may be secret, and leaves texts that are as good: stand-ins made with a key.
 
-Equal secrets have equal digests within one capture, so that what is compared with one another still is, and a text is
-as long in lines, parses as before and has its secrets where it had them: what is planned for it is what would have been
-planned for the text itself. The key is made up for each capture and kept nowhere, so that nobody can try out passwords.
-Pure.
+Equal values have equal stand-ins, so that texts can still be compared, and a text has as many lines and parses as
+before: what is planned for it is what would have been planned for the text itself. The same holds for digests
+of contents, by which the receipt knows files: whoever has no key cannot try out passwords. Pure.
 """
 
 from __future__ import annotations
@@ -11,171 +10,114 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit_installer import patterns
-from toolkit_installer.documents.secret_names import is_secret_name, kind_of
-from toolkit_installer.documents.secret_shapes import MASK, without_tokens
-from toolkit_installer.documents.secret_texts import by_kind, without_credentials
-from toolkit_installer.documents.secrets import mask
+from toolkit_installer.documents.hiding import Hiding as Texts
 
-_LENGTH: Final = 30
-"""Hexadecimal digits of a digest, which looks like a secret itself, and so is masked wherever the secret was."""
-_NUMBER: Final = patterns.lazy(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
-_WORDS: Final = frozenset({"true", "false", "null", "nil", "none", ""})
-"""What is no secret, whatever its name is, and what no document could do without."""
-_PLAIN: Final = "value"
-_TELLING: Final = "secret"
-_SHORTEST: Final = 8
-"""Characters of a secret that is looked for everywhere: a shorter one may stand somewhere by chance."""
+_LENGTH: Final = 20
+"""Hexadecimal digits of a stand-in: as many bits as nobody's files have values."""
+_DIGITS: Final = 12
+_SHA256: Final = patterns.lazy(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+_TORN: Final = (("value = ", ""), ('{"value": ', "}"))
+"""What the receipt writes before and after a value that it tore from TOML, or from JSON."""
+_RECORDED: Final = frozenset({"before", "first", "written"})
+"""Fields of a file's record that hold digests."""
+_IDENTITY: Final = patterns.lazy(r'((?:(?<=")|\A)[0-9]+ [0-9]+ )([0-9]+)( [0-9]+ [0-9]+(?=\Z|"))')
+"""A watched file's device, inode, size, time and mode (idling.identity), alone or as a text of JSON."""
 
 
 class Hiding:
-    """Of one capture."""
+    """Of one capture, or of a set of captures that are made with the same key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._everywhere: dict[str, str] = {}
-        """Secrets that are known by their look, and so can be found in any text; and what stands for each."""
-        self._pattern: re.Pattern[str] | None = None
+        self.texts = Texts(self._word, self._number)
+        self._digests: set[str] = set()
+        """SHA-256 of contents that may hold a secret."""
+        self.folders: set[str] = set()
+        """Folders of the toolkit, by receipts: its programs are no secret, and known by their sizes."""
 
-    def text(self, text: str) -> str:
-        """Return a text of a configuration, or of a program, without its secrets."""
-        masked = mask(text)
-        return text if masked == text else self._replaced(text, masked)
-
-    def content(self, content: bytes) -> bytes:
-        """Return a file's content without its secrets; what is no text has none."""
-        if b"\0" in content:
-            return content
-        text = content.decode(errors="surrogateescape")
-        hidden = self.text(text)
-        return content if hidden == text else hidden.encode(errors="surrogateescape")
-
-    def words(self, words: Sequence[str]) -> list[str]:
-        """Return the words of a command line without the secrets that their flags name."""
-        found: list[str] = []
-        for before, word in zip(["", *words], words, strict=False):
-            name, equals, value = word.partition("=")
-            if word.startswith("-") and equals:
-                masked = f"{name}={by_kind(without_credentials(value), kind_of(name))}"
-            elif before.startswith("-") and "=" not in before and not word.startswith("-"):
-                masked = by_kind(without_credentials(word), kind_of(before))
-            else:
-                masked = without_credentials(word)
-            found.append(word if masked == word else self._line(word, masked))
-        return found
-
-    def object(self, value: Any) -> Any:
-        """Return a JSON value without its secrets, as its names and its texts tell them."""
-        text = json.dumps(value, indent=1)
-        hidden = self.text(text)
-        try:
-            return value if hidden == text else json.loads(hidden)
-        except ValueError:
-            return json.loads(json.dumps(self._by_names(value, "")))
-
-    def receipt(self, content: bytes) -> bytes:
-        """Return a receipt without the secrets of the engines' files that it remembers parts of.
-
-        Its digests look like secrets, and are none.
-        """
-        try:
-            text = json.loads(content)
-        except ValueError:
-            return self.content(content)
-        hidden = self._owned(text)
-        return content if hidden == text else json.dumps(hidden, indent=2).encode()
-
-    def everywhere(self, text: str) -> str:
-        """Return a text without the secrets that were found in others, for texts that are looked through last."""
-        if self._pattern is None:
-            longest = sorted(self._everywhere, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(re.escape, longest)) or r"(?!)")
-        return self._pattern.sub(lambda match: self._everywhere[match[0]], text)
+        self.made: set[str] = set()
+        """SHA-256 of files that this program generated, by receipts: they are its own words."""
 
     @property
-    def found(self) -> bool:
-        """Whether there is any secret to be looked for everywhere."""
-        return bool(self._everywhere)
+    def name(self) -> str:
+        """What the key is called: captures with the same name have the same stand-ins."""
+        return self._made("the key's name")[:_LENGTH]
 
-    def _replaced(self, text: str, masked: str) -> str:
-        """Return a text with digests where `masked` has masks; the masks themselves where that cannot be told."""
-        lines, others = text.split("\n"), masked.split("\n")
-        if len(lines) != len(others):
-            return masked
-        hidden = "\n".join(
-            line if line == other else self._line(line, other) for line, other in zip(lines, others, strict=True)
-        )
-        return hidden if mask(hidden) == masked else masked
+    def receipt(self, content: bytes) -> bytes:
+        """Return a receipt without what it remembers of the engines' files. Their digests are to be hidden, too."""
+        try:
+            said = json.loads(content)
+        except (ValueError, RecursionError):
+            return self.texts.content(content)
+        if isinstance(said, dict) and isinstance(folder := said.get("toolkit_folder"), str):
+            self.folders.add(folder)
+            contents = said.get("contents")
+            entries = contents if isinstance(contents, list) else ()
+            self.made.update(str(each.get("sha256")) for each in entries if isinstance(each, dict))
+        return json.dumps(self._owned(said), indent=2).encode() + b"\n"
 
-    def _line(self, line: str, masked: str) -> str:
-        """Return a line with digests where `masked` has masks; the masks where the two do not go together."""
-        first, *between, last = masked.split(MASK)
-        end = len(line) - len(last)
-        if not line.startswith(first) or not line.endswith(last) or end < len(first):
-            return masked
-        parts, position = [first], len(first)
-        for part in between:
-            found = line.find(part, position, end)
-            if found < 0:
-                return masked
-            parts += [self._digest(line[position:found]), part]
-            position = found + len(part)
-        return "".join((*parts, self._digest(line[position:end]), last))
+    def note(self, digest: str) -> None:
+        """Note the SHA-256 of a content that may hold a secret."""
+        self._digests.add(digest)
 
-    def _digest(self, secret: str) -> str:
-        """Return what stands for a secret, where a document had it."""
-        if secret.strip().lower() in _WORDS:
-            return secret
-        made = hmac.new(self._key, secret.encode(errors="surrogateescape"), hashlib.sha256).hexdigest()
-        if _NUMBER.fullmatch(secret):  # without quotes, nothing else could stand there
-            return f"9{int(made, 16)}"[: max(len(secret), 2)]
-        token = f"a0{made[:_LENGTH]}"
-        if len(secret) >= _SHORTEST and without_tokens(secret) != secret:
-            self._everywhere[secret] = token
-        return token
+    def digest(self, found: str) -> str:
+        """Return what stands for a SHA-256."""
+        return self._made(found) if found in self._digests else found
 
-    def _by_names(self, value: Any, name: str) -> Any:
-        if isinstance(value, dict):
-            return {key: self._by_names(item, key) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self._by_names(item, name) for item in value]
-        if not isinstance(value, str):
-            return value
-        masked = by_kind(value, kind_of(name))
-        return self.text(value) if masked == value else self._line(value, masked)
+    def digests(self, text: str) -> str:
+        """Return a text in which the digests of contents that may hold a secret are hidden."""
+        return _SHA256.sub(lambda match: self.digest(match[0]), text)
+
+    def identity(self, text: str) -> str:
+        """Return a text in which the sizes of watched files are hidden."""
+        return _IDENTITY.sub(lambda match: match[1] + self._number(match[2]) + match[3], text)
 
     def _owned(self, value: Any) -> Any:
-        """Return a part of a receipt: of what is ours, the values that stood there before are parts of the file."""
+        """Return a part of a receipt. Of values of ours, those that stood there before are parts of a file."""
         if isinstance(value, list):
             return [self._owned(item) for item in value]
         if not isinstance(value, dict):
             return value
+        for name in _RECORDED & value.keys():
+            said = value[name]
+            found = said if isinstance(said, list) else [said.get("sha256")] if isinstance(said, dict) else ()
+            self._digests.update(each for each in found if isinstance(each, str))
         path = value.get("path")
         if not isinstance(path, list):
             return {key: self._owned(item) for key, item in value.items()}
-        names = [name for name in path if isinstance(name, str)]
-        return {key: self._torn(names, item) if key in {"ours", "prior"} else item for key, item in value.items()}
+        keys = tuple(name for name in path if isinstance(name, str))
+        return {
+            key: self._torn(item, keys) if key in {"ours", "prior"} and isinstance(item, str) else item
+            for key, item in value.items()
+        }
 
-    def _torn(self, names: Sequence[str], value: Any) -> Any:
-        """Return a text that was torn from a file, where it stood below these names."""
-        if not isinstance(value, str):
-            return value
-        if not any(map(is_secret_name, names)):
-            return self.text(value)
-        # it is written as that of a name which says nothing (`value`): of one that does, it is read as it was
-        return self.text(value.replace(_PLAIN, _TELLING, 1)).replace(_TELLING, _PLAIN, 1)
+    def _torn(self, text: str, path: tuple[str, ...]) -> str:
+        """Return a value that was torn from a file, where it stood below these keys."""
+        for head, tail in _TORN:
+            if text.startswith(head) and text.endswith(tail):
+                return head + self.texts.fragment(text[len(head) : len(text) - len(tail)], path) + tail
+        return self.texts.fragment(text, path)
+
+    def _word(self, value: str) -> str:
+        return f"hidden!{self._made(value)[:_LENGTH]}"
+
+    def _number(self, value: str) -> str:
+        return f"9{int(self._made(value), 16)}"[:_DIGITS]
+
+    def _made(self, value: str) -> str:
+        return hmac.new(self._key, value.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
 
 
-def in_all(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a value in which each text, and each text in bytes, is what `change` makes of it."""
+def in_all(value: Any, change: Callable[[str], str], in_bytes: Callable[[str], str]) -> Any:
+    """Return a value in which each text is what `change` makes of it, and each text in bytes what `in_bytes` does."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, bytes):
-        return change(value.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+        return in_bytes(value.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     if isinstance(value, Mapping):
-        return {in_all(key, change): in_all(item, change) for key, item in value.items()}
-    return [in_all(item, change) for item in value] if isinstance(value, (list, tuple)) else value
+        return {change(key): in_all(item, change, in_bytes) for key, item in value.items()}
+    return [in_all(item, change, in_bytes) for item in value] if isinstance(value, (list, tuple)) else value

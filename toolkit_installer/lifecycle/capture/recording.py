@@ -57,26 +57,28 @@ class Recorder:
             self._within = False
         return value
 
-    def recorded(self, hiding: Hiding | None) -> tuple[Answers, dict[str, str]]:
-        """Return all that was recorded, without secrets unless `hiding` is None; and the digests of hidden contents.
+    def recorded(self, hiding: Hiding | None, root: str) -> tuple[Answers, dict[str, str]]:
+        """Return all that was recorded, secrets hidden unless `hiding` is None; and what stands for contents' digests.
 
-        Those are the SHA-256 of contents as they are on the node, by that of what stands for them.
+        Those are by the SHA-256 of what stands for the contents. `root`: of the node.
         """
-        clean = Cleaning(hiding)
+        clean = Cleaning(hiding, root)
         for seam, answers in self._answers.items():
-            for answer in answers.values():
-                clean.first(seam.hides, answer)
+            for line, answer in answers.items():
+                clean.first(seam.hides, line, answer, self._runs.get(line))
         for run in self._runs.values():
             clean.run(run)
+        clean.found()
         found: Answers = {}
-        for seam, answers in sorted(self._answers.items(), key=lambda item: str(item[0])):
-            lines = {
-                clean.run(self._runs[line]).line if line in self._runs else clean.line(line): answer
-                for line, answer in answers.items()
-            }
-            cleaned = ((line, clean.second(seam.hides, lines[line])) for line in sorted(lines))
-            found[str(seam)] = {values.escaped(line): values.packed(answer) for line, answer in cleaned}
-        return found, dict(sorted(clean.digests.items()))
+        for seam, answers in self._answers.items():
+            found[str(seam)] = {}
+            for line, answer in answers.items():
+                ran = self._runs.get(line)
+                asked = clean.line(line) if ran is None else clean.run(ran).line
+                cleaned = clean.second(seam.hides, line, answer, ran)
+                found[str(seam)][values.escaped(asked)] = values.packed(cleaned)
+        ordered = {name: dict(sorted(found[name].items())) for name in sorted(found)}
+        return ordered, dict(sorted(clean.digests.items()))
 
     def _line(self, question: Question, given: tuple[Any, ...], named: dict[str, Any]) -> str:
         arguments = question.arguments(given, named)

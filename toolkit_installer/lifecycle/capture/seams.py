@@ -150,7 +150,7 @@ SEAMS: Final = (
     Seam("node.processes", "environment", ("process",), Hides.JSON, keeps=_read_of_environment),
     Seam("node.descriptors", "bound", ("pid",)),
     Seam("node.descriptors", "opened", ("process",)),
-    Seam("node.descriptors", "content", ("pid", "name", "limit"), Hides.TEXT),
+    Seam("node.descriptors", "content", ("pid", "name", "limit")),
     Seam("node.sockets", "speaker", ("root", "path"), Hides.WORDS, again=True),
     Seam("node.sockets", "refuse_strangers", ("root", "path")),
     Seam("node.sockets", "listens", ("root", "path")),

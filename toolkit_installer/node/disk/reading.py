@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import signals
+from toolkit_installer.node import heard, signals
 from toolkit_installer.node.disk.root import NodeError, Root, Tolerated, attempt, opened
 
 CONFIG_LIMIT = 4 * 1024 * 1024
@@ -167,6 +167,7 @@ class Reader:
                 _require_regular(status, canonical)
                 content = _whole(fd, limit, path)
                 metadata = Metadata(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs(fd))
+                heard.file(canonical, content)
                 return Found(canonical, content, metadata, Identity.of(os.fstat(fd)))
         except FileNotFoundError:
             return None

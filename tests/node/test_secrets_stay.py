@@ -1,0 +1,85 @@
+"""Whatever a configuration holds: what the program writes, logs and tells of a node has no value that may be secret."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tarfile
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
+from tests.unit.documents import secretive
+from toolkit_installer.cli import commands
+from toolkit_installer.lifecycle.capture import archive
+from toolkit_installer.node import heard
+from toolkit_installer.settings import Program
+
+SECRET = "Tr0ub4dor"
+CRIO_CONF = "/etc/crio/crio.conf"
+PLACES = {
+    "docker": ("docker", DAEMON_JSON),
+    "containerd": ("containerd", CONFIG_TOML),
+    "crio": ("crio", CRIO_CONF),
+}
+CASES = {name: form for name, form in secretive.FORMS.items() if name.split("-")[0].split(".")[0] in PLACES}
+
+
+def said(*arguments: str) -> str:
+    """Return all that the program prints and logs, whether or not it succeeds."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+        contextlib.redirect_stderr(io.StringIO()) as logged,
+    ):
+        commands.main(Program.TOOLKIT_INSTALLER, arguments, {"PATH": os.environ["PATH"]})
+    return printed.getvalue() + logged.getvalue()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_output_of_the_program_has_a_secret_of_a_configuration(name: str, node: FakeNode, tmp_path: Path) -> None:
+    engine, place = PLACES[name.split("-")[0].split(".")[0]]
+    node.write(place, secretive.placed(CASES[name], SECRET))
+    heard.files.clear()
+    flags = node.arguments("plan", engine=engine)[1:]
+    capture, report = tmp_path / "node.capture", tmp_path / "report.tar.gz"
+    outputs = {
+        "plan": said("plan", *flags),
+        "plan as JSON": said("plan", "--json", *flags, "--debug"),
+        "capture": said("capture", *flags, str(capture)),
+        "replay": said("replay", str(capture)),
+        "run": said("run", *flags, "--no-daemon", "--cleanup", "never", "--debug"),
+        "status": said("status", *node.arguments("status")[1:]),
+        "status as JSON": said("status", "--json", *node.arguments("status")[1:]),
+        "report": said("report", *flags, str(report)),
+        "uninstall": said("uninstall", *node.arguments("uninstall", engine=engine)[1:]),
+    }
+    found = archive.read(capture.read_bytes(), str(capture))
+    outputs["what is captured"] = str(found) + "".join(
+        str(bytes(raw.value)) for answers in found.answers.values() for raw in answers.values()
+    )
+    with tarfile.open(report) as tar:
+        outputs |= {
+            each.name: (tar.extractfile(each) or io.BytesIO()).read().decode(errors="replace") for each in tar.getmembers()
+        }
+    assert [output for output, text in outputs.items() if SECRET in text] == []
+
+
+def test_a_guessed_password_is_confirmed_by_no_digest(node: FakeNode, tmp_path: Path) -> None:
+    content = secretive.placed(CASES["docker-log-opts.json"], SECRET).encode()
+    node.write(DAEMON_JSON, content)
+    flags = node.arguments("plan")[1:]
+    said("run", *flags, "--no-daemon", "--cleanup", "never")
+    capture, report = tmp_path / "node.capture", tmp_path / "report.tar.gz"
+    said("capture", *flags, str(capture))
+    said("report", *flags, str(report))
+    import hashlib
+
+    whole = zlib.decompress(capture.read_bytes()[len(b"toolkit-installer capture\n") + 32 :])
+    with tarfile.open(report) as tar:
+        whole += b"".join((tar.extractfile(each) or io.BytesIO()).read() for each in tar.getmembers())
+    for known in (content, node.read(DAEMON_JSON)):
+        assert hashlib.sha256(known).hexdigest().encode() not in whole
+        assert hashlib.sha256(known).digest() not in whole

@@ -1,0 +1,147 @@
+"""Nothing is shown of somebody's configuration but the values of listed keys, and it reads as before."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.documents import secretive
+from toolkit_installer.documents import shown
+from toolkit_installer.documents.hiding import MASK, Hiding, mask
+from toolkit_installer.engines.containerd import tables
+from toolkit_installer.engines.crio import config as crio_config
+from toolkit_installer.engines.docker import config as docker_config
+
+CORPUS = sorted((Path(__file__).parents[2] / "data" / "corpus").glob("*/*.*"))
+_PROSE = ("containerd-comment", "template")
+CONFIGURATIONS = list(secretive.configurations())
+
+
+def keyed() -> Hiding:
+    """Return what hides as a capture does: each value has a stand-in of its own."""
+    return Hiding(lambda value: f"hidden!{abs(hash(value)) % 10**9}", lambda value: f"9{abs(hash(value)) % 10**9}")
+
+
+def test_there_are_two_hundred_configurations_with_secrets() -> None:
+    assert len(CONFIGURATIONS) >= 200
+
+
+@pytest.mark.parametrize(("name", "text", "secret"), CONFIGURATIONS, ids=[each[0] for each in CONFIGURATIONS])
+def test_a_secret_in_any_position_is_hidden(name: str, text: str, secret: str) -> None:
+    for hiding in (Hiding(), keyed()):
+        hidden = hiding.document(text)
+        assert secret not in hidden
+        assert hidden.count("\n") == text.count("\n")
+        hiding.settle()
+        if not (name.startswith(_PROSE) and secret.isalpha()):  # of a comment, ordinary words are no secrets
+            assert secret not in hiding.words(f"unexpected {secret} near {secret!r}: {text}")
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_hidden_file_has_the_same_keys_and_is_masked_as_before(path: Path) -> None:
+    text = path.read_bytes().decode()
+    hidden = keyed().document(text)
+    assert mask(hidden) == mask(text)
+    load: Any = json.loads if path.suffix == ".json" else tomllib.loads
+    if text.strip():
+        assert _keys(load(hidden.removeprefix("\ufeff"))) == _keys(load(text.removeprefix("\ufeff")))
+
+
+def _keys(value: Any) -> Any:
+    """Return the keys of all that is in a document, in the form of the document; values are left out."""
+    if isinstance(value, dict):
+        return [(name if shown.is_plain_key(name) else None, _keys(item)) for name, item in value.items()]
+    return [_keys(item) for item in value] if isinstance(value, list) else None
+
+
+@given(st.text(st.sampled_from("ab1P:/@=\"{}[],\n '\\#*-|>;.%$\t\u00a0"), max_size=80))
+def test_whatever_a_text_says_its_lines_stay_and_it_is_masked_alike(text: str) -> None:
+    hidden = keyed().document(text)
+    assert hidden.count("\n") == text.count("\n")
+    assert mask(mask(text)) == mask(text)
+
+
+def test_everything_that_planning_reads_of_a_configuration_is_on_the_list() -> None:
+    runtime = "nvidia"
+    of_containerd = [
+        path
+        for plugin in tables.PLUGINS
+        for path in (
+            tables.shape(plugin).default,
+            tables.legacy_type(plugin),
+            tables.enable_cdi(plugin),
+            (*tables.shape(plugin).runtimes, runtime, "runtime_type"),
+            (*tables.shape(plugin).runtimes, runtime, "options", "BinaryName"),
+            (*tables.shape(plugin).runtimes, runtime, "options", "Runtime"),
+            (*tables.shape(plugin).runtimes, runtime, "container_annotations"),
+            (*tables.shape(plugin).runtimes, runtime, "sandbox_mode"),
+        )
+    ]
+    shapes = (docker_config.SHAPE, crio_config.SHAPE)
+    of_others = [path for each in shapes for path in (each.default, (*each.runtimes, runtime, "path"))]
+    of_others += [
+        (*crio_config.SHAPE.runtimes, runtime, name) for name in ("runtime_path", "runtime_type", "runtime_root")
+    ]
+    for path in (
+        *of_containerd,
+        *of_others,
+        tables.VERSION,
+        tables.IMPORTS,
+        ("disabled_plugins",),
+        ("features", "cdi"),
+    ):
+        assert shown.is_shown(path), path
+
+
+@pytest.mark.parametrize(
+    ("words", "hidden"),
+    [
+        (["dockerd", "-H", "fd://", "--config-file=/etc/d.json"], []),
+        (["dockerd", "--log-opt", "splunk-token=abcd"], [2]),
+        (["dockerd", "--registry-mirror", "https://m/?token=abcd", "--debug"], [2]),
+        (["kubelet", "--node-labels", "db-password=abcd", "--config", "/etc/k.yaml"], [2]),
+        (["k3s", "server", "--token=abcd", "--data-dir", "/srv"], [2]),
+        (["sshpass", "-p", "abcd"], [2]),
+        (["containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "ab12", "-address", "/run/c.sock"], []),
+        (["/usr/bin/conmon", "-b", "/run/x", "-r", "/usr/bin/crun", "-p", "/run/pid"], []),
+        (["x", "abcd"], [1]),
+    ],
+)
+def test_of_a_command_line_listed_flags_are_shown(words: list[str], hidden: list[int]) -> None:
+    made = Hiding().arguments(words)
+    assert [index for index, (old, new) in enumerate(zip(words, made, strict=True)) if old != new] == hidden
+    assert "abcd" not in " ".join(made)
+
+
+def test_words_that_are_shown_elsewhere_stay_in_sentences() -> None:
+    hiding = Hiding()
+    hiding.document('{"default-runtime": "nvidia", "note": "nvidia", "labels": ["containerd"], "token": "Xq7vResQ"}')
+    hiding.settle()
+    said = 'the default runtime "nvidia" of containerd is not there'
+    assert hiding.words(said) == said
+    assert hiding.known(f"{said}: Xq7vResQ") == f"{said}: {MASK}"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "http://someone:abcd@r.example/v2/ does not answer",
+        'level=error msg="bad token=abcd" row=3',
+        "Authorization: Bearer abcd",
+        "GET https://r.example/x?sig=abcd failed",
+        "-----BEGIN PRIVATE KEY-----\nabcd\n-----END PRIVATE KEY-----",
+    ],
+)
+def test_what_no_file_tells_of_is_hidden_by_its_form(said: str) -> None:
+    assert "abcd" not in Hiding().words(said)
+
+
+def test_the_place_that_an_engine_names_stays() -> None:
+    said = 'time="2026-01-01T00:00:00Z" level=warning msg="unknown key" column=5 file=/etc/containerd/config.toml row=3'
+    assert Hiding().words(said) == said

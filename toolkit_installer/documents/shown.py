@@ -1,0 +1,217 @@
+"""What of other people's files, command lines and variables is shown: the one table of keys and flags. Pure.
+
+Everything else may be secret and is hidden (hiding.py). The table has the keys that the program reads, and others that
+help whoever looks for a fault; none of them holds a secret. A value of a listed key is shown only in a form that names,
+paths, numbers and image references have: no user with a password, and no query, has it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from toolkit_installer import patterns
+
+ANY: Final = "*"
+"""Stands for a name that somebody chose, such as that of a runtime."""
+
+_DOCKER = """
+version debug hosts group pidfile root data-root exec-root storage-driver bridge level log-level log-format log-driver
+live-restore iptables ip6tables ip-forward ip-masq ipv6 icc mtu experimental selinux-enabled no-new-privileges
+seccomp-profile shutdown-timeout max-concurrent-downloads max-concurrent-uploads default-shm-size default-ipc-mode
+default-cgroupns-mode init init-path userland-proxy userns-remap cgroup-parent containerd containerd-namespace
+containerd-plugin-namespace exec-opts features/cdi features/containerd-snapshotter features/buildkit cdi-spec-dirs
+default-runtime runtimes/*/path runtimes/*/runtimeType
+CDISpecDirs ContainersRunning DefaultRuntime LiveRestoreEnabled OperatingSystem SecurityOptions ServerVersion Version
+ApiVersion
+"""
+"""daemon.json, and what dockerd answers."""
+
+_CONTAINERD = """
+imports required_plugins disabled_plugins state temp oom_score plugin_dir grpc/address grpc/uid grpc/gid
+grpc/max_recv_message_size grpc/max_send_message_size ttrpc/address metrics/address metrics/grpc_histogram cgroup/path
+debug/address debug/uid debug/gid debug/format default_runtime_name default_runtime/runtime_type
+default_runtime/runtime_engine default_runtime/runtime_root runtimes/*/runtime_type runtimes/*/runtime_path
+runtimes/*/runtime_root runtimes/*/runtime_engine runtimes/*/privileged_without_host_devices
+runtimes/*/privileged_without_host_devices_all_devices_allowed runtimes/*/base_runtime_spec runtimes/*/cni_conf_dir
+runtimes/*/cni_max_conf_num runtimes/*/snapshotter runtimes/*/sandboxer runtimes/*/sandbox_mode runtimes/*/io_type
+runtimes/*/pod_annotations runtimes/*/container_annotations runtimes/*/cgroup_writable
+options/BinaryName options/Runtime options/Root options/CriuPath options/CriuImagePath options/CriuWorkPath
+options/SystemdCgroup options/NoPivotRoot options/NoNewKeyring options/ShimCgroup options/IoUid options/IoGid
+options/ConfigPath options/TypeUrl options/TaskApiAddress options/TaskApiVersion options/PodAnnotations
+options/PrivilegedWithoutHostDevices
+sandbox_image pinned_images/sandbox snapshotter disable_snapshot_annotations discard_unpacked_layers no_pivot enable_cdi
+cdi_spec_dirs enable_selinux enable_tls_streaming enable_unprivileged_ports enable_unprivileged_icmp
+restrict_oom_score_adj max_container_log_line_size max_concurrent_downloads systemd_cgroup disable_cgroup
+disable_apparmor disable_hugetlb_controller disable_proc_mount disable_tcp_service stream_server_address
+stream_server_port stream_idle_timeout device_ownership_from_security_context ignore_image_defined_volumes
+tolerate_missing_hugetlb_controller drain_exec_sync_io_timeout image_pull_progress_timeout netns_mounts_under_state_dir
+stats_collect_period cni/bin_dir cni/bin_dirs cni/conf_dir cni/conf_template cni/max_conf_num cni/ip_pref
+registry/config_path root_path shim shim_debug no_shim runtime runtime_root path plugin_path plugin_config_path
+plugin_registration_timeout plugin_request_timeout disable_connections socket_path disable content_sharing_policy
+defaultRuntimeName runtimes/*/runtimePath runtimes/*/runtimeRoot runtimes/*/runtimeEngine runtimes/*/PodAnnotations
+runtimes/*/ContainerAnnotations runtimes/*/sandboxMode runtimes/*/privilegedWithoutHostDevices
+runtimes/*/baseRuntimeSpec runtimes/*/cniConfDir runtimes/*/cniMaxConfNum enableCDI cdiSpecDirs sandboxImage
+containerdRootDir containerdEndpoint rootDir stateDir systemdCgroup enableSelinux
+conditions/type conditions/status conditions/reason lastCNILoadStatus lastCNILoadStatus.default handlers/name
+runtime_handlers/name runtimeHandlers/name golang id uid namespace runtimeHandler runtime_handler createdAt handler
+podSandboxId
+"""
+"""Its files, `containerd config dump`, and what the CRI answers."""
+
+_CRIO = """
+runroot storage_driver log_level log_format log_dir log_to_journald log_size_max log_filter cgroup_manager conmon
+conmon_cgroup default_runtime hooks_dir selinux pids_limit read_only infra_ctr_cpuset drop_infra_ctr
+manage_ns_lifecycle namespaces_dir pinns_path container_exits_dir container_attach_socket_dir bind_mount_prefix
+apparmor_profile seccomp_profile listen stream_address stream_port plugin_dirs network_dir cni_default_network
+pause_image pause_command enable_criu_support enable_pod_events enable_nri nri_listen nri_disable_connections
+nri_plugin_dir nri_plugin_config_dir nri_plugin_registration_timeout nri_plugin_request_timeout separate_pull_cgroup
+metrics_port enable_metrics internal_wipe internal_repair clean_shutdown_file version_file version_file_persist
+image_volumes ctr_stop_timeout runtimes/*/monitor_path runtimes/*/monitor_cgroup runtimes/*/allowed_annotations
+runtimes/*/runtime_config_path runtimes/*/container_min_memory runtimes/*/inherit_default_runtime
+runtimes/*/default_annotations_allowed runtimes/*/no_sync_log runtimes/*/stream_websockets
+runtimes/*/exec_cpu_affinity platform_runtime_paths/*
+hook/path hook/args when/always when/commands stages
+CONTAINER_CONFIG CONTAINER_CONFIG_DIR CONTAINER_RUNTIMES CONTAINER_DEFAULT_RUNTIME CONTAINER_HOOKS_DIR CONTAINER_LISTEN
+CONTAINER_ROOT CONTAINER_RUNROOT CONTAINER_STORAGE_DRIVER CONTAINER_CGROUP_MANAGER CONTAINER_CONMON
+CONTAINER_LOG_LEVEL
+"""
+"""Its files, its hooks, and its variables."""
+
+_KUBERNETES = """
+containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot cgroupsPerQOS kind apiVersion staticPodPath
+failSwapOn maxPods resolvConf volumePluginDir container-runtime-endpoint image-service-endpoint data-dir docker
+nonroot-devices node-name prefer-bundled-bin
+"""
+"""The kubelet's configuration, and the options of k3s and RKE2."""
+
+_NVIDIA = """
+cdiVersion devices/name deviceNodes/path deviceNodes/hostPath deviceNodes/type deviceNodes/major deviceNodes/minor
+deviceNodes/permissions deviceNodes/fileMode deviceNodes/uid deviceNodes/gid mounts/hostPath mounts/containerPath
+mounts/options mounts/type hooks/hookName hooks/path hooks/args additionalGids
+nvidia-container-cli/path nvidia-container-cli/root nvidia-container-cli/ldconfig nvidia-container-cli/load-kmods
+nvidia-container-cli/no-cgroups nvidia-container-cli/user nvidia-container-cli/debug nvidia-container-cli/ldcache
+nvidia-container-runtime/debug nvidia-container-runtime/mode nvidia-container-runtime/runtimes
+nvidia-container-runtime-hook/path nvidia-container-runtime-hook/skip-mode-detection nvidia-ctk/path cdi/spec-dirs
+cdi/default-kind cdi/annotation-prefixes csv/mount-spec-path legacy/cuda-compat-mode disable-require
+supported-driver-capabilities swarm-resource accept-nvidia-visible-devices-envvar-when-unprivileged
+accept-nvidia-visible-devices-as-volume-mounts
+IS_HOST_DRIVER NVIDIA_DRIVER_ROOT DRIVER_ROOT_CTR_PATH NVIDIA_DEV_ROOT DEV_ROOT_CTR_PATH GPU_DIRECT_RDMA_ENABLED
+USE_HOST_MOFED
+"""
+"""CDI specifications, the toolkit's config.toml, and what the GPU Operator's validator writes."""
+
+_SYSTEM = """
+ID ID_LIKE VERSION VERSION_ID VERSION_CODENAME VARIANT_ID NAME
+LoadState ActiveState SubState MainPID Restart RestartUSec KillMode Type User Id Names TriggeredBy Triggers
+NeedDaemonReload UnitFileState FragmentPath DropInPaths After Requires Wants PartOf BindsTo RequiredBy BoundBy
+ConsistsOf WantedBy NRestarts Result ExecMainStatus InvocationID PreparingForShutdown Delegate TimeoutStartUSec
+TimeoutStopUSec StartLimitBurst StartLimitIntervalUSec EnvironmentFile WorkingDirectory
+HOME PATH XDG_CONFIG_HOME K3S_CONFIG_FILE RKE2_CONFIG_FILE K3S_DATA_DIR CONTAINERD_CONFIG CONTAINERD_NAMESPACE SNAP
+SNAP_DATA SNAP_COMMON
+"""
+"""os-release, systemd's units and what it answers, and variables that name files."""
+
+KEYS: Final = frozenset(
+    tuple(path.split("/"))
+    for table in (_DOCKER, _CONTAINERD, _CRIO, _KUBERNETES, _NVIDIA, _SYSTEM)
+    for path in table.split()
+)
+"""Ends of paths of keys. An element of a list has the path of its list."""
+
+COMMANDS: Final = frozenset({"ExecStart", "ExecStartPre", "ExecStartPost", "ExecReload", "ExecStop", "argv[]"})
+"""Keys whose value is a command line."""
+
+_FLAGS = """
+config c config-file config-dir config-source d containerd containerd-namespace containerd-plugins-namespace address a
+root state data-root exec-root log-level host H pidfile group G storage-driver s default-runtime add-runtime runtimes
+hooks-dir exec-opt feature cdi-spec-dir bridge iptables live-restore container-runtime container-runtime-endpoint
+image-service-endpoint kubelet-args-file docker data-dir cri-socket runtime-endpoint network-plugin
+pod-infra-container-image cgroup-driver cgroup-manager kubelet-arg runtime-cgroups resolv-conf snapshotter namespace id
+publish-binary bundle b runtime r exit-command exit-dir persist-dir socket-dir-path log-size-max p validate version
+property runtime-type runtime-config-override dry-run query-gpu format lines unit output since driver-root dev-root
+library-search-path mode class vendor nvidia-cdi-hook-path nvidia-ctk-path ldconfig-path device-name-strategy
+container-runtime-mode toolkit-install-dir conmon log-dir listen enable-nri enable-cdi
+"""
+FLAGS: Final = frozenset(_FLAGS.split())
+"""Flags, without their dashes, whose value is shown."""
+
+_WORDS = """
+server agent daemon run shim start serve worker controller node kubelet dockerd containerd crio cri-o config dump show
+generate cdi version create delete status is-active is-system-running show-session path argv[] ignore_errors start_time
+stop_time pid code no yes { } ; -- n/a (null) exited
+"""
+WORDS: Final = frozenset(_WORDS.split())
+"""Words of a command line, beside its flags, that are shown, and names before the `=` of one."""
+
+COMMENTS: Final = patterns.lazy(
+    r"# ?(?:Written by toolkit-installer|Added by toolkit-installer|End of what toolkit-installer added\.).*|"
+    r"# File generated by (?:k3s|rke2)\. DO NOT EDIT\.(?: Use config(?:-v3)?\.toml\.tmpl instead\.)?|"
+    r"# k0s_managed=true"
+)
+"""Comments that the program writes, or that tell it who made a file."""
+
+_ACTION_WORDS: Final = frozenset(
+    {"if", "else", "end", "range", "with", "not", "and", "or", "index", ":=", ",", "template"}
+)
+_FIELD = patterns.lazy(r"(?:\$[A-Za-z]{0,32}|)(?:\.[A-Za-z.]{0,128}|),?")
+_NAME = patterns.lazy(r'"[A-Za-z0-9_.-]{1,64}"')
+_BEFORE_NAMES: Final = frozenset({"template", ".ExtraRuntimes"})
+"""Words of an action after which a name stands in quotes; other quotes may hold anything."""
+
+_HARMLESS = patterns.lazy(
+    r"(?:(?:unix|fd|tcp|npipe|vsock)://|@(?=/))?[A-Za-z0-9_./:*+~=,\[\]-]{0,1024}(?:@sha256:[0-9a-f]{64})?"
+)
+_KEY = patterns.lazy(r"[A-Za-z0-9_./:*\[\]-]{1,128}")
+_OUTPUT = patterns.lazy(r"[A-Za-z0-9_.,:+~/() \t-]{0,256}")
+
+
+def is_shown(path: Sequence[str]) -> bool:
+    """Tell whether the values of a key are shown, in a harmless form. `path`: all keys that lead to it."""
+    return _leads(_tree(), path)
+
+
+def is_harmless(value: str) -> bool:
+    """Tell whether a value has a form that may be shown."""
+    return _HARMLESS.fullmatch(value) is not None
+
+
+def is_plain_key(name: str) -> bool:
+    """Tell whether a key's name may be shown."""
+    return _KEY.fullmatch(name) is not None
+
+
+def is_plain_action(text: str) -> bool:
+    """Tell whether an action of a template, in its braces, may be shown: it names fields, and has no text."""
+    before = ""
+    for word in re.findall(r"[^\s()]+", text[2:-2].strip("-")):
+        named = before in _BEFORE_NAMES and _NAME.fullmatch(word) is not None
+        if not named and word not in _ACTION_WORDS and _FIELD.fullmatch(word) is None:
+            return False
+        before = word
+    return True
+
+
+def is_plain_output(line: str) -> bool:
+    """Tell whether a line may be shown that a program prints of itself, such as its version."""
+    return _OUTPUT.fullmatch(line) is not None
+
+
+@functools.cache
+def _tree() -> dict[str, Any]:
+    """Return the table as nested names, the last key of each path outermost; "" ends a path."""
+    tree: dict[str, Any] = {}
+    for path in KEYS:
+        place = tree
+        for name in reversed(path):
+            place = place.setdefault(name, {})
+        place[""] = {}
+    return tree
+
+
+def _leads(tree: dict[str, Any], path: Sequence[str]) -> bool:
+    if "" in tree:
+        return True
+    return bool(path) and any(_leads(tree[name], path[:-1]) for name in (path[-1], ANY) if name in tree)
