@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import tarfile
@@ -18,7 +19,7 @@ from toolkit_installer.lifecycle.capture import archive
 from toolkit_installer.node import heard
 from toolkit_installer.settings import Program
 
-SECRET = "Tr0ub4dor"
+SECRET = "Tr0ub4dor"  # noqa: S105
 CRIO_CONF = "/etc/crio/crio.conf"
 PLACES = {
     "docker": ("docker", DAEMON_JSON),
@@ -38,9 +39,13 @@ def said(*arguments: str) -> str:
     return printed.getvalue() + logged.getvalue()
 
 
+def texts(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    return (tar.extractfile(member) or io.BytesIO()).read()
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_no_output_of_the_program_has_a_secret_of_a_configuration(name: str, node: FakeNode, tmp_path: Path) -> None:
-    engine, place = PLACES[name.split("-")[0].split(".")[0]]
+    engine, place = PLACES[name.split("-", maxsplit=1)[0].split(".", maxsplit=1)[0]]
     node.write(place, secretive.placed(CASES[name], SECRET))
     heard.files.clear()
     flags = node.arguments("plan", engine=engine)[1:]
@@ -61,9 +66,7 @@ def test_no_output_of_the_program_has_a_secret_of_a_configuration(name: str, nod
         str(bytes(raw.value)) for answers in found.answers.values() for raw in answers.values()
     )
     with tarfile.open(report) as tar:
-        outputs |= {
-            each.name: (tar.extractfile(each) or io.BytesIO()).read().decode(errors="replace") for each in tar.getmembers()
-        }
+        outputs |= {each.name: texts(tar, each).decode(errors="replace") for each in tar.getmembers()}
     assert [output for output, text in outputs.items() if SECRET in text] == []
 
 
@@ -75,11 +78,9 @@ def test_a_guessed_password_is_confirmed_by_no_digest(node: FakeNode, tmp_path: 
     capture, report = tmp_path / "node.capture", tmp_path / "report.tar.gz"
     said("capture", *flags, str(capture))
     said("report", *flags, str(report))
-    import hashlib
-
     whole = zlib.decompress(capture.read_bytes()[len(b"toolkit-installer capture\n") + 32 :])
     with tarfile.open(report) as tar:
-        whole += b"".join((tar.extractfile(each) or io.BytesIO()).read() for each in tar.getmembers())
+        whole += b"".join(texts(tar, each) for each in tar.getmembers())
     for known in (content, node.read(DAEMON_JSON)):
         assert hashlib.sha256(known).hexdigest().encode() not in whole
         assert hashlib.sha256(known).digest() not in whole

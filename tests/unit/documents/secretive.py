@@ -5,16 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-SECRETS = (
-    "hunter2",
-    "Tr0ub4dor",
-    "correct-horse",
-    "p@ss/w0rd!",
-    "9f86d081884c7d65",
-    "geheim",
-    "пароль-тайна",
-    "471108",
-)
+SECRETS = ("hunter2", "Tr0ub4dor", "correct-horse", "p@ss/w0rd!", "9f86d081884c7d65", "geheim", "лозинка", "471108")
 """Of all looks: words, what a machine made, marks, another language, digits."""
 
 FORMS = {

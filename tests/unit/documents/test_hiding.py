@@ -32,7 +32,7 @@ def test_there_are_two_hundred_configurations_with_secrets() -> None:
     assert len(CONFIGURATIONS) >= 200
 
 
-@pytest.mark.parametrize(("name", "text", "secret"), CONFIGURATIONS, ids=[each[0] for each in CONFIGURATIONS])
+@pytest.mark.parametrize("name, text, secret", CONFIGURATIONS, ids=[each[0] for each in CONFIGURATIONS])
 def test_a_secret_in_any_position_is_hidden(name: str, text: str, secret: str) -> None:
     for hiding in (Hiding(), keyed()):
         hidden = hiding.document(text)
@@ -100,7 +100,7 @@ def test_everything_that_planning_reads_of_a_configuration_is_on_the_list() -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "hidden"),
+    "words, hidden",
     [
         (["dockerd", "-H", "fd://", "--config-file=/etc/d.json"], []),
         (["dockerd", "--log-opt", "splunk-token=abcd"], [2]),
