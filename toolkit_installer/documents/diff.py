@@ -35,7 +35,7 @@ def unified(
     """Return the diff of two versions of the file at `path`, or nothing if they are the same; None is an absent file.
 
     `shown` returns a text as people may see it, with as many lines: values are hidden that may be secret, in context
-    lines too. Where a line changed only in what is not shown, the new one is followed by `(changed)`. Bytes that are not
+    lines too. Where a line changed only in what is not shown, the new one is followed by `(changed)`. Bytes that are no
     UTF-8 and control characters are shown escaped. `color` adds ANSI colours.
     """
     if before == after:
