@@ -28,7 +28,6 @@ _LITERALS: Final = frozenset({"true", "false", "null", "nil", "none", "yes", "no
 _NUMBER: Final = patterns.lazy(r"[+-]?(?:[0-9][0-9A-Za-z_.:+-]*(?: [0-9][0-9A-Za-z_.:+-]*)?|inf|nan)")
 """A number, a date or a time of TOML: without quotes, nothing but a number may stand there."""
 
-# Each alternative begins with other characters than the next, and no group repeats: one pass, whatever the text.
 # No group repeats what another can match as well: one pass, whatever the text.
 _TOKEN: Final = patterns.lazy(
     r"""
@@ -80,26 +79,11 @@ _PAIRS: Final = (
     patterns.lazy(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=(?:"[^"\n]*"|'[^'\n]*')"""),
     patterns.lazy(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=[^\s"',;)]+"""),
 )
-_NAMES_IN_LOGS: Final = frozenset(
-    {
-        "time",
-        "level",
-        "msg",
-        "error",
-        "err",
-        "reason",
-        "row",
-        "line",
-        "column",
-        "file",
-        "key",
-        "source",
-        "module",
-        "type",
-    }
-    | {"name", "plugin", "address", "code", "exit", "signal", "pid", "unit", "container", "pod", "image", "status"}
-    | {"event", "engine", "hint", "command", "duration", "size", "count", "attempt", "retry", "method", "uri", "ts"}
-)
+_LOG_NAMES = """
+time level msg error err reason row line column file key source module type name plugin address code exit signal pid unit
+container pod image status event engine hint command duration size count attempt retry method uri ts
+"""
+_NAMES_IN_LOGS: Final = frozenset(_LOG_NAMES.split())
 """Names of pairs in lines of logs whose values are shown, but for what is hidden in them."""
 
 _SHORTEST: Final = 4
