@@ -21,7 +21,7 @@ def own(text: str) -> str:
 
 def _learnt() -> hiding.Hiding:
     """Return what is hidden from people, with all that was read by now."""
-    people = hiding.people
+    people = hiding.Hiding()
     for content in tuple(heard.files.values()):
         people.content(content)
     for words in tuple(heard.commands.values()):

@@ -12,7 +12,7 @@ import pytest
 
 from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
-from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, PAYLOAD
+from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, KEY_FILE, PAYLOAD
 from toolkit_installer.cli.options.model import Kind
 from toolkit_installer.cli.options.table import (
     DELETION_TIMEOUT,
@@ -138,7 +138,7 @@ def test_the_exit_codes_are_those_of_the_code_in_the_words_of_the_help() -> None
 
 # --- options ---
 
-OF_CAPTURES = (KEEP_SECRETS, EACH, PAYLOAD, ENGINE_VERSION, HTML)
+OF_CAPTURES = (KEEP_SECRETS, KEY_FILE, EACH, PAYLOAD, ENGINE_VERSION, HTML)
 EVERY = (*OPTIONS, STATUS_CHECK, STATUS_JSON, DRIVER_TIMEOUT, UNLESS_INSTALLED, DELETION_TIMEOUT, *OF_CAPTURES)
 OF_DOCKER = {"--rm", "--detach", "--name", "--restart"}
 FLAGS = {flag for option in EVERY for flag in option.flags} | {"--help", "--help-all", "--version"} | OF_DOCKER

@@ -72,8 +72,8 @@ _PRIVATE_KEY: Final = patterns.lazy(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(
 _URL: Final = patterns.lazy(r"(://)([^\s/@\"']{0,512}@)?")
 _QUERY: Final = patterns.lazy(r"(://[^\s?\"']{0,1024})\?[^\s\"']+")
 _SAID: Final = patterns.lazy(
-    r"(?i)(\b(?:authorization|password|passwd|passphrase|token|secret|api[-_]?key|cookie|credentials?)[\"']?:[ ]?"
-    r"|\b(?:bearer|basic) )[\"']?(?:(?:bearer|basic) )?[^\s\"',;]+"
+    r"""(?i)(\b(?:authorization|password|passwd|passphrase|token|secret|api[-_]?key|cookie|credentials?)"""
+    r"""[\\"']{0,2}[ ]?[:=][ ]?(?:(?:bearer|basic) )?[\\"']{0,2}|\b(?:bearer|basic) )[^\s"',;\\]+"""
 )
 _PAIRS: Final = (
     patterns.lazy(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=(?:"[^"\n]*"|'[^'\n]*')"""),
@@ -165,21 +165,13 @@ class Hiding:
 
     def words(self, text: str) -> str:
         """Return a program's words without the values that were hidden anywhere, and without secrets by their form."""
-        text = self._without_forms(text)
+        text = _without_forms(text)
+        for pair in _PAIRS:
+            text = pair.sub(lambda found: found[0] if _is_of_logs(found[1]) else f"{found[1]}={MASK}", text)
         for value in sorted(self._values, key=len, reverse=True):
             if value in text:
                 text = text.replace(value, self._values[value])
         return _WORD_PARTS.sub(lambda match: self._parts.get(match[0], match[0]), text)
-
-    def _without_forms(self, text: str) -> str:
-        """Return words without what has the form of a secret: no file has told of it."""
-        text = _PRIVATE_KEY.sub(lambda found: f"{found[1]}{self.prose(found[2])}", text)
-        text = _URL.sub(lambda found: f"{found[1]}{MASK}@" if found[2] else found[0], text)
-        text = _QUERY.sub(lambda found: f"{found[1]}?{MASK}", text)
-        text = _SAID.sub(lambda found: f"{found[1]}{MASK}", text)
-        for pair in _PAIRS:
-            text = pair.sub(lambda found: found[0] if _is_of_logs(found[1]) else f"{found[1]}={MASK}", text)
-        return text
 
     def odd(self, text: str) -> str:
         """Return a question, or an answer, without hidden values in a form that no path and no name has."""
@@ -189,7 +181,8 @@ class Hiding:
         return text
 
     def known(self, text: str) -> str:
-        """Return words of our own without hidden values that stand in it as a whole."""
+        """Return a sentence of our own without hidden values that stand in it as a whole, and without secrets by form."""
+        text = _without_forms(text)
         for value in sorted(self._values, key=len, reverse=True):
             if len(value) > _SHORTEST and not value.startswith("/") and value in text:
                 text = re.sub(rf"(?<![\w.-]){re.escape(value)}(?![\w.-])", lambda _: self._values[value], text)  # noqa: B023
@@ -266,13 +259,9 @@ class Hiding:
         }
 
 
-people: Final = Hiding()
-"""What is hidden from people, in all that this process says."""
-
-
 def mask(text: str) -> str:
     """Return a document's text as people may see it: MASK stands for each hidden value."""
-    return people.document(text)
+    return Hiding().document(text)
 
 
 class _Walk:
@@ -500,6 +489,14 @@ def _is_shown_flag(name: str, value: str) -> bool:
     if len(name) == 1:
         return name in shown.FLAGS and "/" in value
     return name in shown.FLAGS or shown.is_shown((name,))
+
+
+def _without_forms(text: str) -> str:
+    """Return words without what has the form of a secret: no file may have told of it."""
+    text = _PRIVATE_KEY.sub(lambda found: f"{found[1]}{_LINES.sub(MASK, found[2])}", text)
+    text = _URL.sub(lambda found: f"{found[1]}{MASK}@" if found[2] else found[0], text)
+    text = _QUERY.sub(lambda found: f"{found[1]}?{MASK}", text)
+    return _SAID.sub(lambda found: f"{found[1]}{MASK}", text)
 
 
 def _is_of_logs(name: str) -> bool:

@@ -286,6 +286,7 @@ MAY_NAME_PROC = frozenset(
     {
         "cli/captures.py",  # our own memory
         "engines/detect/own_container.py",  # the root of init
+        "lifecycle/capture/cleaning.py",  # the paths of answers, which are not read here
         "lifecycle/idling.py",  # our own descriptors
         "lifecycle/wait.py",  # likewise
         "lifecycle/health/given.py",  # engines that were believed
