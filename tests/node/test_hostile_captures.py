@@ -101,7 +101,7 @@ def test_a_hostile_capture_is_refused_and_the_rest_is_answered(fleet: Path, tmp_
     assert found["nodes"]["captures"] == len(files)
     assert found["nodes"]["refused"] == 1, found["refusals"]
     assert found["refusals"][0]["exit_code"] != 1
-    assert "Error" not in found["refusals"][0]["reason"].replace("an error", ""), found["refusals"]
+    assert "holds what no node answers" not in found["refusals"][0]["reason"], found["refusals"]  # found by its type
     assert (tmp_path / "page.html").stat().st_size > 1000
     for before, after in ((fleet, captures), (captures, fleet)):
         code, found, log = answered("compare", before, after)
@@ -203,7 +203,7 @@ def test_a_replay_asks_nothing_of_the_machine_that_it_runs_on(fleet: Path, tmp_p
         (captures / file.name).write_bytes(file.read_bytes())
         value = opened(file.read_bytes())
         every = capture_mutations.mutations(value, set())
-        for place, index in every[number :: len(every) // 25]:  # other ways through the plan
+        for place, index in every[number :: len(every) // 6]:  # other ways through the plan
             mutant = closed(capture_mutations.mutated(value, place, index))
             (captures / f"{file.name}.{len(list(captures.iterdir()))}.capture").write_bytes(mutant)
     for name, text in CONTRADICTING.items() if kind == "contradicting" else ():
