@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 ANSWERS = "until [ -S /run/containerd/containerd.sock ]; do sleep 0.05; done"
 DIES = (
     "ExecStartPost=/bin/sh -c 'if grep -rqs nvidia /etc/containerd; then "
-    f"( {ANSWERS}; sleep 1; kill -9 $MAINPID ) >/dev/null 2>&1 & fi'"
+    f"( {ANSWERS}; sleep 0.3; kill -9 $MAINPID ) >/dev/null 2>&1 & fi'"
 )
 
 

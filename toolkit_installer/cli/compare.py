@@ -25,6 +25,13 @@ class _Named(msgspec.Struct, frozen=True):
     refusal: Refusal | None = None
 
 
+class _Unusable(msgspec.Struct, frozen=True):
+    """A capture of a pair that cannot be used, and why."""
+
+    path: str
+    refusal: Refusal
+
+
 class _Pair(msgspec.Struct, frozen=True):
     """The captures of a node. `before` is None for one that has only a later one."""
 
@@ -39,10 +46,10 @@ def compare(before: str, after: str, *, as_json: bool, debug: bool) -> int:
     earlier, later = (_by_node(place, comparison) for place in (before, after))
     comparison.name(earlier, later)
     pairs = [_Pair(node, earlier.get(node), path) for node, path in sorted(later.items())]
-    found = captures.each(functools.partial(_compared, debug=debug), pairs)
+    found = captures.each(functools.partial(_compared, debug=debug), pairs, _lost_pair)
     for pair, findings in zip(pairs, found, strict=True):
-        if isinstance(findings, Refusal):
-            comparison.refuse(pair.after, findings)
+        if isinstance(findings, _Unusable):
+            comparison.refuse(findings.path, findings.refusal)
         else:
             comparison.add(pair.node, findings)
     summary = comparison.summary(__version__)
@@ -56,7 +63,7 @@ def compare(before: str, after: str, *, as_json: bool, debug: bool) -> int:
 def _by_node(place: str, comparison: Comparison) -> dict[str, str]:
     """Return the files of the captures in one of the sets, by node; what cannot be used is taken up as that."""
     found: dict[str, str] = {}
-    for each in captures.each(_named, list(captures.files(place))):
+    for each in captures.each(_named, list(captures.files(place)), _lost):
         if each.refusal is not None:
             comparison.refuse(each.path, each.refusal)
         elif each.node in found:
@@ -69,6 +76,14 @@ def _by_node(place: str, comparison: Comparison) -> dict[str, str]:
     return found
 
 
+def _lost(path: str, _capture: str | None, refusal: Refusal) -> _Named:
+    return _Named(path, refusal=refusal)
+
+
+def _lost_pair(pair: _Pair, capture: str | None, refusal: Refusal) -> _Unusable:
+    return _Unusable(capture or pair.after, refusal)
+
+
 def _named(path: str) -> _Named:
     try:
         with captures.limited(path):
@@ -77,16 +92,22 @@ def _named(path: str) -> _Named:
         return _Named(path, refusal=captures.refusal(error))
 
 
-def _compared(pair: _Pair, *, debug: bool) -> Findings | Refusal:
+def _compared(pair: _Pair, *, debug: bool) -> Findings | _Unusable:
     """Return what became of a node."""
+    path = pair.after
     try:
-        with captures.limited(pair.after), contextlib.nullcontext() if debug else log.unheard():
-            later = captures.read(pair.after)
-            after, standing = compared_nodes.after(later, pair.after)
-            if pair.before is None:
-                return comparing.findings(None, after, standing)
-            earlier, aside = compared_nodes.before(captures.read(pair.before), pair.before, later)
-            after = msgspec.structs.replace(after, aside=after.aside | aside)
-            return comparing.findings(earlier, after, standing)
+        with contextlib.nullcontext() if debug else log.unheard():
+            with captures.limited(path):
+                later = captures.read(path)
+                after, standing = compared_nodes.after(later, path)
+            earlier = None
+            if pair.before is not None:
+                path = pair.before
+                with captures.limited(path):
+                    earlier, aside = compared_nodes.before(captures.read(path), path, later)
+                after = msgspec.structs.replace(after, aside=after.aside | aside)
+            path = pair.after
+            with captures.limited(path):
+                return comparing.findings(earlier, after, standing)
     except InstallerError as error:  # of the captures themselves: what a run would refuse is a finding
-        return captures.refusal(error)
+        return _Unusable(path, captures.refusal(error))

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from toolkit_installer.cli import show_plan
+from toolkit_installer.cli import captures, show_plan
 from toolkit_installer.cli.options import build
 from toolkit_installer.cli.options.table import BY_NAME
 from toolkit_installer.driver import gpus, roots
@@ -43,8 +43,8 @@ _Value = TypeVar("_Value")
 def after(found: Archive, path: str) -> tuple[After, Standing]:
     """Return a node as it was left, and how it stands. Raises InstallerError for what cannot be replayed at all."""
     files = contents.files_of(found, path)
-    settings = build.build(found.given, found.environment, Program.TOOLKIT_INSTALLER)
-    with tapping.played_by(Player(found, path)):
+    settings = captures.settings(found.given, found.environment, path)
+    with tapping.played_by(Player(found)):
         node = Node(found.root, found.programs_root, whole=found.whole)
         try:
             receipt = _receipt(node, settings)
@@ -110,7 +110,7 @@ def before(found: Archive, path: str, later: Archive) -> tuple[Before, frozenset
     aside: frozenset[str] = frozenset()
     try:
         settings = _settings(found, later)
-        with tapping.played_by(Player(found, path)):
+        with tapping.played_by(Player(found)):
             node = Node(found.root, found.programs_root, whole=found.whole)
             aside = _aside(node, settings, _receipt(node, settings))
             seen = foreseen.foresee(settings, node).seen

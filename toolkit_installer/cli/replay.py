@@ -23,7 +23,6 @@ from toolkit_installer.lifecycle.capture.archive import Archive
 from toolkit_installer.lifecycle.capture.fleet import OUTCOMES, Fleet, Impact, Outcome, Refusal, Supposed
 from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
 from toolkit_installer.node.node import Node
-from toolkit_installer.settings import Program
 
 _SOURCE_ROOT = "source_root"
 _NOT_CAPTURED = "not-captured"
@@ -62,7 +61,7 @@ def replay(places: Sequence[str], how: How) -> int:
     how = msgspec.structs.replace(how, each=how.each or (len(files) == 1 and not how.as_json))
     fleet = Fleet()
     refused: Refusal | None = None
-    for outcome in captures.each(functools.partial(_replayed, how=how), files):
+    for outcome in captures.each(functools.partial(_replayed, how=how), files, _lost):
         fleet.add(outcome)
         refused = outcome.refusal or refused
         if how.each and not how.as_json:
@@ -94,13 +93,17 @@ def _write_page(how: How, path: str, fleet: Fleet, count: int) -> None:
     log.get().info("Wrote the page of the replay", key="replay-page-written", file=path, nodes=len(rows))
 
 
+def _lost(path: str, _capture: str | None, refusal: Refusal) -> Outcome:
+    return Outcome(path, path, refusal=refusal)
+
+
 def _replayed(path: str, how: How) -> Outcome:
     """Return how the node of a capture would fare."""
     name, player = path, None
     try:
         with captures.limited(path):
             found = captures.read(path)
-            name, player = found.node, Player(found, path, how.here, how.versions)
+            name, player = found.node, Player(found, how.here, how.versions)
             return _planned(found, path, how, player)
     except InstallerError as error:
         refusal = captures.refusal(error)
@@ -117,7 +120,7 @@ def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
         given.pop("install_dir", None)
     elif "install_dir" in how.given:
         given.pop(build.DESTINATION, None)
-    settings = build.build(given, found.environment, Program.TOOLKIT_INSTALLER)
+    settings = captures.settings(given, found.environment, path)
     quiet = contextlib.nullcontext() if how.debug else log.unheard()
     with quiet, tapping.played_by(player):
         node = Node(found.root, found.programs_root, whole=found.whole)

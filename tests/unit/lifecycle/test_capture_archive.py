@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,19 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "something behind the end that is counted": (lambda: checked(zlib.compress(body()) + b"more"), "is damaged"),
     "a text that does not end": (lambda: checked(zlib.compress(body())[:-4]), "is damaged"),
     "a text that is none": (lambda: checked(b"x" * 100), "is damaged"),
+    "answers that are no object": (lambda: packed(body(answers={"a": [1]})), "is damaged: its answers are no object"),
+    "too many options": (lambda: packed(body(given={"runtime": [""] * 1001})), "is damaged"),
+    "too many variables": (lambda: packed(body(environment=dict.fromkeys(map(str, range(1001)), ""))), "is damaged"),
+    "a long name": (lambda: packed(body(node="a" * 254)), "is damaged"),
+    "a NUL in an option": (lambda: packed(body(given={"runtime": ["a\0b"]})), "is damaged: one of its options"),
+    "many values in few bytes": (
+        lambda: packed(body(given={"runtime": [""] * 60_000_000})),
+        "is damaged: Expected `array` of length <= 1000",
+    ),
+    "too many answers in few bytes": (
+        lambda: packed(body(answers={str(seam): {str(each): [1] for each in range(501)} for seam in range(400)})),
+        "has 200400 answers",
+    ),
     "too many answers": (
         lambda: packed(body(answers={"a": {str(number): [1] for number in range(200_001)}})),
         "has 200001 answers",
@@ -115,10 +129,12 @@ def test_a_file_that_was_cut_off_is_noticed(length: int) -> None:
 
 # --- values ---
 
-NAMES = st.text(st.characters(), max_size=12) | st.binary(max_size=12).map(os.fsdecode) | st.just("\uf8fe\udcff")
+ANY_NAMES = st.text(st.characters(), max_size=12) | st.binary(max_size=12).map(os.fsdecode) | st.just("\uf8fe\udcff")
+NAMES = ANY_NAMES.map(lambda name: name.replace("\0", "_"))
+PATHS = NAMES.map(lambda name: posixpath.normpath(f"/{name.strip('/')}"))
 FOUND = st.builds(
     Found,
-    NAMES,
+    PATHS,
     st.binary(max_size=30),
     st.builds(Metadata, st.integers(0, 0o7777), st.integers(0, 9), st.integers(0, 9), st.just((("user.a", b"\0"),))),
     st.builds(Identity, *(st.integers(0, 1 << 62) for _ in range(5))),

@@ -189,18 +189,21 @@ class Docker(Adapter[Inspection]):
             process = sockets.speaker(node.root, socket, _GREETING)
         except (NoAnswerError, sockets.StrangerError) as error:
             raise EngineSilentError(f"dockerd does not answer: {error.reason}", path=socket) from error
-        runtimes = info.get("Runtimes") or {}
-        handlers = {name: entry.get("path") for name, entry in runtimes.items() if isinstance(entry, dict)}
+        runtimes = _told_as(dict, info.get("Runtimes")) or {}
+        handlers = {
+            name: _told_as(str, entry.get("path")) for name, entry in runtimes.items() if isinstance(entry, dict)
+        }
+        folders = _told_as(list, info.get("CDISpecDirs")) or []
         return DockerLive(
             version=str(info.get("ServerVersion", "")),
             handlers=handlers,
-            default=info.get("DefaultRuntime"),
+            default=_told_as(str, info.get("DefaultRuntime")),
             process=process,
             containers_outlive_it=_told_as(bool, info.get("LiveRestoreEnabled")),
             running=_told_as(int, info.get("ContainersRunning")),
-            cdi=bool(info.get("CDISpecDirs")),
-            cdi_folders=tuple(map(str, info.get("CDISpecDirs") or ())),
-            rootless="name=rootless" in (info.get("SecurityOptions") or ()),
+            cdi=bool(folders),
+            cdi_folders=tuple(map(str, folders)),
+            rootless="name=rootless" in (_told_as(list, info.get("SecurityOptions")) or ()),
             system=str(info.get("OperatingSystem", "")),
         )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final
 
 import msgspec
 
@@ -25,37 +25,62 @@ _LONGEST_READ: Final = 96 << 20
 """Bytes of what is in it. An engine's file may have four millions of them, and is kept with its copies."""
 _MOST: Final = 200_000
 """Answers. A node with a thousand containers gives a few thousand."""
+_MOST_SEAMS: Final = 1000
+_MOST_TEXTS: Final = 1000
+"""Options, variables, and texts of an option."""
+_LONGEST_TEXT: Final = 128 * 1024
+"""Characters of an option's text, or a variable's: MAX_ARG_STRLEN (linux/binfmts.h)."""
+_LONGEST_NAME: Final = 253
+"""Characters of a node's name (RFC 1123, as Kubernetes has it)."""
 _MAGIC: Final = b"toolkit-installer capture\n"
 _LEVEL: Final = 9
 _CHECK: Final = hashlib.sha256
 """What stands before the compressed text, and tells whether it is whole: the last bits of such a text say nothing."""
 _CHECKED: Final = 32
 _AGAIN: Final = "capture the node again"
+_HEADS: Final = {0xDE: 2, 0xDF: 4}
+"""The first byte of an encoded object, and how many bytes of its length come after it."""
+_SHORT: Final = range(0x80, 0x90)
+"""The first byte of an object with up to 15 fields, and no other byte of its length."""
+_LONGEST_HEAD: Final = 5
+
+
+_Name = Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)]
+_Text = Annotated[str, msgspec.Meta(max_length=_LONGEST_TEXT)]
+_Texts = Annotated[tuple[_Text, ...], msgspec.Meta(max_length=_MOST_TEXTS)]
+_Some = msgspec.Meta(max_length=_MOST_TEXTS)
+_Many = msgspec.Meta(max_length=_MOST)
 
 
 class Archive(msgspec.Struct, frozen=True):
     """What a capture has. `answers`: by the seam, and by what was asked there."""
 
     schema: int
-    version: str
+    version: _Name
     """Of the program that made it."""
-    node: str
+    node: _Name
     """What the node is called."""
-    given: dict[str, tuple[str, ...]]
+    given: Annotated[dict[str, _Texts], _Some]
     """The texts of the options that the capture was given, by their names; what is replayed has them too."""
-    environment: dict[str, str]
+    environment: Annotated[dict[str, _Text], _Some]
     """The variables that it was given, of those that stand for options."""
-    root: str
-    programs_root: str
+    root: _Text
+    programs_root: _Text
     whole: bool
-    digests: dict[str, str]
+    digests: Annotated[dict[str, str], _Many]
     """What stands for the SHA-256 of contents as they are on the node, by that of what stands for the contents here."""
-    unread: dict[str, str]
+    unread: Annotated[dict[str, str], _Many]
     """What could not be read, and why."""
     secrets_kept: bool
     answers: dict[str, dict[str, RawAnswer]]
-    key: str = ""
+    key: _Name = ""
     """What the key is called that stand-ins and digests were made with; empty where secrets are kept."""
+
+
+class _Packed(Archive, frozen=True):
+    """The same before its answers are decoded: how many there are is looked at first."""
+
+    answers: Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=_MOST_SEAMS)]  # type: ignore[assignment]
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -88,6 +113,9 @@ def read(content: bytes, path: str) -> Archive:
         raise ConfigurationError(error.why, path=path, hint=error.remedy) from error
 
 
+_ANSWERS: Final = msgspec.msgpack.Decoder(dict[str, RawAnswer])
+
+
 class _UnusableError(Exception):
     """A file that is no capture, or one that cannot be used."""
 
@@ -111,13 +139,34 @@ def _read(content: bytes) -> Archive:
             )
         if head.schema < 1:
             raise _UnusableError(f"has the form {head.schema}, which there never was")
-        found = msgspec.msgpack.decode(body, type=Archive)
+        found = msgspec.msgpack.decode(body, type=_Packed)
+        count = sum(map(_length, found.answers.values()))
+        if count > _MOST:
+            raise _UnusableError(f"has {count} answers, and no node gives more than {_MOST}")
+        answers = {seam: _ANSWERS.decode(packed) for seam, packed in found.answers.items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _UnusableError(f"is damaged: {error}") from error
-    count = sum(map(len, found.answers.values()))
-    if count > _MOST:
-        raise _UnusableError(f"has {count} answers, and no node gives more than {_MOST}")
-    return found
+    fields = {name: getattr(found, name) for name in found.__struct_fields__}
+    if any("\0" in text for text in _told(found)):
+        raise _UnusableError("is damaged: one of its options, or its name, has a NUL")
+    return Archive(**{**fields, "answers": answers})
+
+
+def _told(found: Archive) -> Iterator[str]:
+    """Yield the texts that say how a node is planned for."""
+    yield from (found.node, found.root, found.programs_root, *found.environment, *found.environment.values())
+    for name, texts in found.given.items():
+        yield from (name, *texts)
+
+
+def _length(packed: msgspec.Raw) -> int:
+    """Return how many fields an encoded object has, by its first bytes (the specification of MessagePack, map)."""
+    text = bytes(memoryview(packed)[:_LONGEST_HEAD])
+    if text[0] in _SHORT:
+        return text[0] - _SHORT[0]
+    if text[0] in _HEADS:
+        return int.from_bytes(text[1 : 1 + _HEADS[text[0]]], "big")
+    raise _UnusableError("is damaged: its answers are no object")
 
 
 def _decompressed(checked: bytes) -> bytes:

@@ -7,7 +7,8 @@ import posixpath
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.engines.common.answering import NoAnswerError
+from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.lifecycle.capture import asking, values
 from toolkit_installer.lifecycle.capture.archive import Archive
 from toolkit_installer.lifecycle.capture.recording import RUN, run_of
@@ -17,13 +18,17 @@ from toolkit_installer.node.disk.reading import CONFIG_LIMIT, Reader
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.settings import EngineName
 
-_CANONICAL = "Root.canonical"
 _LONGEST_ANSWER = CONFIG_LIMIT + 1024 * 1024
 """Bytes: a file of the node has at most CONFIG_LIMIT, and its path and attributes stand beside it."""
+_LONGEST_SHOWN = 80
 
 
 class NotCapturedError(Exception):
     """The capture has no answer to what the plan asks. No error of the program's: nobody is to take it for one."""
+
+
+class DamagedError(Exception):
+    """The capture has an answer that no node gives. As above: who plans must not take it for the node's."""
 
 
 class Player:
@@ -32,11 +37,8 @@ class Player:
     `versions`: of which version engines are supposed to be, by their names.
     """
 
-    def __init__(
-        self, archive: Archive, path: str, here: Collection[str] = (), versions: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, archive: Archive, here: Collection[str] = (), versions: Mapping[str, str] | None = None) -> None:
         self._archive = archive
-        self._path = path
         self._here = tuple(here)
         self._digests: Mapping[str, str] = archive.digests
         self._waited = 0.0
@@ -48,7 +50,7 @@ class Player:
         """Engines whose own binary would be asked about what is planned, and was not."""
 
     def asked(self, question: Question, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return what the node answered, or raise it. Raises NotCapturedError, ConfigurationError for a damaged one."""
+        """Return what the node answered, or raise it. Raises NotCapturedError, DamagedError."""
         if self._here and self._is_here(given[0] if given else None):
             return question.function(*given, **named)
         if self._no_programs and question.seam.name == RUN:
@@ -62,7 +64,7 @@ class Player:
         try:
             return _read(raw, question)
         except NotReadableError as error:
-            raise ConfigurationError(f"is damaged: {question.seam}: {error}", path=self._path) from error
+            raise DamagedError(f"is damaged: {question.seam}: {error}") from error
 
     @contextlib.contextmanager
     def trying(self, engine: EngineName) -> Iterator[None]:
@@ -93,14 +95,19 @@ def _read(raw: RawAnswer, question: Question) -> Any:
     """Return the node's answer, or raise it. Raises NotReadableError for what no node answers."""
     if len(raw.value) > _LONGEST_ANSWER:
         raise NotReadableError(f"an answer of more than {_LONGEST_ANSWER} bytes, and no file may have as many")
-    value = values.read(raw, question.answer)
-    if question.seam.name == _CANONICAL and not _is_canonical(value):
-        raise NotReadableError("a path that is not canonical")
+    try:
+        value = values.read(raw, question.answer)
+    except OSError as error:
+        if question.seam.says_why:
+            raise NotReadableError("an error of the system, for which it has one of its own") from error
+        raise
+    except InstallerError as error:
+        if error.exit_code is ExitCode.BUG and not (question.seam.again and isinstance(error, NoAnswerError)):
+            raise NotReadableError(f"an error {type(error).__name__}, which no node leads to here") from error
+        raise
+    if question.seam.valid is not None and not question.seam.valid(value):
+        raise NotReadableError(f"{str(value)[:_LONGEST_SHOWN]!r}, which no node answers")
     return value
-
-
-def _is_canonical(path: str) -> bool:
-    return path.startswith("/") and "\0" not in path and posixpath.normpath(path) == path
 
 
 def _places(asked: Any) -> Iterator[str]:
@@ -113,4 +120,5 @@ def _places(asked: Any) -> Iterator[str]:
 
 
 def _beneath(place: str, folder: str) -> bool:
-    return place == folder or place.startswith(f"{folder.rstrip('/')}/")
+    straight = posixpath.normpath(place)  # a capture may name a path that leads out of the folder again
+    return straight == folder or straight.startswith(f"{folder.rstrip('/')}/")

@@ -19,6 +19,7 @@ import msgspec
 
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.detect.table import TABLE
+from toolkit_installer.lifecycle.capture import plausible
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName
 
@@ -43,9 +44,16 @@ class Seam(msgspec.Struct, frozen=True):
     """It is an engine's answer, which may have to be waited for: the last one counts, and not the first."""
     keeps: Callable[[Any], Any] | None = None
     """Returns what of the answer is kept, None: all of it."""
+    valid: Callable[[Any], bool] | None = None
+    """Tells whether a replay may use an answer, beyond the ranges that hold for its type (`plausible`)."""
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
+
+    @property
+    def says_why(self) -> bool:
+        """Whether it raises NodeError, with the path and a hint, in place of the system's errors."""
+        return self.module.startswith("node.disk.") and self.name not in _RAISE_ERRORS_OF_THE_SYSTEM
 
     def owner(self) -> tuple[Any, str]:
         """Return the module, or the class, that has it, and what it is called there."""
@@ -54,6 +62,9 @@ class Seam(msgspec.Struct, frozen=True):
         for each in around:
             place = getattr(place, each)
         return place, name
+
+
+_RAISE_ERRORS_OF_THE_SYSTEM: Final = frozenset({"Root.mount_of", "read_bounded"})
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -114,6 +125,7 @@ def _read_of_info(found: dict[str, Any]) -> dict[str, Any]:
 
 _ROOT: Final = "node.disk.root"
 _READING: Final = "node.disk.reading"
+_LOOK: Final = "node.disk.look"
 _COMMAND_LINE: Final = "engines.common.command_line"
 _OWN: Final = "engines.detect.own_container"
 _SELF: Final = ("self",)
@@ -121,44 +133,52 @@ _SELF_PATH: Final = ("self", "path")
 
 SEAMS: Final = (
     # files
-    Seam(_ROOT, "Root.canonical", _SELF_PATH),
-    Seam(_ROOT, "Root.mount_of", _SELF_PATH),
-    *(Seam(_READING, f"Reader.{name}", _SELF_PATH) for name in ("status", "own_status", "list", "mount_flags")),
-    *(Seam(_READING, f"Reader.{name}", _SELF_PATH) for name in ("digest", "link_target")),
+    Seam(_ROOT, "Root.canonical", _SELF_PATH, valid=plausible.is_path),
+    Seam(_ROOT, "Root.mount_of", _SELF_PATH, valid=plausible.is_word),
+    *(Seam(_READING, f"Reader.{name}", _SELF_PATH) for name in ("status", "own_status", "digest", "link_target")),
+    Seam(_READING, "Reader.list", _SELF_PATH, valid=plausible.are_names),
+    Seam(_READING, "Reader.mount_flags", _SELF_PATH, valid=plausible.is_word),
     Seam(_READING, "Reader.read_file", _SELF_PATH, Hides.TEXT),
-    Seam(_READING, "read_bounded", ("path",), Hides.TEXT),
-    Seam("node.disk.readers", "Tree.read", ("self", "path", "limit"), Hides.TEXT),
+    Seam(_READING, "read_bounded", ("path",), Hides.TEXT, valid=plausible.is_config),
+    Seam("node.disk.readers", "Tree.read", ("self", "path", "limit"), Hides.TEXT, valid=plausible.is_config),
     Seam("node.disk.access", "obstacle", ("root", "path")),
+    *(Seam(_LOOK, name, ("path",)) for name in ("is_folder", "is_there", "leads_somewhere", "may_run")),
+    Seam(_LOOK, "real", ("path",), valid=plausible.is_path),
     *(
-        Seam("node.disk.look", name, ("path",))
-        for name in ("is_folder", "is_there", "leads_somewhere", "real", "may_run")
+        Seam("node.places", name, ("node", "path"), valid=plausible.is_path_if_any)
+        for name in ("on_node", "seen_here", "reachable")
     ),
-    *(Seam("node.places", name, ("node", "path")) for name in ("on_node", "seen_here", "reachable")),
     # whom of the node we believe, and its programs
-    Seam("node.owners", "ourselves"),
+    Seam("node.owners", "ourselves", valid=plausible.are_users),
     Seam("node.trust", "is_program", ("root", "path")),
     Seam("node.trust", "standing", ("pid",)),
-    Seam("node.programs", "Programs.find_program", ("self", "name")),
+    Seam("node.programs", "Programs.find_program", ("self", "name"), valid=plausible.is_path_if_any),
     Seam("node.programs", "Programs.refusal", ("self", "name")),
     Seam("node.programs", "Programs.run", ("self", "command", "given", "keep"), Hides.TEXT),
     # processes, sockets, locks, clocks
-    Seam("node.processes", "names", keeps=_engines_processes),
+    Seam("node.processes", "names", keeps=_engines_processes, valid=plausible.are_processes),
     Seam("node.processes", "inspect_process", ("pid",), Hides.WORDS),
     Seam("node.processes", "inspect_visible", ("pid",), Hides.WORDS),
     Seam("node.processes", "lives_on", ("process", "root")),
-    Seam("node.processes", "parent_of", ("process",)),
+    Seam("node.processes", "parent_of", ("process",), valid=plausible.is_pid_if_any),
     Seam("node.processes", "environment", ("process",), Hides.JSON, keeps=_read_of_environment),
     Seam("node.descriptors", "bound", ("pid",)),
     Seam("node.descriptors", "opened", ("process",)),
-    Seam("node.descriptors", "content", ("pid", "name", "limit")),
+    Seam("node.descriptors", "content", ("pid", "name", "limit"), valid=plausible.is_config),
     Seam("node.sockets", "speaker", ("root", "path"), Hides.WORDS, again=True),
     Seam("node.sockets", "refuse_strangers", ("root", "path")),
     Seam("node.sockets", "listens", ("root", "path")),
-    Seam("node.locks", "holder", ("files", "path")),
-    *(Seam("node.clock", name) for name in ("boot_id", "boot", "boot_seconds", "now")),
+    Seam("node.locks", "holder", ("files", "path"), valid=plausible.is_pid_if_any),
+    *(Seam("node.clock", name) for name in ("boot_id", "boot")),
+    *(Seam("node.clock", name, valid=plausible.is_time) for name in ("boot_seconds", "now")),
     Seam("node.machine", "architecture"),
     # the engines, and what they see
-    Seam("engines.docker.client", "info", ("root", "path"), Hides.JSON, keeps=_read_of_info, again=True),
+    Seam(
+        *("engines.docker.client", "info", ("root", "path"), Hides.JSON),
+        again=True,
+        keeps=_read_of_info,
+        valid=plausible.is_dockers,
+    ),
     Seam("engines.common.cri.client", "status", ("root", "path"), Hides.JSON, again=True),
     Seam("engines.common.cri.client", "pods", ("root", "path"), Hides.JSON, again=True),
     Seam("engines.crio.live", "configuration", ("root", "path"), Hides.TEXT, again=True),

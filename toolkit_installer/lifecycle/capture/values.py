@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from toolkit_installer.errors import InstallerError
+from toolkit_installer.lifecycle.capture import plausible
 
 _ESCAPE: Final = "\uf8fe"
 """Stands before what is no text: a byte of a name that is not UTF-8 (a lone surrogate, as Python has it), or itself."""
@@ -21,6 +22,9 @@ _FIELDS: Final = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid",
 _TIMES: Final = ("st_atime_ns", "st_mtime_ns", "st_ctime_ns")
 _SECOND_NS: Final = 1_000_000_000
 _SYSTEM: Final = "OSError"
+_MOST_NUMBER: Final = 4095
+"""MAX_ERRNO (linux/err.h)."""
+_MOST_LINES: Final = 1 << 32
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -65,12 +69,19 @@ def failure_of(error: InstallerError | OSError) -> Failure:
 
 def error_of(failure: Failure) -> InstallerError | OSError:
     """Return the error that a value was made of. Raises NotReadableError for a class that there is not."""
+    if not 0 <= failure.number <= _MOST_NUMBER or (failure.line is not None and not 1 <= failure.line <= _MOST_LINES):
+        raise NotReadableError("an error with a number or a line out of range")
+    if any("\0" in word for word in _words(failure)):
+        raise NotReadableError("an error with a NUL")
     if failure.kind == _SYSTEM:
         return OSError(failure.number, failure.reason, failure.path)
     kind = _classes().get(failure.kind)
     if kind is None:
         raise NotReadableError(f"there is no error {failure.kind[:80]!r}")
-    error = kind(failure.reason, path=failure.path, line=failure.line, hint=failure.hint)
+    try:
+        error = kind(failure.reason, path=failure.path, line=failure.line, hint=failure.hint)
+    except TypeError as wrong:  # it is made of something else, and no seam raises it
+        raise NotReadableError(f"no node answers the error {failure.kind}") from wrong
     if failure.number:
         vars(error)["number"] = failure.number
     return error
@@ -96,12 +107,15 @@ def read(raw: RawAnswer, kind: Any) -> Any:
     if raw.failure is not None:
         raise error_of(raw.failure if not raw.escaped else _failure(raw.failure, unescaped))
     try:
-        if not raw.escaped:
-            return msgspec.msgpack.decode(raw.value, type=kind, dec_hook=_made)
-        value = msgspec.msgpack.decode(raw.value)
+        if raw.escaped:
+            value = made(each(msgspec.msgpack.decode(raw.value), unescaped), kind)
+        else:
+            value = msgspec.msgpack.decode(raw.value, type=kind, dec_hook=_made)
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise NotReadableError(str(error)) from error
-    return made(each(value, unescaped), kind)
+    if (why := plausible.fault(value)) is not None:
+        raise NotReadableError(f"{why}, which no node answers")
+    return value
 
 
 def packed(answer: Answer) -> Answer:
@@ -142,9 +156,16 @@ def escaped(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """Return the text that `escaped` was given."""
+    """Return the text that `escaped` was given. Raises NotReadableError for one that it does not make."""
     first, *rest = text.split(_ESCAPE)
-    return first + "".join(chr(ord(part[0]) + _FIRST_SURROGATE) + part[1:] if part else "" for part in rest)
+    return first + "".join(map(_unescaped_part, rest))
+
+
+def _unescaped_part(part: str) -> str:
+    character = chr(ord(part[0]) + _FIRST_SURROGATE) if part and ord(part[0]) < _FIRST_SURROGATE else ""
+    if not character or not _is_odd(character):
+        raise NotReadableError("a text with an escape that stands for nothing")
+    return character + part[1:]
 
 
 def _is_odd(character: str) -> bool:

@@ -1,0 +1,242 @@
+"""Child processes that work on captures. Each capture has its own limits; only its own result is lost beyond them.
+
+A child works on a portion of the captures, one after the other. If the kernel ends it, the capture that it worked on is
+refused, and a new child takes the rest. Memory that earlier captures of the portion used up may be at fault: then the
+capture is tried again, as the first one of a new child.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import pickle
+import resource
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Generic, NoReturn, TypeVar
+
+from toolkit_installer.errors import ConfigurationError
+
+MOST_SECONDS: Final = 10
+"""Of processor time for one capture; a hundredth of a second is usual. The kernel counts whole seconds."""
+MOST_MEMORY: Final = 512 * 1024 * 1024
+"""Bytes that a child may take beside what the program has."""
+_LONGEST_RESULT: Final = 16 * 1024 * 1024
+"""Bytes of the result of one capture, which the parent keeps; most have a thousandth."""
+_PORTION: Final = 32
+"""The most captures of a child: what a new one costs counts little then."""
+_HEAD: Final = 5
+"""Bytes before each message of a child: its kind, and its length."""
+_PATH, _RESULT = b"p", b"r"
+_PIECE: Final = 1 << 16
+_OUT_OF_MEMORY, _TOO_LARGE, _FAILED = 101, 102, 103
+"""Exit statuses of a child."""
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
+
+_parent: list[int] = []
+"""In a child: the descriptor at which its parent reads."""
+
+
+def each(
+    function: Callable[[_Given], _Made], given: Sequence[_Given], lost: Callable[[_Given, str | None, str], _Made]
+) -> Iterator[_Made]:
+    """Yield what a function makes of each, in their order, on all processors. Raises ConfigurationError.
+
+    `lost` makes the result of one at which a child was ended: of what was given, the capture's path if known, and why.
+    """
+    most = len(os.sched_getaffinity(0))
+    size = max(1, min(_PORTION, -(-len(given) // most)))
+    waiting = collections.deque(given[start : start + size] for start in range(0, len(given), size))
+    taken: collections.deque[_Portion[_Given, _Made]] = collections.deque()
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        stack.callback(_end, taken)
+        while waiting or taken:
+            # portions that wait for an earlier one keep their results: they are no more than twice the processors
+            while waiting and len(taken) < 2 * most and sum(not portion.done for portion in taken) < most:
+                portion = _Portion(function, waiting.popleft(), lost)
+                taken.append(portion)
+                portion.start(selector)
+            while taken and (taken[0].results or taken[0].done):
+                yield from taken[0].results
+                taken[0].results.clear()
+                if taken[0].done:
+                    taken.popleft()
+            for key, _ in selector.select() if selector.get_map() else ():
+                key.data.receive(selector)
+
+
+def _end(portions: Iterable[_Portion[Any, Any]]) -> None:
+    for portion in portions:
+        portion.end()
+
+
+def begin(path: str) -> None:
+    """Say in a child that it works on the capture at `path` from now on, which has limits of its own."""
+    if not _parent:
+        return
+    used = int(time.process_time()) + 1
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    most = used + MOST_SECONDS
+    resource.setrlimit(resource.RLIMIT_CPU, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    _send(_PATH, os.fsencode(path))
+
+
+class _Portion(Generic[_Given, _Made]):
+    """Captures that children work on, one child at a time."""
+
+    def __init__(
+        self,
+        function: Callable[[_Given], _Made],
+        given: Sequence[_Given],
+        lost: Callable[[_Given, str | None, str], _Made],
+    ) -> None:
+        self._function = function
+        self._given = given
+        self._lost = lost
+        self._finished = 0
+        """How many have a result."""
+        self._first = 0
+        """Which one the child began with."""
+        self._child: tuple[int, int] | None = None
+        """Its PID, and the descriptor at which it is read."""
+        self._path: str | None = None
+        self._received = bytearray()
+        self.results: list[_Made] = []
+        """Those that nobody has taken yet."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all have a result."""
+        return self._finished == len(self._given) and self._child is None
+
+    def start(self, selector: selectors.BaseSelector) -> None:
+        """Start a child for those without a result. Raises ConfigurationError."""
+        reading, writing = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(reading)
+            os.close(writing)
+            raise ConfigurationError(
+                f"cannot start a process: {error.strerror}", hint="look at the limits of memory and of processes"
+            ) from error
+        if pid == 0:
+            os.close(reading)
+            _work(self._function, self._given[self._finished :], writing)
+        os.close(writing)
+        self._child = pid, reading
+        self._first, self._path = self._finished, None
+        self._received.clear()
+        selector.register(reading, selectors.EVENT_READ, self)
+
+    def receive(self, selector: selectors.BaseSelector) -> None:
+        """Read what the child has sent; where it has ended, start another for the rest. Raises ConfigurationError."""
+        assert self._child is not None  # noqa: S101  # its descriptor is registered
+        pid, reading = self._child
+        piece = os.read(reading, _PIECE)
+        self._received += piece
+        while (message := self._message()) is not None:
+            kind, text = message
+            if kind == _PATH:
+                self._path = os.fsdecode(text)
+            else:
+                self._finish(pickle.loads(text))  # noqa: S301  # it is a child of ours that wrote it
+        if piece:
+            return
+        selector.unregister(reading)
+        os.close(reading)
+        self._child = None
+        self._judge(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        if self._finished < len(self._given):
+            self.start(selector)
+
+    def end(self) -> None:
+        """End the child: nobody waits for its results any more."""
+        if self._child is None:
+            return
+        pid, reading = self._child
+        self._child = None
+        os.close(reading)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    def _message(self) -> tuple[bytes, bytes] | None:
+        """Take the next message that is there whole."""
+        if len(self._received) < _HEAD:
+            return None
+        end = _HEAD + int.from_bytes(self._received[1:_HEAD], "big")
+        if len(self._received) < end:
+            return None
+        kind, text = bytes(self._received[:1]), bytes(self._received[_HEAD:end])
+        del self._received[:end]
+        return kind, text
+
+    def _finish(self, made: _Made) -> None:
+        self.results.append(made)
+        self._finished += 1
+        self._path = None
+
+    def _judge(self, status: int) -> None:
+        """Refuse the capture at which the child ended, unless it may do better in a new one."""
+        if self._finished == len(self._given):
+            return
+        reason = _REASONS.get(status)
+        if reason is None:
+            how = f"signal {-status}" if status < 0 else f"exit status {status}"
+            reason = f"ended the process that looked at it, by {how}"
+        # its time was counted from its own beginning; memory may be what earlier captures left
+        if self._finished == self._first or status in _ITS_OWN:
+            self._finish(self._lost(self._given[self._finished], self._path, reason))
+
+
+_REASONS: Final = {
+    -signal.SIGXCPU: f"takes more than {MOST_SECONDS} s to plan for",
+    _OUT_OF_MEMORY: f"takes more than {MOST_MEMORY >> 20} MiB of memory to plan for",
+    _TOO_LARGE: f"leads to an answer of more than {_LONGEST_RESULT >> 20} MiB",
+}
+_ITS_OWN: Final = frozenset({-signal.SIGXCPU, _TOO_LARGE})
+
+
+def _work(function: Callable[[Any], Any], given: Sequence[Any], writing: int) -> NoReturn:
+    """Be the child: work on each, send the results, and end."""
+    status = _FAILED
+    try:
+        _parent.append(writing)
+        _limit_memory()
+        for one in given:
+            text = pickle.dumps(function(one), pickle.HIGHEST_PROTOCOL)
+            if len(text) > _LONGEST_RESULT:
+                status = _TOO_LARGE
+                break
+            _send(_RESULT, text)
+        else:
+            status = 0
+    except MemoryError:
+        status = _OUT_OF_MEMORY
+    except KeyboardInterrupt:
+        pass  # the parent has it, too
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _limit_memory() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm", encoding="ascii", newline="\n") as file:
+        most = int(file.read().split()[0]) * resource.getpagesize() + MOST_MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _send(kind: bytes, text: bytes) -> None:
+    left = memoryview(kind + len(text).to_bytes(_HEAD - 1, "big") + text)
+    while left:
+        left = left[os.write(_parent[0], left) :]
