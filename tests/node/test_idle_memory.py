@@ -98,7 +98,12 @@ def test_nobody_changes_what_a_run_remembers(idle: Run, node: FakeNode) -> None:
     before = place.read_bytes()
     assert str(node.root).encode() in before
     with place.open("r+b", buffering=0) as stream:
-        for change in (lambda: stream.write(b"{}\0"), lambda: stream.truncate(0), lambda: stream.truncate(1 << 20)):
+        changes: list[Callable[[], object]] = [
+            lambda: stream.write(b"{}\0"),
+            lambda: stream.truncate(0),
+            lambda: stream.truncate(1 << 20),
+        ]
+        for change in changes:
             with pytest.raises(OSError, match="not permitted") as refused:
                 change()
             assert refused.value.errno == errno.EPERM

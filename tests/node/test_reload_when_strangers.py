@@ -52,8 +52,10 @@ def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
 def running(program: str, *arguments: str, folder: Path | None = None, user: int = STRANGER) -> Iterator[int]:
     """Run a text of Python as a user, in a session of its own, until the block is left."""
     becomes = f"import os; os.setgroups([]); os.setresgid(*[{user}] * 3); os.setresuid(*[{user}] * 3);"
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-", *arguments], **streams, cwd=folder, start_new_session=True) as process:
+    command = [sys.executable, "-", *arguments]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, start_new_session=True
+    ) as process:
         try:
             assert process.stdin is not None
             assert process.stdout is not None

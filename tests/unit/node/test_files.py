@@ -515,7 +515,8 @@ def test_a_configuration_that_cannot_be_read_to_its_end_is_not_taken_for_a_short
     files: Files, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     place(files).write_bytes(NEW * 200)
-    real, pieces = os.read, []
+    real = os.read
+    pieces: list[bytes] = []
 
     def read(fd: int, count: int) -> bytes:
         if pieces:

@@ -256,6 +256,7 @@ class Listener:
 
     def patience(self) -> float | None:
         """Wait for the next event."""
+        return None
 
     def due(self) -> None:
         """Do nothing."""
