@@ -6,6 +6,7 @@ import atexit
 import gc
 import importlib
 import os
+import resource
 import sys
 from typing import Final
 
@@ -40,8 +41,22 @@ def _open_standard_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
+_NO_CORE: Final = 1
+"""Bytes. Under a limit of 1 the kernel neither writes a core file nor starts a program for one; under 0 it still starts
+the program that core_pattern names (core(5), do_coredump in fs/coredump.c)."""
+
+
+def _forbid_core_dumps() -> None:
+    """Keep secrets of the node out of core files: of this process and of all that it starts or becomes."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (_NO_CORE, _NO_CORE))
+    except ValueError:  # the limit is 0, and only CAP_SYS_RESOURCE raises it
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def _start(name: str) -> int:
     _open_standard_streams()
+    _forbid_core_dumps()
     # before any import that could start a thread: a thread without the mask would take the signals away
     signals.block()
     gc.set_threshold(_OBJECTS)

@@ -1,8 +1,10 @@
-"""The processes beside a run: they hold no descriptor of the caller's, and none outlives the run, even if stopped."""
+"""A run and its child processes: no descriptor of the caller's, no core file, and no child outlives the run."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -31,13 +33,19 @@ def run(node: FakeNode) -> Iterator[subprocess.Popen[bytes]]:
     node.place("/var/run").symlink_to("/run")
     secret = node.root.parent / "secret"
     secret.write_text("of the caller")
-    with AskingEngine(node.place(NRI_SOCKET)), secret.open("rb") as left, socket.socket() as other:
+    with (
+        core_files_allowed(),
+        AskingEngine(node.place(NRI_SOCKET)),
+        secret.open("rb") as left,
+        socket.socket() as other,
+    ):
         more = ("--enable-nri-plugin", "--nri-namespace", "gpu-operator", "--metrics-address", f"127.0.0.1:{port}")
         started = subprocess.Popen(
             [str(SCRIPTS / "toolkit-installer"), *node.arguments("run", *more, engine="containerd")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            cwd=secret.parent,
             pass_fds=(left.fileno(), other.fileno()),
             start_new_session=True,
         )
@@ -52,6 +60,17 @@ def run(node: FakeNode) -> Iterator[subprocess.Popen[bytes]]:
                 yield started
             finally:
                 started.kill()
+
+
+@contextlib.contextmanager
+def core_files_allowed() -> Iterator[None]:
+    """Raise the limit for core files meanwhile as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
 
 
 def child(run: subprocess.Popen[bytes], mark: bytes) -> int:
@@ -95,3 +114,23 @@ def test_a_stopped_child_does_not_outlive_the_run(run: subprocess.Popen[bytes], 
     run.wait(DEADLINE)
     for pid in children:
         wait_for_end(pid)
+
+
+def limit(pid: int) -> list[str]:
+    """Return a process's soft and hard limit for core files; another user's may be read, and not asked for."""
+    limits = Path(f"/proc/{pid}/limits").read_text().split("\n")
+    return next(line.split()[4:6] for line in limits if line.startswith("Max core file size"))
+
+
+def test_no_process_of_a_run_may_leave_a_core_file(run: subprocess.Popen[bytes]) -> None:
+    most = "1" if resource.getrlimit(resource.RLIMIT_CORE)[1] else "0"  # core_pattern's program runs under 0 still
+    for pid in (run.pid, *(child(run, mark) for mark in MARKS.values())):
+        assert limit(pid) == [most, most]
+
+
+def test_a_waiting_run_that_crashes_leaves_no_core_file(run: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    run.send_signal(signal.SIGSEGV)
+    _, status = os.waitpid(run.pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGSEGV
+    assert not os.WCOREDUMP(status)
+    assert not list(tmp_path.glob("**/core*"))

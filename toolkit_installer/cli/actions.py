@@ -208,9 +208,11 @@ def _is_installed(settings: Settings, node: Node) -> bool:
 def detect(settings: Settings, *, as_json: bool) -> int:
     """Show which engine and distribution the node has, and why. Raises InstallerError."""
     from toolkit_installer.cli import show_detect
+    from toolkit_installer.node import processes
 
     signals.unblock()
-    return show_detect.show(_opened(settings), settings, as_json=as_json)
+    with processes.one_look():
+        return show_detect.show(_opened(settings), settings, as_json=as_json)
 
 
 def report(settings: Settings, *, file: str, looking: Settings) -> int:

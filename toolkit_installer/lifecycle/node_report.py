@@ -152,7 +152,9 @@ class NodeReport:
             return
         node = self._api.read()
         found, text = node_state.found_condition(node, kind), clock.text(now)
-        recent = str((found or {}).get("lastHeartbeatTime", "")) > clock.text(now - _REFRESH_SECONDS)
+        # a heartbeat of the future, from before the clock was set back, would have a dead run seem alive until then
+        told_at, lately = str((found or {}).get("lastHeartbeatTime", "")), clock.text(now - _REFRESH_SECONDS)
+        recent = lately < told_at <= clock.text(now + _REFRESH_SECONDS)
         if not (recent and node_state.says(found, state)):
             said = node_state.condition(kind, state, now=text, since=node_state.since(found, state, now=text))
             self._api.apply("/status", node_state.with_conditions(self._settings.node, said), "the condition")

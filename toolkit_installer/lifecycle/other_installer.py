@@ -1,23 +1,27 @@
-"""NVIDIA's own installer at work on this node: it and this one would delete each other's files.
+"""Other installers on this node: NVIDIA's own at work, and installations of this program in other folders.
 
-It is found by what it executes and the folder that it installs into, as both see that folder: it may hold another PID
-file than the usual ones. It copies the toolkit anew at each start, and takes its handlers out of the engine's files
-when it ends.
+NVIDIA's installer and this one would delete each other's files. It is found by what it executes and the folder that it
+installs into, as both see that folder: it may hold another PID file than the usual ones. It copies the toolkit anew at
+each start, and takes its handlers out of the engine's files when it ends.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Iterator
 
 import msgspec
 
+from toolkit_installer import patterns
 from toolkit_installer.engines.common import command_line
 from toolkit_installer.errors import AlreadyRunningError
 from toolkit_installer.node import locks, processes
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
+from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
 from toolkit_installer.settings import PID_FILES, Program
 
 _PROGRAMS = frozenset(Program)
@@ -26,6 +30,9 @@ NAMES = frozenset(name[:15] for name in Program)
 _FLAGS = ("--toolkit-install-dir", "-toolkit-install-dir", "--root", "-root")
 _VARIABLES = ("TOOLKIT_INSTALL_DIR", "ROOT")
 _USUAL_FOLDER = "/usr/local/nvidia"
+_PROGRAM_OF_A_TOOLKIT = b"/toolkit/nvidia-"
+"""In the path of a runtime, hook or CDI hook that an engine's file or a CDI specification names."""
+_WORD = patterns.lazy(rb"[^\"'\s]+")
 
 
 class OtherInstaller(msgspec.Struct, frozen=True):
@@ -63,6 +70,29 @@ def refuse(node: Node, install_dir: str) -> None:
             path=install_dir,
             hint="stop it first: delete its pod, or disable the toolkit in what deploys it",
         )
+
+
+def installations_named(node: Node, content: bytes | None, folder: str) -> list[str]:
+    """Return the install folders of this program whose programs a file names, but for the toolkit `folder`'s.
+
+    An installation counts while its receipt is there. Raises NodeError.
+    """
+    named = dict.fromkeys(map(os.fsdecode, _toolkits_in(content or b"")))
+    return [
+        other
+        for other in named
+        if f"{other}/toolkit" != folder and node.files.is_file(f"{other}/{RECEIPT_FOLDER}/{RECEIPT_FILE}")
+    ]
+
+
+def _toolkits_in(content: bytes) -> Iterator[bytes]:
+    """Yield the folders whose `toolkit` has a program that the content names; takes linear time."""
+    if _PROGRAM_OF_A_TOOLKIT not in content:
+        return
+    for word in _WORD.findall(content):
+        end = word.rfind(_PROGRAM_OF_A_TOOLKIT)
+        if end > word.find(b"/"):
+            yield word[word.find(b"/") : end]
 
 
 def _works_on(node: Node, process: Process, install_dir: str) -> bool:

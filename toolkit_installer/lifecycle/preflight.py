@@ -5,14 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Iterator
 
-from toolkit_installer import patterns
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineFile
 from toolkit_installer.engines.detect import decide, own_container
 from toolkit_installer.errors import ConfigurationError, EngineRejectedError, located
-from toolkit_installer.lifecycle import plan
+from toolkit_installer.lifecycle import other_installer, plan
 from toolkit_installer.lifecycle.facts import Facts
 from toolkit_installer.lifecycle.plan import EngineWork, Plan
 from toolkit_installer.lifecycle.still_needed import stranding
@@ -20,16 +17,12 @@ from toolkit_installer.lifecycle.target import Target
 from toolkit_installer.node import owners
 from toolkit_installer.node.disk import access, look
 from toolkit_installer.node.node import Node
-from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
-from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
 from toolkit_installer.settings import Method, ReloadMode
 
 _SHELL = "/bin/sh"
 _SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
 """What every system has: a root without any is no system, but a few folders of one, or made up."""
 _ELSEWHERE = "choose a folder on another file system with --toolkit-install-dir, such as /opt/nvidia or /var/lib/nvidia"
-_RUNTIME_OF_A_TOOLKIT = b"/toolkit/nvidia-container-runtime"
-_WORD = patterns.lazy(rb"[^\"'\s]+")
 
 
 def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
@@ -104,7 +97,10 @@ def refuse_contradictions(node: Node, facts: Facts) -> None:
                 "are mounted, mount the folder that it is in, and name it as it is seen there",
             )
         for file in seen.inspection.files:
-            _refuse_another_installation(node, file, facts.toolkit.folder)
+            _refuse_another_installation(node, file.path, file.content, facts.toolkit.folder)
+    if facts.generated is not None:
+        path, found = facts.specifications.files[facts.generated.path]
+        _refuse_another_installation(node, path, found.content if found is not None else None, facts.toolkit.folder)
 
 
 def _refuse_deadly_signal(work: EngineWork) -> None:
@@ -119,28 +115,17 @@ def _refuse_deadly_signal(work: EngineWork) -> None:
                 live.refuse_signal(content, now)
 
 
-def _refuse_another_installation(node: Node, file: EngineFile, folder: str) -> None:
-    """Raise ConfigurationError if the file has handlers of ours from another install folder.
+def _refuse_another_installation(node: Node, path: str, content: bytes | None, folder: str) -> None:
+    """Raise ConfigurationError if the file runs programs of an installation of this program in another folder.
 
     They would count as the operator's, and come back on cleanup when their files may be gone.
     """
-    for other in map(os.fsdecode, _toolkits_in(file.content or b"")):
-        if f"{other}/toolkit" != folder and node.files.is_file(f"{other}/{RECEIPT_FOLDER}/{RECEIPT_FILE}"):
-            raise ConfigurationError(
-                f"names handlers of another installation, in {other}",
-                path=file.path,
-                hint=f"take that one back first: toolkit-installer uninstall {other}",
-            )
-
-
-def _toolkits_in(content: bytes) -> Iterator[bytes]:
-    """Yield the folders whose `toolkit` has a runtime that the content names; takes linear time."""
-    if _RUNTIME_OF_A_TOOLKIT not in content:
-        return
-    for word in _WORD.findall(content):
-        end = word.rfind(_RUNTIME_OF_A_TOOLKIT)
-        if end > word.find(b"/"):
-            yield word[word.find(b"/") : end]
+    for other in other_installer.installations_named(node, content, folder):
+        raise ConfigurationError(
+            f"names programs of another installation, in {other}",
+            path=path,
+            hint=f"take that one back first: toolkit-installer uninstall {other}",
+        )
 
 
 # --- what a node must allow: a shell, and places that can be written to ---

@@ -36,6 +36,8 @@ _LONGEST_NUMBER = 9
 """Digits of a descriptor, far more than it has."""
 _SHOWN = 100
 _CHANGES = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_MODIFY | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+"""The state names the program that this process becomes next: no process of this user can change it from here on."""
 _PARTS = 3
 """Of what the state says of another PID file."""
 
@@ -123,8 +125,9 @@ def wait(
     for each in watched:
         fields += each
     fields += ["", interpreter.needed(command), *other]
-    fd = os.memfd_create(waiting_state.STATE, 0)  # without MFD_CLOEXEC: the idle process reads it
+    fd = os.memfd_create(waiting_state.STATE, os.MFD_ALLOW_SEALING)  # without MFD_CLOEXEC: the idle process reads it
     os.write(fd, "\0".join(fields).encode("utf-8", "surrogateescape"))
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     for kept in (pid_file.fd, lock_fd, *(other.fd for other in pid_file.others)):
         if kept is not None:
             os.set_inheritable(kept, True)  # noqa: FBT003  # its only form

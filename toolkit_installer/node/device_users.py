@@ -9,11 +9,15 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from toolkit_installer.node import processes
+from toolkit_installer.node import processes, signals
 from toolkit_installer.node.disk.root import Root
 
 _DEVICES = "/proc/devices"
 _CHARACTER = "Character devices:"
+_MOST = 1_000_000
+"""Descriptors that are looked at, some seconds: each user may have that many, and more, in a container of their own."""
+_HEED = 4096
+"""Descriptors between two looks for a signal."""
 
 
 class Users(msgspec.Struct, frozen=True):
@@ -37,15 +41,25 @@ def majors(driver: str, listed: str | None = None) -> frozenset[int]:
 
 
 def in_containers(numbers: Collection[int], homes: Sequence[Root]) -> Users:
-    """Return the processes that have a device of one of these major numbers open, and no `/` of `homes`."""
+    """Return the processes that have a device of one of these major numbers open, and no `/` of `homes`.
+
+    Those that were not looked at, as others have too much open, count as unseen. Raises Stopped.
+    """
     if not numbers:  # no driver, no device: none can be open
         return Users()
     own = [_identity(home.folder) for home in homes]
-    pids, unseen = [], 0
+    pids, unseen, left = [], 0, _MOST
     for pid in processes.pids():
+        signals.heed()
         try:
-            if _identity(f"/proc/{pid}/root/") not in own and _has_open(pid, numbers):
+            if _identity(f"/proc/{pid}/root/") in own:
+                continue
+            found, looked_at = _has_open(pid, numbers, left)
+            left -= looked_at
+            if found:
                 pids.append(pid)
+            elif left <= 0:
+                unseen += 1
         except PermissionError:
             unseen += 1
         except OSError:
@@ -58,11 +72,19 @@ def _identity(path: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _has_open(pid: int, numbers: Collection[int]) -> bool:
+def _has_open(pid: int, numbers: Collection[int], most: int) -> tuple[bool, int]:
+    """Tell whether a process has such a device open, and how many of its descriptors were looked at, `most` at most."""
     place = f"/proc/{pid}/fd"
-    for name in os.listdir(place):
-        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
-            status = os.stat(f"{place}/{name}")
-            if stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) in numbers:
-                return True
-    return False
+    count = 0
+    with os.scandir(place) as descriptors:  # one after the other: there may be a million
+        for descriptor in descriptors:
+            if count >= most:
+                break
+            count += 1
+            if count % _HEED == 0:
+                signals.heed()
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                status = os.stat(f"{place}/{descriptor.name}")
+                if stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) in numbers:
+                    return True, count
+    return False, count

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.nri import support
 from toolkit_installer.nri.connection import Lost, Plugin
 from toolkit_installer.nri.decision import Policy
 from toolkit_installer.nri.serving import serve
-from toolkit_installer.nri.session import Configured, Identity, Unsupported
+from toolkit_installer.nri.session import Configured, Event, Identity, Unsupported
 
 _REFUSED = 3
 
@@ -27,7 +26,7 @@ def main() -> int:
         support.refusal = _none
     policy = Policy(frozenset(namespaces.split(",")), frozenset(filter(None, kinds.split(","))), "lenient" in words)
     plugin = Plugin(Root("/"), socket, Identity("toolkit-installer", 10), policy)
-    serve(plugin, _tell, sys.stdin.fileno())
+    serve(plugin, _Printer(), sys.stdin.fileno())
     return 0
 
 
@@ -35,16 +34,25 @@ def _none(name: str, version: str) -> str | None:  # noqa: ARG001  # as the orig
     return None
 
 
-class _Known:
-    serving = False
+class _Printer:
+    """Prints what happens; ends where the first try fails, or the engine is none that is served."""
 
+    def __init__(self) -> None:
+        self._known = False
 
-def _tell(event: Any) -> None:
-    """Print what happened; end where the first try fails, or the engine is none that is served."""
-    print(json.dumps([type(event).__name__, *event]), flush=True)  # noqa: T201  # it is read
-    _Known.serving |= isinstance(event, Configured)
-    if isinstance(event, Unsupported) or (isinstance(event, Lost) and not _Known.serving):
-        sys.exit(_REFUSED)
+    def hear(self, event: Event | Lost) -> None:
+        """Print it."""
+        print(json.dumps([type(event).__name__, *event]), flush=True)  # noqa: T201  # it is read
+        self._known |= isinstance(event, Configured)
+        if isinstance(event, Unsupported) or (isinstance(event, Lost) and not self._known):
+            sys.exit(_REFUSED)
+
+    def patience(self) -> float | None:
+        """Wait for the next event."""
+        return None
+
+    def due(self) -> None:
+        """Do nothing."""
 
 
 if __name__ == "__main__":

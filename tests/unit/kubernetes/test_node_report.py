@@ -246,7 +246,9 @@ def test_a_failure_is_told_with_how_the_node_stands_and_forgotten_once_it_serves
 
 
 @pytest.mark.parametrize(
-    "ago, written", [(0.0, 0), (100_000.0, 1), (None, 1)], ids=["just now", "a day ago", "nobody says when"]
+    "ago, written",
+    [(0.0, 0), (100_000.0, 1), (-100_000.0, 1), (None, 1)],
+    ids=["just now", "a day ago", "in a day", "nobody says when"],
 )
 def test_a_condition_that_says_the_same_is_written_again_unless_it_was_told_lately(
     server: Server, ago: float | None, written: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from tests.unit.started import Started
 from toolkit_installer.lifecycle import idling
 from toolkit_installer.lifecycle.reload_when import busy, requests
 from toolkit_installer.lifecycle.still_needed import containers
-from toolkit_installer.node import device_users, processes
+from toolkit_installer.node import device_users, processes, signals
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.trust import Standing
@@ -231,3 +232,44 @@ def test_a_process_with_such_a_device_counts_unless_it_is_the_nodes_own() -> Non
         assert child.pid not in device_users.in_containers({null + 190}, [Root("/proc")]).pids
         assert device_users.in_containers((), [Root("/no-such-folder")]) == device_users.Users()
         child.communicate(b"")
+
+
+@pytest.fixture
+def hoarder() -> Iterator[int]:
+    """A process that has 40,000 descriptors open, as any user may in a container of their own."""
+    held = (
+        "import os, resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, [min(50_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])] * 2)\n"
+        "fd = os.open('/proc/self/comm', os.O_RDONLY)\n"
+        "[os.dup(fd) for _ in range(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 10_000)]\n"
+        "print('ready', flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        yield child.pid
+        child.communicate(b"")
+
+
+def test_more_open_files_than_are_looked_at_keep_the_node_busy(hoarder: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "pids", lambda: [hoarder])
+    assert device_users.in_containers({1 << 20}, [Root("/proc")]) == device_users.Users()
+    monkeypatch.setattr(device_users, "_MOST", 1000)
+    assert device_users.in_containers({1 << 20}, [Root("/proc")]) == device_users.Users(unseen=1)
+    assert device_users.in_containers({1 << 20}, [Root("/")]) == device_users.Users(), "the node's own is not looked at"
+
+
+def test_a_signal_ends_the_look_at_a_process_with_many_open_files(
+    hoarder: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "pids", lambda: [hoarder])
+    looks = iter(range(1 << 20))
+    number = 1  # 0 is before the process, 1 is among its descriptors
+
+    def heed() -> None:
+        if next(looks) == number:
+            raise signals.Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(signals, "heed", heed)
+    with pytest.raises(signals.Stopped):
+        device_users.in_containers({1 << 20}, [Root("/proc")])

@@ -437,6 +437,99 @@ def test_a_copy_on_a_full_or_broken_disk_fails_and_leaves_what_was_there(
     assert names(files) == ["daemon.json"]
 
 
+MIDDLE_ERRORS = [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE]
+
+
+@pytest.mark.parametrize("call", ["copy_range", "write"])
+@pytest.mark.parametrize("number", MIDDLE_ERRORS)
+def test_an_error_in_the_middle_of_a_copy_leaves_what_was_there(
+    files: Files, source: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, told: list[int]
+) -> None:
+    place(files).write_bytes(OLD)
+    real = getattr(SystemCalls, call)
+
+    def fails_later(self: SystemCalls, *arguments: int) -> int:
+        if sum(told):
+            raise OSError(number, os.strerror(number))
+        return int(real(self, *arguments))
+
+    monkeypatch.setattr(SystemCalls, "clone", no_reflink)
+    if call == "write":
+        monkeypatch.setattr(SystemCalls, "copy_range", lambda *_: 0)
+    monkeypatch.setattr(SystemCalls, call, fails_later)
+    with pytest.raises(NodeError, match=os.strerror(number)) as failed:
+        files.copy(str(source), PATH, own_metadata(0o644), told.append)
+    assert sum(told) == 1 << 20
+    assert (failed.value.number, failed.value.path) == (number, PATH)
+    assert failed.value.hint
+    assert place(files).read_bytes() == OLD
+    assert names(files) == ["daemon.json"]
+
+
+@pytest.mark.parametrize("number", MIDDLE_ERRORS)
+def test_a_source_that_cannot_be_read_to_its_end_is_the_one_that_is_named(
+    files: Files, source: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: list[int]
+) -> None:
+    place(files).write_bytes(OLD)
+    real = os.read
+
+    def read(fd: int, count: int) -> bytes:
+        if sum(told):
+            raise OSError(number, os.strerror(number))
+        return real(fd, count)
+
+    monkeypatch.setattr(SystemCalls, "clone", no_reflink)
+    monkeypatch.setattr(SystemCalls, "copy_range", lambda *_: 0)
+    monkeypatch.setattr(os, "read", read)
+    with pytest.raises(NodeError, match=os.strerror(number)) as failed:
+        files.copy(str(source), PATH, own_metadata(0o644), told.append)
+    assert (failed.value.number, failed.value.path) == (number, str(source))
+    assert place(files).read_bytes() == OLD
+    assert names(files) == ["daemon.json"]
+
+
+@pytest.mark.parametrize("number", MIDDLE_ERRORS)
+def test_an_error_in_the_middle_of_a_configuration_leaves_the_old_one(
+    files: Files, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    place(files).write_bytes(OLD)
+    written: list[int] = []
+
+    def write(_self: SystemCalls, fd: int, data: bytes | memoryview) -> int:
+        if written:
+            raise OSError(number, os.strerror(number))
+        written.append(os.write(fd, data[: len(data) // 2]))
+        return written[-1]
+
+    monkeypatch.setattr(SystemCalls, "write", write)
+    found = present(files)
+    with pytest.raises(NodeError, match=os.strerror(number)) as failed:
+        files.replace(PATH, NEW, found.metadata, found)
+    assert failed.value.hint
+    assert place(files).read_bytes() == OLD
+    assert names(files) == ["daemon.json"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_configuration_that_cannot_be_read_to_its_end_is_not_taken_for_a_short_one(
+    files: Files, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    place(files).write_bytes(NEW * 200)
+    real = os.read
+    pieces: list[bytes] = []
+
+    def read(fd: int, count: int) -> bytes:
+        if pieces:
+            raise OSError(number, os.strerror(number))
+        pieces.append(real(fd, count))
+        return pieces[-1]
+
+    monkeypatch.setattr(os, "read", read)
+    with pytest.raises(NodeError, match=os.strerror(number)) as failed:
+        files.read_file(PATH)
+    assert failed.value.hint
+
+
 # --- symlinks and folders ---
 
 

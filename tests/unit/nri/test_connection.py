@@ -248,11 +248,25 @@ def test_an_engine_that_would_leave_the_devices_out_is_told_so_with_the_versions
     assert (code, words) == (9, event.reason)
 
 
+class Listener:
+    """Listens to nothing."""
+
+    def hear(self, event: Event | Lost) -> None:
+        """Take what happened."""
+
+    def patience(self) -> float | None:
+        """Wait for the next event."""
+        return None
+
+    def due(self) -> None:
+        """Do nothing."""
+
+
 def test_it_stops_when_it_is_told_to(nri: Engine, plugin: Plugin) -> None:
     nri.start()
     connection = registered(nri, plugin)
     reader, writer = os.pipe()
     os.close(writer)
     with os.fdopen(reader):
-        serve(plugin, lambda _event: None, reader)
+        serve(plugin, Listener(), reader)
     assert connection.recv(1) == b""

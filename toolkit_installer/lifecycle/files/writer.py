@@ -42,7 +42,16 @@ class Writer:
         if content == (None if expected is None else expected.content):
             return
         # before the attempt: one that fails late, at its last fsync, has changed the file all the same
-        self._attempts.setdefault(file.path, []).append(content)
+        attempts = self._attempts.setdefault(file.path, [])
+        attempts.append(content)
+        try:
+            self._put(file, content, expected, lost)
+        except ChangedMeanwhileError:
+            attempts.pop()  # the file is the other program's as it was: a rollback has nothing to restore in it
+            raise
+
+    def _put(self, file: EngineFile, content: bytes | None, expected: Found | None, lost: Metadata | None) -> None:
+        """Replace or remove the file. Raises ChangedMeanwhileError, after which nothing of ours is in it; NodeError."""
         if content is None:
             assert expected is not None  # noqa: S101  # it differs from content
             self._node.files.remove_expected(expected)
@@ -55,7 +64,7 @@ class Writer:
     def _expected(self, engine: Engine | None, file: EngineFile) -> Found | None:
         """Return the file as it must still be: as it was read, or as one of our own attempts left it."""
         attempts = self._attempts.get(file.path)
-        if attempts is None:
+        if not attempts:
             return file.found
         known = (*attempts, file.content)
         ours = {memory.digest(content) for content in known if content is not None}

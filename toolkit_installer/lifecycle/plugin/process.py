@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 
 from toolkit_installer.lifecycle.plugin import asked, standing
 from toolkit_installer.lifecycle.plugin import saying as log
@@ -30,17 +32,27 @@ _LONGEST_SECONDS = 1.0
 many times what hundreds of containers take which an engine tells of, and half of what it waits for an answer."""
 
 
-class Teller:
-    """Tells what happens: the log, and the run where it is about how the plugin stands."""
+_PAUSE, _LONGEST_PAUSE, _STEADY = 0.25, 30.0, 10.0
+"""Seconds from one report of the status to the next: twice as long each time, until it has stood for _STEADY. Each
+report wakes the run, and an engine may come and go hundreds of times a second."""
 
-    def __init__(self, channel: int, run: int, socket: str) -> None:
+
+class Teller:
+    """Reports what happens: to the log, and to the run where it is about the plugin's status."""
+
+    def __init__(self, channel: int, run: int, socket: str, clock: Callable[[], float] = time.monotonic) -> None:
         """`channel` leads to the run, whose PID is `run`; `socket` is the engine's."""
         os.set_blocking(channel, False)
         self._channel = channel
         self._run = run
         self._socket = socket
+        self._clock = clock
         self._standing = Standing()
+        self._said: Standing | None = None
         self._told: Standing | None = None
+        self._pause = _PAUSE
+        self._next = self._changed = 0.0
+        """When the next report may be made, and when the status changed last."""
 
     def hear(self, event: Event | Lost) -> None:
         """Take what happened. The engine has its answer by now."""
@@ -54,41 +66,77 @@ class Teller:
                 reason=event.reason,
             )
         else:
+            before = self._standing
             self._stand(event)
-            self._tell()
+            if self._standing != before:
+                self._pace()
+            self.due()
+
+    def patience(self) -> float | None:
+        """Return after how many seconds a changed status is to be reported; None: it was."""
+        return max(0.0, self._next - self._clock()) if self._is_new() else None
+
+    def due(self) -> None:
+        """Report a changed status, unless the last report was just made."""
+        now = self._clock()
+        if not self._is_new() or now < self._next:
+            return
+        self._next = now + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._say()
+        self._tell()
+
+    def _pace(self) -> None:
+        """Note that the status changed; after a steady one the reports follow fast again."""
+        now = self._clock()
+        if now - self._changed >= _STEADY:
+            self._pause, self._next = _PAUSE, now
+        self._changed = now
+
+    def _is_new(self) -> bool:
+        """Tell whether the status is known, and another one than the run was told."""
+        known = self._standing.connected or self._standing.reason != Standing().reason
+        return known and self._told != self._standing
 
     def _stand(self, event: Event | Lost) -> None:
-        """Note how the plugin stands now."""
+        """Note the plugin's status."""
         if isinstance(event, Configured):
             self._standing = Standing(engine=" ".join(filter(None, event.engine)))
         elif isinstance(event, Serving):
             self._standing = Standing(connected=True, engine=self._standing.engine, reason="")
+        elif isinstance(event, Unsupported):
+            self._standing = Standing(reason=event.reason, unsupported=True)
+        elif isinstance(event, Lost) and not self._standing.unsupported:
+            self._standing = Standing(engine=self._standing.engine, reason=event.reason)
+
+    def _say(self) -> None:
+        """Log the status, unless it was logged."""
+        if self._said == self._standing:
+            return
+        self._said = self._standing
+        if self._standing.connected:
             log.get().info(
                 "The engine asks the NRI plugin about each container",
                 key="nri-connected",
                 engine=self._standing.engine,
                 file=self._socket,
             )
-        elif isinstance(event, Unsupported):
-            self._standing = Standing(reason=event.reason, unsupported=True)
+        elif self._standing.unsupported:
             log.get().warning(
                 "The engine leaves out what the NRI plugin names: it is not served",
                 key="nri-unsupported",
-                reason=event.reason,
+                reason=self._standing.reason,
             )
-        elif isinstance(event, Lost) and not self._standing.unsupported:
-            self._standing = Standing(engine=self._standing.engine, reason=event.reason)
+        else:
             log.get().warning(
                 "The NRI plugin is not connected: containers that ask for devices start without, until it is",
                 key="nri-lost",
                 file=self._socket,
-                reason=event.reason,
+                reason=self._standing.reason,
             )
 
     def _tell(self) -> None:
-        """Tell the run how the plugin stands, unless it knows; what it has no room for is told with the next event."""
-        if self._told == self._standing or not (self._standing.connected or self._standing.reason != Standing().reason):
-            return
+        """Send the run the status; what it has no room for is sent after the next pause."""
         try:
             os.write(self._channel, standing.packed(self._standing))
         except OSError:  # it does not listen, or is gone; then this ends
@@ -137,5 +185,5 @@ def main() -> int:
     policy = Policy(frozenset(given.namespaces), frozenset(given.kinds), given.lenient)
     _take_precedence()
     plugin = Plugin(Root(given.root), given.socket, Identity(given.name, given.place), policy)
-    serve(plugin, Teller(channel, run, given.socket).hear, channel)
+    serve(plugin, Teller(channel, run, given.socket), channel)
     return 0

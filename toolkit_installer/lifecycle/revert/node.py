@@ -10,6 +10,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.errors import InstallerError, gravest
+from toolkit_installer.lifecycle import other_installer
 from toolkit_installer.lifecycle.files import cdi as cdi_files
 from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.files.writer import undisturbed
@@ -61,6 +62,7 @@ def revert_recorded(
     if receipt.state is not State.INSTALLED:
         _flush(node, receipt)
     found = receipt  # as it was: what lies beside the files may be a killed run's only if it says so
+    receipt = _without_engines_of_others(node, receipt)
     failures = []
     left: list[EngineRecord] = []
     for record in reversed(receipt.engines):
@@ -137,6 +139,29 @@ def _left(
             files=", ".join(left),
         )
     return left
+
+
+def _without_engines_of_others(node: Node, receipt: Receipt) -> Receipt:
+    """Return the receipt without the engines whose files another installation wrote while this one was half done.
+
+    They run its programs and none of this one's. It restores them when it leaves.
+    """
+    folder = receipt.toolkit_folder
+    engines = []
+    for record in receipt.engines:
+        found = [node.locate_file(file.path)[1] for file in record.files]
+        contents = [each.content for each in found if each is not None]
+        named = [each for content in contents for each in other_installer.installations_named(node, content, folder)]
+        if not named or any(f"{folder}/".encode() in content for content in contents):
+            engines.append(record)
+            continue
+        log.get().warning(
+            "The engine's files are another installation's: they stay as they are",
+            key="left-to-other-installation",
+            engine=record.name,
+            folder=named[0],
+        )
+    return msgspec.structs.replace(receipt, engines=tuple(engines))
 
 
 def _flush(node: Node, receipt: Receipt) -> None:

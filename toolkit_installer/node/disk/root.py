@@ -26,6 +26,7 @@ _HINTS = {
     errno.ELOOP: "somebody replaced a folder by a symlink meanwhile: start again",
     errno.EINTR: "a signal came in between: start again",
     errno.EIO: "the disk reported an error: look at the kernel's log",
+    errno.ESTALE: "its network file system has another file there by now: start again",
 }
 
 

@@ -50,7 +50,7 @@ class Writer(Folders):
 
             def fill(fd: int) -> None:
                 before = os.fstat(origin)
-                self._copy_all(origin, fd, told)
+                self._copy_all(origin, fd, source, told)
                 copied = (os.fstat(origin).st_mtime_ns, os.fstat(fd).st_size)
                 if copied != (before.st_mtime_ns, before.st_size):
                     raise ConfigurationError("was changed while it was copied", path=source, hint="start again")
@@ -163,8 +163,8 @@ class Writer(Folders):
         while rest:
             rest = rest[self.calls.write(fd, rest) :]
 
-    def _copy_all(self, source: int, target: int, told: Told) -> None:
-        """Copy by sharing blocks, else by copy_file_range, and what is left through memory.
+    def _copy_all(self, source: int, target: int, path: str, told: Told) -> None:
+        """Copy by sharing blocks, else by copy_file_range, and what is left through memory. `path` leads to `source`.
 
         No digest is taken on the way: to see the bytes costs three times as much as to have the kernel copy them.
         """
@@ -178,7 +178,7 @@ class Writer(Folders):
             while count := self.calls.copy_range(source, target, _PIECE):
                 told(count)
         # from where the kernel came to: some copy nothing, or not all, and say no error
-        while piece := os.read(source, _PIECE):
+        while piece := _piece(source, path):
             self._write_all(target, piece)
             told(len(piece))
 
@@ -195,6 +195,12 @@ class Writer(Folders):
         for name, value in wanted.items():
             if present.get(name) != value:
                 self.calls.setxattr(fd, name, value)
+
+
+def _piece(source: int, path: str) -> bytes:
+    """Return the next bytes of the open file at `path`. Raises NodeError, which names it and not the copy."""
+    with attempt("read it", path):
+        return os.read(source, _PIECE)
 
 
 def own_metadata(mode: int) -> Metadata:
