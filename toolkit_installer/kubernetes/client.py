@@ -31,6 +31,8 @@ _LIMIT = 4 * 1024 * 1024
 """Bytes of an answer. etcd takes no object of more than 1.5 MiB, and 16 MiB can say what no pod has the memory for."""
 _LONGEST_WORDS = 1024
 """Characters of an error's message that are kept."""
+_NAMED_IN: Mapping[int, str] = {http.HTTPStatus.OK: "metadata", http.HTTPStatus.NOT_FOUND: "details"}
+"""Which part of an answer names its object, where it is there and where it is not (apimachinery, NewNotFound)."""
 _CHUNK = 64 * 1024
 _CONNECT_SECONDS = 3.0
 
@@ -98,7 +100,8 @@ class ApiServer:
         """Return what the API server says of the object at `path`. Raises Stopped alone."""
         answer = self._ask("GET", path, seconds)
         name = urllib.parse.unquote(path.rpartition("/")[2])
-        if answer.status == http.HTTPStatus.OK and answer.body and _name(answer.body) != name:
+        place = _NAMED_IN.get(answer.status or 0)
+        if place is not None and answer.body and _name(answer.body.get(place)) != name:
             return msgspec.structs.replace(answer, body={}, words="the answer is about another object")
         return answer
 
@@ -169,10 +172,9 @@ def prepare() -> None:
     import ssl  # noqa: F401, PLC0415
 
 
-def _name(body: Mapping[str, Any]) -> object:
-    """Return an object's name, None where it has none."""
-    metadata = body.get("metadata")
-    return metadata.get("name") if isinstance(metadata, Mapping) else None
+def _name(part: object) -> object:
+    """Return the name in a part of an answer, None where it has none."""
+    return part.get("name") if isinstance(part, Mapping) else None
 
 
 def _short(text: str) -> str:

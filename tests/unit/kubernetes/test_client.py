@@ -18,7 +18,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.api_server import NAMESPACE, NODE_PATH, TOKEN, Server, real, serving
+from tests.support.api_server import NAMESPACE, NODE_PATH, TOKEN, Server, real, serving, status
 from toolkit_installer.kubernetes.client import Answer, ApiServer, _date
 
 SECONDS = 30.0
@@ -208,6 +208,18 @@ def test_an_object_without_a_name_is_none(tmp_path: Path, metadata: Any) -> None
     with serving(tmp_path) as server:
         server.cluster.objects[NODE_PATH] = real("node") | {"metadata": metadata}
         assert _get(server).body == {}
+
+
+@pytest.mark.parametrize("details", [None, {}, {"name": "gpu-node-2"}, [], {"name": ["gpu-node-1"]}], ids=str)
+def test_what_does_not_exist_is_the_object_that_was_requested_or_nothing_is_known(tmp_path: Path, details: Any) -> None:
+    with serving(tmp_path) as server:
+        del server.cluster.objects[NODE_PATH]
+        assert (_get(server).status, _get(server).kind) == (404, "Status")
+        found = status(404, "NotFound", "the server could not find the requested resource") | {"details": details}
+        server.cluster.sick = (404, json.dumps(found))
+        answer = _get(server)
+        assert (answer.status, answer.body) == (404, {})
+        assert "another object" in answer.words
 
 
 def _get(server: Server) -> Answer:
