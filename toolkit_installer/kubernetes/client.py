@@ -116,7 +116,12 @@ class ApiServer:
         its API server directly, and knows it by the cluster's own certificate authority.
         """
         prepare()
-        from http.client import HTTPException  # noqa: PLC0415  # as there
+        answer = self._exchange(method, path, seconds, content, kind)
+        log.get().debug("The API server was asked", method=method, path=path, status=answer.status)
+        return answer
+
+    def _exchange(self, method: str, path: str, seconds: float, content: bytes | None, kind: str) -> Answer:
+        from http.client import HTTPException  # noqa: PLC0415  # as `prepare`
 
         deadline = time.monotonic() + seconds
         try:
@@ -167,7 +172,6 @@ class ApiServer:
 def prepare() -> None:
     """Import what asking needs, which is no part of the time that an answer may take."""
     # it takes a while on a busy node, and is wanted twice in the life of a pod
-    log.listen()
     import http.client  # noqa: F401, PLC0415
     import ssl  # noqa: F401, PLC0415
 
