@@ -129,7 +129,7 @@ class Cluster:
         elif path == REVIEW_PATH:
             return 201, json.dumps({"kind": "SelfSubjectReview", "status": {"userInfo": {"username": ACCOUNT}}})
         elif path not in self.objects:
-            body = status(404, "NotFound", f'{kind} "{name}" not found')
+            body = status(404, "NotFound", f'{kind} "{name}" not found') | {"details": {"name": name, "kind": kind}}
         else:
             body = {"code": 200, **self.objects[path]}
         return body["code"], json.dumps(body)

@@ -19,7 +19,7 @@ NOT_AMID_A_CHANGE = {
     "shutil",  # the help's width
     "click.shell_completion",  # what a shell asks
     "zoneinfo",  # a window of --reload-when is looked at before a change, and once more amid it
-    "email.utils",  # the answers of the API server, who is asked before a change, and comes with requests
+    "email.utils",  # the answers of the API server, which is asked before a change, and comes with http.client
 }
 OF_A_RUN = ("kubernetes.client", "lifecycle.metrics.report", "lifecycle.plugin.watch")
 """What a run has imported by then where it asks the cluster, tells of itself, and serves the plugin."""

@@ -133,8 +133,10 @@ def test_only_what_is_switched_on_is_allowed(values: tuple[str, ...], resources:
         for rule in each["rules"]
     ]
     assert {each for rule in rules for each in rule["resources"]} == resources
-    assert any(each["kind"] == "ValidatingAdmissionPolicy" for each in found) is bool(resources)
+    policies = {each["metadata"]["name"] for each in found if each["kind"] == "ValidatingAdmissionPolicy"}
     events = [each for each in found if each["metadata"]["name"] == "toolkit-installer-events"]
+    assert ("toolkit-installer-own-node" in policies) is bool(resources)
+    assert ("toolkit-installer-own-events" in policies) is bool(events)
     reports = settings(*values).reports
     assert bool(events) is (reports is not None and reports.events)
     for each in found:

@@ -65,6 +65,7 @@ READING = "(Cluster)?Role(Binding)?/toolkit-installer"
 EVENTS = "(Role|RoleBinding)/toolkit-installer-events"
 PRIVILEGED = "RoleBinding/toolkit-installer-privileged"
 POLICY = "ValidatingAdmissionPolicy(Binding)?/toolkit-installer-own-node"
+EVENT_POLICY = "ValidatingAdmissionPolicy(Binding)?/toolkit-installer-own-events"
 SELECTED = f"({POD}|{HOOK}|RuntimeClass/[a-z-]+/scheduling)/nodeSelector"
 
 
@@ -106,15 +107,18 @@ ABOUT: dict[str, tuple[str, str, *tuple[str, ...]]] = {
     "nri.namespaces": ('["x", "y"]', variable("NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES"), PLUGGED),
     "nri.strict": ("false", variable("NRI_STRICT"), PLUGGED),
     "nri.socket": ('"/x"', variable("NRI_SOCKET"), PLUGGED),
-    "nodeStatus.enabled": ("true", f"{MAIN}/env/NODE_(CONDITION|LABELS|EVENTS)/.*|({RIGHTS}|{EVENTS}|{POLICY})/.*"),
+    "nodeStatus.enabled": (
+        "true",
+        f"{MAIN}/env/NODE_(CONDITION|LABELS|EVENTS)/.*|({RIGHTS}|{EVENTS}|{POLICY}|{EVENT_POLICY})/.*",
+    ),
     "nodeStatus.condition": (
         '"a.b/ContainerToolkitReady"',
         f"{variable('NODE_CONDITION')}|{POLICY}/{OWN.format('conditions')}",
         TOLD,
     ),
     "nodeStatus.labels": ("false", f"{variable('NODE_LABELS')}|{RIGHTS}/rules/0/resources/.*", TOLD),
-    "nodeStatus.events": ("false", f"{variable('NODE_EVENTS')}|{EVENTS}/.*", TOLD),
-    "nodeStatus.policy": ("false", f"{POLICY}/.*", TOLD),
+    "nodeStatus.events": ("false", f"{variable('NODE_EVENTS')}|({EVENTS}|{EVENT_POLICY})/.*", TOLD),
+    "nodeStatus.policy": ("false", f"({POLICY}|{EVENT_POLICY})/.*", TOLD),
     "startupTaint.enabled": ("true", f"{variable('(STARTUP_TAINT|RETAINT)')}|({RIGHTS}|{POLICY})/.*"),
     "startupTaint.taint": (
         '"a/b=c:NoSchedule"',
@@ -358,7 +362,7 @@ def test_a_startup_taint_that_keeps_the_pods_away_is_refused(taint: str, tolerat
         )
         with pytest.raises(ChartError, match=words):
             chart.rendered(*given, "--set-json", f"tolerations={tolerations}")
-        found = {"spec": {"template": {"spec": {"tolerations": json.loads(tolerations)}}}}
+        found = {"spec": {"template": {"spec": {"containers": [{}], "tolerations": json.loads(tolerations)}}}}
     key, value, effect = re.fullmatch("([^=:]+)=?([^:]*):(.+)", taint).groups()  # type: ignore[union-attr]  # it does
     assert scheduling.tolerates(found, {"key": key, "value": value, "effect": effect}) is tolerated
 
@@ -393,9 +397,51 @@ def test_only_values_that_may_be_left_out_may_be_null() -> None:
 def test_an_older_cluster_is_told_of_the_policy_only_where_there_would_be_one() -> None:
     old = ("--kube-version", "1.29.0")
     told = ("--set", "nodeStatus.enabled=true")
-    with pytest.raises(ChartError, match=r"nodeStatus\.policy: Kubernetes has such policies since 1\.30"):
-        chart.rendered(*old, *told)
+    events_alone = (*told, "--set", "nodeStatus.labels=false", "--set", "nodeStatus.condition=")
+    for given in (told, events_alone):
+        with pytest.raises(ChartError, match=r"nodeStatus\.policy: Kubernetes has such policies since 1\.30"):
+            chart.rendered(*old, *given)
     found = chart.rendered(*old, *told, "--set", "nodeStatus.policy=false")
     assert not any(each["kind"].startswith("ValidatingAdmissionPolicy") for each in found)
     assert chart.rendered(*old)
     assert chart.rendered("--kube-version", "1.30.0-gke.1", *told)
+
+
+@pytest.mark.parametrize(
+    "values, policies",
+    [
+        ((), {"own-node", "own-events"}),
+        (("nodeStatus.labels=false", 'nodeStatus.condition=""'), {"own-events"}),
+        (("nodeStatus.events=false",), {"own-node"}),
+        (("nodeStatus.policy=false",), set()),
+    ],
+    ids=str,
+)
+def test_whatever_the_pods_may_write_a_policy_holds_to_their_node(values: tuple[str, ...], policies: set[str]) -> None:
+    given = (word for value in ("nodeStatus.enabled=true", *values) for word in ("--set-json", value))
+    objects = chart.rendered(*given)
+    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        found = {each["metadata"]["name"] for each in objects if each["kind"] == kind}
+        assert found == {f"toolkit-installer-{name}" for name in policies}
+
+
+def test_the_policies_hold_the_account_of_the_namespace_that_is_given() -> None:
+    objects = chart.rendered("--set", "nodeStatus.enabled=true", "--set", "namespace.name=other")
+    for each in (one for one in objects if one["kind"] == "ValidatingAdmissionPolicy"):
+        (condition,) = each["spec"]["matchConditions"]
+        assert '"system:serviceaccount:other:toolkit-installer"' in condition["expression"]
+        assert "serviceaccount:toolkit-installer" not in json.dumps(each)
+
+
+@pytest.mark.parametrize("taint", ["a/b=c:NoExecute", "a/b:NoExecute", "a/b=:NoExecute"])
+def test_the_policy_names_the_startup_taint_without_its_value(taint: str) -> None:
+    tolerations = '[{"operator": "Exists"}]'
+    given = (
+        "--set-json",
+        f'startupTaint={{"enabled": true, "taint": "{taint}"}}',
+        "--set-json",
+        f"tolerations={tolerations}",
+    )
+    policy = manifests.one(chart.rendered(*given), "ValidatingAdmissionPolicy")
+    own = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    assert json.loads(own["taints"]) == ["a/b:NoExecute"]

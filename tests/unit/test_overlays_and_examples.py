@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 
+from tests.e2e.cluster import stolen_token
 from tests.support import manifests
 from tests.support.manifests import daemon_set, environment, flat, node, one, pod, settings
 from toolkit_installer import __version__
@@ -112,14 +113,43 @@ def test_startup_taint_is_node_status_with_a_taint_that_the_pods_tolerate() -> N
 
 @pytest.mark.parametrize("name", ["overlays/node-status", "overlays/startup-taint"])
 def test_the_policy_lets_a_pod_change_the_condition_and_the_taint_that_it_is_told_to_keep(name: str) -> None:
-    policy = one(manifests.rendered(name), "ValidatingAdmissionPolicy")
+    policy = one(manifests.rendered(name), "ValidatingAdmissionPolicy", "toolkit-installer-own-node")
     own = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
     reports = settings(name).reports
     assert reports is not None
     assert json.loads(own["conditions"]) == [reports.condition]
-    assert json.loads(own["taints"]) == ([reports.taint.key] if reports.taint is not None else [])
+    taint = reports.taint
+    assert json.loads(own["taints"]) == ([f"{taint.key}:{taint.effect}"] if taint is not None else [])
     assert any(READY_IN in each["expression"] for each in policy["spec"]["validations"])
     assert any(f'"{LABELS}"' in each["expression"] for each in policy["spec"]["validations"])
+
+
+def test_one_policy_holds_the_events_of_both_apis_to_the_account_that_may_write_them() -> None:
+    objects = manifests.rendered("overlays/node-status")
+    nodes, events = (
+        one(objects, "ValidatingAdmissionPolicy", f"toolkit-installer-{name}")["spec"]
+        for name in ("own-node", "own-events")
+    )
+    (rule,) = events["matchConstraints"]["resourceRules"]
+    assert rule == {
+        "apiGroups": ["", "events.k8s.io"],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["events"],
+    }
+    assert events["matchConditions"] == nodes["matchConditions"]
+    assert (events["failurePolicy"], nodes["failurePolicy"]) == ("Fail", "Fail")
+    for name in ("own-node", "own-events"):
+        binding = one(objects, "ValidatingAdmissionPolicyBinding", f"toolkit-installer-{name}")["spec"]
+        assert binding == {"policyName": f"toolkit-installer-{name}", "validationActions": ["Deny"]}
+
+
+def test_the_page_says_of_each_request_with_a_stolen_token_whether_it_is_refused() -> None:
+    page = (manifests.PROJECT / "docs" / "security.md").read_text()
+    _, _, part = page.partition("### What a stolen token can do")
+    shown = re.findall(r"^\| (.+) \| (allowed|refused .+) \|$", part.partition("\n## ")[0], re.MULTILINE)
+    assert shown == [(row.request, str(row.answer)) for row in stolen_token.TABLE]
+    assert f"{sum(len(row.tried) for row in stolen_token.TABLE)} in all" in part
 
 
 def test_openshift_lets_the_account_use_the_privileged_scc_and_labels_what_the_pod_writes_without_categories() -> None:

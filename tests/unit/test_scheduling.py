@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.api_server import real
+from toolkit_installer.kubernetes import scheduling
 from toolkit_installer.kubernetes.scheduling import UnclearError, refusal
 
 GPU = "nvidia.com/gpu.present"
@@ -30,9 +31,10 @@ def both(*terms: dict[str, Any]) -> dict[str, Any]:
     return {"matchExpressions": [each for term in terms for each in term["matchExpressions"]]}
 
 
-def judged(pod: dict[str, Any], node: dict[str, Any] | None = None) -> str | None:
+def judged(pod: dict[str, Any], node: dict[str, Any] | None = None, **labels: Any) -> str | None:
     """Return what the real DaemonSet, with a pod template that says also this, has against the real node."""
     daemon_set, machine = copy.deepcopy(real("daemonset")), copy.deepcopy(real("node"))
+    machine["metadata"]["labels"].update(labels)
     daemon_set["spec"]["template"]["spec"].update(pod)
     machine["spec"].update(node or {})
     return refusal(daemon_set, machine)
@@ -126,6 +128,40 @@ def test_a_node_is_not_wanted_because_of(pod: dict[str, Any], node: dict[str, An
 def test_from_what_is_not_understood_nothing_is_concluded(pod: dict[str, Any]) -> None:
     with pytest.raises(UnclearError):
         judged(pod, tainted("x", "NoExecute", "1"))
+
+
+@pytest.mark.parametrize("count", ["1_000", " 9", "\N{FULLWIDTH DIGIT NINE}", "9.5", "0x9", "", "9" * 30, "9" * 5000])
+def test_a_number_that_kubernetes_does_not_read_as_one_is_neither_more_nor_less(count: str) -> None:
+    for operator in ("Gt", "Lt"):
+        assert "affinity" in (judged(affinity(asks("count", operator, "8")), count=count) or "it is wanted")
+        assert "affinity" in (judged(affinity(asks("count", operator, count)), count="9") or "it is wanted")
+
+
+@pytest.mark.parametrize("count", [float("inf"), float("nan"), 9, ["9"], True], ids=str)
+def test_a_label_that_is_no_text_is_not_understood(count: Any) -> None:
+    for pod in (affinity(asks("count", "Gt", "8")), affinity({"matchExpressions": [asks("count", "Gt", count)]})):
+        with pytest.raises(UnclearError):
+            judged(pod, count=count)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"spec": None},
+        {"spec": {}},
+        {"spec": {"template": None}},
+        {"spec": {"template": {}}},
+        {"spec": {"template": {"spec": {}}}},
+        {"spec": {"template": {"spec": {"containers": []}}}},
+        {"spec": {"template": {"spec": []}}},
+    ],
+    ids=str,
+)
+def test_a_daemonset_without_pods_wants_no_node(changed: dict[str, Any]) -> None:
+    with pytest.raises(UnclearError):
+        refusal(real("daemonset") | changed, real("node"))
+    with pytest.raises(UnclearError):
+        scheduling.tolerates(real("daemonset") | changed, {"key": "x", "effect": "NoSchedule"})
 
 
 def test_an_object_without_its_name_is_not_understood() -> None:

@@ -1,13 +1,19 @@
 """Asks the Kubernetes API server for single objects, with the service account of the pod that this runs in.
 
 And for whom it takes this pod (SelfSubjectReview), which changes nothing either. What it is told goes by `send`.
+
+Whatever answers costs no more than some MiB and the time that it is given, and its answer counts only if it is about
+the object that was requested. So this is the standard library's client: requests reads the whole body of a redirect.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http
 import json
 import os
 import time
+import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +25,14 @@ from toolkit_installer.kubernetes.tokens import Bearer
 from toolkit_installer.node.signals import interruptible, limited
 
 if TYPE_CHECKING:
-    import requests
+    from http.client import HTTPResponse, HTTPSConnection
 
-_LIMIT = 16 * 1024 * 1024
-"""Bytes of an answer. etcd takes no object of more than 1.5 MiB."""
+_LIMIT = 4 * 1024 * 1024
+"""Bytes of an answer. etcd takes no object of more than 1.5 MiB, and 16 MiB can say what no pod has the memory for."""
+_LONGEST_WORDS = 1024
+"""Characters of an error's message that are kept."""
+_NAMED_IN: Mapping[int, str] = {http.HTTPStatus.OK: "metadata", http.HTTPStatus.NOT_FOUND: "details"}
+"""Which part of an answer names its object, where it is there and where it is not (apimachinery, NewNotFound)."""
 _CHUNK = 64 * 1024
 _CONNECT_SECONDS = 3.0
 
@@ -67,7 +77,7 @@ class ApiServer:
     """The API server as pods find it: `host` and `port` from the environment, the rest from the folder `account`."""
 
     def __init__(self, host: str, port: int, account: str) -> None:
-        self._host = f"[{host}]" if ":" in host else host
+        self._host = host
         self._port = port
         self._account = account
 
@@ -88,7 +98,12 @@ class ApiServer:
 
     def get(self, path: str, seconds: float) -> Answer:
         """Return what the API server says of the object at `path`. Raises Stopped alone."""
-        return self._ask("GET", path, seconds)
+        answer = self._ask("GET", path, seconds)
+        name = urllib.parse.unquote(path.rpartition("/")[2])
+        place = _NAMED_IN.get(answer.status or 0)
+        if place is not None and answer.body and _name(answer.body.get(place)) != name:
+            return msgspec.structs.replace(answer, body={}, words="the answer is about another object")
+        return answer
 
     def send(self, method: str, path: str, body: Mapping[str, Any], seconds: float, kind: str = JSON) -> Answer:
         """Return what the API server says to `body`, whose content type is `kind`. Raises Stopped alone."""
@@ -101,31 +116,44 @@ class ApiServer:
         its API server directly, and knows it by the cluster's own certificate authority.
         """
         prepare()
-        import requests  # noqa: PLC0415  # as there
+        answer = self._exchange(method, path, seconds, content, kind)
+        log.get().debug("The API server was asked", method=method, path=path, status=answer.status)
+        return answer
+
+    def _exchange(self, method: str, path: str, seconds: float, content: bytes | None, kind: str) -> Answer:
+        from http.client import HTTPException  # noqa: PLC0415  # as `prepare`
 
         deadline = time.monotonic() + seconds
         try:
             token = self._read("token")
-            with requests.Session() as session, interruptible(), limited(seconds):
-                session.trust_env = False
-                response = session.request(
-                    method,
-                    f"https://{self._host}:{self._port}{path}",
-                    headers={
-                        "Authorization": f"Bearer {token}",
-                        "Accept": JSON,
-                        **({"Content-Type": kind} if content is not None else {}),
-                    },
-                    data=content,
-                    verify=os.path.join(self._account, "ca.crt"),
-                    timeout=(min(seconds, _CONNECT_SECONDS), seconds),
-                    allow_redirects=False,
-                    stream=True,
-                )
+            with interruptible(), limited(seconds), contextlib.closing(self._connection()) as connection:
+                connection.timeout = min(seconds, _CONNECT_SECONDS)
+                connection.connect()
+                connection.sock.settimeout(seconds)
+                headers = {
+                    "Authorization": f"Bearer {token}",
+                    "Accept": JSON,
+                    **({"Content-Type": kind} if content is not None else {}),
+                }
+                connection.request(method, path, content, headers)
+                response = connection.getresponse()
                 date, wait = _date(response.headers.get("Date")), _wait(response.headers.get("Retry-After"))
-                return Answer(response.status_code, *_body(response, deadline), tokens.bearer(token), date, wait)
-        except (OSError, UnreadableError) as error:  # all that requests raises is an OSError
-            return Answer(None, words=f"{type(error).__name__}: {error}")
+                return Answer(response.status, *_body(response, deadline), tokens.bearer(token), date, wait)
+        except (OSError, HTTPException, UnicodeError, UnreadableError) as error:
+            return Answer(None, words=_short(f"{type(error).__name__}: {error}"))
+
+    def _connection(self) -> HTTPSConnection:
+        """Return a connection that is not made yet. Raises UnreadableError."""
+        import ssl  # noqa: PLC0415  # as `prepare`
+        from http.client import HTTPSConnection  # noqa: PLC0415  # likewise
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        path = os.path.join(self._account, "ca.crt")
+        try:
+            context.load_verify_locations(path)
+        except OSError as error:
+            raise UnreadableError(f"cannot read {path}: {error}") from error
+        return HTTPSConnection(self._host, self._port, context=context)
 
     def _read(self, name: str) -> str:
         """Return the content of one of the service account's files, which are replaced while the pod runs."""
@@ -143,9 +171,19 @@ class ApiServer:
 
 def prepare() -> None:
     """Import what asking needs, which is no part of the time that an answer may take."""
-    # it takes a tenth of a second, seconds on a busy node, and is wanted twice in the life of a pod
-    log.listen()
-    import requests  # noqa: F401, PLC0415
+    # it takes a while on a busy node, and is wanted twice in the life of a pod
+    import http.client  # noqa: F401, PLC0415
+    import ssl  # noqa: F401, PLC0415
+
+
+def _name(part: object) -> object:
+    """Return the name in a part of an answer, None where it has none."""
+    return part.get("name") if isinstance(part, Mapping) else None
+
+
+def _short(text: str) -> str:
+    """Return the beginning of a text, as it can be printed."""
+    return text[:_LONGEST_WORDS].encode(errors="replace").decode()
 
 
 def _wait(text: str | None) -> float:
@@ -155,25 +193,31 @@ def _wait(text: str | None) -> float:
 
 def _date(text: str | None) -> float | None:
     """Return the time that a Date header tells (RFC 9110, 6.6.1), None where it tells none."""
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415  # requests has it imported already
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  # http.client has it imported already
 
     try:
         return parsedate_to_datetime(text).timestamp() if text is not None else None
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, IndexError, TypeError):
         return None
 
 
-def _body(response: requests.Response, deadline: float) -> tuple[Mapping[str, Any], str]:
-    """Return the answer's JSON object, or {} and why there is none. Raises OSError."""
-    content = b""
-    for chunk in response.iter_content(_CHUNK):
+def _body(response: HTTPResponse, deadline: float) -> tuple[Mapping[str, Any], str]:
+    """Return the answer's JSON object, or {} and why there is none. Raises OSError, HTTPException."""
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        return {}, "the answer is compressed, which nobody asked for"
+    content = bytearray()
+    while chunk := response.read(_CHUNK):
         content += chunk
         if len(content) > _LIMIT:
             return {}, "the answer does not end"
         if time.monotonic() > deadline:
             raise TimeoutError("the answer took too long")
+    if response.length:
+        raise ConnectionError("the answer ends too early")
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
         return {}, "the answer is not JSON"
-    return (body, str(body.get("message", ""))) if isinstance(body, dict) else ({}, "the answer is not an object")
+    return (
+        (body, _short(str(body.get("message", "")))) if isinstance(body, dict) else ({}, "the answer is not an object")
+    )

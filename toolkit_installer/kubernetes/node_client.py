@@ -6,7 +6,7 @@ import http
 import urllib.parse
 from collections.abc import Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -26,6 +26,60 @@ _NEVER = (http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY, htt
 
 _THERE = "AlreadyExists"
 """The reason of a 409 to what is to be created (apimachinery, StatusReasonAlreadyExists)."""
+
+
+# What of a Node and of a DaemonSet is read, with its types (core/v1 and apps/v1). An answer that is not so is not the
+# API server's: a change that is made for it could take away what others have written.
+
+
+class _NodeMetadata(msgspec.Struct, rename="camel"):
+    name: str
+    resource_version: str
+    annotations: dict[str, str] | None = None
+
+
+class _Taint(msgspec.Struct):
+    key: str
+    effect: str
+    value: str | None = None
+
+
+class _Spec(msgspec.Struct):
+    taints: list[_Taint] | None = None
+
+
+class _Condition(msgspec.Struct, rename="camel"):
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+    last_heartbeat_time: str | None = None
+    last_transition_time: str | None = None
+
+
+class _Status(msgspec.Struct):
+    conditions: list[_Condition] | None = None
+
+
+class _Node(msgspec.Struct):
+    kind: Literal["Node"]
+    metadata: _NodeMetadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _DaemonSetMetadata(msgspec.Struct):
+    name: str
+    namespace: str
+    uid: str
+
+
+class _DaemonSet(msgspec.Struct):
+    kind: Literal["DaemonSet"]
+    metadata: _DaemonSetMetadata
+
+
+_Parsed = TypeVar("_Parsed", _Node, _DaemonSet)
 
 
 class UntoldError(Exception):
@@ -69,14 +123,14 @@ class NodeClient:
     def read(self) -> Mapping[str, Any]:
         """Return the Node, which is read once a round."""
         if self._found is None:
-            self._found = self._good(self._api.get(self._path, self._seconds()), "the Node").body
+            self._found = self._node(self._api.get(self._path, self._seconds()), "the Node")
         return self._found
 
     def apply(self, below: str, body: Mapping[str, Any], what: str) -> None:
         """Apply our fields to the Node, or to what is `below` it; `what` they are is for people."""
         query = urllib.parse.urlencode({"fieldManager": node_state.MANAGER, "force": "true"})
         answer = self._api.send("PATCH", f"{self._path}{below}?{query}", body, self._seconds(), APPLY)
-        self._found = self._good(answer, what).body
+        self._found = self._node(answer, what)
 
     def change(self, patch: Mapping[str, Any], what: str) -> bool:
         """Change the Node; return False if somebody else has changed it since it was read."""
@@ -85,7 +139,7 @@ class NodeClient:
         self._found = None
         if answer.status == http.HTTPStatus.CONFLICT:
             return False
-        self._found = self._good(answer, what).body
+        self._found = self._node(answer, what)
         return True
 
     def daemon_set(self) -> Mapping[str, Any]:
@@ -96,7 +150,9 @@ class NodeClient:
             raise UntoldError(str(error)) from error
         name = urllib.parse.quote(self._settings.daemon_set or "", safe="")
         path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"
-        return self._good(self._api.get(path, self._seconds()), "the DaemonSet").body
+        found = self._good(self._api.get(path, self._seconds()), "the DaemonSet").body
+        _parse(found, _DaemonSet, "the DaemonSet")
+        return found
 
     def write(self, event: Told, *, now: str) -> Told:
         """Create an event, or count it once more; one that has expired meanwhile is created anew.
@@ -128,13 +184,20 @@ class NodeClient:
         if about == NODE:  # the kubelet's own events have the node's name as its uid, and kubectl looks for that
             return {"apiVersion": "v1", "kind": NODE, "name": self._settings.node, "uid": self._settings.node}
         try:
-            metadata = self.daemon_set().get("metadata", {})
+            metadata = self.daemon_set()["metadata"]
         except UntoldError as error:
             if error.status == http.HTTPStatus.NOT_FOUND:
                 raise RefusedEventError(str(error)) from error  # it is gone, and nobody looks for its events
             raise
-        names = {key: str(metadata.get(key, "")) for key in ("name", "namespace", "uid")}
+        names = {key: metadata[key] for key in ("name", "namespace", "uid")}
         return {"apiVersion": "apps/v1", "kind": DAEMON_SET, **names}
+
+    def _node(self, answer: Answer, what: str) -> Mapping[str, Any]:
+        """Return the Node that is the answer to what was read or changed."""
+        found = self._good(answer, what).body
+        if _parse(found, _Node, "the Node").metadata.name != self._settings.node:
+            raise UntoldError("the Node: the answer is about another one")
+        return found
 
     def _good(self, answer: Answer, what: str) -> Answer:
         if answer.status is None or answer.status // 100 != _GOOD:
@@ -147,6 +210,14 @@ class NodeClient:
             client.prepare()  # a busy node takes seconds for it, and they are not the API server's
             self._deadline = monotonic() + self._round
         return max(_LEAST_SECONDS, self._deadline - monotonic())
+
+
+def _parse(body: Mapping[str, Any], kind: type[_Parsed], what: str) -> _Parsed:
+    """Return what is read of an object. Raises UntoldError where it is not as Kubernetes has it."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise UntoldError(f"{what} is not as Kubernetes has it: {error}") from error
 
 
 def _words(answer: Answer) -> str:

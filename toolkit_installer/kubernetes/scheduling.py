@@ -20,6 +20,10 @@ _ADDED_TOLERATIONS: Sequence[Object] = (
 _EVICTS = "NoExecute"
 """The effect of a taint that ends pods which do not tolerate it."""
 _PREFERS = "PreferNoSchedule"
+_NUMBERS = 1 << 63
+"""Numbers are of 64 bits."""
+_MOST_DIGITS = 63
+"""Of a label."""
 
 
 class UnclearError(ValueError):
@@ -28,7 +32,7 @@ class UnclearError(ValueError):
 
 def refusal(daemon_set: Object, node: Object) -> str | None:
     """Return in words why the DaemonSet does not want this node; None if it does. Raises UnclearError."""
-    pod = _object(_object(_object(daemon_set, "spec"), "template"), "spec")
+    pod = _pod(daemon_set)
     metadata = _object(node, "metadata")
     name, labels = _text(metadata, "name"), _object(metadata, "labels")
     if pod.get("nodeName") and pod["nodeName"] != name:
@@ -55,9 +59,17 @@ def tolerates(daemon_set: Object, taint: Object) -> bool:
     """
     if taint.get("effect") == _PREFERS:
         return True
-    pod = _object(_object(_object(daemon_set, "spec"), "template"), "spec")
+    pod = _pod(daemon_set)
     for_good = (each for each in _objects(pod, "tolerations") if each.get("tolerationSeconds") is None)
     return any(_tolerates(each, taint) for each in for_good)
+
+
+def _pod(daemon_set: Object) -> Object:
+    """Return what a DaemonSet says of its pods. One that says nothing of them is no answer of the API server's."""
+    pod = _object(_object(_object(daemon_set, "spec"), "template"), "spec")
+    if not _objects(pod, "containers"):
+        raise UnclearError("its pods have no containers")
+    return pod
 
 
 def _selected(required: Any, name: str, labels: Object) -> bool:
@@ -86,14 +98,20 @@ def _meets(requirement: Object, values: Object) -> bool:
 
 def _compares(better: Callable[[int, int], bool]) -> Callable[[Any, list[Any]], bool]:
     def compare(value: Any, wanted: list[Any]) -> bool:
-        try:
-            return value is not None and better(int(value), int(wanted[0]))
-        except ValueError:
-            return False  # a label that is no number is neither more nor less
-        except (IndexError, TypeError) as error:
-            raise UnclearError("its node affinity compares with no number") from error
+        if not wanted or not isinstance(wanted[0], str) or not isinstance(value, str | None):
+            raise UnclearError("its node affinity compares with no number")
+        one, other = _number(value or ""), _number(wanted[0])
+        return one is not None and other is not None and better(one, other)
 
     return compare
+
+
+def _number(text: str) -> int | None:
+    """Return the number that Kubernetes reads in a text (Go's strconv.ParseInt), None where it reads none."""
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS:
+        return None
+    return number if -_NUMBERS <= (number := int(text)) < _NUMBERS else None
 
 
 _OPERATORS: Mapping[str, Callable[[Any, list[Any]], bool]] = {

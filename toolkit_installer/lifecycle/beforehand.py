@@ -22,6 +22,7 @@ _OTHERS = (
     "encodings.ascii",  # of what the kernel tells of open files; Python loads these when they are named
     "encodings.unicode_escape",  # of what others wrote, in a log line
     "encodings.utf_8_sig",  # of the payload's config.toml
+    "importlib.util",  # of what starts the idle process, and the one that serves metrics
     "traceback",  # what log.py says of an exception
     "tomlkit.exceptions",  # what config.toml is written with
 )

@@ -31,6 +31,12 @@ imagePullPolicy: {{ . }}
 {{- end }}
 {{- end }}
 
+{{- /* Whether the pods write anything to the API server: then a policy holds them to their own Node. */ -}}
+{{- define "toolkit-installer.writes" -}}
+{{- include "toolkit-installer.changed" . -}}
+{{- if and .Values.nodeStatus.enabled .Values.nodeStatus.events }}events{{ end -}}
+{{- end }}
+
 {{- /* Whether the NRI plugin is served: it is a method, and may be asked for as callers of NVIDIA's own do. */ -}}
 {{- define "toolkit-installer.nri" -}}
 {{- if or .Values.nri.enabled (eq .Values.method "nri") }}true{{ end -}}
@@ -191,7 +197,7 @@ WITHOUT_GPU: withoutGpu
 {{- fail "test.gpuPod.enabled: its pod names the first of runtimeClasses, and there is none" -}}
 {{- end -}}
 {{- $old := semverCompare "<1.30-0" .Capabilities.KubeVersion.Version -}}
-{{- if and $old .Values.nodeStatus.policy (include "toolkit-installer.changed" .) -}}
+{{- if and $old .Values.nodeStatus.policy (include "toolkit-installer.writes" .) -}}
 {{- fail "nodeStatus.policy: Kubernetes has such policies since 1.30; values.yaml says what false means" -}}
 {{- end -}}
 {{- end }}

@@ -25,12 +25,6 @@ def of_pods(cluster: RealCluster) -> list[str]:
     return [_token(cluster, *place) for place in _places(cluster)]
 
 
-def of_pod_on(cluster: RealCluster, node: str) -> str:
-    """Return the token of the installer's pod on a node."""
-    (place,) = (each for each in _places(cluster) if each[0] == node)
-    return _token(cluster, *place)
-
-
 def wait_until_refused(cluster: RealCluster, tokens: Iterable[str]) -> None:
     """Wait until the API server accepts none of these any more: it remembers for 10 s whom it has accepted."""
     wanted = list(tokens)

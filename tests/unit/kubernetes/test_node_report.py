@@ -267,3 +267,54 @@ def test_a_condition_that_says_the_same_is_written_again_unless_it_was_told_late
 
 def told_of_the_status(server: Server) -> list[str]:
     return [each.path for each in server.cluster.written if each.path.endswith("/status")]
+
+
+HOSTILE: dict[str, Any] = {
+    "no object of Kubernetes": {"kind": None},
+    "another kind": {"kind": "Pod"},
+    "no metadata": {"metadata": None},
+    "no version": {"metadata": {"name": NODE}},
+    "another name": {"metadata": {"name": "other", "resourceVersion": "1"}},
+    "annotations": {"metadata": {"name": NODE, "resourceVersion": "1", "annotations": ["x"]}},
+    "an annotation": {"metadata": {"name": NODE, "resourceVersion": "1", "annotations": {"x": 5}}},
+    "no specification": {"spec": None},
+    "a specification": {"spec": "x"},
+    "taints": {"spec": {"taints": 5}},
+    "a taint": {"spec": {"taints": [5]}},
+    "a taint without a key": {"spec": {"taints": [{"effect": "NoSchedule"}]}},
+    "no status": {"status": None},
+    "conditions": {"status": {"conditions": {"type": "x/Ready"}}},
+    "a condition": {"status": {"conditions": [None]}},
+    "a condition of words": {"status": {"conditions": [{"type": "x/Ready", "status": ["True"]}]}},
+}
+
+
+@pytest.mark.parametrize("changed", HOSTILE.values(), ids=HOSTILE)
+def test_a_node_that_is_not_as_kubernetes_has_it_is_neither_believed_nor_changed(
+    server: Server, changed: dict[str, Any], pauses: list[float]
+) -> None:
+    server.cluster.objects[NODE_PATH] |= changed
+    told = report(server, stopping=False, retaint=True)
+    told.begin(None)
+    told.tell(DOWN, None)
+    told.withdraw()
+    assert [each for each in server.cluster.written if each.kind.endswith("merge-patch+json")] == []
+    assert "the Node" in told.memory.failure
+    assert pauses, "it is tried again"
+
+
+@pytest.mark.parametrize("changed", [{"kind": "Node"}, {"metadata": None}, {"metadata": {"name": DAEMON_SET}}], ids=str)
+def test_a_daemonset_that_is_not_as_kubernetes_has_it_gets_no_event(server: Server, changed: dict[str, Any]) -> None:
+    server.cluster.objects[DAEMON_SET_PATH] |= changed
+    told = all_of_it(report(server, stopping=False, retaint=True))
+    happens(told, "EngineNotServing")
+    told.tell(READY, None)
+    assert events(server) == ["EngineNotServing"], "that about the Node is written"
+    assert "the DaemonSet" in told.memory.failure
+
+
+def test_an_answer_to_a_change_that_is_no_node_ends_no_run(server: Server) -> None:
+    told = report(server, stopping=False, retaint=True)
+    server.cluster.before_change = lambda _: server.cluster.objects[NODE_PATH].update(spec=None)
+    told.tell(DOWN, None)
+    assert "the Node" in told.memory.failure

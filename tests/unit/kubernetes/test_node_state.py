@@ -126,7 +126,7 @@ def test_what_is_not_known_gets_no_label() -> None:
 def test_only_a_toleration_that_lasts_lets_our_pods_stay(
     toleration: dict[str, object], effect: str, *, tolerated: bool
 ) -> None:
-    daemon_set = {"spec": {"template": {"spec": {"tolerations": [toleration]}}}}
+    daemon_set = {"spec": {"template": {"spec": {"containers": [{}], "tolerations": [toleration]}}}}
     taint = {"key": OURS.key, "value": OURS.value, "effect": effect}
     assert scheduling.tolerates(daemon_set, taint) is tolerated
 

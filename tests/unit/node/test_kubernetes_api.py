@@ -143,7 +143,7 @@ def test_who_takes_the_question_and_says_nothing_is_given_up(api: ApiServer, ser
     server.cluster.silent = threading.Event()
     answer = api.get(NODE_PATH, 0.2)
     assert answer.status is None
-    assert "timed out" in answer.words.lower()
+    assert "within 0.2 s" in answer.words
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_who_takes_the_question_and_says_nothing_is_given_up(api: ApiServer, ser
         ("", 1, "not JSON"),
         ("[", 100_000, "not JSON"),
         ("[1]", 1, "not an object"),
-        ("x", 17 << 20, "does not end"),
+        ("x", 5 << 20, "does not end"),
     ],
     ids=["a page", "nothing", "brackets", "a list", "too much"],
 )
