@@ -133,7 +133,8 @@ SEAMS: Final = (
         Seam("node.disk.look", name, ("path",))
         for name in ("is_folder", "is_there", "leads_somewhere", "real", "may_run")
     ),
-    *(Seam("node.places", name, ("node", "path")) for name in ("on_node", "seen_here", "reachable")),
+    *(Seam("node.places", f"Places.{name}", _SELF_PATH) for name in ("on_node", "reachable")),
+    Seam("node.places", "Places.seen_here", ("self", "path", "given")),
     # whom of the node we believe, and its programs
     Seam("node.owners", "ourselves"),
     Seam("node.trust", "is_program", ("root", "path")),
