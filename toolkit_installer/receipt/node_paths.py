@@ -116,8 +116,9 @@ def _unknown(path: str) -> ConfigurationError:
     return ConfigurationError(
         "lies in this container, and what the node calls it is not known: nobody else could take it back",
         path=path,
-        hint=f"nothing was changed; mount the node's {posixpath.dirname(path)} here, and {_MOUNT}; "
-        "or mount the node's / and use --node-root",
+        hint=f"nothing was changed; mount the node's {posixpath.dirname(path)} here (if that is a symlink on the node, "
+        f"the folder that it leads to, at that folder's own path), and {_MOUNT}; or mount the node's / and use "
+        "--node-root",
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node import places
+from toolkit_installer.node import mounts, places
 from toolkit_installer.node.mounts import Mount
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.places import Places
@@ -38,6 +38,25 @@ def test_mount_tables_are_read_once_for_any_number_of_paths(node: Node, monkeypa
         made.seen_here(f"/etc/engine/{number}")
         made.reachable(f"/run/engine/{number}.sock")
     assert len(tables) == 1
+
+
+@pytest.mark.parametrize(
+    "mounted, named",
+    [
+        ("/etc/engine", "/etc/engine/file"),
+        ("/@root/etc/engine", "/etc/engine/file"),  # a subvolume
+        ("/engine", "/etc/engine/file"),  # a partition that the node has at /etc
+        ("/data/engine", None),  # the node's /etc/engine is a symlink to it, or something else is: nothing tells which
+    ],
+)
+def test_a_mount_keeps_its_name_only_where_its_file_system_bears_that_out(
+    monkeypatch: pytest.MonkeyPatch, mounted: str, named: str | None
+) -> None:
+    table = f"1 0 0:9 / / rw - overlay overlay rw\n2 1 8:1 {mounted} /etc/engine rw - ext4 /dev/sda1 rw\n"
+    monkeypatch.setattr(places, "is_marked", lambda: True)
+    monkeypatch.setattr(places, "_is_another", lambda _folder: False)
+    monkeypatch.setattr(places, "own_table", lambda: mounts.parse(table))
+    assert Places(Node("/", "/", whole=False)).on_node("/etc/engine/file") == named
 
 
 def test_a_given_path_without_a_name_on_the_node_is_believed_for_files_of_our_own_alone(node: Node) -> None:
