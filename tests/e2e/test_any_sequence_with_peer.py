@@ -112,8 +112,8 @@ class PeersWorld(World):
             assert self.foreign(new).keys() == self.engine.executables(new).keys(), story
             theirs = self.theirs[self.engine.default]
             right = {theirs, *self.peers_defaults, *([before] if before in self.foreign(old) else ())}
-            if before is ABSENT and self.node.exists(DROP_IN):
-                right.add(ABSENT)  # NVIDIA's copy of containerd's table has no default any more
+            if self.node.exists(DROP_IN):
+                right.add(ABSENT)  # NVIDIA's copy of containerd's table has lost the default, and stays as it wrote it
             gone = theirs is UNKNOWN or theirs not in self.foreign(new)
             assert gone or default in right, story
 

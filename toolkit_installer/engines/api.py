@@ -322,10 +322,11 @@ class Adapter(Protocol[_Found]):
         toolkit_folder: str,  # noqa: ARG002
         defaults: Mapping[str, str],  # noqa: ARG002
     ) -> Sequence[tuple[EngineFile, Ownership]]:
-        """Return the files that the engine reads beside `files`, which are given by their roles. Raises NodeError.
+        """Return the files that the engine reads beside `files`, which are given by role, and that name our folder.
 
         Other programs may have copied our handlers there, without a receipt of it. What is ours in a file is a default
-        that names such a handler; `defaults` are those that the recorded files named before us, by role.
+        that names such a handler; `defaults` are those that the recorded files named before us, by role. Raises
+        ConfigurationError.
         """
         return ()
 

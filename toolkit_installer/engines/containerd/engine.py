@@ -262,7 +262,10 @@ class Containerd(Adapter[ContainerdInspection]):
         toolkit_folder: str,
         defaults: Mapping[str, str],
     ) -> Sequence[tuple[EngineFile, Ownership]]:
-        """Return what config.toml imports beside `files`; nothing on a distribution. Raises NodeError."""
+        """Return what config.toml imports beside `files` and names our folder; nothing on a distribution.
+
+        Raises ConfigurationError.
+        """
         if not files or not files.keys().isdisjoint(layouts.ROLES):
             return ()
         root = files.get(containerd_inspection.ROOT_ROLE)
@@ -273,7 +276,7 @@ class Containerd(Adapter[ContainerdInspection]):
         prior = defaults.get(containerd_inspection.ROOT_ROLE)
         others = []
         for file in found.files:
-            if file.path in known or file.content is None:
+            if file.path in known or file.content is None or toolkit_folder.encode() not in file.content:
                 continue
             role = containerd_inspection.import_role(file.path)
             if file.role == DROP_IN_ROLE and DROP_IN_ROLE not in files:
@@ -362,8 +365,6 @@ def _dangling(document: Table, handlers: Collection[str], prior: str | None) -> 
 
 def _copied_default(content: bytes, toolkit_folder: str, prior: str | None) -> tuple[Owned, ...]:
     """Return the defaults of another program's file that name a handler in our toolkit folder, as `_dangling` does."""
-    if toolkit_folder.encode() not in content:
-        return ()
     document, _ = parse_checked(content)
     copied = _in_folder(document, toolkit_folder)
     return _dangling(apply(document, tuple(map(Remove, copied))), {path[-1] for path in copied}, prior)

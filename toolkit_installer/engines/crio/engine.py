@@ -333,7 +333,9 @@ def usual_socket(node: Node) -> str:
 
 
 def _hooks_dir(node: Node, settings: EngineSettings) -> str:
-    """Return what the node calls the folder of hooks, or its path here where that is not known."""
+    """Return what the node calls the folder of hooks, its path here where that is not known or not needed."""
+    if settings.config_mode is not ConfigMode.HOOK:
+        return settings.hooks_dir
     return Places(node).on_node(settings.hooks_dir) or settings.hooks_dir
 
 

@@ -155,8 +155,7 @@ class EngineReverter:
             copies = [
                 (file, ownership)
                 for file, ownership in others
-                if folder.encode() in (file.content or b"")
-                and engine.without_us(file, Recorded(), folder).base != file.content
+                if engine.without_us(file, Recorded(), folder).base != file.content
             ]
         except ConfigurationError as error:
             log.get().debug("Looking in the recorded files alone", engine=record.name, reason=error.reason)
