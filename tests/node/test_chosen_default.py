@@ -53,6 +53,14 @@ runtime_path = "/usr/bin/kata"
 """
 BASES = {"docker": (DAEMON_JSON, DOCKER), "containerd": (CONFIG_TOML, CONTAINERD), "crio": (CRIO_DROP_IN, CRIO)}
 EACH = pytest.mark.parametrize("bench", BASES, indirect=True)
+REWRITTEN = {
+    "docker": b'{"runtimes": {"crun": {"path": "/usr/bin/crun"}}}',
+    "containerd": CONTAINERD[
+        : CONTAINERD.index(b'  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]')
+    ].replace(b'  default_runtime_name = "crun" # chosen with care\n', b""),
+    "crio": b'[crio.runtime.runtimes.crun]\nruntime_path = "/usr/bin/crun"\n',
+}
+"""A file that somebody wrote anew: another runtime is gone, as well as the default and our handlers."""
 NOT_DEFAULT = "--set-as-default=false"
 TO_OURS = swap(b'"crun"', b'"nvidia"')
 """What an administrator, or another installer, writes: the first "crun" is the default's name in each file."""
@@ -144,6 +152,16 @@ def test_an_administrators_own_default_stays_after_a_cleanup(bench: Bench) -> No
 
 
 @EACH
+def test_a_default_of_somebody_else_does_not_pass_to_an_earlier_handler_of_that_name(bench: Bench) -> None:
+    base = bench.content.replace(b"kata", b"nvidia")
+    bench.node.write(bench.path, base)
+    bench.do("run", NOT_DEFAULT)
+    bench.edit(b'"crun"', b'"nvidia"')
+    bench.do("uninstall")
+    assert bench.node.read(bench.path) == base
+
+
+@EACH
 def test_a_default_without_its_handler_does_not_stay(bench: Bench) -> None:
     bench.do("run", NOT_DEFAULT)
     put(bench.node, bench.path, TO_OURS(bench.content))  # all handlers are gone, and their default is not
@@ -151,18 +169,50 @@ def test_a_default_without_its_handler_does_not_stay(bench: Bench) -> None:
     assert bench.default() == "crun"
 
 
+@EACH
 @pytest.mark.parametrize("again", [False, True], ids=["cleanup", "run-and-cleanup"])
 @pytest.mark.parametrize("flag", [NOT_DEFAULT, "--set-as-default"])
-def test_the_default_returns_that_an_installers_cleanup_removed_with_its_handlers(
-    node: FakeNode, tmp_path: Path, flag: str, *, again: bool
+def test_the_default_returns_that_an_installers_cleanup_took_with_its_handlers(
+    bench: Bench, flag: str, *, again: bool
 ) -> None:
-    bench = Bench(node, tmp_path, "docker")
     bench.do("run", flag)
-    put(node, DAEMON_JSON, b'{"runtimes": {"crun": {"path": "/usr/bin/crun"}}}')
+    put(bench.node, bench.path, after_peers_cleanup(bench.content))
     if again:
         bench.do("run", flag)
     bench.do("uninstall")
     assert bench.default() == "crun"
+
+
+def after_peers_cleanup(content: bytes) -> bytes:
+    """Return the file as NVIDIA's own installer leaves it, where its handler was the default: dockerd's becomes runc.
+
+    tests/e2e/test_any_sequence_with_peer.py runs that installer.
+    """
+    lines = content.splitlines(keepends=True)
+    number = next(number for number, line in enumerate(lines) if b"default" in line)
+    lines[number] = lines[number].replace(b"crun", b"runc") if content.startswith(b"{") else b""
+    return b"".join(lines)
+
+
+@EACH
+@pytest.mark.parametrize("flag", [NOT_DEFAULT, "--set-as-default"])
+def test_a_file_that_was_written_anew_without_a_default_gets_none(bench: Bench, flag: str) -> None:
+    bench.do("run", flag)
+    anew = REWRITTEN[bench.engine]
+    put(bench.node, bench.path, anew)
+    bench.do("uninstall")
+    assert bench.node.read(bench.path) == anew
+
+
+@pytest.mark.parametrize("flag", [NOT_DEFAULT, "--set-as-default"])
+def test_runc_stays_dockers_default_where_it_was_chosen_beside_the_handlers(
+    node: FakeNode, tmp_path: Path, flag: str
+) -> None:
+    bench = Bench(node, tmp_path, "docker")
+    bench.do("run", flag)
+    bench.edit(f'"{bench.default()}"'.encode(), b'"runc"')
+    bench.do("uninstall")
+    assert bench.default() == "runc"
 
 
 def test_a_default_that_crios_other_file_names_goes_with_the_handler(node: FakeNode, tmp_path: Path) -> None:

@@ -178,6 +178,18 @@ def test_a_signal_is_refused_before_anything_is_written(crio: Machine) -> None:
     assert crio.starts == 1
 
 
+def test_status_names_a_default_runtime_without_a_table(crio: Machine) -> None:
+    crio.good("run", "--set-as-default=false")
+    other = "/etc/crio/crio.conf.d/50-default.conf"
+    crio.node.write(other, '[crio.runtime]\ndefault_runtime = "gone"\n')
+    for running in (True, False):
+        if not running:
+            crio.end()
+        said = crio.do("status").output
+        assert f"{other}:2" in said, said
+        assert "default_runtime is 'gone', and no file that CRI-O reads has a table for it" in said
+
+
 def test_a_hook_needs_no_restart_coming_or_going(crio: Machine) -> None:
     before = etc(crio.node)
     assert "the engine takes the change over by itself" in crio.good("plan", "--config-mode", "hook")

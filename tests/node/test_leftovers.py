@@ -130,3 +130,68 @@ def test_the_peers_drop_in_becomes_ours_and_goes_and_the_root_stays_as_it_is(
     leftover.do("uninstall")
     leftover.check_gone()
     assert bare.read(CONFIG_TOML) == root
+
+
+ROOT = b"""\
+version = 2
+imports = ["/etc/containerd/conf.d/*.toml"]
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "registry.example/pause:3.9"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  default_runtime_name = "crun"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
+  runtime_type = "io.containerd.runc.v2"
+"""
+KATA = b"""\
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]
+  runtime_type = "io.containerd.kata.v2"
+"""
+
+
+def copied(root: bytes, default: bytes | None) -> bytes:
+    """Return the drop-in that NVIDIA's installer makes of a root: a copy of the CRI's table."""
+    lines = [line for line in root.splitlines(keepends=True) if not line.startswith((b"imports", b"#"))]
+    named = [number for number, line in enumerate(lines) if b"default_runtime_name" in line]
+    for number in named:
+        lines[number] = b"" if default is None else b'  default_runtime_name = "%s"\n' % default
+    return b"".join(lines)
+
+
+@pytest.mark.parametrize("default", [None, b"nvidia"], ids=["no-default", "default"])
+def test_a_copy_of_the_root_that_nvidias_installer_made_goes_whole(
+    bare: FakeNode, tmp_path: Path, default: bytes | None
+) -> None:
+    bare.write(CONFIG_TOML, ROOT)
+    assert run(bare, tmp_path, "run", "--no-daemon", engine="containerd").code == 0
+    bare.write(DROP_IN, copied(bare.read(CONFIG_TOML), default))
+    done = run(bare, tmp_path, "uninstall", engine="containerd")
+    assert done.code == 0, done.output
+    assert bare.read(CONFIG_TOML) == ROOT
+    assert not bare.exists(DROP_IN)  # containerd 1.x reads its table in place of the root's
+
+
+def test_a_copy_of_the_root_with_somebodys_runtime_keeps_that_and_the_earlier_default(
+    bare: FakeNode, tmp_path: Path
+) -> None:
+    bare.write(CONFIG_TOML, ROOT)
+    assert run(bare, tmp_path, "run", "--no-daemon", engine="containerd").code == 0
+    bare.write(DROP_IN, copied(bare.read(CONFIG_TOML), b"nvidia") + KATA)
+    assert run(bare, tmp_path, "uninstall", engine="containerd").code == 0
+    assert bare.read(CONFIG_TOML) == ROOT
+    assert same(tomllib.loads(bare.read(DROP_IN).decode()), tomllib.loads((copied(ROOT, b"crun") + KATA).decode()))
+
+
+def test_handlers_are_put_into_the_root_once_nvidias_drop_in_is_gone(bare: FakeNode, tmp_path: Path) -> None:
+    bare.write(CONFIG_TOML, ROOT)
+    theirs = ROOT.replace(b"runtimes.crun", b"runtimes.nvidia") + (
+        b'  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
+        b'    BinaryName = "/usr/bin/nvidia-container-runtime"\n'
+    )
+    bare.write(DROP_IN, copied(theirs, b"nvidia"))
+    assert run(bare, tmp_path, "run", "--no-daemon", engine="containerd").code == 0
+    bare.place(DROP_IN).unlink()
+    assert run(bare, tmp_path, "run", "--no-daemon", engine="containerd").code == 0
+    assert not bare.exists(DROP_IN)
+    assert bare.named_runtimes().keys() >= HANDLERS
+    assert run(bare, tmp_path, "uninstall", engine="containerd").code == 0
+    assert bare.read(CONFIG_TOML) == ROOT

@@ -125,6 +125,35 @@ def test_a_folder_that_is_gone_is_made_for_the_file_that_is_restored(
     assert bench.node.read(managed.path) == (bench.installed if command == "run" else managed.content)
 
 
+@pytest.mark.parametrize("managed", FILES[:2], ids=str)
+def test_a_file_whose_symlink_was_removed_is_not_made_anew_with_ours_alone(
+    node: FakeNode, tmp_path: Path, managed: Managed
+) -> None:
+    target = f"/srv/engine/{managed.path.rpartition('/')[2]}"
+    node.write(target, managed.content, 0o600)
+    link = node.place(managed.path)
+    link.symlink_to(target)
+
+    def do(command: str) -> Outcome:
+        return run(node, tmp_path, command, *(["--no-daemon"] * (command == "run")), engine=managed.engine)
+
+    assert do("run").code == 0
+    installed = node.read(target)
+    link.unlink()
+    refused = do("run")
+    assert refused.code == 3, refused.output
+    assert f"make it a symlink to {target}" in refused.output
+    assert not node.exists(managed.path)
+    assert node.read(target) == installed
+    link.symlink_to(target)
+    assert do("run").code == 0
+    link.unlink()
+    done = do("uninstall")
+    assert done.code == 0, done.output
+    assert node.read(target) == managed.content
+    assert not node.exists(managed.path)
+
+
 @pytest.mark.parametrize("managed", FILES[1:], ids=str)
 def test_a_file_that_was_cut_off_in_a_line_is_restored(bench_of: Callable[[Managed], Bench], managed: Managed) -> None:
     bench = bench_of(managed)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.node.test_container import CHECKOUT, DOCKER, Container, can_mount
+from tests.node.test_container import CHECKOUT, DOCKER, NAMESPACES, Container, can_mount
 from tests.support.fake_node import DAEMON_JSON, STORE, FakeNode
 
 pytestmark = pytest.mark.skipif(not can_mount(), reason="only root may make mounts")
@@ -117,6 +119,19 @@ def test_a_container_that_does_not_see_the_file_leaves_the_record_whole(installe
     assert kept(installed) == before
 
 
+def test_crio_is_told_the_nodes_folder_of_hooks(node: FakeNode, tmp_path: Path) -> None:
+    node.write("/etc/crio/crio.conf", "[crio]\n")
+    node.place("/opt/hooks").mkdir(parents=True)
+    made = container(node, tmp_path / "first")
+    for path, place in (("/etc/crio", "/runtime/crio"), ("/opt/hooks", "/runtime/hooks")):
+        made.mount(path, place)
+    hook = ("--runtime", "crio", "--config-mode", "hook", "--hooks-dir", "/runtime/hooks", "--host-root", "/host")
+    assert made.run("run", *hook, "--config", "/runtime/crio/crio.conf") == 0, made.said
+    drop_in = tomllib.loads(node.read("/etc/crio/crio.conf.d/99-nvidia.toml").decode())
+    assert drop_in["crio"]["runtime"]["hooks_dir"] == ["/usr/share/containers/oci/hooks.d", "/opt/hooks"]
+    assert node.exists("/opt/hooks/oci-nvidia-hook.json")
+
+
 def test_a_path_that_the_node_has_no_name_for_is_refused_first(node: FakeNode, tmp_path: Path) -> None:
     node.write(DAEMON_JSON, DOCKER)
     made = container(node, tmp_path / "first", host=False)
@@ -169,3 +184,29 @@ def test_an_older_receipt_gets_the_nodes_paths_from_its_writers_container(instal
     assert again.run("run", *OPERATORS) == 0, again.said
     assert recorded(installed)["schema"] == 4
     assert recorded(installed)["engines"][0]["files"][0]["path"] == DAEMON_JSON
+
+
+CONNECTS = """\
+import socket, sys
+from toolkit_installer.engines.common.answering import place_of_socket
+from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.sockets import reachable
+
+path = "/proc/1/root" + sys.argv[1]
+place_of_socket(Root("/"), path)
+with reachable(Root("/"), path) as name, socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(name)
+"""
+
+
+def test_a_socket_that_is_not_mounted_is_reached_by_the_root_of_the_nodes_init(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    inside = 'mount -t tmpfs tmpfs "$1" && exec "$2" -c "$3" "$1/engine.sock"'
+    init = 'unshare --mount sh -c "$0" sh "$@"; exit $?'
+    command = [*NAMESPACES, "sh", "-c", init, inside, str(folder), sys.executable, CONNECTS]
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "engine.sock"))
+        listening.listen()
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT, timeout=30)
+        assert done.returncode == 0, done.stderr

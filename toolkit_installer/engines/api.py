@@ -123,7 +123,7 @@ class Recorded(msgspec.Struct, frozen=True):
     `before`: the base that was kept, which cleanup puts back (None: no file). `written`: the SHA-256 of every content
     of ours that may stand there. `ownership`: what of those is ours, value by value. `handlers`: those of the engine,
     in whatever file. `defaults`: the default runtimes of the engine's files before us, by role. `metadata`: what the
-    file carried when `before` was read. `kept`: where the copy of `before` lies.
+    file carried when `before` was read. `kept`: where the copy of `before` lies. `role`: that of the file.
     """
 
     before: bytes | None = None
@@ -133,6 +133,7 @@ class Recorded(msgspec.Struct, frozen=True):
     defaults: tuple[tuple[str, str], ...] = ()
     metadata: Metadata | None = None
     kept: str = ""
+    role: str = ""
 
 
 class DesiredFile(msgspec.Struct, frozen=True):
@@ -318,10 +319,14 @@ class Adapter(Protocol[_Found]):
         node: Node,  # noqa: ARG002  # most engines have no others
         asked: EngineSettings,  # noqa: ARG002
         files: Mapping[str, str],  # noqa: ARG002
-    ) -> tuple[EngineFile, ...]:
-        """Return the files that the engine reads beside `files`, which are given by their roles. Raises NodeError.
+        toolkit_folder: str,  # noqa: ARG002
+        defaults: Mapping[str, str],  # noqa: ARG002
+    ) -> Sequence[tuple[EngineFile, Ownership]]:
+        """Return the files that the engine reads beside `files`, which are given by role, and that name our folder.
 
-        Other programs may have copied our handlers there, without a receipt of it.
+        Other programs may have copied our handlers there, without a receipt of it. What is ours in a file is a default
+        that names such a handler; `defaults` are those that the recorded files named before us, by role. Raises
+        ConfigurationError.
         """
         return ()
 

@@ -51,7 +51,8 @@ class Shape(msgspec.Struct, frozen=True):
 
     `others` are single values that we may set beside them, and revert. `alike` tells whether a list's element says
     what ours says, in whatever spelling. `is_low_level` tells whether what a runtime's entry runs is an OCI runtime of
-    runc's kind, which can stand in for runc; a virtual machine's (Kata) or a sandbox's (gVisor) cannot.
+    runc's kind, which can stand in for runc; a virtual machine's (Kata) or a sandbox's (gVisor) cannot. `reset` is what
+    NVIDIA's own installer leaves as the default runtime where its cleanup removed the handler that was it.
     """
 
     runtimes: Path
@@ -60,6 +61,7 @@ class Shape(msgspec.Struct, frozen=True):
     others: tuple[Path, ...] = ()
     alike: Callable[[Any, Any], bool] = same
     is_low_level: Callable[[Any], bool] = lambda entry: isinstance(entry, dict)
+    reset: Any = ABSENT
 
     def entries(self, document: Table) -> dict[str, Table]:
         """Return the tables of all runtimes in a document, by name."""
@@ -214,16 +216,22 @@ def _default(
     prior = lookup(before, shape.default) if owned is None else owned.prior
     written = {key.path[-1] for key in ownership.keys if key.path[:-1] == shape.runtimes} - {BUILT_IN}
     runtimes = shape.entries(apply(document, tuple(changes)))
-    if current is ABSENT:
-        # an installer's cleanup removes its handlers, and with them the default that names one of them; where they
-        # are still there, an administrator removed the default
-        removed = bool(written) and shape.entries(document).keys().isdisjoint(written)
-        known = isinstance(prior, str) and same(runtimes.get(prior, ABSENT), shape.entries(before).get(prior))
-        changes += [Set(shape.default, prior)] if removed and known else []
+    # NVIDIA's cleanup removes its handlers, the default that names one of them, and nothing else; where a handler is
+    # still there, or other things are gone as well, the default is somebody's choice
+    spared = {shape.default, *((*shape.runtimes, name) for name in written)}
+    gone_with_handlers = current is ABSENT or same(current, shape.reset)
+    handlers_are_gone = bool(written) and shape.entries(document).keys().isdisjoint(written)
+    if gone_with_handlers and handlers_are_gone and has_all(document, before, spared):
+        if prior is ABSENT:
+            changes += [] if current is ABSENT else [Remove(shape.default)]
+        elif isinstance(prior, str) and same(runtimes.get(prior, ABSENT), shape.entries(before).get(prior)):
+            changes.append(Set(shape.default, prior))
         return []
-    removed_here = {change.path[-1] for change in changes if isinstance(change, Remove)}
-    # the engine has its own runc, whether the file names it or not
-    gone = removed_here.union(written, handlers) - runtimes.keys() - {BUILT_IN}
+    if current is ABSENT:
+        return []
+    # a handler of that name from before us is another one, and the engine has its own runc, whether the file names it
+    ours_here = {change.path[-1] for change in changes}
+    gone = (ours_here | ({*written, *handlers} - runtimes.keys())) - {BUILT_IN}
     if current not in gone and (owned is None or not same(current, owned.ours)):
         theirs = f"default runtime {current!r}: somebody set it since; it is theirs now"
         return [theirs] if owned is not None else []
@@ -233,6 +241,26 @@ def _default(
         return [f"default runtime {prior!r}: not given back, because somebody removed that runtime since"]
     changes.append(Remove(shape.default) if prior is ABSENT else Set(shape.default, prior))
     return []
+
+
+def has_all(document: Any, before: Table, spared: Collection[Path], path: Path = ()) -> bool:
+    """Tell whether a document has all keys of another one, whatever their values are, but those at and below `spared`.
+
+    Empty tables do not count.
+    """
+    for key, value in before.items():
+        inner = (*path, key)
+        if inner not in spared:
+            found = document.get(key, ABSENT) if isinstance(document, dict) else ABSENT
+            if not (has_all(found, value, spared, inner) if isinstance(value, dict) else found is not ABSENT):
+                return False
+    return True
+
+
+def default_in(document: Table, *shapes: Shape) -> str | None:
+    """Return the default runtime that a document names, in the first of these places; None for none."""
+    found = (lookup(document, shape.default) for shape in shapes)
+    return next((name for name in found if isinstance(name, str)), None)
 
 
 def chosen_default(present: Table, shape: Shape, ownership: Ownership, handlers: Collection[str]) -> str | None:

@@ -90,13 +90,14 @@ def names(path: str, here: Sequence[Mount], there: Sequence[Mount]) -> Iterator[
     if mount is None or mount.root.endswith(_DELETED):
         return
     inner = _joined(mount.root, path[len(mount.place.rstrip("/")) :].lstrip("/"))
-    found = {
-        _joined(each.place, inner[len(each.root.rstrip("/")) :].lstrip("/")): each
+    found = [
+        (_joined(each.place, inner[len(each.root.rstrip("/")) :].lstrip("/")), each)
         for each in there
         if each.device == mount.device and is_beneath(inner, each.root)
-    }
-    for name in sorted(found, key=lambda name: (name.count("/"), -len(found[name].root), name)):
-        if mount_of(name, there) == found[name]:
+    ]
+    # of mounts that give one name, the one that is seen there counts
+    for name, each in sorted(found, key=lambda pair: (pair[0].count("/"), -len(pair[1].root), pair[0])):
+        if mount_of(name, there) == each:
             yield name
 
 

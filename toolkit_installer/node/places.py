@@ -8,7 +8,7 @@ root of its first process. A name counts only if the same file is seen there: mo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from functools import cached_property
 
 import msgspec
 
@@ -55,79 +55,129 @@ def _read(path: str) -> tuple[Mount, ...]:
         return mounts.parse(lines.read())
 
 
-def on_node(node: Node, path: str) -> str | None:
-    """Return what the node calls the file that is, or would be, at `path` here; None where that is not known.
+class Places:
+    """Translates paths between this process and the node. The mount tables are read once, and only if they are needed.
 
-    Reads, never writes.
+    Whoever keeps it over a change of the mounts gets answers of before.
     """
-    if node.whole:
-        return path
-    seen = _views(node)
-    if not seen:
-        return path if not is_marked() or _keeps_its_name(node, path) else None
-    if any(_is_same(node, path, view, path) for view in seen):
-        return path
-    canonical, own = _canonical(node.root, path), own_table()
-    mount = mounts.mount_of(canonical, own)
-    if mount is None or mount.place == "/":
-        return None  # this container's own
-    for view in seen:
-        for name in mounts.names(canonical, own, view.table):
-            if _is_same(node, canonical, view, name):
-                return name
-    return None
 
+    def __init__(self, node: Node) -> None:
+        self.node = node
 
-def seen_here(node: Node, path: str) -> str | None:
-    """Return where the node's file `path` is, or would be, here; None where it is not seen. Reads, never writes.
+    def on_node(self, path: str) -> str | None:
+        """Return what the node calls the file that is, or would be, at `path` here; None where that is not known.
 
-    Of several places, the one in a folder that this run was given (`Node.given`) comes first, then one that can be
-    written to. A path that this run was given and that is no name of the node's is what it says.
-    """
-    if node.whole:
-        return path
-    seen = _views(node)
-    if not seen:
-        return path if not is_marked() or _is_there(node, path) else None
-    named = {os.path.dirname(each): on_node(node, os.path.dirname(each)) for each in node.given}
-    if path in node.given and named[os.path.dirname(path)] is None:
-        return path
-    around = [(folder, name) for folder, name in named.items() if name is not None and mounts.is_beneath(path, name)]
-    likely = [folder.rstrip("/") + path[len(name.rstrip("/")) :] for folder, name in sorted(around, key=_depth)]
-    for here in (*likely, path):
-        if any(_is_same(node, here, view, path) for view in seen):
+        Reads, never writes.
+        """
+        if self.node.whole:
+            return path
+        if not self._views:
+            return path if not is_marked() or self._keeps_its_name(path) else None
+        if any(self._is_same(path, view, path) for view in self._views):
+            return path
+        canonical = _canonical(self.node.root, path)
+        mount = mounts.mount_of(canonical, self._own)
+        if mount is None or mount.place == "/":
+            return None  # this container's own
+        for view in self._views:
+            for name in mounts.names(canonical, self._own, view.table):
+                if self._is_same(canonical, view, name):
+                    return name
+        return None
+
+    def seen_here(self, path: str, *, given: bool = True) -> str | None:
+        """Return where the node's file `path` is, or would be, here; None where it is not seen. Reads, never writes.
+
+        Of several places, the one in a folder that this run was given (`Node.given`) comes first, then one that can be
+        written to. With `given`, a path that this run was given and that is no name of the node's is what it says: a
+        file of this installer's own, or a socket.
+        """
+        if self.node.whole:
+            return path
+        if not self._views:
+            return path if not is_marked() or self._is_there(path) else None
+        if given and path in self.node.given and self._given[os.path.dirname(path)] is None:
+            return path
+        names = self._given.items()
+        around = [(folder, name) for folder, name in names if name is not None and mounts.is_beneath(path, name)]
+        likely = [folder.rstrip("/") + path[len(name.rstrip("/")) :] for folder, name in sorted(around, key=_depth)]
+        for here in (*likely, path):
+            if any(self._is_same(here, view, path) for view in self._views):
+                return here
+        found = [
+            here
+            for view in self._views
+            for here in mounts.names(_canonical(view.root, path), view.table, self._own)
+            if self._is_same(here, view, path)
+        ]
+        return min(found, key=lambda here: not self._is_writable(here)) if found else None
+
+    def reachable(self, path: str) -> str | None:
+        """Return where the node's socket `path` can be connected to, None where it cannot: nothing is written there."""
+        here = self.seen_here(path)
+        if here is not None:
             return here
-    own = own_table()
-    found = [
-        here
-        for view in seen
-        for here in mounts.names(_canonical(view.root, path), view.table, own)
-        if _is_same(node, here, view, path)
-    ]
-    return min(found, key=lambda here: not _is_writable(here, own)) if found else None
+        places = (view.root.outside(_canonical(view.root, path)) for view in self._views)
+        return next((place for place in places if os.path.lexists(place)), None)
 
+    @cached_property
+    def _own(self) -> tuple[Mount, ...]:
+        return own_table()
 
-def reachable(node: Node, path: str) -> str | None:
-    """Return where the node's socket `path` can be connected to, None where it cannot: nothing is written there."""
-    here = seen_here(node, path)
-    if here is not None:
-        return here
-    places = (view.root.outside(_canonical(view.root, path)) for view in _views(node))
-    return next((place for place in places if os.path.lexists(place)), None)
+    @cached_property
+    def _views(self) -> list[View]:
+        """Return where the node's `/` is seen, the surest first; nothing where its paths are those of this process.
 
+        A machine of its own may have another system mounted, and is no container for that.
+        """
+        folders = (self.node.programs.root.folder, INIT_ROOT)
+        found = [folder for folder in folders if folder != "/" and _is_another(folder)]
+        if INIT_ROOT not in found and not is_marked():
+            return []
+        return [
+            View(Root(folder), _read(_INIT_TABLE) if folder == INIT_ROOT else mounts.below(self._own, folder))
+            for folder in found
+        ]
 
-def _views(node: Node) -> list[View]:
-    """Return where the node's `/` is seen, the surest first; nothing where its paths are those of this process.
+    @cached_property
+    def _given(self) -> dict[str, str | None]:
+        """Return the folders of the paths that this run was given, with the node's names of them."""
+        return {folder: self.on_node(folder) for folder in map(os.path.dirname, self.node.given)}
 
-    A machine of its own may have another system mounted, and is no container for that.
-    """
-    found = [folder for folder in (node.programs.root.folder, INIT_ROOT) if folder != "/" and _is_another(folder)]
-    if INIT_ROOT not in found and not is_marked():
-        return []
-    return [
-        View(Root(folder), _read(_INIT_TABLE) if folder == INIT_ROOT else mounts.below(own_table(), folder))
-        for folder in found
-    ]
+    def _keeps_its_name(self, path: str) -> bool:
+        """Tell whether a path may be the node's own, as far as this container's mounts alone say.
+
+        A folder is mounted under the name that it has on its file system, which the node may have mounted elsewhere, or
+        of which it may have mounted a part. If a symlink of the node leads there, the names differ, and nothing tells
+        that from a folder that is mounted elsewhere: a receipt with a wrong path would undo nothing.
+        """
+        mount = mounts.mount_of(_canonical(self.node.root, path), self._own)
+        if mount is None:
+            return True
+        root, place = mount.root.rstrip("/"), mount.place.rstrip("/")
+        return mount.root.endswith(place) or mount.place.endswith(root)
+
+    def _is_there(self, path: str) -> bool:
+        """Tell whether a file is there, or would be in a mounted folder, and not in one of this container's own."""
+        canonical = _canonical(self.node.root, path)
+        mount = mounts.mount_of(canonical, self._own)
+        mounted = mount is not None and mount.place != "/" and os.path.isdir(os.path.dirname(canonical))
+        return mounted or os.path.lexists(canonical)
+
+    def _is_writable(self, path: str) -> bool:
+        mount = mounts.mount_of(path, self._own)
+        return mount is not None and mount.writable
+
+    def _is_same(self, here: str, view: View, there: str) -> bool:
+        """Tell whether a path of this process and a path of the node are one file, or will be once it is made."""
+        mine, theirs = _canonical(self.node.root, here), _canonical(view.root, there)
+        while True:
+            found, seen = (_status(mine), _status(view.root.outside(theirs)))
+            if found is not None or seen is not None:
+                return found is not None and seen is not None and os.path.samestat(found, seen)
+            if os.path.basename(mine) != os.path.basename(theirs):
+                return False
+            mine, theirs = os.path.dirname(mine), os.path.dirname(theirs)
 
 
 def _is_another(folder: str) -> bool:
@@ -141,41 +191,6 @@ def _is_another(folder: str) -> bool:
 def _depth(named: tuple[str, str]) -> int:
     """Sort the deepest folder of the node first."""
     return -len(named[1])
-
-
-def _keeps_its_name(node: Node, path: str) -> bool:
-    """Tell whether a path may be the node's own, as far as this container's mounts alone say.
-
-    A folder is mounted under the name that it has on its file system, which the node may have mounted elsewhere, or of
-    which it may have mounted a part.
-    """
-    mount = mounts.mount_of(_canonical(node.root, path), own_table())
-    return mount is None or mount.root.endswith(mount.place.rstrip("/")) or mount.place.endswith(mount.root.rstrip("/"))
-
-
-def _is_there(node: Node, path: str) -> bool:
-    """Tell whether a file is there, or would be in a mounted folder, and not in one of this container's own."""
-    canonical = _canonical(node.root, path)
-    mount = mounts.mount_of(canonical, own_table())
-    mounted = mount is not None and mount.place != "/" and os.path.isdir(os.path.dirname(canonical))
-    return mounted or os.path.lexists(canonical)
-
-
-def _is_writable(path: str, own: Iterable[Mount]) -> bool:
-    mount = mounts.mount_of(path, tuple(own))
-    return mount is not None and mount.writable
-
-
-def _is_same(node: Node, here: str, view: View, there: str) -> bool:
-    """Tell whether a path of this process and a path of the node are the same file, or will be once it is made."""
-    mine, theirs = _canonical(node.root, here), _canonical(view.root, there)
-    while True:
-        found, seen = (_status(mine), _status(view.root.outside(theirs)))
-        if found is not None or seen is not None:
-            return found is not None and seen is not None and os.path.samestat(found, seen)
-        if os.path.basename(mine) != os.path.basename(theirs):
-            return False
-        mine, theirs = os.path.dirname(mine), os.path.dirname(theirs)
 
 
 def _status(path: str) -> os.stat_result | None:

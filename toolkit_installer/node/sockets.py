@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node import signals, trust
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.disk.root import INIT_ROOT, NodeError, Root
 from toolkit_installer.node.owners import ourselves
 from toolkit_installer.node.trust import Standing
 
@@ -32,8 +32,22 @@ class StrangerError(InstallerError):
 @contextlib.contextmanager
 def reachable(root: Root, path: str) -> Iterator[str]:
     """Yield a short name of the node's socket for connect(2), whose limit is 107 bytes. Raises OSError."""
+    root, path = home_of(root, path)
     with root.parent(root.canonical(path)) as (folder, name):
         yield f"/proc/self/fd/{folder}/{name}"
+
+
+def home_of(root: Root, path: str) -> tuple[Root, str]:
+    """Return the root and the path beneath it by which a socket is opened.
+
+    `/proc/1/root` is no symlink that could be read: its text is `/`, and it leads to the root of the node's init.
+    """
+    beneath = path.removeprefix(INIT_ROOT)
+    return (
+        (Root(INIT_ROOT), beneath)
+        if root.folder == "/" and beneath.startswith("/") and beneath != path
+        else (root, path)
+    )
 
 
 def refuse_strangers(root: Root, path: str) -> None:
@@ -146,6 +160,7 @@ def listens(root: Root, path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         return False
     except OSError:  # a full queue: somebody is there, and counts if the socket's file is root's, or ours
+        root, path = home_of(root, path)
         with contextlib.suppress(OSError, NodeError):
             return os.lstat(root.outside(root.canonical(path))).st_uid in ourselves()
         return False

@@ -32,7 +32,9 @@ def remembered(
     metadata = Metadata(was.mode, was.uid, was.gid, was.xattrs) if was is not None else None
     handlers = frozenset(dict(of.handlers)) if of is not None else frozenset[str]()
     defaults = of.defaults if of is not None else ()
-    return Recorded(before, frozenset(record.written), Ownership(keys, created), handlers, defaults, metadata, kept)
+    ownership = Ownership(keys, created)
+    written = frozenset(record.written)
+    return Recorded(before, written, ownership, handlers, defaults, metadata, kept, record.role)
 
 
 def recorded(

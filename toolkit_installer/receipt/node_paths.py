@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import places, processes
+from toolkit_installer.node import processes
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.places import Places
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Paths, Receipt
 
 _MOUNT = "mount the node's / at /host (`--host-root`), read-only is enough, or start the container with `hostPID: true`"
@@ -36,13 +36,14 @@ def on_node(node: Node, receipt: Receipt) -> Receipt:
     """
     if node.whole:
         return msgspec.structs.replace(receipt, whose_paths=Paths.NODE)
-    _refuse_folder_elsewhere(node, receipt.toolkit_folder)
+    places = Places(node)
+    _refuse_folder_elsewhere(places, receipt.toolkit_folder)
 
     def known(path: str) -> str:
-        return places.on_node(node, path) or path
+        return places.on_node(path) or path
 
     def required(path: str) -> str:
-        name = places.on_node(node, path)
+        name = places.on_node(path)
         if name is None and not _is_the_node(node):
             raise _unknown(path)
         return name or path
@@ -66,21 +67,21 @@ def seen_here(node: Node, receipt: Receipt) -> Receipt:
         return older_paths.seen_here(node, receipt)
     if node.whole:
         return receipt
+    places = Places(node)
 
     def known(path: str) -> str:
-        return places.seen_here(node, path) or path
+        return places.seen_here(path) or path
 
     def socket(path: str) -> str:
-        return places.reachable(node, path) or path
+        return places.reachable(path) or path
 
-    return _moved(receipt, file=partial(_required_here, node), socket=socket, other=known)
+    def required(path: str) -> str:
+        here = places.seen_here(path, given=False)
+        if here is None and not _is_the_node(node):
+            raise ConfigurationError(f"names {path} of the node, which is not seen in this container", hint=OTHER_WAY)
+        return here or path
 
-
-def _required_here(node: Node, path: str) -> str:
-    here = places.seen_here(node, path)
-    if here is None and not _is_the_node(node):
-        raise ConfigurationError(f"names {path} of the node, which is not seen in this container", hint=OTHER_WAY)
-    return here or path
+    return _moved(receipt, file=required, socket=socket, other=known)
 
 
 def _moved(receipt: Receipt, *, file: _Move, socket: _Move, other: _Move) -> Receipt:
@@ -115,14 +116,15 @@ def _unknown(path: str) -> ConfigurationError:
     return ConfigurationError(
         "lies in this container, and what the node calls it is not known: nobody else could take it back",
         path=path,
-        hint=f"nothing was changed; mount the node's {posixpath.dirname(path)} here, and {_MOUNT}; "
-        "or mount the node's / and use --node-root",
+        hint=f"nothing was changed; mount the node's {posixpath.dirname(path)} here (if that is a symlink on the node, "
+        f"the folder that it leads to, at that folder's own path), and {_MOUNT}; or mount the node's / and use "
+        "--node-root",
     )
 
 
-def _refuse_folder_elsewhere(node: Node, folder: str) -> None:
+def _refuse_folder_elsewhere(places: Places, folder: str) -> None:
     """Raise ConfigurationError where the node is known to call the toolkit's folder otherwise: handlers name it."""
-    name = places.on_node(node, folder)
+    name = places.on_node(folder)
     if name is not None and name != folder:
         raise ConfigurationError(
             f"is the node's {name}, and engines would be told to run {folder}/…, which the node does not have",

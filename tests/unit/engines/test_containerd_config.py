@@ -365,3 +365,31 @@ def test_a_drop_in_with_an_nvidia_runtime_elsewhere_is_not_ours_alone(others: tu
     lines = [f"[{table}.r{at}.options]\nBinaryName = '{path}'" for at, path in enumerate(paths)]
     assert containerd_config.ours_alone("\n".join(lines).encode(), FOLDER) is alone
     assert not containerd_config.ours_alone("\n".join(lines[1:]).encode(), FOLDER)
+
+
+MIGRATED_FROM = b"""\
+version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  default_runtime_name = "crun"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
+    runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+    runtime_type = "io.containerd.runc.v2"
+    options.BinaryName = "/opt/nv"
+"""
+
+
+def migrated(content: bytes) -> bytes:
+    """Return a file as an administrator writes it for a newer containerd: its CRI table has another name there."""
+    newer = content.replace(b"version = 2", b"version = 3")
+    return newer.replace(b"io.containerd.grpc.v1.cri", b"io.containerd.cri.v1.runtime")
+
+
+@pytest.mark.parametrize("default", ["nvidia", None])
+def test_what_stood_there_returns_also_under_the_new_name_of_the_table(default: str | None) -> None:
+    plugin = containerd_tables.GRPC
+    made = containerd_config.entries({}, plugin, HANDLERS)
+    target, ownership = containerd_config.with_us(MIGRATED_FROM, [Part(plugin, made, default)])
+    now = migrated(target).replace(b'default_runtime_name = "crun"', b'default_runtime_name = "nvidia"')
+    left, _ = containerd_config.without_us(now, ownership, FOLDER, MIGRATED_FROM, [each.name for each in HANDLERS])
+    assert left.decode() == migrated(MIGRATED_FROM).decode()

@@ -74,6 +74,14 @@ def test_of_mounts_at_one_place_the_last_is_seen() -> None:
     assert seen.device == "8:4"
 
 
+def test_of_two_mounts_that_give_one_name_the_one_that_is_seen_counts() -> None:
+    over, under = ("14 13 8:7 / /twice rw - ext4 /dev/sdc rw", "13 1 8:7 / /twice rw - ext4 /dev/sdc rw")
+    here = mounts.parse(f"{CONTAINER}113 100 8:7 / /seen rw - ext4 /dev/sdc rw\n")
+    for lines in ((under, over), (over, under)):  # the kernel promises no order
+        there = mounts.parse(NODE + "\n".join(lines))
+        assert list(mounts.names("/seen/x", here, there)) == ["/twice/x"]
+
+
 def test_escapes_in_a_table_are_read() -> None:
     odd = next(each for each in THERE if each.number == 8)
     assert (odd.root, odd.place) == ("/user one", "/run/odd place")

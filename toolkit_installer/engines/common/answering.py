@@ -11,7 +11,7 @@ from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import clock, processes, signals
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.sockets import StrangerError, refuse_strangers
+from toolkit_installer.node.sockets import StrangerError, home_of, refuse_strangers
 
 _ASK_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
@@ -39,8 +39,9 @@ def words(error: BaseException, *timeouts: type[BaseException]) -> str:
 
 def place_of_socket(root: Root, path: str) -> str:
     """Return where the node's socket is that may be asked. Raises NoAnswerError."""
+    home, inner = home_of(root, path)
     try:
-        place = root.outside(root.canonical(path))
+        place = home.outside(home.canonical(inner))
         if os.path.lexists(place):
             refuse_strangers(root, path)
             return place

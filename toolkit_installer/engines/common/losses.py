@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from toolkit_installer.documents import digests, toml_document
+from toolkit_installer.documents import digests
 from toolkit_installer.documents.changes import ABSENT, Change, DocumentError, Path, Set, Table, lookup
-from toolkit_installer.engines.api import DesiredFile, Recorded
-from toolkit_installer.engines.ownership import Ownership, is_kept
+from toolkit_installer.engines.api import DesiredFile, EngineFile, Recorded
+from toolkit_installer.engines.ownership import Ownership, is_blank, is_kept
 from toolkit_installer.errors import ConfigurationError, InstallerError
 
 CUT_OFF = "it ends early: what stood there before is restored"
@@ -17,27 +17,27 @@ CUT_OFF = "it ends early: what stood there before is restored"
 _GROUPS = ("plugins", "crio")
 """The tables whose own tables are a file's sections."""
 _NOT_COUNTED = ("version", "imports")
-_CRI_PLUGINS = (
-    "cri",
-    "io.containerd.grpc.v1.cri",
-    "io.containerd.cri.v1.runtime",
-    "io.containerd.cri.v1.images",
-)
-"""The tables of containerd's CRI plugin in files of version 1, of version 2, and of 3 and later."""
-
 Edit = Callable[[bytes, Sequence[Change]], bytes]
 
 
-def is_cut_off(content: bytes, recorded: Recorded, edit: Edit | None, chosen: Sequence[Change] = ()) -> bool:
+def is_cut_off(
+    content: bytes,
+    recorded: Recorded,
+    edit: Edit | None,
+    chosen: Sequence[Change] = (),
+    aliases: Collection[str] = (),
+) -> bool:
     """Tell whether a file is only the beginning of what stood there: with us, or before us.
 
     Nobody wrote anything into such a file. One that ends with a whole line, and has all sections, may be an
     administrator's edit. `edit` makes the text with us out of the one before us; None: it is no TOML, and cannot be
-    edited so. `chosen` is what stood there by somebody's choice: a default.
+    edited so. `chosen` is what stood there by somebody's choice: a default. `aliases`: see `lost_sections`.
     """
     before = recorded.before
     if before is None or not is_kept(before, recorded.written) or digests.sha256(content) in recorded.written:
         return False
+    from toolkit_installer.documents import toml_document  # noqa: PLC0415  # docker has no TOML
+
     texts = [before]
     if edit is not None:
         with contextlib.suppress(InstallerError):  # it was written by other rules: nothing is known of it then
@@ -46,7 +46,7 @@ def is_cut_off(content: bytes, recorded: Recorded, edit: Edit | None, chosen: Se
         return False
     if not content.endswith(b"\n"):
         return True
-    return edit is not None and bool(lost_sections(toml_document.parse(before), toml_document.parse(content)))
+    return edit is not None and bool(lost_sections(toml_document.parse(before), toml_document.parse(content), aliases))
 
 
 def _edits(ownership: Ownership) -> list[Change]:
@@ -58,12 +58,16 @@ def _edits(ownership: Ownership) -> list[Change]:
 
 
 def refuse_replaced(
-    wanted: DesiredFile, recorded: Recorded, parse: Callable[[bytes], Table], toolkit_folder: str
+    wanted: DesiredFile,
+    recorded: Recorded,
+    parse: Callable[[bytes], Table],
+    toolkit_folder: str,
+    aliases: Collection[str] = (),
 ) -> None:
     """Raise ConfigurationError for a file without anything of ours that has lost sections which it had before us.
 
     It may be somebody's new version or a damaged one. With the handlers in it, the engine would be made to read it.
-    Raises DocumentError.
+    `aliases`: see `lost_sections`. Raises DocumentError.
     """
     content, before = wanted.file.content, recorded.before
     if content is None or before is None or not is_kept(before, recorded.written) or wanted.base in (before, None):
@@ -71,7 +75,7 @@ def refuse_replaced(
     imports = [str(key.ours).encode() for key in recorded.ownership.keys if key.item]
     if any(trace in content for trace in (toolkit_folder.encode(), *imports)):
         return
-    lost = lost_sections(parse(before), parse(wanted.base or b""))
+    lost = lost_sections(parse(before), parse(wanted.base or b""), aliases)
     if lost:
         raise ConfigurationError(
             f"somebody replaced it since the handlers were put into it, and it has no {', '.join(lost)} any more: it "
@@ -79,6 +83,24 @@ def refuse_replaced(
             path=wanted.path,
             hint=f"put the missing part back (what stood there before is kept in {recorded.kept}); or, if it is meant "
             "to be so, run `toolkit-installer uninstall`, which leaves it as it is, and start this run again",
+        )
+
+
+def refuse_lost_link(file: EngineFile, records: Mapping[str, Recorded]) -> None:
+    """Raise ConfigurationError where an engine's file is missing, and another one was read in its place before.
+
+    A symlink that led there was removed. A file with the handlers alone would take the rest from the engine.
+    """
+    if not is_blank(file.content) or file.path in records:
+        return
+    earlier = [path for path, each in records.items() if each.role == file.role and is_kept(each.before, each.written)]
+    if earlier:
+        raise ConfigurationError(
+            f"is {'missing' if file.content is None else 'empty'}, and {earlier[0]} was read in its place when the "
+            "handlers were put there: with them alone the engine would lose all that it had",
+            path=file.path,
+            hint=f"make it a symlink to {earlier[0]}, as it may have been, or put a whole file there; or, if it is "
+            "meant so, run `toolkit-installer uninstall` and start this run again",
         )
 
 
@@ -94,23 +116,20 @@ def kept_copies_named(records: Mapping[str, Recorded]) -> Iterator[None]:
         raise
 
 
-def lost_sections(before: Table, now: Table) -> tuple[str, ...]:
+def lost_sections(before: Table, now: Table, aliases: Collection[str] = ()) -> tuple[str, ...]:
     """Return the tables with values that a document had and has not any more; else all keys, if none of them is left.
 
-    What the version and the imports are is no loss.
+    What the version and the imports are is no loss. `aliases` are the names of one section, as versions have them.
     """
     lost = tuple(
         ".".join(path)
         for path in _sections(before)
-        if not any(_has_values(lookup(now, (*path[:-1], name))) for name in _names_of(path[-1]))
+        if not any(
+            _has_values(lookup(now, (*path[:-1], name))) for name in (aliases if path[-1] in aliases else path[-1:])
+        )
     )
     keys = [key for key, value in before.items() if key not in _NOT_COUNTED and _has_values(value)]
     return lost or (tuple(keys) if keys and now.keys().isdisjoint(keys) else ())
-
-
-def _names_of(section: str) -> Collection[str]:
-    """Return the names of a section: containerd's CRI plugin has another in each version of the file."""
-    return _CRI_PLUGINS if section in _CRI_PLUGINS else (section,)
 
 
 def _sections(document: Table) -> list[Path]:

@@ -27,6 +27,7 @@ from toolkit_installer.engines.containerd.tables import (
     legacy_default,
     legacy_type,
     parse_checked,
+    plugins_in,
     same_import,
     shape,
 )
@@ -49,6 +50,7 @@ NVIDIA_RUNTIME = "nvidia-container-runtime"
 """How the names of NVIDIA's runtimes begin, whoever installed them."""
 _BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
 _NOTHING_ASKED = EngineSettings()
+_PLUGINS = "plugins"
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -162,7 +164,7 @@ def without_us(
     else:
         # somebody wrote it anew, for another containerd: all that can be ours in it is an import
         ownership = Ownership(tuple(key for key in ownership.keys if key.item))
-    original = toml_document.parse(before or b"")
+    ownership, original = _renamed(document, ownership, toml_document.parse(before or b""))
     changes: list[Change] = []
     left: list[str] = []
     for plugin in PLUGINS:
@@ -184,6 +186,26 @@ def without_us(
     if gone and not text.strip():
         text = b""
     return text, (*dict.fromkeys(left), *notes)
+
+
+def _renamed(document: Table, ownership: Ownership, original: Table) -> tuple[Ownership, Table]:
+    """Return what is ours, and what the file said before us, under the name that the CRI's table has by now.
+
+    Somebody who writes the file for a newer containerd renames the table.
+    """
+    had = plugins_in(original) | {key.path[1] for key in ownership.keys if key.path[:1] == (_PLUGINS,)}
+    has = plugins_in(document)
+    if len(had - has) != 1 or len(has - had) != 1:
+        return ownership, original
+    (old,), (new,) = had - has, has - had
+
+    def moved(owned: Owned) -> Owned:
+        table = owned.path[:2] == (_PLUGINS, old)
+        return msgspec.structs.replace(owned, path=(_PLUGINS, new, *owned.path[2:])) if table else owned
+
+    tables = {new if name == old else name: table for name, table in original.get(_PLUGINS, {}).items()}
+    renamed = Ownership(tuple(map(moved, ownership.keys)), tuple(map(moved, ownership.created)))
+    return renamed, {**original, _PLUGINS: tables}
 
 
 def _without_legacy(document: Table, plugin: str, ownership: Ownership, toolkit_folder: str) -> list[Change]:
@@ -252,10 +274,15 @@ def ours_alone(content: bytes, toolkit_folder: str) -> bool:
     nvidia-ctk copies all of config.toml's runtimes into its drop-in, ours among them, beside the one that it registers.
     Raises DocumentError.
     """
+    return ours(content, toolkit_folder) and not has_nvidia_elsewhere(content, toolkit_folder)
+
+
+def has_nvidia_elsewhere(content: bytes, toolkit_folder: str) -> bool:
+    """Tell whether an NVIDIA runtime of the file lies elsewhere than in our toolkit folder. Raises DocumentError."""
     document = toml_document.parse(content)
     paths = [executable(entry) for plugin in PLUGINS for entry in shape(plugin).entries(document).values()]
     nvidia = [path for path in paths if path is not None and posixpath.basename(path).startswith(NVIDIA_RUNTIME)]
-    return ours(content, toolkit_folder) and all(beneath(path, toolkit_folder) for path in nvidia)
+    return not all(beneath(path, toolkit_folder) for path in nvidia)
 
 
 def recognised(content: bytes, *, whole: bool) -> Ownership:

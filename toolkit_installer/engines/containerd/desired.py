@@ -32,6 +32,7 @@ from toolkit_installer.engines.containerd.inspection import (
 from toolkit_installer.engines.containerd.sources import Candidate
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
+    CRI_TABLES,
     RUNTIME,
     SHORT,
     enable_cdi,
@@ -268,6 +269,7 @@ def refuse_lost_root(inspection: ContainerdInspection, records: Mapping[str, Rec
     if inspection.placed is not None:
         return
     root, drop_in = inspection.file(ROOT_ROLE), inspection.file(DROP_IN_ROLE)
+    losses.refuse_lost_link(root, records)
     recorded = records.get(drop_in.path)
     if recorded is not None and recorded.written and root.path not in records and is_blank(root.content):
         raise ConfigurationError(
@@ -294,9 +296,8 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
             without = _toml(file.role, content, recorded, toolkit_folder)
             edit = partial(toml_document.edit, marker=MARKER)
             chosen = config.chosen_defaults(content, recorded.ownership, recorded.handlers)
-            return (
-                (recorded.before, (losses.CUT_OFF,)) if losses.is_cut_off(content, recorded, edit, chosen) else without
-            )
+            cut_off = losses.is_cut_off(content, recorded, edit, chosen, CRI_TABLES)
+            return (recorded.before, (losses.CUT_OFF,)) if cut_off else without
         if losses.is_cut_off(content, recorded, None):
             return recorded.before, (losses.CUT_OFF,)
         created = recorded.before is None and templates.is_ours(content)
@@ -304,7 +305,12 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
         return (None if created else templates.without_block(content)), ()
 
     with located(file.path):
-        used_where_there = file.role in layouts.TEMPLATE_ROLES or is_import(file.role)
+        used_where_there = (
+            file.role in layouts.TEMPLATE_ROLES
+            or is_import(file.role)
+            # another installer's own drop-in, which its cleanup removes
+            or (file.role == DROP_IN_ROLE and config.has_nvidia_elsewhere(recorded.before or b"", toolkit_folder))
+        )
         base, left = revert_content(
             file.content, recorded.before, recorded.written, without_ours, may_be_absent=used_where_there
         )

@@ -16,6 +16,7 @@ from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     GRPC,
+    IMAGES,
     PLUGINS,
     RUNTIME,
     SHORT,
@@ -38,8 +39,6 @@ from toolkit_installer.engines.containerd.views import (
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, located
 
-IMAGES = "io.containerd.cri.v1.images"
-"""The plugin that has the sandbox image and the registries in files of version 3 and 4."""
 _VERSION_3 = 3
 
 

@@ -15,7 +15,8 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Table, lookup
+from toolkit_installer.documents.changes import Path as DocumentPath
+from toolkit_installer.documents.changes import Remove, Table, apply, lookup, merged, same
 from toolkit_installer.engines.api import (
     Adapter,
     DesiredState,
@@ -31,8 +32,8 @@ from toolkit_installer.engines.common import answering, losses, reloading, servi
 from toolkit_installer.engines.common import trial as common_trial
 from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnswerError
 from toolkit_installer.engines.common.cri import client
+from toolkit_installer.engines.containerd import config, effective, layouts, named_place, root_file, templates, trial
 from toolkit_installer.engines.containerd import desired as containerd_desired
-from toolkit_installer.engines.containerd import effective, layouts, named_place, root_file, templates, trial
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.additions import Placing
 from toolkit_installer.engines.containerd.distributions.all import layout_of
@@ -44,9 +45,17 @@ from toolkit_installer.engines.containerd.inspection import (
     ContainerdInspection,
 )
 from toolkit_installer.engines.containerd.layouts import Layout
-from toolkit_installer.engines.containerd.tables import PLUGINS, executable, parse_checked, runtimes_in, shape
+from toolkit_installer.engines.containerd.tables import (
+    CRI_TABLES,
+    PLUGINS,
+    VERSION,
+    executable,
+    parse_checked,
+    runtimes_in,
+    shape,
+)
 from toolkit_installer.engines.containerd.work import Work
-from toolkit_installer.engines.ownership import BUILT_IN, Owned, Ownership, dangling_default
+from toolkit_installer.engines.ownership import BUILT_IN, Owned, Ownership, beneath, dangling_default, default_in
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
@@ -130,12 +139,15 @@ class Containerd(Adapter[ContainerdInspection]):
             recorded = records.get(file.path, Recorded(ownership=ownership, handlers=ours))
             without[file.role] = wanted = containerd_desired.without_us(file, recorded, request.toolkit_folder)
             if file.role not in layouts.NOT_TOML:
-                losses.refuse_replaced(wanted, recorded, toml_document.parse, request.toolkit_folder)
+                losses.refuse_replaced(wanted, recorded, toml_document.parse, request.toolkit_folder, CRI_TABLES)
         containerd_desired.refuse_lost_root(inspection, records)
         if inspection.placed is not None:
             return Placing(inspection, inspection.placed, request, without).desired()
-        # an engine that is down for a moment is no reason to move what is there
-        kept = inspection.live is None and drop_in is not None and bool(drop_in.written)
+        # an engine that is down for a moment is no reason to move what is there; in a drop-in of somebody else's, what
+        # is ours says nothing of how containerd merges files
+        there = inspection.file(DROP_IN_ROLE).content is not None
+        own = drop_in is not None and bool(drop_in.written) and drop_in.before is None
+        kept = inspection.live is None and there and own
         work = Work(inspection, request, without, deep=kept)
         state = containerd_desired.by_drop_in(work) or containerd_desired.in_place(work)
         return containerd_desired.with_chosen_defaults(state, request, records)
@@ -145,8 +157,7 @@ class Containerd(Adapter[ContainerdInspection]):
         if file.role in layouts.ROLES or file.content is None:
             return None
         document, _ = parse_checked(file.content)
-        found = (lookup(document, shape(plugin).default) for plugin in PLUGINS)
-        return next((name for name in found if isinstance(name, str)), None)
+        return default_in(document, *map(shape, PLUGINS))
 
     def others_naming(
         self,
@@ -243,19 +254,36 @@ class Containerd(Adapter[ContainerdInspection]):
             return ()  # what cannot be read is told of where it is to be changed
         return tuple(fault.error() for fault in effective.faults_of(read, called))
 
-    def other_files(self, node: Node, asked: EngineSettings, files: Mapping[str, str]) -> tuple[EngineFile, ...]:
-        """Return what config.toml imports beside `files`; nothing on a distribution. Raises NodeError."""
+    def other_files(
+        self,
+        node: Node,
+        asked: EngineSettings,
+        files: Mapping[str, str],
+        toolkit_folder: str,
+        defaults: Mapping[str, str],
+    ) -> Sequence[tuple[EngineFile, Ownership]]:
+        """Return what config.toml imports beside `files` and names our folder; nothing on a distribution.
+
+        Raises ConfigurationError.
+        """
         if not files or not files.keys().isdisjoint(layouts.ROLES):
             return ()
         root = files.get(containerd_inspection.ROOT_ROLE)
         target = EngineTarget(self.name, asked, found_config=root)
         found = containerd_inspection.inspect_own(node, target, Inspection("", (), None))
-        known = {*files.values(), found.file(containerd_inspection.ROOT_ROLE).path}
-        return tuple(
-            msgspec.structs.replace(file, role=containerd_inspection.import_role(file.path))
-            for file in found.files
-            if file.path not in known and file.content is not None
-        )
+        root_found = found.file(containerd_inspection.ROOT_ROLE)
+        known = {*files.values(), root_found.path}
+        prior = defaults.get(containerd_inspection.ROOT_ROLE)
+        others = []
+        for file in found.files:
+            if file.path in known or file.content is None or toolkit_folder.encode() not in file.content:
+                continue
+            role = containerd_inspection.import_role(file.path)
+            if file.role == DROP_IN_ROLE and DROP_IN_ROLE not in files:
+                role = DROP_IN_ROLE if _is_copy(file, root_found, found.drop_in_names, toolkit_folder) else role
+            owned = _copied_default(file.content, toolkit_folder, prior)
+            others.append((msgspec.structs.replace(file, role=role), Ownership(owned)))
+        return others
 
     def still_serving(self, node: Node, live: Live, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
         """Return which file keeps handlers of ours served after a restart; "" for none, and on a distribution."""
@@ -333,6 +361,40 @@ def _dangling(document: Table, handlers: Collection[str], prior: str | None) -> 
         known = prior if prior in (*place.entries(document), BUILT_IN) else None
         found += dangling_default(document, place, handlers, known).keys
     return tuple(found)
+
+
+def _copied_default(content: bytes, toolkit_folder: str, prior: str | None) -> tuple[Owned, ...]:
+    """Return the defaults of another program's file that name a handler in our toolkit folder, as `_dangling` does."""
+    document, _ = parse_checked(content)
+    copied = _in_folder(document, toolkit_folder)
+    return _dangling(apply(document, tuple(map(Remove, copied))), {path[-1] for path in copied}, prior)
+
+
+def _in_folder(document: Table, toolkit_folder: str) -> list[DocumentPath]:
+    """Return where a document has handlers whose executable lies in our toolkit folder."""
+    return [
+        (*place.runtimes, name)
+        for place in map(shape, PLUGINS)
+        for name, entry in place.entries(document).items()
+        if beneath(executable(entry), toolkit_folder)
+    ]
+
+
+def _is_copy(drop_in: EngineFile, root: EngineFile, names: Collection[str], toolkit_folder: str) -> bool:
+    """Tell whether a drop-in has nothing but handlers in our toolkit folder and what the root has as well.
+
+    NVIDIA's installer writes such a one. Where the root imports it by its name, containerd would not start without it.
+    """
+    content, root_content = drop_in.content or b"", root.content or b""
+    if config.imports_of(root_content, sorted({*names, drop_in.path})).keys:
+        return False
+    document, _ = parse_checked(content)
+    ours = _in_folder(document, toolkit_folder)
+    gone = {path[-1] for path in ours}
+    defaults = [place.default for place in map(shape, PLUGINS) if lookup(document, place.default) in gone]
+    rest = apply(document, tuple(map(Remove, [*ours, *defaults, VERSION])))
+    known, _ = parse_checked(root_content)
+    return same(merged(known, rest), known)
 
 
 def _registered_by_itself(live: Live) -> frozenset[str]:

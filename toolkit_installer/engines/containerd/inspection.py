@@ -21,9 +21,10 @@ from toolkit_installer.engines.containerd.tables import disabled
 from toolkit_installer.engines.containerd.views import Read
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import places, processes
+from toolkit_installer.node import processes
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.places import Places
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings
 
@@ -185,7 +186,7 @@ def _binary_version(node: Node, answer: Inspection) -> str:
 
 def _on_node(node: Node, path: str) -> str:
     """Return what the node calls the drop-in, or its path here where that is not known."""
-    return path if node.whole else places.on_node(node, path) or path
+    return Places(node).on_node(path) or path
 
 
 def _given(process: Process | None, target: EngineTarget) -> str | None:

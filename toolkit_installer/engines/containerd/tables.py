@@ -19,6 +19,10 @@ RUNTIME: Final = "io.containerd.cri.v1.runtime"
 """The plugin that owns the runtimes in files of version 3 and 4."""
 PLUGINS: Final = (RUNTIME, GRPC, SHORT)
 """The newest first: where a 2.x reads two of them, what the newer one says counts."""
+IMAGES: Final = "io.containerd.cri.v1.images"
+"""The plugin that has the sandbox image and the registries in files of version 3 and 4."""
+CRI_TABLES: Final = (*PLUGINS, IMAGES)
+"""All names under which a file configures the CRI."""
 CRI_PLUGIN: Final = {1: SHORT, 2: GRPC, 3: RUNTIME, 4: RUNTIME}
 """The plugin that owns the runtimes, by the file's version."""
 

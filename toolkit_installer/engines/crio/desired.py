@@ -34,10 +34,14 @@ _OLDER_NAMES = frozenset({"99-nvidia.conf", "99-nvidia.toml"})
 
 
 class CrioInspection(Inspection, frozen=True):
-    """CRI-O as it was found. `unread` says in words why it would not read our drop-in."""
+    """CRI-O as it was found. `unread` says in words why it would not read our drop-in.
+
+    `hooks_dir` is what the node calls the folder of hooks; empty where it is called so here, too.
+    """
 
     sources: Sources = Sources()
     unread: str = ""
+    hooks_dir: str = ""
 
 
 def desired_state(inspection: CrioInspection, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
@@ -55,10 +59,8 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
             losses.refuse_replaced(
                 wanted, records.get(wanted.path, Recorded()), toml_document.parse, request.toolkit_folder
             )
-    base = known = effective(inspection.live, bases)
-    if flag := told_of(inspection.live, "--default-runtime"):  # the command line goes before all files
-        base = known = config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}])
-    missing = _missing_default(known, bases, inspection.live)
+    base = known = _with_flags(inspection.live, bases)
+    missing = missing_default(bases, inspection.live)
     if missing is not None and (request.default is None or not request.handlers):
         raise missing
     served: dict[str, str] = {}
@@ -84,11 +86,20 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
     return DesiredState(ordered, served, default, low_level, notes, faults=faults)
 
 
-def _missing_default(known: Table, bases: Sequence[DesiredFile], live: Live | None) -> ConfigurationError | None:
-    """Return why CRI-O would not start without us: its default runtime has no table; None where it has one.
+def _with_flags(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
+    """Return what CRI-O makes of the files' targets and of its command line. Raises ConfigurationError."""
+    known = effective(live, desired)
+    flag = told_of(live, "--default-runtime")  # it goes before all files
+    return config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}]) if flag else known
 
-    A release that is not known may have a table of its own, and a CRI-O that runs has those of its command line.
+
+def missing_default(bases: Sequence[DesiredFile], live: Live | None) -> ConfigurationError | None:
+    """Return why CRI-O would not start with these files: its default runtime has no table; None where it has one.
+
+    A release that is not known may have a table of its own, and a CRI-O that runs has those of its command line. Raises
+    ConfigurationError.
     """
+    known = _with_flags(live, bases)
     name = lookup(known, config.DEFAULT)
     own = config.LOW_LEVEL if live is None or live.release is None else tuple(live.handlers)
     if not isinstance(name, str) or name in config.runtimes_in(known) or name in own:
@@ -241,7 +252,7 @@ def _with_hook(
         if present is not None and same(json_document.parse(present), json_document.parse(target)):
             target = present
     result = _replaced(desired, msgspec.structs.replace(hook, target=target))
-    folder = request.settings.hooks_dir
+    folder = inspection.hooks_dir or request.settings.hooks_dir
     told = told_of(inspection.live, "--hooks-dir")
     folders = told.split(",") if told is not None else config.hooks_dirs(known)
     if folder in folders:

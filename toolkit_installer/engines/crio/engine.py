@@ -14,7 +14,6 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import visible
-from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.api import (
     Adapter,
     DesiredFile,
@@ -38,13 +37,15 @@ from toolkit_installer.engines.crio import sources as crio_sources
 from toolkit_installer.engines.crio import trial
 from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.live import CrioLive
-from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
-from toolkit_installer.engines.ownership import Ownership, dangling_default
+from toolkit_installer.engines.crio.places import CONFIG, DROP_INS
+from toolkit_installer.engines.crio.places import Places as CrioPlaces
+from toolkit_installer.engines.ownership import Ownership, dangling_default, default_in
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import sockets
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.places import Places
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
 
@@ -97,7 +98,14 @@ class Crio(Adapter[CrioInspection]):
         config += [] if places.folder == DROP_INS else ["--config-dir", places.folder]
         sources = crio_sources.read_first(node, settings, live, status, config)
         return CrioInspection(
-            socket, files, live, silence, sources=sources, unread=places.unread, elsewhere=places.elsewhere
+            socket,
+            files,
+            live,
+            silence,
+            sources=sources,
+            unread=places.unread,
+            elsewhere=places.elsewhere,
+            hooks_dir=_hooks_dir(node, settings),
         )
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
@@ -111,8 +119,9 @@ class Crio(Adapter[CrioInspection]):
                 "CRI-O takes no handler over on a signal: it lists them, and no pod with one starts",
                 hint="use --restart-mode systemd or none",
             )
+        hooks_dir = _hooks_dir(node, settings)
         if isinstance(inspection.live, CrioLive) and not crio_live.serves_ours(inspection.live):
-            watched = settings.config_mode is ConfigMode.HOOK and settings.hooks_dir in inspection.live.hooks_dirs
+            watched = settings.config_mode is ConfigMode.HOOK and hooks_dir in inspection.live.hooks_dirs
             # without files it is asked to forget what it knows of us: nothing
             if watched or not inspection.files:
                 return Reload(ReloadMode.NONE, by_itself=True)
@@ -120,7 +129,9 @@ class Crio(Adapter[CrioInspection]):
         # its gRPC server stops gracefully: with every call answered
         decided = msgspec.structs.replace(decided, ends_after_calls=decided.restarts)
         if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and inspection.live is None:
-            return msgspec.structs.replace(decided, by_itself=settings.hooks_dir == crio_config.DEFAULT_HOOKS_DIR)
+            return msgspec.structs.replace(
+                decided, by_itself=_hooks_dir(node, settings) == crio_config.DEFAULT_HOOKS_DIR
+            )
         return decided
 
     def try_out(self, node: Node, inspection: CrioInspection, desired: DesiredState) -> None:
@@ -244,8 +255,7 @@ class Crio(Adapter[CrioInspection]):
         """Return the default runtime that a file names. Raises ConfigurationError."""
         if file.role == crio_desired.HOOK_ROLE or file.content is None:
             return None
-        name = lookup(crio_config.parse_checked(file.content), crio_config.DEFAULT)
-        return name if isinstance(name, str) else None
+        return default_in(crio_config.parse_checked(file.content), crio_config.SHAPE)
 
     def others_naming(
         self,
@@ -257,12 +267,7 @@ class Crio(Adapter[CrioInspection]):
     ) -> Sequence[tuple[EngineFile, Ownership]]:
         """Return CRI-O's other files whose default runtime is one of `handlers`."""
         try:
-            asked = EngineSettings(drop_in=known.get(crio_desired.DROP_IN_ROLE))
-            places = crio_places.locate(node, EngineTarget(EngineName.CRIO, asked), live)
-            beside = posixpath.join(posixpath.dirname(places.folder), posixpath.basename(CONFIG))
-            config = places.config if live is not None else beside
-            root = EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(config))
-            files = [root, *_drop_ins(node, places)]
+            files = _files_beside(node, live, known)
         except (ConfigurationError, NodeError):
             return ()
         documents = {}
@@ -284,6 +289,26 @@ class Crio(Adapter[CrioInspection]):
         """Return the folder of drop-ins that CRI-O reads, where ours is not in there."""
         drop_in = files.get(crio_desired.DROP_IN_ROLE)
         return "" if drop_in is None else crio_places.reads_instead(node, live, drop_in)
+
+    def faults(
+        self,
+        node: Node,
+        socket: str,  # noqa: ARG002  # the files tell
+        live: Live | None,
+        files: Mapping[str, str],
+        *,
+        as_written: bool,  # noqa: ARG002  # another file may name the default, or have its table
+    ) -> tuple[ConfigurationError, ...]:
+        """Return why CRI-O would not start again: its default runtime has no table."""
+        if crio_desired.DROP_IN_ROLE not in files:
+            return ()  # a hook alone has no say in that
+        try:
+            found = _files_beside(node, live, files)
+            bases = [DesiredFile(file, base=file.content, target=file.content) for file in found]
+            missing = crio_desired.missing_default(bases, live)
+        except (ConfigurationError, NodeError):
+            return ()  # what cannot be read is told of where it is to be changed
+        return () if missing is None else (missing,)
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""
@@ -307,7 +332,26 @@ def usual_socket(node: Node) -> str:
     return SOCKET if mounted or not os.path.exists(below) else below
 
 
-def _drop_ins(node: Node, places: Places) -> list[EngineFile]:
+def _hooks_dir(node: Node, settings: EngineSettings) -> str:
+    """Return what the node calls the folder of hooks, its path here where that is not known or not needed."""
+    if settings.config_mode is not ConfigMode.HOOK:
+        return settings.hooks_dir
+    return Places(node).on_node(settings.hooks_dir) or settings.hooks_dir
+
+
+def _files_beside(node: Node, live: Live | None, known: Mapping[str, str]) -> list[EngineFile]:
+    """Return all files that CRI-O reads, in its order; `known` are the managed ones, role to path.
+
+    Raises ConfigurationError, NodeError.
+    """
+    asked = EngineSettings(drop_in=known.get(crio_desired.DROP_IN_ROLE))
+    places = crio_places.locate(node, EngineTarget(EngineName.CRIO, asked), live)
+    beside = posixpath.join(posixpath.dirname(places.folder), posixpath.basename(CONFIG))
+    config = places.config if live is not None else beside
+    return [EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(config)), *_drop_ins(node, places)]
+
+
+def _drop_ins(node: Node, places: CrioPlaces) -> list[EngineFile]:
     """Return the files of the drop-ins' folder in CRI-O's order, ours among them whether it is there or not."""
     folder, drop_in = places.folder, places.drop_in
     ours = EngineFile(crio_desired.DROP_IN_ROLE, *node.locate_file(drop_in))

@@ -46,7 +46,7 @@ def _is_low_level(entry: Any) -> bool:
     return isinstance(entry, dict) and str(entry.get("runtimeType") or _RUNC_TYPES).startswith(_RUNC_TYPES)
 
 
-SHAPE = Shape(RUNTIMES, DEFAULT, _executable, others=(CDI,), is_low_level=_is_low_level)
+SHAPE = Shape(RUNTIMES, DEFAULT, _executable, others=(CDI,), is_low_level=_is_low_level, reset=BUILT_IN)
 
 
 def parse_checked(content: bytes) -> Table:

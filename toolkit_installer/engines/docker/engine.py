@@ -78,6 +78,7 @@ class Docker(Adapter[Inspection]):
     def desired(self, inspection: Inspection, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
         """Return what daemon.json should be. Raises ConfigurationError."""
         file = inspection.file(ROLE)
+        losses.refuse_lost_link(file, records)
         recorded = records.get(file.path)
         if recorded is None:
             recorded = Recorded(ownership=self.recognised(inspection, request.toolkit_folder)[file.path])

@@ -14,6 +14,7 @@ from toolkit_installer.driver.roots import Driver
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.places import Places
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.settings import ToolkitSettings
@@ -76,6 +77,7 @@ _WORDS: Final[tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...]] 
     (Root, lambda value: value.folder),
     ((Reader, Programs), lambda value: value.root.folder),
     (Node, lambda value: _WITHIN.join((value.root.folder, value.programs.root.folder, repr(value.whole)))),
+    (Places, lambda value: _word(value.node)),
     (
         ToolkitSettings,
         lambda value: _WITHIN.join(

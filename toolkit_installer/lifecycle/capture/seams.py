@@ -145,9 +145,10 @@ SEAMS: Final = (
     *(Seam(_LOOK, name, ("path",)) for name in ("is_folder", "is_there", "leads_somewhere", "may_run")),
     Seam(_LOOK, "real", ("path",), valid=plausible.is_path),
     *(
-        Seam("node.places", name, ("node", "path"), valid=plausible.is_path_if_any)
-        for name in ("on_node", "seen_here", "reachable")
+        Seam("node.places", f"Places.{name}", _SELF_PATH, valid=plausible.is_path_if_any)
+        for name in ("on_node", "reachable")
     ),
+    Seam("node.places", "Places.seen_here", ("self", "path", "given"), valid=plausible.is_path_if_any),
     # whom of the node we believe, and its programs
     Seam("node.owners", "ourselves", valid=plausible.are_users),
     Seam("node.trust", "is_program", ("root", "path")),

@@ -23,7 +23,7 @@ from toolkit_installer.engines.api import (
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.engines.common.serving import process_of
-from toolkit_installer.engines.ownership import Ownership, beneath
+from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
 from toolkit_installer.lifecycle.files import folders
 from toolkit_installer.lifecycle.impact import look
@@ -150,26 +150,24 @@ class EngineReverter:
             return record  # they may be the other installer's own
         folder = receipt.toolkit_folder
         try:
-            others = engine.other_files(
-                self.node, self.asked_of(record.name), {file.role: file.path for file in record.files}
-            )
+            known = {file.role: file.path for file in record.files}
+            others = engine.other_files(self.node, self.asked_of(record.name), known, folder, dict(record.defaults))
             copies = [
-                file
-                for file in others
-                if folder.encode() in (file.content or b"")
-                and engine.without_us(file, Recorded(), folder).base not in (None, file.content)
+                (file, ownership)
+                for file, ownership in others
+                if engine.without_us(file, Recorded(), folder).base != file.content
             ]
         except ConfigurationError as error:
             log.get().debug("Looking in the recorded files alone", engine=record.name, reason=error.reason)
             return record
-        for file in copies:
+        for file, _ in copies:
             log.get().warning(
                 "Another program copied the handlers into a file of the engine: they go from it too",
                 key="copied-handlers",
                 file=file.path,
                 engine=record.name,
             )
-        adopted = tuple(memory.adopted(engine, file, Ownership()) for file in copies)
+        adopted = tuple(memory.adopted(engine, file, ownership) for file, ownership in copies)
         return msgspec.structs.replace(record, files=(*record.files, *adopted))
 
     def _work(
