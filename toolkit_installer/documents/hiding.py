@@ -80,14 +80,14 @@ _PAIRS: Final = (
     patterns.lazy(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=[^\s"',;)]+"""),
 )
 _LOG_NAMES = """
-time level msg error err reason row line column file key source module type name plugin address code exit signal pid unit
-container pod image status event engine hint command duration size count attempt retry method uri ts
+time level msg error err reason row line column file key source module type name plugin address code exit signal pid
+unit container pod image status event engine hint command duration size count attempt retry method uri ts
 """
 _NAMES_IN_LOGS: Final = frozenset(_LOG_NAMES.split())
 """Names of pairs in lines of logs whose values are shown, but for what is hidden in them."""
 
 _SHORTEST: Final = 4
-"""Characters of a hidden value that is looked for in the words of programs: a shorter one may stand there by chance."""
+"""Characters of a hidden value that is looked for in words: a shorter one may stand there by chance."""
 _MOST: Final = 20_000
 """Hidden values that are remembered."""
 _WORD_PARTS: Final = patterns.lazy(r"[^\W_]{4,}")
@@ -164,7 +164,7 @@ class Hiding:
         )
 
     def words(self, text: str) -> str:
-        """Return a program's words without the values that were hidden anywhere, and without secrets by their form."""
+        """Return a program's words without values that were hidden anywhere, and without secrets by form."""
         text = _without_forms(text)
         for pair in _PAIRS:
             text = pair.sub(lambda found: found[0] if _is_of_logs(found[1]) else f"{found[1]}={MASK}", text)
@@ -181,7 +181,7 @@ class Hiding:
         return text
 
     def known(self, text: str) -> str:
-        """Return a sentence of our own without hidden values that stand in it as a whole, and without secrets by form."""
+        """Return a sentence of our own without hidden values that it quotes as a whole, and without secrets by form."""
         text = _without_forms(text)
         for value in sorted(self._values, key=len, reverse=True):
             if len(value) > _SHORTEST and not value.startswith("/") and value in text:
