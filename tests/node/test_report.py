@@ -135,7 +135,7 @@ def test_fifty_kinds_of_secrets_are_in_no_file_of_it(node: FakeNode, tmp_path: P
     shown = "\n".join(files.values())
     assert [secret for secret in secrets if secret in shown] == []
     # what is around them is there, or this test could not fail
-    for name in ("log-opts", "identitytoken", "mirror.example", "registry.example", "fernet", "splunk-token"):
+    for name in ("log-opts", "identitytoken", "registry.example", "fernet", "splunk-token"):
         assert name in shown
     assert files[f"engines/docker/files{DAEMON_JSON}"].count("****") >= len(in_json)
     assert "****" in files[f"engines/containerd/files{MORE}"]

@@ -11,6 +11,7 @@ from toolkit_installer import __version__
 from toolkit_installer.cli import output
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.documents import diff
+from toolkit_installer.documents.hiding import mask
 from toolkit_installer.driver import gpus
 from toolkit_installer.driver.gpus import Gpus
 from toolkit_installer.errors import InstallerError
@@ -142,7 +143,10 @@ def _planned(node: Node, seen: Prepared, stops: str | None, shown: Gpus) -> Plan
         waits_for=_waits_for(node, seen),
         nri_socket=nri.socket if (nri := seen.target.settings.nri) is not None else None,
         device_nodes=plan.device_nodes,
-        files=tuple(PlannedFile(path, diff.unified(path, *both)) for path, *both in [*_config(node, seen), *files]),
+        files=(
+            *(PlannedFile(path, _own_diff(path, *both)) for path, *both in _config(node, seen)),
+            *(PlannedFile(path, diff.unified(path, *both)) for path, *both in files),
+        ),
         method=_method(seen),
     )
 
@@ -224,7 +228,7 @@ def lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
     lines += [f"  {_described(file)}" for file in work.write]
     lines += [f"  remove {name}" for name in work.remove]
     for path, now, to_come in _config(node, seen):
-        lines += ["", "The toolkit's configuration:", *_diff_lines(path, now, to_come)]
+        lines += ["", "The toolkit's configuration:", *_painted(_own_diff(path, now, to_come))]
     for engine in seen.plan.engines:
         lines += ["", f"Engine {engine.name}:", *_engine_lines(engine, _impact(node, seen, engine))]
     lines += [f"Engine {record.name}: the handlers are taken back at last, from {_paths(record)}" for record in others]
@@ -285,8 +289,22 @@ def _described(file: ToolkitFile) -> str:
     return f"write  {file.name}"
 
 
+def _own_diff(path: str, now: bytes | None, to_come: bytes | None) -> str:
+    """Return the diff of a file that is ours as a whole: its lines are shown, and of others what is shown of any."""
+    ours = frozenset((to_come or b"").decode(errors="backslashreplace").split("\n"))
+
+    def shown(text: str) -> str:
+        pairs = zip(text.split("\n"), mask(text).split("\n"), strict=True)
+        return "\n".join(line if line in ours else masked for line, masked in pairs)
+
+    return diff.unified(path, now, to_come, shown=shown)
+
+
 def _diff_lines(path: str, now: bytes | None, to_come: bytes | None) -> list[DiffLine]:
-    text = diff.unified(path, now, to_come)
+    return _painted(diff.unified(path, now, to_come))
+
+
+def _painted(text: str) -> list[DiffLine]:
     return [DiffLine(line, diff.painted) for line in text.removesuffix("\n").split("\n")]
 
 

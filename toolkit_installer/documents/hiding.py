@@ -71,10 +71,15 @@ _MARKED: Final = patterns.lazy(r"[#;/ \t]*")
 _PRIVATE_KEY: Final = patterns.lazy(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)([^-]*)")
 _URL: Final = patterns.lazy(r"(://)([^\s/@\"']{0,512}@)?")
 _QUERY: Final = patterns.lazy(r"(://[^\s?\"']{0,1024})\?[^\s\"']+")
+_TELLING: Final = r"(?:authorization|password|passwd|passphrase|token|secret|api[-_]?key|cookie|credentials?)"
 _SAID: Final = patterns.lazy(
-    r"""(?i)(\b(?:authorization|password|passwd|passphrase|token|secret|api[-_]?key|cookie|credentials?)"""
-    r"""[\\"']{0,2}[ ]?[:=][ ]?(?:(?:bearer|basic) )?[\\"']{0,2}|\b(?:bearer|basic) )[^\s"',;\\]+"""
+    rf"""(?i)((?<![\w-])[\w-]{{0,32}}?{_TELLING}"""
+    r"""(?:[\\"']{0,2}[ ]?[:=][ ]?)"""
+    r"""(?:(?:bearer|basic) )?[\\"']{0,2}|\b(?:bearer|basic) )[^\s"',;\\]+"""
 )
+_GIVEN: Final = patterns.lazy(rf"(?i)((?<!\S)--?[\w-]{{0,32}}?{_TELLING}[ =])[^\s]+")
+_LOGIN: Final = patterns.lazy(r"""(?<![^\s"'(=])[^\s"'(=:/@]{1,128}:[^\s"':/@]{1,128}@(?=[A-Za-z0-9])""")
+"""A user and a password before a host, without a scheme."""
 _PAIRS: Final = (
     patterns.lazy(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=(?:"[^"\n]*"|'[^'\n]*')"""),
     patterns.lazy(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=[^\s"',;)]+"""),
@@ -496,6 +501,8 @@ def _without_forms(text: str) -> str:
     text = _PRIVATE_KEY.sub(lambda found: f"{found[1]}{_LINES.sub(MASK, found[2])}", text)
     text = _URL.sub(lambda found: f"{found[1]}{MASK}@" if found[2] else found[0], text)
     text = _QUERY.sub(lambda found: f"{found[1]}?{MASK}", text)
+    text = _LOGIN.sub(f"{MASK}@", text)
+    text = _GIVEN.sub(lambda found: f"{found[1]}{MASK}", text)
     return _SAID.sub(lambda found: f"{found[1]}{MASK}", text)
 
 

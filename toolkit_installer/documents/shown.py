@@ -19,7 +19,8 @@ ANY: Final = "*"
 
 _DOCKER = """
 version debug hosts group pidfile root data-root exec-root storage-driver bridge level log-level log-format log-driver
-live-restore iptables ip6tables ip-forward ip-masq ipv6 icc mtu experimental selinux-enabled no-new-privileges
+log-opts/max-size log-opts/max-file live-restore iptables ip6tables ip-forward ip-masq ipv6 icc mtu
+experimental selinux-enabled no-new-privileges
 seccomp-profile shutdown-timeout max-concurrent-downloads max-concurrent-uploads default-shm-size default-ipc-mode
 default-cgroupns-mode init init-path userland-proxy userns-remap cgroup-parent containerd containerd-namespace
 containerd-plugin-namespace exec-opts features/cdi features/containerd-snapshotter features/buildkit cdi-spec-dirs

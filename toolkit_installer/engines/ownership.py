@@ -229,6 +229,8 @@ def _default(
         return []
     if current is ABSENT:
         return []
+    if owned is None and not before and current in runtimes:
+        return []  # what stood there before is not known, and the default names an earlier handler that is back
     # a handler of that name from before us is another one, and the engine has its own runc, whether the file names it
     ours_here = {change.path[-1] for change in changes}
     gone = (ours_here | ({*written, *handlers} - runtimes.keys())) - {BUILT_IN}

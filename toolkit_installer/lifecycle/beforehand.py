@@ -54,6 +54,7 @@ OF_OTHER_COMMANDS = frozenset(
                 "show_plan",
                 "show_replay",
                 "show_status",
+                "workers",
             )
         ),
         *(f"toolkit_installer.lifecycle.health.{name}" for name in ("form", "look", "verdict")),
@@ -62,7 +63,10 @@ OF_OTHER_COMMANDS = frozenset(
             f"toolkit_installer.lifecycle.capture{name}"
             for name in ("", ".archive", ".asking", ".cleaning", ".fleet", ".hiding", ".observing", ".recording")
         ),
-        *(f"toolkit_installer.lifecycle.capture.{name}" for name in ("replaying", "seams", "tapping", "values")),
+        *(
+            f"toolkit_installer.lifecycle.capture.{name}"
+            for name in ("plausible", "replaying", "seams", "tapping", "values")
+        ),
         *(f"toolkit_installer.cli.fleet{name}" for name in ("", ".page", ".replayed")),
         *(f"toolkit_installer.lifecycle.capture.{name}" for name in ("compared", "comparing", "contents")),
         *("toolkit_installer.kubernetes.deletion", "toolkit_installer.lifecycle.foreseen"),

@@ -284,7 +284,7 @@ def test_a_mount_on_a_folder_whose_name_has_a_line_end_is_one_mount(tmp_path: Pa
 PACKAGE = Path(trust.__file__).parents[1]
 MAY_NAME_PROC = frozenset(
     {
-        "cli/captures.py",  # our own memory
+        "cli/workers.py",  # our own memory
         "engines/detect/own_container.py",  # the root of init
         "lifecycle/capture/cleaning.py",  # the paths of answers, which are not read here
         "lifecycle/idling.py",  # our own descriptors

@@ -73,7 +73,7 @@ class Archive(msgspec.Struct, frozen=True):
     """What could not be read, and why."""
     secrets_kept: bool
     answers: dict[str, dict[str, RawAnswer]]
-    key: _Name = ""
+    key: str = ""
     """What the key is called that stand-ins and digests were made with; empty where secrets are kept."""
 
 
