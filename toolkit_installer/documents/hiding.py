@@ -153,7 +153,8 @@ class Hiding:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, (int, float)):
-            return value if shown.is_shown(path) else self._numbered(str(value))
+            made = str(value) if shown.is_shown(path) else self._numbered(str(value))
+            return value if made == str(value) else int(made) if made.isdecimal() else made
         if isinstance(value, bytes):
             return self.content(value)
         if value[:1] in ("{", "[") and (inner := _parsed(value)) is not None:

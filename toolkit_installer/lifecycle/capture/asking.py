@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from toolkit_installer.documents.digests import sha256
 from toolkit_installer.driver.cdi import Generator
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.node.disk.reading import Reader
@@ -22,6 +22,11 @@ from toolkit_installer.settings import ToolkitSettings
 _BETWEEN: Final = "\x1f"
 _WITHIN: Final = "\x1e"
 _OPEN_FILE: Final = rb"(?<=/self/fd/)[0-9]+"
+
+
+def sha256(content: bytes) -> str:
+    """Return the SHA-256 of a content as it is asked with: not what a player says that it is on the node."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def line(arguments: list[Any]) -> str:

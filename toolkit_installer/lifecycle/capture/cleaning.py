@@ -10,6 +10,7 @@ import stat
 from typing import Any, Final
 
 from toolkit_installer.documents.digests import sha256
+from toolkit_installer.engines import registry
 from toolkit_installer.lifecycle.capture.asking import Run, parts
 from toolkit_installer.lifecycle.capture.hiding import Hiding, in_all
 from toolkit_installer.lifecycle.capture.seams import Hides
@@ -19,6 +20,7 @@ from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
 
 _KERNELS: Final = ("/sys/", "/proc/")
 """Folders whose files the kernel writes."""
+_ENGINES: Final = frozenset(name for row in registry.ENGINES for name in row.processes)
 _ARGUMENTS: Final = "arguments"
 _CONTENT: Final = "content"
 _MODE, _SIZE = 0, 6
@@ -76,7 +78,9 @@ class Cleaning:
         hiding = self._hiding
         if hiding is None:
             return run
-        words = [self._plain(word) for word in hiding.texts.arguments(run.words)]
+        # an engine's binary is given the flags of the engine; all other words are our own
+        is_engine = posixpath.basename(run.words[0]) in _ENGINES
+        words = [self._plain(word) for word in (hiding.texts.arguments(run.words) if is_engine else run.words)]
         return Run(run.root, tuple(words), tuple(hiding.texts.content(text) for text in run.texts))
 
     def _plain(self, text: str) -> str:
