@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.documents import secretive
 from toolkit_installer.documents import shown
-from toolkit_installer.documents.hiding import MASK, Hiding, mask
+from toolkit_installer.documents.hiding import MASK, Hiding, _Walk, mask
 from toolkit_installer.engines.containerd import tables
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.docker import config as docker_config
@@ -58,6 +58,15 @@ def _keys(value: Any) -> Any:
     if isinstance(value, dict):
         return [(name if shown.is_plain_key(name) else None, _keys(item)) for name, item in value.items()]
     return [_keys(item) for item in value] if isinstance(value, list) else None
+
+
+def test_deep_objects_take_linear_time() -> None:
+    sizes = []
+    for depth in (1_000, 4_000):
+        walk = _Walk('{"a":' * depth, Hiding())
+        walk.run()
+        sizes.append(sum(len(path) for _, path in walk.brackets))
+    assert sizes[1] <= 6 * sizes[0]
 
 
 @given(st.text(st.sampled_from("ab1P:/@=\"{}[],\n '\\#*-|>;.%$\t\u00a0"), max_size=80))
@@ -117,6 +126,40 @@ def test_of_a_command_line_listed_flags_are_shown(words: list[str], hidden: list
     made = Hiding().arguments(words)
     assert [index for index, (old, new) in enumerate(zip(words, made, strict=True)) if old != new] == hidden
     assert "abcd" not in " ".join(made)
+
+
+@pytest.mark.parametrize(
+    "shows",
+    [
+        'KUBELET_EXTRA_ARGS="--container-runtime-endpoint=unix:///run/x.sock"',
+        'Environment="KUBELET_CONFIG_ARGS=--config=/etc/k.yaml"',
+        "Environment=K3S_CONFIG_FILE=/etc/k.yaml RKE2_CONFIG_FILE=/etc/r.yaml",
+        "ExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS ${MORE} --docker",
+        "ExecStart=/usr/bin/dockerd --feature cdi=true --add-runtime nvidia=/usr/bin/n --exec-opt a=b",
+        'ExecStart=/usr/bin/k3s agent --config "/etc/my dir/k@1.yaml" --kubelet-arg=container-runtime-endpoint=/run/x',
+        'kubelet-arg+: ["container-runtime-endpoint=unix:///run/x.sock"]',
+        "containerRuntimeEndpoint: >\n  unix:///run/x.sock",
+        "containerRuntimeEndpoint:\n  unix:///run/x.sock",
+        '{"runtimes": {"a": {"path": "/opt/my dir/a@1"}}}',
+        '{"Runtimes": {"a": {"path": "runc"}}}',
+    ],
+)
+def test_what_planning_reads_is_shown_however_it_is_spelled(shows: str) -> None:
+    assert mask(shows) == shows
+
+
+def test_what_the_cri_answers_to_planning_is_shown() -> None:
+    status = {"name": "cri-o", "version": "1.34.0", "handlers": ["nvidia", "runc"]}
+    pod = {
+        "identity": "ab12",
+        "name": "web",
+        "namespace": "x",
+        "annotations": {"io.kubernetes.cri-o.RuntimeHandler": "a"},
+    }
+    assert Hiding().value([status, pod]) == [status, pod]
+    assert Hiding().value([{"annotations": {"path": "abcd", "id": "abcd"}}]) == [
+        {"annotations": {"path": MASK, "id": MASK}}
+    ]
 
 
 def test_words_that_are_shown_elsewhere_stay_in_sentences() -> None:
