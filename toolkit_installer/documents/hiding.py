@@ -209,8 +209,8 @@ class Hiding:
         """Return a sentence of our own without hidden values that it quotes as a whole, and without secrets by form."""
         text = _without_forms(text)
         for value in sorted(self._values, key=len, reverse=True):
-            if len(value) > _SHORTEST and not value.startswith("/") and value in text:
-                text = re.sub(rf"(?<![\w.-]){re.escape(value)}(?![\w.-])", lambda _: self._values[value], text)  # noqa: B023
+            if len(value) > _SHORTEST and value in text and not (value.startswith("/") and shown.is_place(value)):
+                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: self._values[value], text)  # noqa: B023
         return text
 
     # --- single values ---

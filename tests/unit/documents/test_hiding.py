@@ -172,6 +172,18 @@ def test_words_that_are_shown_elsewhere_stay_in_sentences() -> None:
 
 
 @pytest.mark.parametrize(
+    "said", ["it has Xq7vResQ.", "token-Xq7vResQ", "x=/x8Hd9aa+bb=", "no folder '/x8Hd9aa+bb='", "Xq7vResQ-1: no"]
+)
+def test_our_own_sentences_quote_no_hidden_value(said: str) -> None:
+    hiding = Hiding()
+    hiding.document('{"token": "Xq7vResQ", "key": "/x8Hd9aa+bb=", "folder": "/srv/data"}')
+    hiding.settle()
+    assert "Xq7vResQ" not in hiding.known(said)
+    assert "/x8Hd9aa+bb=" not in hiding.known(said)
+    assert hiding.known("cannot read /srv/data") == "cannot read /srv/data"
+
+
+@pytest.mark.parametrize(
     "said",
     [
         "http://someone:abcd@r.example/v2/ does not answer",
