@@ -61,7 +61,7 @@ _EMPTY: Final = patterns.lazy(r"[ \t]*(?:[&!][^\s&!]*[ \t]*)*(?:#[^\n]*|\r?)(?=\
 """Nothing stands on the rest of a line of YAML, or nothing but marks of what stands below it."""
 _BLOCK_MARK: Final = patterns.lazy(r"[|>][-+0-9]{0,2}")
 """What stands in YAML before a text of several lines."""
-_PADDED: Final = patterns.lazy(r"={0,5}[ \t\r]*(?=\n|\Z)")
+_PADDED: Final = patterns.lazy(r"={0,5}[\"']?[ \t\r]*(?=\n|\Z)")
 _HASH: Final = patterns.lazy("#")
 _SPACED_HASH: Final = patterns.lazy(r"(?:^|\s)#")
 """Begins a comment: in YAML only after white space."""
@@ -79,16 +79,21 @@ _BLANKS: Final = patterns.lazy(r"(\s+)")
 _LINES: Final = patterns.lazy(r"[^\r\n]+")
 _MARKED: Final = patterns.lazy(r"[#;/ \t]*")
 
-_PRIVATE_KEY: Final = patterns.lazy(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)([^-]*)")
+_PRIVATE_KEY: Final = patterns.lazy(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(.*?)(?=-----END|\Z)", re.DOTALL)
 _URL: Final = patterns.lazy(r"(://)([^\s/@\"']{0,512}@)?")
 _QUERY: Final = patterns.lazy(r"(://[^\s?\"']{0,1024})\?[^\s\"']+")
-_TELLING: Final = r"(?:authorization|password|passwd|passphrase|token|secret|api[-_]?key|cookie|credentials?)"
+_TELLING: Final = (
+    r"(?:authorization|registry-auth|pass(?:word|wd|phrase)?|pwd|token|secret|(?:api|access|private)[-_]?key|cookie|"
+    r"credentials?)"
+)
 _SAID: Final = patterns.lazy(
     rf"""(?i)((?<![\w-])[\w-]{{0,32}}?{_TELLING}"""
     r"""(?:[\\"']{0,2}[ ]?[:=][ ]?)"""
     r"""(?:(?:bearer|basic) )?[\\"']{0,2}|\b(?:bearer|basic) )[^\s"',;\\]+"""
 )
-_GIVEN: Final = patterns.lazy(rf"(?i)((?<!\S)--?[\w-]{{0,32}}?{_TELLING}[ =])[^\s]+")
+_GIVEN: Final = patterns.lazy(
+    rf"""(?i)((?<![\w-])--?[\w-]{{0,32}}?{_TELLING}[\\"']{{0,2}}(?:,[ ]?|[ =])[\\"']{{0,2}})[^\s"',\\\]]+"""
+)
 _LOGIN: Final = patterns.lazy(r"""(?<![^\s"'(=])[^\s"'(=:/@]{1,128}:[^\s"':/@]{1,128}@(?=[A-Za-z0-9])""")
 """A user and a password before a host, without a scheme."""
 _PAIRS: Final = (
@@ -424,7 +429,7 @@ class _Walk:
         if entry[3] != "=" or _PADDED.match(self.text, entry.end()) is None:
             return False
         name = entry[2]
-        return self.text.startswith("=", entry.end()) or not (name.isupper() or shown.is_name(name))
+        return self.text.startswith(("=", '"', "'"), entry.end()) or not (name.isupper() or shown.is_name(name))
 
     def around(self, indent: int, *, item: bool) -> tuple[str, ...]:
         """Return the keys that a line of YAML stands below."""

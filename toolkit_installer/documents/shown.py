@@ -127,6 +127,9 @@ _PLACE_KEYS = "root Root state temp pidfile hosts containerd conmon listen addre
 _PLACES: Final = frozenset(_PLACE_KEYS.split())
 """Keys whose value is a place: any other text below a key of such a name is no setting, and may be a secret."""
 
+_SENTENCES: Final = frozenset({"OperatingSystem"})
+"""Keys whose value has blanks, as what an engine says of its system."""
+
 COMMANDS: Final = frozenset({"ExecStart", "ExecStartPre", "ExecStartPost", "ExecReload", "ExecStop", "argv[]"})
 """Keys whose value is a command line."""
 
@@ -198,6 +201,8 @@ def shows(path: Sequence[str], value: str) -> bool:
     """Tell whether a value below these keys is shown."""
     if not is_shown(path):
         return False
+    if path[-1] in _SENTENCES:
+        return is_plain_output(value)
     return _ODD_PATH.fullmatch(value) is not None or (
         is_harmless(value) and (path[-1] not in _PLACES or is_place(value))
     )

@@ -177,6 +177,8 @@ Environment=root=@ PASSWORD=@ id=@
     "variables-with-flags.env": """PASSWORD=@ -x
 KUBELET_EXTRA_ARGS="--config=/etc/k --node-labels=a=@ --token @"
 TOKEN=abc#@
+KEY="first
+@="
 root=@
 """,
     "lines.txt": """curl -u someone:@ https://x

@@ -141,7 +141,7 @@ def test_of_a_command_line_listed_flags_are_shown(words: list[str], hidden: list
         "containerRuntimeEndpoint: >\n  unix:///run/x.sock",
         "containerRuntimeEndpoint:\n  unix:///run/x.sock",
         '{"runtimes": {"a": {"path": "/opt/my dir/a@1"}}}',
-        '{"Runtimes": {"a": {"path": "runc"}}}',
+        '{"Runtimes": {"a": {"path": "runc"}}, "OperatingSystem": "Docker Desktop"}',
     ],
 )
 def test_what_planning_reads_is_shown_however_it_is_spelled(shows: str) -> None:
@@ -191,6 +191,11 @@ def test_our_own_sentences_quote_no_hidden_value(said: str) -> None:
         "Authorization: Bearer abcd",
         "GET https://r.example/x?sig=abcd failed",
         "-----BEGIN PRIVATE KEY-----\nabcd\n-----END PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nabcd\n-----END RSA PRIVATE KEY-----",
+        "command [mysql --password abcd] failed",
+        'args=["--db-token", "abcd"] failed',
+        "map[X-Registry-Auth:[abcd]]",
+        '{"db_pass": "abcd", "accessKey":"abcd"}',
     ],
 )
 def test_what_no_file_tells_of_is_hidden_by_its_form(said: str) -> None:
