@@ -154,7 +154,7 @@ PLACE_FLAGS: Final = frozenset(_PLACE_FLAGS.split())
 """Flags, without their dashes, whose value is shown if it is a place."""
 
 _RUNTIME_FLAGS: Final = frozenset({"add-runtime", "runtimes"})
-"""Flags whose value is the name of a runtime, `=`, and a place."""
+"""Flags whose value is the name of a runtime, `=` or `:`, and a place."""
 _FLAGS_OF_OTHERS: Final = frozenset({"kubelet-arg"})
 """Flags whose value is another flag, and its value."""
 
@@ -216,7 +216,7 @@ def is_place(value: str) -> bool:
 def is_shown_flag(name: str, value: str) -> bool:
     """Tell whether the value of a flag, or of a variable, is shown."""
     if name in _RUNTIME_FLAGS:
-        return is_place(value.partition("=")[2])
+        return is_harmless(value) and is_place(value.replace("=", ":", 1).partition(":")[2])
     if name in _FLAGS_OF_OTHERS:
         inner, _, value = value.partition("=")
         return inner not in _FLAGS_OF_OTHERS and is_plain_key(inner) and is_shown_flag(inner, value)

@@ -119,6 +119,8 @@ def test_everything_that_planning_reads_of_a_configuration_is_on_the_list() -> N
         (["sshpass", "-p", "abcd"], [2]),
         (["containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "ab12", "-address", "/run/c.sock"], []),
         (["/usr/bin/conmon", "-b", "/run/x", "-r", "/usr/bin/crun", "-p", "/run/pid"], []),
+        (["crio", "--runtimes", "nvidia:/usr/bin/n:/run/n,a:/bin/a", "--add-runtime=a=/bin/a"], []),
+        (["sshpass", "-p", "abcd/abcd", "-d", "abcd/x="], [2, 4]),
         (["x", "abcd"], [1]),
     ],
 )
