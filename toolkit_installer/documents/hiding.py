@@ -113,6 +113,9 @@ _LONGEST_PATH: Final = 8
 """Keys that are remembered of those around another: twice as many as a listed path has."""
 _MOST: Final = 20_000
 """Hidden values that are remembered."""
+_PLAIN: Final = patterns.lazy(r"[A-Za-z0-9_.~/:-]*")
+"""A value that all programs write in the same way."""
+_IN_ADDRESSES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~/:-")
 _WORD_PARTS: Final = patterns.lazy(r"[^\W_]{4,}")
 
 StandIn = Callable[[str], str]
@@ -284,13 +287,14 @@ class Hiding:
                 self._parts.setdefault(part, made)
 
     def settle(self) -> None:
-        """Forget hidden values that are made of shown words alone: every sentence has these."""
+        """Forget hidden values that are made of shown words alone, as each sentence has them; spell the others out."""
         words = self._vocabulary | _table_words()
         self._parts = {part: made for part, made in self._parts.items() if part not in words}
         self._values = {
-            value: made
+            spelled: made
             for value, made in self._values.items()
             if any(part in self._parts for part in _WORD_PARTS.findall(value)) or not _WORD_PARTS.search(value)
+            for spelled in _spellings(value)
         }
 
 
@@ -602,6 +606,17 @@ def _requoted(token: str, change: Callable[[str], str]) -> str:
     plain = _plain(token[1:end])
     made = change(plain)
     return token if made == plain else token[0] + made + token[end:]
+
+
+def _spellings(value: str) -> tuple[str, ...]:
+    """Return a value as programs write it: as it is, in quotes, in quotes within quotes, and in an address."""
+    if _PLAIN.fullmatch(value):
+        return (value,)
+    in_quotes = json.dumps(value, ensure_ascii=False)[1:-1]
+    in_address = "".join(
+        chr(byte) if chr(byte) in _IN_ADDRESSES else f"%{byte:02X}" for byte in value.encode(errors="replace")
+    )
+    return (value, in_quotes, json.dumps(in_quotes, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1], in_address)
 
 
 def _parsed(text: str) -> Any:

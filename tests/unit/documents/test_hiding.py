@@ -6,6 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -162,6 +163,16 @@ def test_what_the_cri_answers_to_planning_is_shown() -> None:
     assert Hiding().value([{"annotations": {"path": "abcd", "id": "abcd"}}]) == [
         {"annotations": {"path": MASK, "id": MASK}}
     ]
+
+
+@pytest.mark.parametrize("secret", ['p"a"s"s"w"d', "üñïçødé", "pa ss wo", "a\\b\\c", "p%a&s"])
+def test_a_value_is_hidden_however_a_program_spells_it(secret: str) -> None:
+    hiding = Hiding()
+    hiding.document(json.dumps({"token": secret}))
+    hiding.settle()
+    for spelled in (secret, json.dumps(secret), json.dumps(json.dumps(secret, ensure_ascii=False)), quote(secret)):
+        for said in (hiding.words(f"bad {spelled} here"), hiding.known(f"bad {spelled} here")):
+            assert said.replace('"', "").replace("\\", "") == f"bad {MASK} here"
 
 
 def test_words_that_are_shown_elsewhere_stay_in_sentences() -> None:
