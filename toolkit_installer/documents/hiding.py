@@ -390,7 +390,7 @@ class _Walk:
         if (item := _ITEM.match(self.text, at)) is not None:
             self.parts.append(item[0])
             if _EMPTY.match(self.text, item.end()) is None and _OPENS.match(self.text, item.end()) is None:
-                self.text_below = (at - self.line_start, ())
+                self.text_below = (at - self.line_start + item[0].rindex("-"), ())
             return self.rest(item.end(), item.end(), self.path, joined=False)
         return self.rest(at, at, self.path, joined=False)
 

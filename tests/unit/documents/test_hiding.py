@@ -143,6 +143,7 @@ def test_of_a_command_line_listed_flags_are_shown(words: list[str], hidden: list
         'kubelet-arg+: ["container-runtime-endpoint=unix:///run/x.sock"]',
         "containerRuntimeEndpoint: >\n  unix:///run/x.sock",
         "containerRuntimeEndpoint:\n  unix:///run/x.sock",
+        "hosts:\n  - - /run/a.sock\n    - /run/b.sock\n  - /run/c.sock",
         '{"runtimes": {"a": {"path": "/opt/my dir/a@1"}}}',
         '{"Runtimes": {"a": {"path": "runc"}}, "OperatingSystem": "Docker Desktop"}',
     ],
