@@ -44,7 +44,7 @@ _TOKEN: Final = patterns.lazy(
 )
 _KEY_PART: Final = r"""(?:[A-Za-z0-9_$/-]+|"(?:[^"\\\n]|\\[^\n])*"|'[^'\n]*')"""
 _KEYS: Final = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
-_ENTRY: Final = patterns.lazy(rf"""((?:-[ \t]+)*)({_KEYS})([ \t]*=|[ \t]*:(?=[\s"'\[{{]|\Z))""")
+_ENTRY: Final = patterns.lazy(rf"""((?:-[ \t]+)*)({_KEYS})([ \t]*=|\+?[ \t]*:(?=[\s"'\[{{]|\Z))""")
 _INNER: Final = patterns.lazy(rf"()({_KEYS})([ \t]*[=:])")
 """An entry in braces."""
 _PART: Final = patterns.lazy(_KEY_PART)
@@ -57,27 +57,43 @@ _REST: Final = patterns.lazy(r"(?:[^\\\n]|\\\r?\n|\\(?!\r?\n))*")
 """The rest of a line, with the lines that a backslash at its end joins to it."""
 _OPENS: Final = patterns.lazy(r"""[ \t]*["'\[{]""")
 _PIECE: Final = patterns.lazy(r"""\s+|\\|"[^"\n]*"?|'[^'\n]*'?|[^\s"'\\]+""")
+_EMPTY: Final = patterns.lazy(r"[ \t]*(?:[&!][^\s&!]*[ \t]*)*(?:#[^\n]*|\r?)(?=\n|\Z)")
+"""Nothing stands on the rest of a line of YAML, or nothing but marks of what stands below it."""
+_BLOCK_MARK: Final = patterns.lazy(r"[|>][-+0-9]{0,2}")
+"""What stands in YAML before a text of several lines."""
+_PADDED: Final = patterns.lazy(r"={0,5}[\"']?[ \t\r]*(?=\n|\Z)")
 _HASH: Final = patterns.lazy("#")
 _SPACED_HASH: Final = patterns.lazy(r"(?:^|\s)#")
 """Begins a comment: in YAML only after white space."""
-_FLAGGED: Final = patterns.lazy(r"(?:^|\s)--?[A-Za-z]")
 _ASSIGNED: Final = patterns.lazy(r"(-{0,2})([A-Za-z_][A-Za-z0-9_.\[\]-]{0,63})=(.*)", re.DOTALL)
 _FLAG: Final = patterns.lazy(r"-{1,2}([A-Za-z][A-Za-z0-9_.-]{0,63})")
+_VARIABLE: Final = patterns.lazy(r"\$(?:[A-Z_][A-Z0-9_]{0,63}|\{[A-Z_][A-Z0-9_]{0,63}\})")
+"""What stands for a variable's value in a unit's command line."""
+_ARGUMENTS: Final = patterns.lazy(r"(?i)\w{0,64}(?:args|arguments|opts|options|flags)")
+"""Names of variables that hold words of a command line."""
+_ENVIRONMENT: Final = "Environment"
+"""A unit's key whose value is variables with their values."""
 _ACTION: Final = patterns.lazy(r"\{\{[^{}]*\}\}")
 _ACTION_COMMENT: Final = patterns.lazy(r"(\{\{(?:-\s)?\s*/\*)[^{}]*(\*/\s*(?:\s-)?\}\})")
+_BLANKS: Final = patterns.lazy(r"(\s+)")
 _LINES: Final = patterns.lazy(r"[^\r\n]+")
 _MARKED: Final = patterns.lazy(r"[#;/ \t]*")
 
-_PRIVATE_KEY: Final = patterns.lazy(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)([^-]*)")
+_PRIVATE_KEY: Final = patterns.lazy(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(.*?)(?=-----END|\Z)", re.DOTALL)
 _URL: Final = patterns.lazy(r"(://)([^\s/@\"']{0,512}@)?")
 _QUERY: Final = patterns.lazy(r"(://[^\s?\"']{0,1024})\?[^\s\"']+")
-_TELLING: Final = r"(?:authorization|password|passwd|passphrase|token|secret|api[-_]?key|cookie|credentials?)"
+_TELLING: Final = (
+    r"(?:authorization|registry-auth|pass(?:word|wd|phrase)?|pwd|token|secret|(?:api|access|private)[-_]?key|cookie|"
+    r"credentials?)"
+)
 _SAID: Final = patterns.lazy(
     rf"""(?i)((?<![\w-])[\w-]{{0,32}}?{_TELLING}"""
     r"""(?:[\\"']{0,2}[ ]?[:=][ ]?)"""
     r"""(?:(?:bearer|basic) )?[\\"']{0,2}|\b(?:bearer|basic) )[^\s"',;\\]+"""
 )
-_GIVEN: Final = patterns.lazy(rf"(?i)((?<!\S)--?[\w-]{{0,32}}?{_TELLING}[ =])[^\s]+")
+_GIVEN: Final = patterns.lazy(
+    rf"""(?i)((?<![\w-])--?[\w-]{{0,32}}?{_TELLING}[\\"']{{0,2}}(?:,[ ]?|[ =])[\\"']{{0,2}})[^\s"',\\\]]+"""
+)
 _LOGIN: Final = patterns.lazy(r"""(?<![^\s"'(=])[^\s"'(=:/@]{1,128}:[^\s"':/@]{1,128}@(?=[A-Za-z0-9])""")
 """A user and a password before a host, without a scheme."""
 _PAIRS: Final = (
@@ -93,8 +109,13 @@ _NAMES_IN_LOGS: Final = frozenset(_LOG_NAMES.split())
 
 _SHORTEST: Final = 4
 """Characters of a hidden value that is looked for in words: a shorter one may stand there by chance."""
+_LONGEST_PATH: Final = 8
+"""Keys that are remembered of those around another: twice as many as a listed path has."""
 _MOST: Final = 20_000
 """Hidden values that are remembered."""
+_PLAIN: Final = patterns.lazy(r"[A-Za-z0-9_.~/:-]*")
+"""A value that all programs write in the same way."""
+_IN_ADDRESSES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~/:-")
 _WORD_PARTS: Final = patterns.lazy(r"[^\W_]{4,}")
 
 StandIn = Callable[[str], str]
@@ -137,12 +158,19 @@ class Hiding:
         reader = _Words(self)
         return [reader.word(word) for word in words]
 
-    def command(self, text: str) -> str:
-        """Return a command line as a file has it, in one text."""
-        reader = _Words(self)
+    def command(self, text: str, *, program: bool = True) -> str:
+        """Return a command line as a file has it, in one text. `program`: it begins with one."""
+        reader = _Words(self, program=program)
         return _PIECE.sub(
             lambda piece: piece[0] if piece[0].isspace() or piece[0] == "\\" else _requoted(piece[0], reader.word), text
         )
+
+    def flags(self, text: str) -> str:
+        """Return words of a command line that stand in quotes together."""
+        if not set("\"'\\\n").isdisjoint(text):
+            return self.hidden(text)
+        reader = _Words(self, program=False)
+        return "".join(piece if piece.isspace() else reader.word(piece) for piece in _BLANKS.split(text))
 
     def value(self, value: Any, path: tuple[str, ...] = ()) -> Any:  # noqa: PLR0911  # one for each kind of value
         """Return a value of JSON: numbers, texts, lists, objects. A text that is JSON itself is read, too."""
@@ -153,7 +181,7 @@ class Hiding:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, (int, float)):
-            made = str(value) if shown.is_shown(path) else self._numbered(str(value))
+            made = str(value) if shown.shows(path, str(value)) else self._numbered(str(value))
             return value if made == str(value) else int(made) if made.isdecimal() else made
         if isinstance(value, bytes):
             return self.content(value)
@@ -190,8 +218,8 @@ class Hiding:
         """Return a sentence of our own without hidden values that it quotes as a whole, and without secrets by form."""
         text = _without_forms(text)
         for value in sorted(self._values, key=len, reverse=True):
-            if len(value) > _SHORTEST and not value.startswith("/") and value in text:
-                text = re.sub(rf"(?<![\w.-]){re.escape(value)}(?![\w.-])", lambda _: self._values[value], text)  # noqa: B023
+            if len(value) > _SHORTEST and value in text and not (value.startswith("/") and shown.is_place(value)):
+                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: self._values[value], text)  # noqa: B023
         return text
 
     # --- single values ---
@@ -203,16 +231,20 @@ class Hiding:
             return name
         return self.hidden(name)
 
-    def scalar(self, value: str, path: Sequence[str]) -> str:
+    def scalar(self, value: str, path: Sequence[str]) -> str:  # noqa: PLR0911  # one for each kind of text
         """Return a text below a key."""
         if value.lower() in _LITERALS:
             return value
-        if shown.is_shown(path) and shown.is_harmless(value):
+        if shown.shows(path, value):
             self._vocabulary.update(_WORD_PARTS.findall(value))
             return value
-        given = _ASSIGNED.fullmatch(value)
-        if given is not None and _is_shown_flag(given[2], given[3]):
+        given = _ASSIGNED.fullmatch(value) if _BLANKS.search(value) is None or _ARGUMENTS.match(value) else None
+        if given is not None and _is_shown_variable(given[2], given[3]):
             return value
+        if path and _ARGUMENTS.fullmatch(path[-1]):
+            return self.flags(value)
+        if given is not None and not given[1] and _ARGUMENTS.fullmatch(given[2]):
+            return f"{given[2]}={self.flags(given[3])}"
         if "{{" in value and "}}" in value:  # whoever reads a template sees that there is an action
             if _ACTION.fullmatch(value) and shown.is_plain_action(value):
                 return value
@@ -221,9 +253,10 @@ class Hiding:
 
     def bare(self, value: str, path: Sequence[str]) -> str:
         """Return a value without quotes below a key."""
-        if _NUMBER.fullmatch(value) and not (shown.is_shown(path) and shown.is_harmless(value)):
-            return self._numbered(value)
-        return self.scalar(value, path)
+        if _NUMBER.fullmatch(value):
+            return value if shown.shows(path, value) else self._numbered(value)
+        # a path without quotes has no blanks: what comes after one is something else
+        return self.scalar(value, path) if _BLANKS.search(value) is None else self.scalar(value, ())
 
     def prose(self, text: str) -> str:
         """Return a text that belongs to no key: nothing of it, but its line ends."""
@@ -255,13 +288,14 @@ class Hiding:
                 self._parts.setdefault(part, made)
 
     def settle(self) -> None:
-        """Forget hidden values that are made of shown words alone: every sentence has these."""
+        """Forget hidden values that are made of shown words alone, as each sentence has them; spell the others out."""
         words = self._vocabulary | _table_words()
         self._parts = {part: made for part, made in self._parts.items() if part not in words}
         self._values = {
-            value: made
+            spelled: made
             for value, made in self._values.items()
             if any(part in self._parts for part in _WORD_PARTS.findall(value)) or not _WORD_PARTS.search(value)
+            for spelled in _spellings(value)
         }
 
 
@@ -279,8 +313,8 @@ class _Walk:
         self.parts: list[str] = []
         self.table: tuple[str, ...] = ()
         """The keys of the last header."""
-        self.outline: list[tuple[int, tuple[str, ...], bool]] = []
-        """Of YAML: the keys that this line may stand below, how far each is indented, and whether it has its value."""
+        self.outline: list[tuple[int, tuple[str, ...]]] = []
+        """Of YAML: the keys that this line may stand below, and how far each is indented."""
         self.brackets: list[tuple[str, tuple[str, ...]]] = []
         """Each open bracket, and the keys that lead to it."""
         self.path: tuple[str, ...] = ()
@@ -288,6 +322,8 @@ class _Walk:
         self.fresh = True
         """A key may stand here."""
         self.line_start = 0
+        self.text_below: tuple[int, tuple[str, ...]] | None = None
+        """Of YAML: how far the key is indented that a text of several lines belongs to; and its keys, if known."""
 
     def run(self) -> str:
         at = 1 if self.text.startswith(_BYTE_ORDER_MARK) else 0
@@ -335,8 +371,13 @@ class _Walk:
         if self.brackets:
             if entry is None:
                 return at
-            self.path = (*self.brackets[-1][1], *self.key(entry))
+            self.path = (*self.brackets[-1][1][-_LONGEST_PATH:], *self.key(entry))
             return entry.end()
+        if self.continues(at - self.line_start):
+            end = self.text.find("\n", at)
+            end = len(self.text) if end < 0 else end
+            self.parts.append(self.below(self.text[at:end]))
+            return end
         if (header := _HEADER.match(self.text, at)) is not None:
             self.table, self.outline = _names(header[2]), []
             self.parts += [header[1], self.keys(header[2]), header[3]]
@@ -344,36 +385,62 @@ class _Walk:
         if (comment := _LINE_COMMENT.match(self.text, at)) is not None:
             self.parts.append(self.comment(comment[0]))
             return comment.end()
-        if entry is not None:
+        if entry is not None and not self.is_end_of_base64(entry):
             return self.entry(entry, at - self.line_start)
         self.path = self.around(at - self.line_start, item=self.text[at] == "-")
         if (item := _ITEM.match(self.text, at)) is not None:
             self.parts.append(item[0])
+            if _EMPTY.match(self.text, item.end()) is None and _OPENS.match(self.text, item.end()) is None:
+                self.text_below = (at - self.line_start + item[0].rindex("-"), ())
             return self.rest(item.end(), item.end(), self.path, joined=False)
         return self.rest(at, at, self.path, joined=False)
+
+    def continues(self, indent: int) -> bool:
+        """Tell whether a line of YAML belongs to the text of an earlier one, whatever it looks like."""
+        if self.text_below is not None and indent <= self.text_below[0]:
+            self.text_below = None
+        return self.text_below is not None
+
+    def below(self, line: str) -> str:
+        """Return a line of a text of several lines."""
+        path = self.text_below[1] if self.text_below is not None else ()
+        core = line.rstrip()
+        return self.hiding.bare(core, path) + line[len(core) :] if shown.is_shown(path) else self.hiding.prose(line)
 
     def entry(self, entry: re.Match[str], indent: int) -> int:
         """Read a key outside of brackets, and its value where that is not in quotes or brackets."""
         is_yaml = entry[3].endswith(":")
         around = self.around(indent, item=bool(entry[1])) if is_yaml else self.table
-        self.path = path = (*around, *self.key(entry))
+        self.path = path = (*around[-_LONGEST_PATH:], *self.key(entry))
         end = entry.end()
         opens = _OPENS.match(self.text, end) is not None
         if is_yaml:
             # a list's dash stands where its key does, and what is in it stands deeper
-            self.outline.append((indent + len(entry[1]), path, not _is_blank(self.text, end)))
+            self.outline.append((indent + len(entry[1]), path))
+            has_text = _EMPTY.match(self.text, end) is None
+            self.text_below = (indent + len(entry[1]), path if self.is_block(end) else ()) if has_text else None
         else:
             self.outline = []
         is_command = path[-1] in shown.COMMANDS
         return end if opens and not is_command else self.rest(end, end, path, joined=not is_yaml)
 
+    def is_block(self, at: int) -> bool:
+        """Tell whether a text of several lines stands below a key of YAML."""
+        end = self.text.find("\n", at)
+        return _BLOCK_MARK.fullmatch(self.text[at : len(self.text) if end < 0 else end].strip()) is not None
+
+    def is_end_of_base64(self, entry: re.Match[str]) -> bool:
+        """Tell whether an entry may be none: the last line of a text in base64 looks like a name without a value."""
+        if entry[3] != "=" or _PADDED.match(self.text, entry.end()) is None:
+            return False
+        name = entry[2]
+        return self.text.startswith(("=", '"', "'"), entry.end()) or not (name.isupper() or shown.is_name(name))
+
     def around(self, indent: int, *, item: bool) -> tuple[str, ...]:
         """Return the keys that a line of YAML stands below."""
         while self.outline and (self.outline[-1][0] > indent or (self.outline[-1][0] == indent and not item)):
             self.outline.pop()
-        if not self.outline or self.outline[-1][2]:
-            return ()
-        return self.outline[-1][1]
+        return self.outline[-1][1] if self.outline else self.table
 
     def rest(self, at: int, start: int, path: tuple[str, ...], *, joined: bool) -> int:
         """Read a value without quotes, to the end of its line; `at` where it is in quotes or brackets."""
@@ -392,16 +459,21 @@ class _Walk:
         core = value.strip()
         before = value[: len(value) - len(value.lstrip())]
         after = value[len(before) + len(core) :]
-        self.parts += [before, self.rested(core, path), after, self.comment(comment) if comment else ""]
+        said = self.comment(comment) if comment else ""
+        if comment[1:].strip() and core and not after:  # of a file of variables, it belongs to the value
+            said = f"#{self.hiding.prose(comment[1:])}"
+        self.parts += [before, self.rested(core, path), after, said]
         self.path = ()
         return max(at, end)
 
     def rested(self, value: str, path: tuple[str, ...]) -> str:
         """Return a value that takes the rest of its line."""
-        if not value or value in _BLOCK_MARKS:
+        if not value or _BLOCK_MARK.fullmatch(value):
             return value
-        if (path and path[-1] in shown.COMMANDS) or (_FLAGGED.search(value) and not shown.is_harmless(value)):
+        if path and path[-1] in shown.COMMANDS:
             return self.hiding.command(value)
+        if path and (path[-1] == _ENVIRONMENT or _ARGUMENTS.fullmatch(path[-1])):
+            return self.hiding.command(value, program=False)
         if "\n" in value:
             return self.hiding.prose(value)
         return self.hiding.bare(value, path)
@@ -456,45 +528,43 @@ class _Walk:
 class _Words:
     """Reads the words of one command line, one after the other."""
 
-    def __init__(self, hiding: Hiding) -> None:
+    def __init__(self, hiding: Hiding, *, program: bool = True) -> None:
         self.hiding = hiding
         self.flag: str | None = None
         """The flag whose value may come next."""
-        self.first = True
+        self.first = program
+        """The next word is the program's name."""
 
-    def word(self, word: str) -> str:
+    def word(self, word: str) -> str:  # noqa: PLR0911  # one for each kind of word
         flag, self.flag = self.flag, None
         first, self.first = self.first, False
-        if word in shown.WORDS or (first and shown.is_harmless(word)):
+        if word in shown.WORDS or _VARIABLE.fullmatch(word) or (first and shown.is_harmless(word)):
+            return word
+        if flag is not None and not word.startswith("-") and shown.is_shown_flag(flag, word):
             return word
         given = _ASSIGNED.fullmatch(word)
         if given is not None:
-            shows = _is_shown_flag(given[2], given[3]) or (given[2] in shown.WORDS and shown.is_harmless(given[3]))
+            is_shown = shown.is_shown_flag if given[1] else _is_shown_variable
+            shows = is_shown(given[2], given[3]) or (given[2] in shown.WORDS and shown.is_place(given[3]))
+            if not shows and not given[1] and _ARGUMENTS.fullmatch(given[2]):
+                return f"{given[2]}={self.hiding.flags(given[3])}"
             return word if shows else f"{given[1]}{given[2]}={self.hiding.hidden(given[3])}"
         if (named := _FLAG.fullmatch(word)) is not None:
             self.flag = named[1]
-            if word.startswith("--") or len(word) == 2 or named[1] in shown.FLAGS:  # noqa: PLR2004
+            if word.startswith("--") or len(word) == 2 or shown.is_flag(named[1]):  # noqa: PLR2004
                 return word
             return word[:2] + self.hiding.hidden(word[2:])  # `-pSECRET` is a flag of one letter with its value
-        if flag is not None and _is_shown_flag(flag, word):
-            return word
         return word if not word or set(word) <= {"-"} else self.hiding.hidden(word)
 
 
 _ESCAPE: Final = patterns.lazy(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _BYTE_ORDER_MARK: Final = "\ufeff"
-_BLOCK_MARKS: Final = frozenset({"|", ">", "|-", ">-", "|+", ">+"})
-"""What stands in YAML before a text of several lines."""
 
 
-def _is_shown_flag(name: str, value: str) -> bool:
-    """Tell whether the value of a flag, or of a variable, is shown. One letter means other things elsewhere."""
-    if not shown.is_harmless(value):
-        return False
-    if len(name) == 1:
-        return name in shown.FLAGS and "/" in value
-    return name in shown.FLAGS or shown.is_shown((name,))
+def _is_shown_variable(name: str, value: str) -> bool:
+    """Tell whether the value of a name without dashes is shown. Names of flags have other meanings there."""
+    return shown.shows((name,), value) or (shown.is_flag(name) and shown.is_place(value))
 
 
 def _without_forms(text: str) -> str:
@@ -508,7 +578,7 @@ def _without_forms(text: str) -> str:
 
 
 def _is_of_logs(name: str) -> bool:
-    return name in _NAMES_IN_LOGS or name in shown.FLAGS or shown.is_shown((name,))
+    return name in _NAMES_IN_LOGS or shown.is_flag(name) or shown.is_shown((name,))
 
 
 def _names(keys: str) -> tuple[str, ...]:
@@ -539,11 +609,15 @@ def _requoted(token: str, change: Callable[[str], str]) -> str:
     return token if made == plain else token[0] + made + token[end:]
 
 
-def _is_blank(text: str, at: int) -> bool:
-    """Tell whether nothing but a comment, or the mark of a text of several lines, stands on the rest of a line."""
-    end = text.find("\n", at)
-    rest = text[at : len(text) if end < 0 else end].strip()
-    return not rest or rest.startswith("#") or rest in _BLOCK_MARKS
+def _spellings(value: str) -> tuple[str, ...]:
+    """Return a value as programs write it: as it is, in quotes, in quotes within quotes, and in an address."""
+    if _PLAIN.fullmatch(value):
+        return (value,)
+    in_quotes = json.dumps(value, ensure_ascii=False)[1:-1]
+    in_address = "".join(
+        chr(byte) if chr(byte) in _IN_ADDRESSES else f"%{byte:02X}" for byte in value.encode(errors="replace")
+    )
+    return (value, in_quotes, json.dumps(in_quotes, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1], in_address)
 
 
 def _parsed(text: str) -> Any:
@@ -557,5 +631,6 @@ def _parsed(text: str) -> Any:
 @functools.cache
 def _table_words() -> frozenset[str]:
     """Return the words that the table is made of: they stand in every sentence about a configuration."""
-    table = ("http", "https", *(name for path in shown.KEYS for name in path), *shown.FLAGS, *shown.WORDS, *_LITERALS)
+    table = ("http", "https", *(name for path in shown.KEYS for name in path))
+    table = (*table, *shown.FLAGS, *shown.PLACE_FLAGS, *shown.WORDS, *_LITERALS)
     return frozenset(part for name in table for part in _WORD_PARTS.findall(name))

@@ -16,24 +16,26 @@ from toolkit_installer import patterns
 
 ANY: Final = "*"
 """Stands for a name that somebody chose, such as that of a runtime."""
+TOP: Final = "^"
+"""Stands for the top of a document: deeper down, a key of that name may belong to anybody."""
 
 _DOCKER = """
-version debug hosts group pidfile root data-root exec-root storage-driver bridge level log-level log-format log-driver
-log-opts/max-size log-opts/max-file live-restore iptables ip6tables ip-forward ip-masq ipv6 icc mtu
-experimental selinux-enabled no-new-privileges
+^/version ^/debug ^/hosts ^/group ^/pidfile ^/root data-root exec-root storage-driver ^/bridge log-level log-format
+log-driver log-opts/max-size log-opts/max-file live-restore ^/iptables ^/ip6tables ip-forward ip-masq ^/ipv6 ^/icc ^/mtu
+^/experimental selinux-enabled no-new-privileges
 seccomp-profile shutdown-timeout max-concurrent-downloads max-concurrent-uploads default-shm-size default-ipc-mode
-default-cgroupns-mode init init-path userland-proxy userns-remap cgroup-parent containerd containerd-namespace
+default-cgroupns-mode ^/init init-path userland-proxy userns-remap cgroup-parent ^/containerd containerd-namespace
 containerd-plugin-namespace exec-opts features/cdi features/containerd-snapshotter features/buildkit cdi-spec-dirs
-default-runtime runtimes/*/path runtimes/*/runtimeType
-CDISpecDirs ContainersRunning DefaultRuntime LiveRestoreEnabled OperatingSystem SecurityOptions ServerVersion Version
-ApiVersion
+default-runtime runtimes/*/path runtimes/*/runtimeType Runtimes/*/path Runtimes/*/runtimeType
+CDISpecDirs ContainersRunning DefaultRuntime LiveRestoreEnabled OperatingSystem SecurityOptions ServerVersion ^/Version
+^/ApiVersion
 """
 """daemon.json, and what dockerd answers."""
 
 _CONTAINERD = """
-imports required_plugins disabled_plugins state temp oom_score plugin_dir grpc/address grpc/uid grpc/gid
+^/imports required_plugins disabled_plugins ^/state ^/temp oom_score plugin_dir grpc/address grpc/uid grpc/gid
 grpc/max_recv_message_size grpc/max_send_message_size ttrpc/address metrics/address metrics/grpc_histogram cgroup/path
-debug/address debug/uid debug/gid debug/format default_runtime_name default_runtime/runtime_type
+debug/address debug/uid debug/gid debug/format debug/level default_runtime_name default_runtime/runtime_type
 default_runtime/runtime_engine default_runtime/runtime_root runtimes/*/runtime_type runtimes/*/runtime_path
 runtimes/*/runtime_root runtimes/*/runtime_engine runtimes/*/privileged_without_host_devices
 runtimes/*/privileged_without_host_devices_all_devices_allowed runtimes/*/base_runtime_spec runtimes/*/cni_conf_dir
@@ -43,38 +45,37 @@ options/BinaryName options/Runtime options/Root options/CriuPath options/CriuIma
 options/SystemdCgroup options/NoPivotRoot options/NoNewKeyring options/ShimCgroup options/IoUid options/IoGid
 options/ConfigPath options/TypeUrl options/TaskApiAddress options/TaskApiVersion options/PodAnnotations
 options/PrivilegedWithoutHostDevices
-sandbox_image pinned_images/sandbox snapshotter disable_snapshot_annotations discard_unpacked_layers no_pivot enable_cdi
-cdi_spec_dirs enable_selinux enable_tls_streaming enable_unprivileged_ports enable_unprivileged_icmp
-restrict_oom_score_adj max_container_log_line_size max_concurrent_downloads systemd_cgroup disable_cgroup
-disable_apparmor disable_hugetlb_controller disable_proc_mount disable_tcp_service stream_server_address
+sandbox_image pinned_images/sandbox containerd/snapshotter images/snapshotter disable_snapshot_annotations
+discard_unpacked_layers no_pivot enable_cdi cdi_spec_dirs enable_selinux enable_tls_streaming enable_unprivileged_ports
+enable_unprivileged_icmp restrict_oom_score_adj max_container_log_line_size max_concurrent_downloads systemd_cgroup
+disable_cgroup disable_apparmor disable_hugetlb_controller disable_proc_mount disable_tcp_service stream_server_address
 stream_server_port stream_idle_timeout device_ownership_from_security_context ignore_image_defined_volumes
 tolerate_missing_hugetlb_controller drain_exec_sync_io_timeout image_pull_progress_timeout netns_mounts_under_state_dir
 stats_collect_period cni/bin_dir cni/bin_dirs cni/conf_dir cni/conf_template cni/max_conf_num cni/ip_pref
-registry/config_path root_path shim shim_debug no_shim runtime runtime_root path plugin_path plugin_config_path
-plugin_registration_timeout plugin_request_timeout disable_connections socket_path disable content_sharing_policy
+registry/config_path root_path shim_debug no_shim io.containerd.internal.v1.opt/path plugin_path plugin_config_path
+plugin_registration_timeout plugin_request_timeout disable_connections socket_path io.containerd.nri.v1.nri/disable
+nri/disable content_sharing_policy
 defaultRuntimeName runtimes/*/runtimePath runtimes/*/runtimeRoot runtimes/*/runtimeEngine runtimes/*/PodAnnotations
 runtimes/*/ContainerAnnotations runtimes/*/sandboxMode runtimes/*/privilegedWithoutHostDevices
 runtimes/*/baseRuntimeSpec runtimes/*/cniConfDir runtimes/*/cniMaxConfNum enableCDI cdiSpecDirs sandboxImage
 containerdRootDir containerdEndpoint rootDir stateDir systemdCgroup enableSelinux
-conditions/type conditions/status conditions/reason lastCNILoadStatus lastCNILoadStatus.default handlers/name
-runtime_handlers/name runtimeHandlers/name golang id uid namespace runtimeHandler runtime_handler createdAt handler
-podSandboxId
+^/name ^/handlers ^/identity ^/namespace annotations/io.kubernetes.cri-o.RuntimeHandler
 """
 """Its files, `containerd config dump`, and what the CRI answers."""
 
 _CRIO = """
-runroot storage_driver log_level log_format log_dir log_to_journald log_size_max log_filter cgroup_manager conmon
-conmon_cgroup default_runtime hooks_dir selinux pids_limit read_only infra_ctr_cpuset drop_infra_ctr
-manage_ns_lifecycle namespaces_dir pinns_path container_exits_dir container_attach_socket_dir bind_mount_prefix
-apparmor_profile seccomp_profile listen stream_address stream_port plugin_dirs network_dir cni_default_network
-pause_image pause_command enable_criu_support enable_pod_events enable_nri nri_listen nri_disable_connections
-nri_plugin_dir nri_plugin_config_dir nri_plugin_registration_timeout nri_plugin_request_timeout separate_pull_cgroup
-metrics_port enable_metrics internal_wipe internal_repair clean_shutdown_file version_file version_file_persist
-image_volumes ctr_stop_timeout runtimes/*/monitor_path runtimes/*/monitor_cgroup runtimes/*/allowed_annotations
-runtimes/*/runtime_config_path runtimes/*/container_min_memory runtimes/*/inherit_default_runtime
-runtimes/*/default_annotations_allowed runtimes/*/no_sync_log runtimes/*/stream_websockets
-runtimes/*/exec_cpu_affinity platform_runtime_paths/*
-hook/path hook/args when/always when/commands stages
+crio/root crio/runroot storage_driver log_level log_format log_dir log_to_journald log_size_max log_filter
+cgroup_manager runtime/conmon conmon_cgroup default_runtime hooks_dir runtime/selinux pids_limit runtime/read_only
+infra_ctr_cpuset drop_infra_ctr manage_ns_lifecycle namespaces_dir pinns_path container_exits_dir
+container_attach_socket_dir bind_mount_prefix apparmor_profile seccomp_profile api/listen stream_address stream_port
+plugin_dirs network_dir cni_default_network pause_image pause_command enable_criu_support enable_pod_events enable_nri
+nri_listen nri_disable_connections nri_plugin_dir nri_plugin_config_dir nri_plugin_registration_timeout
+nri_plugin_request_timeout separate_pull_cgroup metrics_port enable_metrics internal_wipe internal_repair
+clean_shutdown_file version_file version_file_persist image_volumes ctr_stop_timeout runtimes/*/monitor_path
+runtimes/*/monitor_cgroup runtimes/*/allowed_annotations runtimes/*/runtime_config_path runtimes/*/container_min_memory
+runtimes/*/inherit_default_runtime runtimes/*/default_annotations_allowed runtimes/*/no_sync_log
+runtimes/*/stream_websockets runtimes/*/exec_cpu_affinity platform_runtime_paths/*
+hook/path when/always when/commands stages
 CONTAINER_CONFIG CONTAINER_CONFIG_DIR CONTAINER_RUNTIMES CONTAINER_DEFAULT_RUNTIME CONTAINER_HOOKS_DIR CONTAINER_LISTEN
 CONTAINER_ROOT CONTAINER_RUNROOT CONTAINER_STORAGE_DRIVER CONTAINER_CGROUP_MANAGER CONTAINER_CONMON
 CONTAINER_LOG_LEVEL
@@ -82,8 +83,8 @@ CONTAINER_LOG_LEVEL
 """Its files, its hooks, and its variables."""
 
 _KUBERNETES = """
-containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot cgroupsPerQOS kind apiVersion staticPodPath
-failSwapOn maxPods resolvConf volumePluginDir container-runtime-endpoint image-service-endpoint data-dir docker
+containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot cgroupsPerQOS ^/kind ^/apiVersion staticPodPath
+failSwapOn maxPods resolvConf volumePluginDir container-runtime-endpoint image-service-endpoint data-dir ^/docker
 nonroot-devices node-name prefer-bundled-bin
 """
 """The kubelet's configuration, and the options of k3s and RKE2."""
@@ -91,7 +92,7 @@ nonroot-devices node-name prefer-bundled-bin
 _NVIDIA = """
 cdiVersion devices/name deviceNodes/path deviceNodes/hostPath deviceNodes/type deviceNodes/major deviceNodes/minor
 deviceNodes/permissions deviceNodes/fileMode deviceNodes/uid deviceNodes/gid mounts/hostPath mounts/containerPath
-mounts/options mounts/type hooks/hookName hooks/path hooks/args additionalGids
+mounts/type hooks/hookName hooks/path additionalGids
 nvidia-container-cli/path nvidia-container-cli/root nvidia-container-cli/ldconfig nvidia-container-cli/load-kmods
 nvidia-container-cli/no-cgroups nvidia-container-cli/user nvidia-container-cli/debug nvidia-container-cli/ldcache
 nvidia-container-runtime/debug nvidia-container-runtime/mode nvidia-container-runtime/runtimes
@@ -105,13 +106,13 @@ USE_HOST_MOFED
 """CDI specifications, the toolkit's config.toml, and what the GPU Operator's validator writes."""
 
 _SYSTEM = """
-ID ID_LIKE VERSION VERSION_ID VERSION_CODENAME VARIANT_ID NAME
-LoadState ActiveState SubState MainPID Restart RestartUSec KillMode Type User Id Names TriggeredBy Triggers
-NeedDaemonReload UnitFileState FragmentPath DropInPaths After Requires Wants PartOf BindsTo RequiredBy BoundBy
-ConsistsOf WantedBy NRestarts Result ExecMainStatus InvocationID PreparingForShutdown Delegate TimeoutStartUSec
-TimeoutStopUSec StartLimitBurst StartLimitIntervalUSec EnvironmentFile WorkingDirectory
-HOME PATH XDG_CONFIG_HOME K3S_CONFIG_FILE RKE2_CONFIG_FILE K3S_DATA_DIR CONTAINERD_CONFIG CONTAINERD_NAMESPACE SNAP
-SNAP_DATA SNAP_COMMON
+ID_LIKE VERSION_ID VERSION_CODENAME VARIANT_ID
+LoadState ActiveState SubState MainPID Restart RestartUSec KillMode ^/Type Service/Type Service/User ^/Id ^/Names
+TriggeredBy Triggers NeedDaemonReload UnitFileState FragmentPath DropInPaths After Requires Wants PartOf BindsTo
+RequiredBy BoundBy ConsistsOf WantedBy NRestarts Result ExecMainStatus InvocationID PreparingForShutdown Delegate
+TimeoutStartUSec TimeoutStopUSec StartLimitBurst StartLimitIntervalUSec EnvironmentFile WorkingDirectory
+^/HOME ^/PATH XDG_CONFIG_HOME K3S_CONFIG_FILE RKE2_CONFIG_FILE K3S_DATA_DIR CONTAINERD_CONFIG CONTAINERD_NAMESPACE
+^/SNAP SNAP_DATA SNAP_COMMON
 """
 """os-release, systemd's units and what it answers, and variables that name files."""
 
@@ -122,22 +123,40 @@ KEYS: Final = frozenset(
 )
 """Ends of paths of keys. An element of a list has the path of its list."""
 
+_PLACE_KEYS = "root Root state temp pidfile hosts containerd conmon listen address init HOME PATH"
+_PLACES: Final = frozenset(_PLACE_KEYS.split())
+"""Keys whose value is a place: any other text below a key of such a name is no setting, and may be a secret."""
+
+_SENTENCES: Final = frozenset({"OperatingSystem"})
+"""Keys whose value has blanks, as what an engine says of its system."""
+
 COMMANDS: Final = frozenset({"ExecStart", "ExecStartPre", "ExecStartPost", "ExecReload", "ExecStop", "argv[]"})
 """Keys whose value is a command line."""
 
 _FLAGS = """
-config c config-file config-dir config-source d containerd containerd-namespace containerd-plugins-namespace address a
-root state data-root exec-root log-level host H pidfile group G storage-driver s default-runtime add-runtime runtimes
-hooks-dir exec-opt feature cdi-spec-dir bridge iptables live-restore container-runtime container-runtime-endpoint
-image-service-endpoint kubelet-args-file docker data-dir cri-socket runtime-endpoint network-plugin
-pod-infra-container-image cgroup-driver cgroup-manager kubelet-arg runtime-cgroups resolv-conf snapshotter namespace id
-publish-binary bundle b runtime r exit-command exit-dir persist-dir socket-dir-path log-size-max p validate version
-property runtime-type runtime-config-override dry-run query-gpu format lines unit output since driver-root dev-root
-library-search-path mode class vendor nvidia-cdi-hook-path nvidia-ctk-path ldconfig-path device-name-strategy
-container-runtime-mode toolkit-install-dir conmon log-dir listen enable-nri enable-cdi
+log-level storage-driver default-runtime exec-opt feature bridge iptables live-restore container-runtime
+network-plugin pod-infra-container-image cgroup-driver cgroup-manager snapshotter log-size-max enable-nri enable-cdi
+containerd-namespace containerd-plugins-namespace runtime-type device-name-strategy container-runtime-mode
+config config-file config-dir kubelet-args-file data-dir data-root root state exec-root address
+namespace id version mode class vendor query-gpu property unit format lines output since group G
 """
 FLAGS: Final = frozenset(_FLAGS.split())
 """Flags, without their dashes, whose value is shown."""
+
+_PLACE_FLAGS = """
+c config-source d containerd a host H pidfile
+add-runtime runtimes hooks-dir cdi-spec-dir container-runtime-endpoint image-service-endpoint
+cri-socket runtime-endpoint runtime-cgroups resolv-conf publish-binary bundle b runtime r
+exit-command exit-dir persist-dir socket-dir-path p runtime-config-override driver-root dev-root
+library-search-path nvidia-cdi-hook-path nvidia-ctk-path ldconfig-path toolkit-install-dir conmon log-dir listen
+"""
+PLACE_FLAGS: Final = frozenset(_PLACE_FLAGS.split())
+"""Flags, without their dashes, whose value is shown if it is a place."""
+
+_RUNTIME_FLAGS: Final = frozenset({"add-runtime", "runtimes"})
+"""Flags whose value is the name of a runtime, `=` or `:`, and a place."""
+_FLAGS_OF_OTHERS: Final = frozenset({"kubelet-arg"})
+"""Flags whose value is another flag, and its value."""
 
 _WORDS = """
 server agent daemon run shim start serve worker controller node kubelet dockerd containerd crio cri-o config dump show
@@ -165,6 +184,10 @@ _BEFORE_NAMES: Final = frozenset({"template", ".ExtraRuntimes"})
 _HARMLESS = patterns.lazy(
     r"(?:(?:unix|fd|tcp|npipe|vsock)://|@(?=/))?[A-Za-z0-9_./:*+~=,\[\]-]{0,1024}(?:@sha256:[0-9a-f]{64})?"
 )
+_ODD_PATH = patterns.lazy(r"/[A-Za-z0-9_ ./@+~,%()-]{0,1024}")
+"""A path with blanks or the like, which is one only where a path stands by itself."""
+_PLACE = patterns.lazy(r"(?:unix|fd|tcp|npipe|vsock):/|@?/(?![^=+]*[=+])")
+"""The begin of one. A text in base64 may begin with a slash, too."""
 _KEY = patterns.lazy(r"[A-Za-z0-9_./:*\[\]-]{1,128}")
 _OUTPUT = patterns.lazy(r"[A-Za-z0-9_.,:+~/() \t-]{0,256}")
 
@@ -172,6 +195,40 @@ _OUTPUT = patterns.lazy(r"[A-Za-z0-9_.,:+~/() \t-]{0,256}")
 def is_shown(path: Sequence[str]) -> bool:
     """Tell whether the values of a key are shown, in a harmless form. `path`: all keys that lead to it."""
     return _leads(_tree(), path)
+
+
+def shows(path: Sequence[str], value: str) -> bool:
+    """Tell whether a value below these keys is shown."""
+    if not is_shown(path):
+        return False
+    if path[-1] in _SENTENCES:
+        return is_plain_output(value)
+    return _ODD_PATH.fullmatch(value) is not None or (
+        is_harmless(value) and (path[-1] not in _PLACES or is_place(value))
+    )
+
+
+def is_place(value: str) -> bool:
+    """Tell whether a value is an absolute path, or an address that an engine listens on."""
+    return is_harmless(value) and _PLACE.match(value) is not None
+
+
+def is_shown_flag(name: str, value: str) -> bool:
+    """Tell whether the value of a flag, or of a variable, is shown."""
+    if name in _RUNTIME_FLAGS:
+        return is_harmless(value) and is_place(value.replace("=", ":", 1).partition(":")[2])
+    if name in _FLAGS_OF_OTHERS:
+        inner, _, value = value.partition("=")
+        return inner not in _FLAGS_OF_OTHERS and is_plain_key(inner) and is_shown_flag(inner, value)
+    if name in PLACE_FLAGS:
+        return is_place(value)
+    is_odd = len(name) > 1 and _ODD_PATH.fullmatch(value) is not None  # one letter means other things elsewhere
+    return shows((name,), value) or (name in FLAGS and (is_odd or is_harmless(value)))
+
+
+def is_flag(name: str) -> bool:
+    """Tell whether a flag has values that are shown."""
+    return name in FLAGS or name in PLACE_FLAGS
 
 
 def is_harmless(value: str) -> bool:
@@ -182,6 +239,11 @@ def is_harmless(value: str) -> bool:
 def is_plain_key(name: str) -> bool:
     """Tell whether a key's name may be shown."""
     return _KEY.fullmatch(name) is not None
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a listed key is called so."""
+    return name in _names()
 
 
 def is_plain_action(text: str) -> bool:
@@ -201,6 +263,11 @@ def is_plain_output(line: str) -> bool:
 
 
 @functools.cache
+def _names() -> frozenset[str]:
+    return frozenset(path[-1] for path in KEYS) | COMMANDS
+
+
+@functools.cache
 def _tree() -> dict[str, Any]:
     """Return the table as nested names, the last key of each path outermost; "" ends a path."""
     tree: dict[str, Any] = {}
@@ -213,6 +280,6 @@ def _tree() -> dict[str, Any]:
 
 
 def _leads(tree: dict[str, Any], path: Sequence[str]) -> bool:
-    if "" in tree:
+    if "" in tree or (TOP in tree and not path):
         return True
     return bool(path) and any(_leads(tree[name], path[:-1]) for name in (path[-1], ANY) if name in tree)

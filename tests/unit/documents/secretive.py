@@ -125,6 +125,62 @@ x = "{{ printf "@" }}"
 @
 -----END RSA PRIVATE KEY-----
 """,
+    "docker-names-of-settings.json": """{"users": {"root": "@", "docker": "@", "containerd": "@", "path": "@"},
+ "labels": ["root=@", "path=@", "id=@"], "vault": {"id": "@", "uid": "@", "namespace": "@", "handler": "@"}}""",
+    "containerd-names-of-settings.toml": """[site.auth]
+id = "@"
+root = "@"
+state = "@"
+handler = "@"
+["site".headers]
+path = ["@"]
+listen = "@"
+[stream_processors."io.example"]
+args = ["--key", "@"]
+env = ["KEY=@"]
+path = "@"
+""",
+    "crio-hook.json": """{"version": "1.0.0", "hook": {"path": "/bin/h", "args": ["h", "--token=@", "--key", "@"]},
+ "when": {"annotations": {"path": "@"}}, "stages": ["prestart"]}""",
+    "cdi.yaml": """containerEdits:
+  mounts:
+    - hostPath: /srv
+      options: ["username=a", "password=@"]
+  hooks:
+    - args: ["h", "--token", "@"]
+""",
+    "k3s-text.yaml": """ca: |
+  first
+  root: @
+  @: x
+token: >2-
+  root: @
+key: @
+  root: @
+  @: x
+flow: {root: @, path: @}
+""",
+    "k3s-base64.yaml": """ca: |
+  @=
+token: "@
+  @=
+  id: @"
+---
+@=
+@==
+""",
+    "unit-flags.service": """[Service]
+User=root
+ExecStart=/usr/bin/sshpass -p @/x= -d @/x= ssh
+Environment=root=@ PASSWORD=@ id=@
+""",
+    "variables-with-flags.env": """PASSWORD=@ -x
+KUBELET_EXTRA_ARGS="--config=/etc/k --node-labels=a=@ --token @"
+TOKEN=abc#@
+KEY="first
+@="
+root=@
+""",
     "lines.txt": """curl -u someone:@ https://x
 sshpass -p @ ssh y
 X-Api-Key @

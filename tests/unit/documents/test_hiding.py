@@ -6,6 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.documents import secretive
 from toolkit_installer.documents import shown
-from toolkit_installer.documents.hiding import MASK, Hiding, mask
+from toolkit_installer.documents.hiding import MASK, Hiding, _Walk, mask
 from toolkit_installer.engines.containerd import tables
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.docker import config as docker_config
@@ -58,6 +59,15 @@ def _keys(value: Any) -> Any:
     if isinstance(value, dict):
         return [(name if shown.is_plain_key(name) else None, _keys(item)) for name, item in value.items()]
     return [_keys(item) for item in value] if isinstance(value, list) else None
+
+
+def test_deep_objects_take_linear_time() -> None:
+    sizes = []
+    for depth in (1_000, 4_000):
+        walk = _Walk('{"a":' * depth, Hiding())
+        walk.run()
+        sizes.append(sum(len(path) for _, path in walk.brackets))
+    assert sizes[1] <= 6 * sizes[0]
 
 
 @given(st.text(st.sampled_from("ab1P:/@=\"{}[],\n '\\#*-|>;.%$\t\u00a0"), max_size=80))
@@ -110,6 +120,8 @@ def test_everything_that_planning_reads_of_a_configuration_is_on_the_list() -> N
         (["sshpass", "-p", "abcd"], [2]),
         (["containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "ab12", "-address", "/run/c.sock"], []),
         (["/usr/bin/conmon", "-b", "/run/x", "-r", "/usr/bin/crun", "-p", "/run/pid"], []),
+        (["crio", "--runtimes", "nvidia:/usr/bin/n:/run/n,a:/bin/a", "--add-runtime=a=/bin/a"], []),
+        (["sshpass", "-p", "abcd/abcd", "-d", "abcd/x="], [2, 4]),
         (["x", "abcd"], [1]),
     ],
 )
@@ -117,6 +129,51 @@ def test_of_a_command_line_listed_flags_are_shown(words: list[str], hidden: list
     made = Hiding().arguments(words)
     assert [index for index, (old, new) in enumerate(zip(words, made, strict=True)) if old != new] == hidden
     assert "abcd" not in " ".join(made)
+
+
+@pytest.mark.parametrize(
+    "shows",
+    [
+        'KUBELET_EXTRA_ARGS="--container-runtime-endpoint=unix:///run/x.sock"',
+        'Environment="KUBELET_CONFIG_ARGS=--config=/etc/k.yaml"',
+        "Environment=K3S_CONFIG_FILE=/etc/k.yaml RKE2_CONFIG_FILE=/etc/r.yaml",
+        "ExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS ${MORE} --docker",
+        "ExecStart=/usr/bin/dockerd --feature cdi=true --add-runtime nvidia=/usr/bin/n --exec-opt a=b",
+        'ExecStart=/usr/bin/k3s agent --config "/etc/my dir/k@1.yaml" --kubelet-arg=container-runtime-endpoint=/run/x',
+        'kubelet-arg+: ["container-runtime-endpoint=unix:///run/x.sock"]',
+        "containerRuntimeEndpoint: >\n  unix:///run/x.sock",
+        "containerRuntimeEndpoint:\n  unix:///run/x.sock",
+        "hosts:\n  - - /run/a.sock\n    - /run/b.sock\n  - /run/c.sock",
+        '{"runtimes": {"a": {"path": "/opt/my dir/a@1"}}}',
+        '{"Runtimes": {"a": {"path": "runc"}}, "OperatingSystem": "Docker Desktop"}',
+    ],
+)
+def test_what_planning_reads_is_shown_however_it_is_spelled(shows: str) -> None:
+    assert mask(shows) == shows
+
+
+def test_what_the_cri_answers_to_planning_is_shown() -> None:
+    status = {"name": "cri-o", "version": "1.34.0", "handlers": ["nvidia", "runc"]}
+    pod = {
+        "identity": "ab12",
+        "name": "web",
+        "namespace": "x",
+        "annotations": {"io.kubernetes.cri-o.RuntimeHandler": "a"},
+    }
+    assert Hiding().value([status, pod]) == [status, pod]
+    assert Hiding().value([{"annotations": {"path": "abcd", "id": "abcd"}}]) == [
+        {"annotations": {"path": MASK, "id": MASK}}
+    ]
+
+
+@pytest.mark.parametrize("secret", ['p"a"s"s"w"d', "üñïçødé", "pa ss wo", "a\\b\\c", "p%a&s"])
+def test_a_value_is_hidden_however_a_program_spells_it(secret: str) -> None:
+    hiding = Hiding()
+    hiding.document(json.dumps({"token": secret}))
+    hiding.settle()
+    for spelled in (secret, json.dumps(secret), json.dumps(json.dumps(secret, ensure_ascii=False)), quote(secret)):
+        for said in (hiding.words(f"bad {spelled} here"), hiding.known(f"bad {spelled} here")):
+            assert said.replace('"', "").replace("\\", "") == f"bad {MASK} here"
 
 
 def test_words_that_are_shown_elsewhere_stay_in_sentences() -> None:
@@ -129,6 +186,18 @@ def test_words_that_are_shown_elsewhere_stay_in_sentences() -> None:
 
 
 @pytest.mark.parametrize(
+    "said", ["it has Xq7vResQ.", "token-Xq7vResQ", "x=/x8Hd9aa+bb=", "no folder '/x8Hd9aa+bb='", "Xq7vResQ-1: no"]
+)
+def test_our_own_sentences_quote_no_hidden_value(said: str) -> None:
+    hiding = Hiding()
+    hiding.document('{"token": "Xq7vResQ", "key": "/x8Hd9aa+bb=", "folder": "/srv/data"}')
+    hiding.settle()
+    assert "Xq7vResQ" not in hiding.known(said)
+    assert "/x8Hd9aa+bb=" not in hiding.known(said)
+    assert hiding.known("cannot read /srv/data") == "cannot read /srv/data"
+
+
+@pytest.mark.parametrize(
     "said",
     [
         "http://someone:abcd@r.example/v2/ does not answer",
@@ -136,6 +205,11 @@ def test_words_that_are_shown_elsewhere_stay_in_sentences() -> None:
         "Authorization: Bearer abcd",
         "GET https://r.example/x?sig=abcd failed",
         "-----BEGIN PRIVATE KEY-----\nabcd\n-----END PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nabcd\n-----END RSA PRIVATE KEY-----",
+        "command [mysql --password abcd] failed",
+        'args=["--db-token", "abcd"] failed',
+        "map[X-Registry-Auth:[abcd]]",
+        '{"db_pass": "abcd", "accessKey":"abcd"}',
     ],
 )
 def test_what_no_file_tells_of_is_hidden_by_its_form(said: str) -> None:

@@ -83,10 +83,12 @@ def test_what_a_program_quotes_of_a_file_is_hidden() -> None:
 
 
 def test_an_error_that_quotes_a_file_says_no_secret() -> None:
-    failure = Answer(failure=Failure("ConfigurationError", "cannot read 'hunter22'", PLACE, 3))
+    failure = Answer(failure=Failure("ConfigurationError", "cannot read 'hunter22'", PLACE, 3, "remove 'hunter22'"))
     made = cleaned(Hides.TEXT, failure, Answer({"path": PLACE, "content": DAEMON}))
     assert made.failure is not None
     assert "hunter22" not in made.failure.reason
+    assert made.failure.hint is not None
+    assert "hunter22" not in made.failure.hint
     assert (made.failure.path, made.failure.line) == (PLACE, 3)
 
 

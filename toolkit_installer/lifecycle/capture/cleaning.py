@@ -66,7 +66,8 @@ class Cleaning:
             failure = made.failure
             reason, path = hiding.texts.words(failure.reason), failure.path
             path = None if path is None else self._plain(path)
-            return Answer(None, Failure(failure.kind, reason, path, failure.line, failure.hint, failure.number))
+            hint = None if failure.hint is None else hiding.texts.known(failure.hint)
+            return Answer(None, Failure(failure.kind, reason, path, failure.line, hint, failure.number))
         return Answer(in_all(self._sized(line, made.value), self._plain, self._known))
 
     def line(self, line: str) -> str:
