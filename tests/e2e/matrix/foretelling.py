@@ -29,9 +29,10 @@ class Foretold:
         self.files = {file["path"]: patched(_content(machine, file["path"]), file["diff"]) for file in files}
 
     def assert_come_true(self) -> None:
-        """Fail unless each file is what was foretold, byte for byte."""
+        """Fail unless each file is what was foretold, byte for byte, but for hidden values that a run copies."""
         for path, content in self.files.items():
-            assert _content(self._machine, path) == content, path
+            now = _content(self._machine, path)
+            assert now == content or (content and now and _shows(content.decode(), now.decode())), path
 
 
 class Foretelling:
@@ -101,7 +102,7 @@ def patched(before: bytes | None, diff: str) -> bytes:
 
 
 def _shows(line: str, truly: str) -> bool:
-    """Tell whether a line of a diff is what a line of a file looks like, some of whose values are hidden."""
+    """Tell whether a text, some of whose values are hidden, is what another one looks like."""
     return re.fullmatch(".*".join(map(re.escape, line.split(MASK))), truly, re.DOTALL) is not None
 
 
