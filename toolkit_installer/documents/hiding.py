@@ -543,6 +543,9 @@ class _Words:
         if flag is not None and not word.startswith("-") and shown.is_shown_flag(flag, word):
             return word
         given = _ASSIGNED.fullmatch(word)
+        if given is not None and not given[1] and (flag is not None or not given[3].strip("=")):
+            # another flag's value, or base64
+            return word if _is_shown_variable(given[2], given[3]) else self.hiding.hidden(word)
         if given is not None:
             is_shown = shown.is_shown_flag if given[1] else _is_shown_variable
             shows = is_shown(given[2], given[3]) or (given[2] in shown.WORDS and shown.is_place(given[3]))

@@ -121,7 +121,7 @@ KEYS: Final = frozenset(
     for table in (_DOCKER, _CONTAINERD, _CRIO, _KUBERNETES, _NVIDIA, _SYSTEM)
     for path in table.split()
 )
-"""Ends of paths of keys. An element of a list has the path of its list."""
+"""Ends of paths of keys, and whole ones, which begin with TOP. An element of a list has the path of its list."""
 
 _PLACE_KEYS = "root Root state temp pidfile hosts containerd conmon listen address init HOME PATH"
 _PLACES: Final = frozenset(_PLACE_KEYS.split())
@@ -137,14 +137,14 @@ _FLAGS = """
 log-level storage-driver default-runtime exec-opt feature bridge iptables live-restore container-runtime
 network-plugin pod-infra-container-image cgroup-driver cgroup-manager snapshotter log-size-max enable-nri enable-cdi
 containerd-namespace containerd-plugins-namespace runtime-type device-name-strategy container-runtime-mode
-config config-file config-dir kubelet-args-file data-dir data-root root state exec-root address
+config config-file config-dir kubelet-args-file data-dir data-root root state exec-root
 namespace id version mode class vendor query-gpu property unit format lines output since group G
 """
 FLAGS: Final = frozenset(_FLAGS.split())
 """Flags, without their dashes, whose value is shown."""
 
 _PLACE_FLAGS = """
-c config-source d containerd a host H pidfile
+c config-source d containerd a address host H pidfile
 add-runtime runtimes hooks-dir cdi-spec-dir container-runtime-endpoint image-service-endpoint
 cri-socket runtime-endpoint runtime-cgroups resolv-conf publish-binary bundle b runtime r
 exit-command exit-dir persist-dir socket-dir-path p runtime-config-override driver-root dev-root

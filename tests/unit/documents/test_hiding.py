@@ -122,6 +122,7 @@ def test_everything_that_planning_reads_of_a_configuration_is_on_the_list() -> N
         (["/usr/bin/conmon", "-b", "/run/x", "-r", "/usr/bin/crun", "-p", "/run/pid"], []),
         (["crio", "--runtimes", "nvidia:/usr/bin/n:/run/n,a:/bin/a", "--add-runtime=a=/bin/a"], []),
         (["sshpass", "-p", "abcd/abcd", "-d", "abcd/x="], [2, 4]),
+        (["x", "--token", "abcd=", "--key", "abcd=x", "abcd==", "-address", "u:abcd"], [2, 4, 5, 7]),
         (["x", "abcd"], [1]),
     ],
 )
