@@ -42,7 +42,7 @@ def secret(stand_in: str, key: str) -> Text:
 
 
 NO_FILE = Text(None)
-A, B, C = text("root = 1\n"), text("root = 2\n"), text("root = 3\n")
+A, B, C = text("oom_score = 1\n"), text("oom_score = 2\n"), text("oom_score = 3\n")
 
 
 def written(state: str | None = "as written", *texts: str, path: str = FILE) -> Managed:
@@ -163,27 +163,27 @@ def test_a_file_that_did_not_change_is_told_of_where_nothing_was_planned() -> No
 DRIFT: Mapping[str, tuple[Before | None, After, str, str]] = {
     "what was written is in the earlier capture": (
         Before({FILE: A}),
-        After({FILE: B}, (written("x", "root = 1\n"),), {FILE: C}),
+        After({FILE: B}, (written("x", "oom_score = 1\n"),), {FILE: C}),
         "what was written",
-        "-root = 1",
+        "-oom_score = 1",
     ),
     "what was written was planned": (
         planned(C),
-        After({FILE: B}, (written("x", "root = 3\n"),), {FILE: A}),
+        After({FILE: B}, (written("x", "oom_score = 3\n"),), {FILE: A}),
         "what was written",
-        "-root = 3",
+        "-oom_score = 3",
     ),
     "what was planned": (
         planned(C),
         After({FILE: B}, (written("x", "?"),)),
         "what was planned to be written",
-        "-root = 3",
+        "-oom_score = 3",
     ),
     "what a run would write": (
         None,
         After({FILE: B}, (written("x", "?"),), {FILE: A}),
         "what a run would write now",
-        "-root = 1",
+        "-oom_score = 1",
     ),
 }
 
@@ -194,7 +194,7 @@ def test_drift_is_shown_from_the_best_that_is_known_of_what_was_written(name: st
     (found,) = comparing.findings(before, after, FINE).drifted
     assert (found.path, found.state, found.against) == (FILE, "x", against)
     assert line in found.diff.split("\n")
-    assert "+root = 2" in found.diff.split("\n")
+    assert "+oom_score = 2" in found.diff.split("\n")
 
 
 @pytest.mark.parametrize("own", [{}, {FILE: B}], ids=["nothing is planned", "it stays as it is"])
@@ -297,7 +297,7 @@ def summary(nodes: Mapping[str, Findings], before: set[str] | None = None) -> Su
 
 
 CLEAN = Findings(installer="0.1.0", release="1.19.0")
-CHANGED = comparing.findings(planned(B), After({FILE: C}, (written("x", "root = 2\n"),)), Standing(receipt()))
+CHANGED = comparing.findings(planned(B), After({FILE: C}, (written("x", "oom_score = 2\n"),)), Standing(receipt()))
 FACT = comparing.findings(Before({}, facts={"x": "1"}), After({}, facts={"x": "2"}), FINE)
 BEHIND = comparing.findings(None, After({}), Standing())
 SILENT = comparing.findings(None, After({}, (written(None),)), FINE)
@@ -346,8 +346,8 @@ def test_all_of_it_is_shown_with_what_it_is_about() -> None:
         f"1 node with DRIFT in {FILE}:",
         "  1 node: x; from what was written to what stands there: n1",
         f"1 node NOT TOLD: whether {FILE} is as it was written: it is not in the later capture",
-        "-root = 2",
-        "+root = 3",
+        "-oom_score = 2",
+        "+oom_score = 3",
     ):
         assert wanted in lines
 
