@@ -146,9 +146,9 @@ class Hiding:
         return walk.run()
 
     def content(self, content: bytes) -> bytes:
-        """Return a file's content. Of one that is no text nothing is shown, unless it is a program."""
+        """Return a file's content. Of one that is no text nothing is shown, unless it is public."""
         if b"\0" in content:
-            return content if content.startswith(b"\x7fELF") else self._stand_in(content.hex()).encode()
+            return content if content.startswith(_PUBLIC) else self._stand_in(content.hex()).encode()
         text = content.decode(errors="surrogateescape")
         hidden = self.document(text)
         return content if hidden == text else hidden.encode(errors="surrogateescape")
@@ -562,6 +562,8 @@ class _Words:
 
 _ESCAPE: Final = patterns.lazy(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+_PUBLIC: Final = (b"\x7fELF", b"TZif")
+"""How programs begin, and time zones (tzfile(5)): what is no text, and no secret."""
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
 

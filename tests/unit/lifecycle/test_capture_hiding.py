@@ -99,6 +99,8 @@ def test_what_the_kernel_and_this_program_wrote_is_shown_whole() -> None:
 
 def test_of_a_content_that_is_no_text_nothing_is_shown() -> None:
     assert b"hunter22" not in Hiding(KEY).texts.content(b"\0hunter22")
+    zone = b"TZif2\0\0\0UTC0"
+    assert Hiding(KEY).texts.content(zone) == zone
 
 
 def test_secrets_that_are_kept_are_kept() -> None:
