@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.engines.live import SOCKET, FakeDockerd
+from tests.support import played
 from tests.support.fake_node import DAEMON_JSON, PID_FILE, TOOLKIT, FakeNode
 from toolkit_installer.engines.common import canaries
 
@@ -26,9 +27,11 @@ IDLE = ("--reload-when", "idle", "--set-as-default=false")
 AT = ("--socket", SOCKET)
 STRANGER = 65534
 TASKS = "run/containerd/io.containerd.runtime.v2.task/k8s.io"
-READY = b"ready\n"
-CHURN = """
-import ctypes, signal
+CHURN = f"""
+import ctypes, os, signal
+os.setgroups([])
+os.setresgid(*[{STRANGER}] * 3)
+os.setresuid(*[{STRANGER}] * 3)
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
 names = (b"containerd-shim", b"conmon", b"dockerd", b"kubelet", b"containerd", b"toolkit-install")
 print("ready", flush=True)
@@ -49,30 +52,17 @@ def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
 
 
 @contextlib.contextmanager
-def running(program: str, *arguments: str, folder: Path | None = None, user: int = STRANGER) -> Iterator[int]:
-    """Run a text of Python as a user, in a session of its own, until the block is left."""
-    becomes = f"import os; os.setgroups([]); os.setresgid(*[{user}] * 3); os.setresuid(*[{user}] * 3);"
-    command = [sys.executable, "-", *arguments]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, start_new_session=True
-    ) as process:
+def churn() -> Iterator[None]:
+    """Have a user start processes with engines' names, which end at once, until the block is left."""
+    command = [sys.executable, "-c", CHURN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
-            assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write((becomes + program).encode())
-            process.stdin.close()
-            assert process.stdout.readline() == READY
-            yield process.pid
+            assert process.stdout.readline() == b"ready\n"
+            yield
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
-
-
-def named(name: str) -> str:
-    return (
-        f"import ctypes, time; ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0);"
-        "print('ready', flush=True); time.sleep(600)"
-    )
 
 
 def bundle(node: FakeNode) -> Path:
@@ -94,17 +84,17 @@ def waits_for(node: FakeNode) -> str:
 def test_a_users_shim_or_monitor_does_not_keep_the_node_busy(node: FakeNode, name: str) -> None:
     words = ("-b", f"/{TASKS}/train", "-c", "train", "-r", f"{TOOLKIT}/nvidia-container-runtime")
     place = bundle(node)
-    with running(named(name), *words, folder=place, user=0) as pid:
+    with played.process(Path("/"), name, *words, folder=str(place)) as pid:
         said = waits_for(node)
         assert "train" in said or str(pid) in said, "of root's it is believed"
-    with running(named(name), *words, folder=place) as pid:
+    with played.process(Path("/"), name, *words, folder=str(place), user=STRANGER) as pid:
         said = waits_for(node)
     assert "train" not in said
     assert str(pid) not in said
 
 
 def test_processes_that_come_and_go_by_the_thousands_hold_up_nothing(node: FakeNode) -> None:
-    with running(CHURN):
+    with churn():
         assert "cannot be looked at" not in waits_for(node)
         done = node.do("run", "--no-daemon", *AT)
         assert done.process.returncode == 0, done.output
@@ -161,5 +151,5 @@ def test_a_folder_that_everybody_may_write_to_is_refused(node: FakeNode) -> None
 
 def test_the_canarys_process_is_not_looked_for_in_one_that_has_its_number_by_now() -> None:
     """A user whose process got the number sees to it that no device is found: that is no fault of the handler's."""
-    with running(named("canary")) as pid:
+    with played.process(Path("/"), "canary", user=STRANGER) as pid:
         assert canaries.without_gpus(pid) == ""
