@@ -1,0 +1,345 @@
+"""Reads a document once, token by token, and only so far as to know which key each value belongs to. Pure.
+
+It may be TOML, JSON, YAML, a file of variables, a unit of systemd, a template of k3s, or broken. Whoever is asked for
+what is shown gets single values with their keys; keys, marks and lines stay, so that the text parses as before and its
+line numbers agree. Takes linear time and never raises.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from toolkit_installer import patterns
+from toolkit_installer.documents import shown
+
+# No group repeats what another can match as well: one pass, whatever the text.
+_TOKEN: Final = patterns.lazy(
+    r"""
+      (?P<line>\n)
+    | (?P<space>[ \t\f\v\r]+)
+    | (?P<action>\{\{[^{}]*\}\})
+    | (?P<block>"{3}(?:[^"\\]|\\.|"(?!""))*"{3,5} | '{3}(?:[^']|'(?!''))*'{3,5})
+    | (?P<string>"(?:[^"\\\n]|\\[^\n])*\\?"? | '[^'\n]*'?)
+    | (?P<mark>[,\[\]{}])
+    | (?P<comment>\#[^\n]*)
+    | (?P<word>[^\s"'\#,\[\]{}][^\s"',\[\]{}]*)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_KEY_PART: Final = r"""(?:[A-Za-z0-9_$/-]+|"(?:[^"\\\n]|\\[^\n])*"|'[^'\n]*')"""
+_KEYS: Final = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
+_ENTRY: Final = patterns.lazy(rf"""((?:-[ \t]+)*)({_KEYS})([ \t]*=|\+?[ \t]*:(?=[\s"'\[{{]|\Z))""")
+_INNER: Final = patterns.lazy(rf"()({_KEYS})([ \t]*[=:])")
+"""An entry in braces."""
+_PART: Final = patterns.lazy(_KEY_PART)
+_HEADER: Final = patterns.lazy(
+    rf"""(\[\[?[ \t]*)(?=[A-Za-z]|"[^"\n]*"[ \t]*\.|'[^'\n]*'[ \t]*\.)({_KEYS})([ \t]*\]\]?[ \t\r]*(?=\#|\n|\Z))"""
+)
+_LINE_COMMENT: Final = patterns.lazy(r"(?:\#|;|//)[^\n]*")
+_ITEM: Final = patterns.lazy(r"(?:-[ \t]+)+|---(?=\s|\Z)")
+_REST: Final = patterns.lazy(r"(?:[^\\\n]|\\\r?\n|\\(?!\r?\n))*")
+"""The rest of a line, with the lines that a backslash at its end joins to it."""
+_OPENS: Final = patterns.lazy(r"""[ \t]*["'\[{]""")
+_EMPTY: Final = patterns.lazy(r"[ \t]*(?:[&!][^\s&!]*[ \t]*)*(?:#[^\n]*|\r?)(?=\n|\Z)")
+"""Nothing stands on the rest of a line of YAML, or nothing but marks of what stands below it."""
+_BLOCK_MARK: Final = patterns.lazy(r"[|>][-+0-9]{0,2}")
+"""What stands in YAML before a text of several lines."""
+_PADDED: Final = patterns.lazy(r"={0,5}[\"']?[ \t\r]*(?=\n|\Z)")
+_HASH: Final = patterns.lazy("#")
+_SPACED_HASH: Final = patterns.lazy(r"(?:^|\s)#")
+"""Begins a comment: in YAML only after white space."""
+_ENVIRONMENT: Final = "Environment"
+"""A unit's key whose value is variables with their values."""
+_ACTION_COMMENT: Final = patterns.lazy(r"(\{\{(?:-\s)?\s*/\*)[^{}]*(\*/\s*(?:\s-)?\}\})")
+_MARKED: Final = patterns.lazy(r"[#;/ \t]*")
+_LONGEST_PATH: Final = 8
+"""Keys that are remembered of those around another: twice as many as a listed path has."""
+_ESCAPE: Final = patterns.lazy(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
+_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+
+class Values(Protocol):
+    """Makes of single values what is shown."""
+
+    def key(self, name: str) -> str:
+        """Return the name of a key."""
+
+    def scalar(self, value: str, path: Sequence[str]) -> str:
+        """Return a text in quotes below a key."""
+
+    def bare(self, value: str, path: Sequence[str]) -> str:
+        """Return a value without quotes below a key."""
+
+    def prose(self, text: str) -> str:
+        """Return a text that belongs to no key."""
+
+    def comment(self, text: str) -> str:
+        """Return what stands for a comment."""
+
+    def command(self, text: str, *, program: bool = True) -> str:
+        """Return a command line. `program`: it begins with one."""
+
+
+def document(text: str, values: Values) -> str:
+    """Return a document with the values that are shown of it."""
+    return _Walk(text, values).run()
+
+
+def fragment(text: str, path: tuple[str, ...], values: Values) -> str:
+    """Return a value that was torn from a document, where it stood below these keys."""
+    walk = _Walk(text, values)
+    walk.path, walk.fresh = path, False
+    return walk.run()
+
+
+class _Walk:
+    """Reads a document once."""
+
+    def __init__(self, text: str, values: Values) -> None:
+        self.text = text
+        self.values = values
+        self.parts: list[str] = []
+        self.table: tuple[str, ...] = ()
+        """The keys of the last header."""
+        self.outline: list[tuple[int, tuple[str, ...]]] = []
+        """Of YAML: the keys that this line may stand below, and how far each is indented."""
+        self.brackets: list[tuple[str, tuple[str, ...]]] = []
+        """Each open bracket, and the keys that lead to it."""
+        self.path: tuple[str, ...] = ()
+        """The keys of the next value, none where it has none: each value is given up once it is read."""
+        self.fresh = True
+        """A key may stand here."""
+        self.line_start = 0
+        self.text_below: tuple[int, tuple[str, ...]] | None = None
+        """Of YAML: how far the key is indented that a text of several lines belongs to; and its keys, if known."""
+
+    def run(self) -> str:
+        at = 1 if self.text.startswith(_BYTE_ORDER_MARK) else 0
+        self.parts.append(self.text[:at])
+        while at < len(self.text):
+            at = self.step(at)
+        return "".join(self.parts)
+
+    def step(self, at: int) -> int:
+        """Read one token, or one statement's key; return where the next begins."""
+        match = _TOKEN.match(self.text, at)
+        if match is None:  # white space that the expression does not know
+            self.parts.append(self.text[at])
+            return at + 1
+        kind, token = match.lastgroup, match[0]
+        if kind == "line":
+            self.line(match.end())
+        elif kind == "space":
+            pass
+        elif self.fresh and (end := self.statement(at)) > at:
+            return end
+        elif kind == "comment":
+            token = self.comment(token)
+        elif kind == "action":
+            token = self.action(token)
+        elif kind == "mark":
+            self.mark(token)
+        elif kind == "block":
+            self.path = ()
+            token = token[:3] + self.values.prose(token[3:-3]) + token[-3:]
+        else:
+            token = self.value(token, quoted=kind == "string")
+        self.parts.append(token)
+        return match.end()
+
+    def line(self, end: int) -> None:
+        self.line_start, self.fresh = end, not self.brackets or self.brackets[-1][0] == "{"
+        if not self.brackets:
+            self.path = ()
+
+    def statement(self, at: int) -> int:  # noqa: PLR0911  # one for each kind of statement
+        """Read the begin of a statement, or the key of an entry in braces; return its end, `at` where there is none."""
+        self.fresh = False
+        entry = (_INNER if self.brackets else _ENTRY).match(self.text, at)
+        if self.brackets:
+            if entry is None:
+                return at
+            self.path = (*self.brackets[-1][1][-_LONGEST_PATH:], *self.key(entry))
+            return entry.end()
+        if self.continues(at - self.line_start):
+            end = self.text.find("\n", at)
+            end = len(self.text) if end < 0 else end
+            self.parts.append(self.below(self.text[at:end]))
+            return end
+        if (header := _HEADER.match(self.text, at)) is not None:
+            self.table, self.outline = _names(header[2]), []
+            self.parts += [header[1], self.keys(header[2]), header[3]]
+            return header.end()
+        if (comment := _LINE_COMMENT.match(self.text, at)) is not None:
+            self.parts.append(self.comment(comment[0]))
+            return comment.end()
+        if entry is not None and not self.is_end_of_base64(entry):
+            return self.entry(entry, at - self.line_start)
+        self.path = self.around(at - self.line_start, item=self.text[at] == "-")
+        if (item := _ITEM.match(self.text, at)) is not None:
+            self.parts.append(item[0])
+            if _EMPTY.match(self.text, item.end()) is None and _OPENS.match(self.text, item.end()) is None:
+                self.text_below = (at - self.line_start + item[0].rindex("-"), ())
+            return self.rest(item.end(), item.end(), self.path, joined=False)
+        return self.rest(at, at, self.path, joined=False)
+
+    def continues(self, indent: int) -> bool:
+        """Tell whether a line of YAML belongs to the text of an earlier one, whatever it looks like."""
+        if self.text_below is not None and indent <= self.text_below[0]:
+            self.text_below = None
+        return self.text_below is not None
+
+    def below(self, line: str) -> str:
+        """Return a line of a text of several lines."""
+        path = self.text_below[1] if self.text_below is not None else ()
+        core = line.rstrip()
+        return self.values.bare(core, path) + line[len(core) :] if shown.is_shown(path) else self.values.prose(line)
+
+    def entry(self, entry: re.Match[str], indent: int) -> int:
+        """Read a key outside of brackets, and its value where that is not in quotes or brackets."""
+        is_yaml = entry[3].endswith(":")
+        around = self.around(indent, item=bool(entry[1])) if is_yaml else self.table
+        self.path = path = (*around[-_LONGEST_PATH:], *self.key(entry))
+        end = entry.end()
+        opens = _OPENS.match(self.text, end) is not None
+        if is_yaml:
+            # a list's dash stands where its key does, and what is in it stands deeper
+            self.outline.append((indent + len(entry[1]), path))
+            has_text = _EMPTY.match(self.text, end) is None
+            self.text_below = (indent + len(entry[1]), path if self.is_block(end) else ()) if has_text else None
+        else:
+            self.outline = []
+        is_command = path[-1] in shown.COMMANDS
+        return end if opens and not is_command else self.rest(end, end, path, joined=not is_yaml)
+
+    def is_block(self, at: int) -> bool:
+        """Tell whether a text of several lines stands below a key of YAML."""
+        end = self.text.find("\n", at)
+        return _BLOCK_MARK.fullmatch(self.text[at : len(self.text) if end < 0 else end].strip()) is not None
+
+    def is_end_of_base64(self, entry: re.Match[str]) -> bool:
+        """Tell whether an entry may be none: the last line of a text in base64 looks like a name without a value."""
+        if entry[3] != "=" or _PADDED.match(self.text, entry.end()) is None:
+            return False
+        name = entry[2]
+        return self.text.startswith(("=", '"', "'"), entry.end()) or not (name.isupper() or shown.is_name(name))
+
+    def around(self, indent: int, *, item: bool) -> tuple[str, ...]:
+        """Return the keys that a line of YAML stands below."""
+        while self.outline and (self.outline[-1][0] > indent or (self.outline[-1][0] == indent and not item)):
+            self.outline.pop()
+        return self.outline[-1][1] if self.outline else self.table
+
+    def rest(self, at: int, start: int, path: tuple[str, ...], *, joined: bool) -> int:
+        """Read a value without quotes, to the end of its line; `at` where it is in quotes or brackets."""
+        is_command = path[-1:] and path[-1] in shown.COMMANDS
+        if not is_command and (_OPENS.match(self.text, start) is not None):
+            return start
+        if joined or is_command:
+            found = _REST.match(self.text, start)
+            end = found.end() if found is not None else start
+        else:
+            end = self.text.find("\n", start)
+            end = len(self.text) if end < 0 else end
+        value, comment = self.text[start:end], ""
+        if not is_command and (hash_ := (_HASH if joined else _SPACED_HASH).search(value)) is not None:
+            value, comment = value[: hash_.end() - 1], value[hash_.end() - 1 :]
+        core = value.strip()
+        before = value[: len(value) - len(value.lstrip())]
+        after = value[len(before) + len(core) :]
+        said = self.comment(comment) if comment else ""
+        if comment[1:].strip() and core and not after:  # of a file of variables, it belongs to the value
+            said = f"#{self.values.prose(comment[1:])}"
+        self.parts += [before, self.rested(core, path), after, said]
+        self.path = ()
+        return max(at, end)
+
+    def rested(self, value: str, path: tuple[str, ...]) -> str:
+        """Return a value that takes the rest of its line."""
+        if not value or _BLOCK_MARK.fullmatch(value):
+            return value
+        if path and path[-1] in shown.COMMANDS:
+            return self.values.command(value)
+        if path and (path[-1] == _ENVIRONMENT or shown.ARGUMENTS.fullmatch(path[-1])):
+            return self.values.command(value, program=False)
+        if "\n" in value:
+            return self.values.prose(value)
+        return self.values.bare(value, path)
+
+    def key(self, entry: re.Match[str]) -> tuple[str, ...]:
+        self.parts += [entry[1], self.keys(entry[2]), entry[3]]
+        return _names(entry[2])
+
+    def keys(self, text: str) -> str:
+        """Return the names of keys as they may be shown, between their dots and quotes."""
+        return _PART.sub(lambda part: requoted(part[0], self.values.key), text)
+
+    def mark(self, mark: str) -> None:
+        if mark in "[{":
+            self.brackets.append((mark, self.path))
+            self.fresh = mark == "{"
+        elif mark == ",":
+            if self.brackets:
+                self.fresh, self.path = self.brackets[-1][0] == "{", self.brackets[-1][1]
+                self.path = () if self.fresh else self.path
+        elif self.brackets:
+            self.brackets.pop()
+            self.path, self.fresh = (), False
+
+    def value(self, token: str, *, quoted: bool) -> str:
+        """Read a string or a bare word."""
+        # a bare word in a list is a number or the like; another one belongs to a list that was never closed
+        path = () if not quoted and self.brackets and self.brackets[-1][0] == "[" else self.path
+        self.path = ()
+        if quoted:
+            return requoted(token, lambda inner: self.values.scalar(inner, path))
+        return self.values.bare(token, path)
+
+    def comment(self, token: str) -> str:
+        body = token.rstrip("\r")
+        if shown.COMMENTS.fullmatch(body):
+            return token
+        found = _MARKED.match(body)
+        start = found.end() if found is not None else 0
+        return token if start == len(body) else token[:start] + self.values.comment(body[start:]) + token[len(body) :]
+
+    def action(self, token: str) -> str:
+        self.path = ()
+        if shown.is_plain_action(token):
+            return token
+        lines, said = "\n" * token.count("\n"), self.values.comment(token)
+        if (comment := _ACTION_COMMENT.fullmatch(token)) is not None:
+            return f"{comment[1]} {said} {lines}{comment[2]}"
+        return f"{{{{ {said} {lines}}}}}"
+
+
+def _names(keys: str) -> tuple[str, ...]:
+    """Return the names of keys without their quotes."""
+    return tuple(_plain(part[1:-1]) if part[0] in "\"'" else part for part in _PART.findall(keys))
+
+
+def _plain(text: str) -> str:
+    """Return a string with its escapes resolved; an escape that stands for no character is left out."""
+
+    def character(match: re.Match[str]) -> str:
+        code = match[1] or match[2] or match[3]
+        if code is None:
+            return _ESCAPES.get(match[4], match[4])
+        return chr(int(code, 16)) if int(code, 16) <= sys.maxunicode else ""
+
+    return _ESCAPE.sub(character, text) if "\\" in text else text
+
+
+def requoted(token: str, change: Callable[[str], str]) -> str:
+    """Return a name or a string, in quotes or not, with its text changed."""
+    if token[0] not in "\"'":
+        made = change(token)
+        return made if made == token or re.fullmatch(r"[A-Za-z0-9_-]+", made) else f'"{made}"'
+    end = len(token) - 1 if len(token) > 1 and token[-1] == token[0] else len(token)
+    plain = _plain(token[1:end])
+    made = change(plain)
+    return token if made == plain else token[0] + made + token[end:]
