@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import played
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
 from tests.unit.documents import secretive
 from toolkit_installer.cli import commands
@@ -84,3 +85,18 @@ def test_a_guessed_password_is_confirmed_by_no_digest(node: FakeNode, tmp_path: 
     for known in (content, node.read(DAEMON_JSON)):
         assert hashlib.sha256(known).hexdigest().encode() not in whole
         assert hashlib.sha256(known).digest() not in whole
+
+
+def test_no_capture_has_a_secret_of_a_file_that_is_seen_through_its_process(node: FakeNode, tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can play a process of the node")
+    config = "/var/lib/kubelet/config.yaml"
+    node.write(config, f"containerRuntimeEndpoint: unix:///run/none.sock\nstaticPodURLHeader:\n  X-Key: [{SECRET}]\n")
+    capture = tmp_path / "node.capture"
+    words = ("--config", config, f"--node-labels=key={SECRET}")
+    with played.process(node.root, "kubelet", *words):
+        said("capture", *node.arguments("plan", engine="containerd")[1:], str(capture))
+    found = archive.read(capture.read_bytes(), str(capture))
+    whole = b"".join(bytes(raw.value) for answers in found.answers.values() for raw in answers.values())
+    assert b"/run/none.sock" in whole
+    assert SECRET.encode() not in whole

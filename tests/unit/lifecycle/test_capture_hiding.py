@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
+import pytest
+
 from toolkit_installer.lifecycle.capture.asking import Run
 from toolkit_installer.lifecycle.capture.cleaning import Cleaning
 from toolkit_installer.lifecycle.capture.hiding import Hiding
@@ -92,9 +94,19 @@ def test_an_error_that_quotes_a_file_says_no_secret() -> None:
     assert (made.failure.path, made.failure.line) == (PLACE, 3)
 
 
-def test_what_the_kernel_and_this_program_wrote_is_shown_whole() -> None:
-    vendor = Answer(b"0x10de\n")
-    assert cleaned(Hides.TEXT, vendor, line="/\x1f/sys/bus/pci/devices/0/vendor") == vendor
+@pytest.mark.parametrize("root", ["/", "/host", "/proc/7/root"])
+def test_a_file_of_the_node_is_hidden_through_whatever_root_it_is_seen(root: str) -> None:
+    line = f"{root}\x1f{PLACE}"
+    found = {"path": PLACE, "content": DAEMON, "identity": {"device": 1, "inode": 2, "size": len(DAEMON)}}
+    made = cleaned(Hides.TEXT, Answer(found), line=line).value
+    assert b"hunter22" not in made["content"]
+    assert made["identity"]["size"] < len(DAEMON)
+    assert cleaned(Hides.NOTHING, Answer([REGULAR, 1, 2, 1, 0, 0, len(DAEMON), 0, 1, 2, 3]), line=line).value[6] == 1
+
+
+def test_the_payload_is_public() -> None:
+    content = Answer(b'swarm-resource = "X" # as it is shipped')
+    assert cleaned(Hides.PUBLIC, content, line="/payload\x1f/etc/config.toml\x1f-1") == content
 
 
 def test_of_a_content_that_is_no_text_nothing_is_shown() -> None:

@@ -18,8 +18,6 @@ from toolkit_installer.lifecycle.capture.values import Answer, Failure
 from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
 from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
 
-_KERNELS: Final = ("/sys/", "/proc/")
-"""Folders whose files the kernel writes."""
 _ENGINES: Final = frozenset(name for row in registry.ENGINES for name in row.processes)
 _ARGUMENTS: Final = "arguments"
 _CONTENT: Final = "content"
@@ -33,14 +31,19 @@ class Cleaning:
     def __init__(self, hiding: Hiding | None, root: str) -> None:
         self._hiding = hiding
         self._root = root
+        self._payloads: set[str] = set()
+        """Roots of trees that payloads were read from: their files are public, and known by their sizes."""
         self.digests: dict[str, str] = {}
         """What stands for the SHA-256 of contents, by that of what stands for the contents themselves."""
         self._contents: list[tuple[bytes, bytes]] = []
 
     def first(self, hides: Hides, line: str, answer: Answer, run: Run | None) -> None:
         """Find what an answer has that is hidden."""
-        if self._hiding is not None:
-            self._hidden(self._hiding, hides, line, answer, run)
+        if self._hiding is None:
+            return
+        if hides is Hides.PUBLIC:
+            self._payloads |= {parts(line)[0]} - {self._root}
+        self._hidden(self._hiding, hides, line, answer, run)
 
     def found(self) -> None:
         """Say that all answers were read."""
@@ -97,7 +100,7 @@ class Cleaning:
     def _hidden(self, hiding: Hiding, hides: Hides, line: str, answer: Answer, run: Run | None) -> Answer:  # noqa: PLR0911
         """Return an answer without the values that its own texts have."""
         value = answer.value
-        if answer.failure is not None or value is None or hides is Hides.NOTHING:
+        if answer.failure is not None or value is None or hides in {Hides.NOTHING, Hides.PUBLIC}:
             return answer
         if hides is Hides.JSON:
             return Answer(hiding.texts.value(value))
@@ -106,18 +109,16 @@ class Cleaning:
         if run is not None:
             return Answer(self._output(hiding, run, value))
         if isinstance(value, dict) and isinstance(value.get(_CONTENT), bytes):
-            return Answer(value | {_CONTENT: self._content(hiding, line, str(value.get("path", "")), value[_CONTENT])})
+            return Answer(value | {_CONTENT: self._content(hiding, str(value.get("path", "")), value[_CONTENT])})
         if isinstance(value, bytes):
-            return Answer(self._content(hiding, line, parts(line)[-1], value))
+            return Answer(self._content(hiding, parts(line)[-1], value))
         return Answer(hiding.texts.document(value) if isinstance(value, str) else value)
 
-    def _content(self, hiding: Hiding, line: str, path: str, content: bytes) -> bytes:
+    def _content(self, hiding: Hiding, path: str, content: bytes) -> bytes:
         """Return a file's content."""
-        if path.startswith(_KERNELS) or path.removeprefix(self._root).startswith(_KERNELS):
-            return content
         if path.endswith(f"/{RECEIPT_FOLDER}/{RECEIPT_FILE}"):
             return hiding.receipt(content)
-        if self._is_payload(line) or sha256(content) in hiding.made:
+        if sha256(content) in hiding.made:
             return content
         hidden = hiding.texts.content(content)
         self._contents.append((content, hidden))
@@ -145,13 +146,8 @@ class Cleaning:
             return value
         return [*value[:_SIZE], min(value[_SIZE], 1), *value[_SIZE + 1 :]]
 
-    def _is_payload(self, line: str) -> bool:
-        """Tell whether a question is about another tree than the node's: the payload, which is public."""
-        asked = parts(line)
-        return len(asked) > 1 and asked[0].startswith("/") and asked[0] != self._root
-
     def _is_program(self, line: str, path: str) -> bool:
         """Tell whether a file is one of the toolkit or of its payload, which are no secret."""
         folders = self._hiding.folders if self._hiding is not None else ()
         around = any(path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
-        return self._is_payload(line) or (around and RECEIPT_FOLDER not in posixpath.dirname(path).split("/"))
+        return parts(line)[0] in self._payloads or (around and RECEIPT_FOLDER not in posixpath.dirname(path).split("/"))

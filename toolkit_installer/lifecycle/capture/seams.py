@@ -29,6 +29,7 @@ class Hides(enum.Enum):
 
     NOTHING = "nothing"
     TEXT = "the bytes and words of a file, or of a program's output"
+    PUBLIC = "nothing: it is a file of the payload, as NVIDIA ships it"
     JSON = "an object of names and values"
     WORDS = "the words of a command line"
 
@@ -140,7 +141,7 @@ SEAMS: Final = (
     Seam(_READING, "Reader.mount_flags", _SELF_PATH, valid=plausible.is_word),
     Seam(_READING, "Reader.read_file", _SELF_PATH, Hides.TEXT),
     Seam(_READING, "read_bounded", ("path",), Hides.TEXT, valid=plausible.is_config),
-    Seam("node.disk.readers", "Tree.read", ("self", "path", "limit"), Hides.TEXT, valid=plausible.is_config),
+    Seam("node.disk.readers", "Tree.read", ("self", "path", "limit"), Hides.PUBLIC, valid=plausible.is_config),
     Seam("node.disk.access", "obstacle", ("root", "path")),
     *(Seam(_LOOK, name, ("path",)) for name in ("is_folder", "is_there", "leads_somewhere", "may_run")),
     Seam(_LOOK, "real", ("path",), valid=plausible.is_path),
