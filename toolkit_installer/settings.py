@@ -20,6 +20,8 @@ class Program(enum.StrEnum):
 
 PID_FILES = ("/run/nvidia/toolkit.pid", "/run/nvidia/toolkit/toolkit.pid")
 """The usual PID files of this installer and of NVIDIA's own: whoever holds one of them holds both."""
+NRI_PID_FILE = "/run/nvidia/toolkit-installer.nri.pid"
+"""Held besides by a run that serves the NRI plugin: engines refuse what two plugins give the same device."""
 
 
 @final
@@ -272,6 +274,11 @@ class Settings(msgspec.Struct, frozen=True):
     def counts(self) -> bool:
         """Whether anybody reads metrics."""
         return self.metrics_textfile is not None or self.metrics_address is not None
+
+    @property
+    def pid_files_besides(self) -> tuple[str, ...]:
+        """The PID files that its run holds besides its own and the usual ones."""
+        return (NRI_PID_FILE,) if self.nri is not None else ()
 
     def paths(self) -> tuple[str, ...]:
         """Return the files and sockets of the node that are named, by default or by the caller."""

@@ -78,9 +78,10 @@ def configured(installation: Installation, request: pytest.FixtureRequest) -> It
 def test_all_pods_are_replaced_during_an_outage_of_the_control_plane(
     configured: RealCluster, program: str, seconds: float
 ) -> None:
-    configured.command("rollout", "restart", DAEMON_SET)
-    outages.wait_until_all_pods_end(configured)
-    with outages.outage(configured, program):
+    def restart() -> None:
+        configured.command("rollout", "restart", DAEMON_SET)
+
+    with outages.outage_before_pods_end(configured, restart, program):
         outages.last(seconds)
         configured.assert_configured(reloads=1)
     configured.wait_until_ready()

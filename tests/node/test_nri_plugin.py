@@ -70,6 +70,22 @@ def gone(pid: int) -> bool:
     return True
 
 
+@pytest.mark.usefixtures("engine")
+def test_a_second_installation_does_not_serve_the_plugin_as_well(node: FakeNode) -> None:
+    before = node.snapshot()
+    run = waiting(node)
+    second = ("--toolkit-install-dir", "/opt/second", "--pid-file", "/run/second/toolkit.pid")
+    served = node.snapshot()
+    refused = node.do("run", *second, *NRI, engine="containerd")
+    assert refused.process.returncode == 4, refused.output
+    assert f"another instance is running with PID {run.pid}, which serves the NRI plugin" in refused.output
+    assert "file=/run/nvidia/toolkit-installer.nri.pid" in refused.output
+    assert "which serves the NRI plugin" in node.do("plan", *second, *NRI, engine="containerd").output
+    assert node.snapshot() == served
+    assert run.stop() == 0
+    assert node.snapshot() == before
+
+
 def test_a_run_serves_the_plugin_and_touches_no_file_of_the_engine(
     node: FakeNode, engine: AskingEngine, ready: Path
 ) -> None:

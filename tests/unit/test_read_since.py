@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 
 from toolkit_installer.engines.api import EngineFile, Inspection, Live
 from toolkit_installer.lifecycle.observe import read_since
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.processes import Process
+from toolkit_installer.receipt.schema import EngineRecord
+from toolkit_installer.settings import EngineName
 
 NOW = time.time()
 HOUR = 3600.0
@@ -43,8 +46,16 @@ def inspection(started: float | None, *changed: float | None) -> Inspection:
 def test_an_engine_has_read_a_file_only_if_it_was_started_well_after_its_last_change(
     started: float | None, changed: tuple[float | None, ...], read: object
 ) -> None:
-    assert read_since(inspection(started, *changed)) is read
+    assert read_since(inspection(started, *changed), None) is read
+
+
+def test_the_process_that_was_there_at_the_change_has_not_read_it_whatever_the_clock_says() -> None:
+    seen = inspection(NOW - HOUR, NOW - 2 * HOUR)
+    assert seen.process is not None
+    unread = EngineRecord(EngineName.DOCKER, "/run/x.sock", None, (), None, (), unread_by=seen.process.identity)
+    assert not read_since(seen, unread)
+    assert read_since(seen, msgspec.structs.replace(unread, unread_by=(seen.process.pid, seen.process.ticks + 1)))
 
 
 def test_an_engine_that_does_not_answer_has_read_nothing() -> None:
-    assert not read_since(Inspection("/run/x.sock", (), None))
+    assert not read_since(Inspection("/run/x.sock", (), None), None)

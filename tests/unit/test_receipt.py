@@ -69,6 +69,7 @@ ENGINE_RECORDS = st.builds(
     files=tuples(FILES),
     low_level=tuples(TEXTS),
     reload_due=st.booleans(),
+    unread_by=st.none() | st.tuples(st.integers(1), st.integers(0)),
 )
 RECEIPTS = st.builds(
     Receipt,

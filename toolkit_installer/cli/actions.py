@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from toolkit_installer import log
 from toolkit_installer.cluster_settings import DeletionSettings
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.errors import SIGNALLED, ExitCode, InstallerError
+from toolkit_installer.errors import SIGNALLED, AlreadyRunningError, ExitCode, InstallerError
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -39,7 +39,7 @@ def run(settings: Settings) -> int:
     if woken is None:
         own_container.refuse(node, settings, own_container.asked_for(settings))
         log.get().info("Starting", key="starting", program=settings.program, node_root=settings.node_root)
-        pid_file = _acquired(settings, node)
+        pid_file = _acquired(settings, node, besides=settings.pid_files_besides)
     else:
         pid_file = _still_held(settings, node, woken)
     try:
@@ -71,13 +71,16 @@ def _opened(settings: Settings) -> Node:
     return node
 
 
-def _acquired(settings: Settings, node: Node) -> PidFile:
+def _acquired(settings: Settings, node: Node, besides: Sequence[str] = ()) -> PidFile:
     """Lock the PID files, and tidy up what a killed run left half written beside its own. Raises InstallerError."""
     from toolkit_installer.lifecycle import other_installer
     from toolkit_installer.lifecycle.reload_budget import ReloadBudget
 
     other_installer.refuse(node, settings.toolkit.install_dir)
-    pid_file = PidFile.acquire(node.files, settings.pid_file, PID_FILES)
+    try:
+        pid_file = PidFile.acquire(node.files, settings.pid_file, PID_FILES, besides)
+    except AlreadyRunningError as error:
+        raise other_installer.explained(error) from error
     try:
         ReloadBudget(node.files, pid_file.path, settings.reload_budget).tidy()
     except InstallerError:
@@ -97,10 +100,10 @@ def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
         path = node.files.in_folder(settings.pid_file)
         fd = wait.held(node.root.outside(path))
         if fd is None:
-            return _acquired(settings, node)
+            return _acquired(settings, node, besides=settings.pid_files_besides)
         held = PidFile(node.files, path, fd, ())
     try:
-        held.hold_others(PID_FILES)
+        held.hold_others(PID_FILES, settings.pid_files_besides)
     except InstallerError as error:
         log.get().warning(
             "The PID file of another installer cannot be locked as well",

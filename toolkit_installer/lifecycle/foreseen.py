@@ -34,10 +34,10 @@ def holder(settings: Settings, node: Node) -> AlreadyRunningError | None:
     usual = list(map(node.files.in_folder, PID_FILES))
     try:
         other_installer.refuse(node, settings.toolkit.install_dir)
-        for path in usual if own in usual else (own,):
+        for path in (*(usual if own in usual else (own,)), *settings.pid_files_besides):
             locks.require_free(node.files, path)
     except AlreadyRunningError as stops:
-        return stops
+        return other_installer.explained(stops)
     return None
 
 

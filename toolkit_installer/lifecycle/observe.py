@@ -65,7 +65,7 @@ def _engine(
     )
     dangers = engine.dangers(node, inspection, reload)
     return EngineFacts(
-        request, inspection, recorded, remembered, reload, dangers, read_since(inspection), base_runtimes
+        request, inspection, recorded, remembered, reload, dangers, read_since(inspection, recorded), base_runtimes
     )
 
 
@@ -83,11 +83,16 @@ def records_of(
     return result
 
 
-def read_since(inspection: Inspection) -> bool:
-    """Tell whether an engine was started after the last change of its files, and so has read them as they are."""
+def read_since(inspection: Inspection, recorded: EngineRecord | None) -> bool:
+    """Tell whether an engine was started after the last change of its files, and so has read them as they are.
+
+    The clock may have been set meanwhile: the process that was there when a run changed them has not, whatever it says.
+    """
     process = inspection.process
     changed = [file.found.identity.ctime_ns / 1e9 for file in inspection.files if file.found is not None]
     if process is None or len(changed) < len(inspection.files):
+        return False
+    if recorded is not None and recorded.unread_by == process.identity:
         return False
     return max(changed) + _CLOCK_SECONDS < process.started <= clock.now() + _CLOCK_SECONDS
 

@@ -22,7 +22,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
 from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
-from toolkit_installer.settings import PID_FILES, Program
+from toolkit_installer.settings import NRI_PID_FILE, PID_FILES, Program
 
 _PROGRAMS = frozenset(Program)
 NAMES = frozenset(name[:15] for name in Program)
@@ -70,6 +70,17 @@ def refuse(node: Node, install_dir: str) -> None:
             path=install_dir,
             hint="stop it first: delete its pod, or disable the toolkit in what deploys it",
         )
+
+
+def explained(error: AlreadyRunningError) -> AlreadyRunningError:
+    """Return the error of a PID file that another one holds, which says so where that is the NRI plugin's. Pure."""
+    if posixpath.basename(error.path or "") != posixpath.basename(NRI_PID_FILE):
+        return error
+    return AlreadyRunningError(
+        f"{error.reason}, which serves the NRI plugin: two would give each device twice, and engines refuse that",
+        path=error.path,
+        hint="run one of them without --method nri and --enable-nri-plugin, or stop the other one first",
+    )
 
 
 def installations_named(node: Node, content: bytes | None, folder: str) -> list[str]:

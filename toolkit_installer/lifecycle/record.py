@@ -85,6 +85,7 @@ class Recorder:
         previous = seen.receipt.engine(work.name) if seen.receipt is not None else None
         old = {file.path: file for file in previous.files} if previous is not None else {}
         files = [_file(engine, work, wanted, old.get(wanted.path)) for wanted in work.desired.files]
+        process = work.inspection.process if work.reload_why else None
         if work.leaves:
             files.reverse()  # as they were written: whoever is killed on the way back goes that way again
         return EngineRecord(
@@ -97,6 +98,7 @@ class Recorder:
             low_level=tuple(filter(is_usable, work.desired.low_level)),
             defaults=_defaults(engine, work, previous),
             reload_due=bool(work.reload_why),
+            unread_by=process.identity if process is not None else None,
         )
 
 
@@ -192,4 +194,4 @@ def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
     for file in record.files:
         target = targets[file.path]
         files.append(msgspec.structs.replace(file, written=() if target is None else (memory.digest(target),)))
-    return msgspec.structs.replace(record, files=tuple(files), reload_due=False)
+    return msgspec.structs.replace(record, files=tuple(files), reload_due=False, unread_by=None)

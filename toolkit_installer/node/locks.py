@@ -61,19 +61,17 @@ class PidFile:
         self.others = others
 
     @classmethod
-    def acquire(cls, files: Files, path: str, usual: Sequence[str] = ()) -> PidFile:
+    def acquire(cls, files: Files, path: str, usual: Sequence[str] = (), always: Sequence[str] = ()) -> PidFile:
         """Lock the file and write our PID into it; a stale one is taken over.
 
         `usual` are the PID files of all installers: where `path` is one of them, the others are locked as well, in the
         order of `usual`, so that of two installers that start at once one wins. One of the others that cannot be
-        created here (a read-only file system) is left out.
+        created here (a read-only file system) is left out. `always` are locked after these, whatever `path` is.
         Raises AlreadyRunningError naming the holder, ConfigurationError if what is there cannot be a PID file of
         ours, NodeError.
         """
         own = files.in_folder(path)
-        order = list(dict.fromkeys(map(files.in_folder, usual)))
-        if own not in order:
-            return cls._acquire_one(files, path)
+        order = _in_order(files, own, usual, always)
         others: list[PidFile] = []
         locked: PidFile | None = None
         try:
@@ -105,14 +103,13 @@ class PidFile:
                 return []
             raise
 
-    def hold_others(self, usual: Sequence[str]) -> None:
-        """Lock those of the PID files `usual` that are not held yet, if this is one of them.
+    def hold_others(self, usual: Sequence[str], always: Sequence[str] = ()) -> None:
+        """Lock those of the PID files that are locked beside this one (`acquire`) and are not held yet.
 
         For a run that another release began, which knew only one lock. Raises AlreadyRunningError, NodeError.
         """
-        order = list(dict.fromkeys(map(self.files.in_folder, usual)))
         held = [self, *self.others]
-        for path in order if self.path in order else ():
+        for path in _in_order(self.files, self.path, usual, always):
             held += self._acquire_other(self.files, path, held)
         self.others = tuple(held[1:])
 
@@ -181,6 +178,12 @@ def _acquired(files: Files, path: str) -> int:
     raise AlreadyRunningError(
         "others take and give up the PID file all the time", path=path, hint="look at who does (lsof), then start again"
     )
+
+
+def _in_order(files: Files, own: str, usual: Sequence[str], always: Sequence[str]) -> list[str]:
+    """Return the paths that a run locks whose PID file is `own`, in the order in which every run does."""
+    known = list(map(files.in_folder, usual))
+    return list(dict.fromkeys([*(known if own in known else [own]), *map(files.in_folder, always)]))
 
 
 def _replaced(files: Files, path: str, held: int) -> int | None:

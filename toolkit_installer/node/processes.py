@@ -45,8 +45,15 @@ class Process(msgspec.Struct, frozen=True):
     """Seconds since the epoch, which tell it from a later one with the same PID (`_booted`)."""
     unit: str | None
     """The systemd service that it belongs to, such as `docker.service`."""
+    ticks: int = 0
+    """From the boot to its start, in clock ticks: nobody who sets the clock moves it. 0: not known."""
     hidden: bool = False
     """It has wiped its command line, as k3s does: a flag that is not among `arguments` may have been given."""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Its PID and the ticks to its start: no other process has both until the next boot."""
+        return self.pid, self.ticks
 
 
 def inspect_process(pid: int) -> Process | None:
@@ -95,6 +102,7 @@ def _seen(folder: int, pid: int) -> Process | None:
     told = (_said(folder, "stat", _LONGEST_LINE) or b"").rpartition(b")")[2].split()
     if len(told) <= _STARTED:
         return None
+    ticks = int(told[_STARTED])
     hidden = command_lines.is_wiped(arguments, words, command_lines.length_given(told))
     heard.command(pid, tuple(os.fsdecode(word) for word in words))
     return Process(
@@ -102,8 +110,9 @@ def _seen(folder: int, pid: int) -> Process | None:
         name=os.fsdecode(_said(folder, "comm", _LONGEST_LINE) or b"").rstrip("\n"),
         executable=os.readlink("exe", dir_fd=folder).removesuffix(_DELETED),
         arguments=tuple(os.fsdecode(word) for word in (words[:1] if hidden else words)),
-        started=_booted() + int(told[_STARTED]) / os.sysconf("SC_CLK_TCK"),
+        started=_booted() + ticks / os.sysconf("SC_CLK_TCK"),
         unit=_unit(os.fsdecode(_said(folder, "cgroup", _LONGEST_COMMAND) or b"")),
+        ticks=ticks,
         hidden=hidden,
     )
 

@@ -37,7 +37,7 @@ _LEFT_OUT: Mapping[str, Any] = {
 }
 """What installers of the same schema leave out, because they know nothing of it."""
 
-_LEFT_OUT_OF_RECORDS: Mapping[str, Any] = {"first": None, "defaults": ()}
+_LEFT_OUT_OF_RECORDS: Mapping[str, Any] = {"first": None, "defaults": (), "unread_by": None}
 """What the record of a file, or of an engine, has only where it is something else (`_completed`)."""
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -135,6 +135,8 @@ class EngineRecord(msgspec.Struct, frozen=True):
     """The default runtimes that its files named before us, by role: also of files that are not edited."""
     reload_due: bool = False
     """The files were changed, and the engine has not been seen with the change yet."""
+    unread_by: tuple[int, int] | None = None
+    """The engine's process when they were changed: its PID, and the clock ticks from the boot to its start."""
 
     @property
     def switches_cdi(self) -> bool:
@@ -285,7 +287,8 @@ def _completed(body: dict[str, Any]) -> dict[str, Any]:
 
     def engines(records: Any) -> Any:
         known = isinstance(records, list) and all(isinstance(each, dict) and "files" in each for each in records)
-        return [{"defaults": [], **each, "files": files(each["files"])} for each in records] if known else records
+        lacking = {"defaults": [], "unread_by": None}
+        return [{**lacking, **each, "files": files(each["files"])} for each in records] if known else records
 
     specifications = files(body["specifications"])
     return {**body, **{name: engines(body[name]) for name in ("engines", "cdi")}, "specifications": specifications}

@@ -12,6 +12,9 @@ RELOADS = "run/nvidia/toolkit-installer.reloads"
 PID_FILES = frozenset({"run/nvidia/toolkit.pid", "run/nvidia/toolkit/toolkit.pid", "run/nvidia/toolkit"})
 """What a run holds while it is at work: its PID file, and that of NVIDIA's own installer with its folder."""
 
+_OF_A_PROBE = "tmp/runc-process"
+"""What containerd (go-runc) names the file of one command in a container, and leaves where that is killed meanwhile."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
@@ -23,6 +26,6 @@ class Standing:
 
 
 def changes(before: Mapping[str, State], now: Mapping[str, State]) -> list[str]:
-    """Return the files that are not as they were, but for what remembers the reloads."""
-    both = now.keys() | before.keys()
-    return sorted(path for path in both if now.get(path) != before.get(path) and path != RELOADS)
+    """Return the files that are not as they were, but for what remembers the reloads, and what a killed probe left."""
+    paths = (path for path in now.keys() | before.keys() if path != RELOADS and not path.startswith(_OF_A_PROBE))
+    return sorted(path for path in paths if now.get(path) != before.get(path))

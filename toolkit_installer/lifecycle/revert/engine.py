@@ -121,6 +121,8 @@ class EngineReverter:
             if wanted.base is not None:
                 originals[memory.digest(wanted.base)] = wanted.base
         record = msgspec.structs.replace(record, files=tuple(reversed(files)))
+        if work.changes and work.inspection.process is not None:
+            record = msgspec.structs.replace(record, unread_by=work.inspection.process.identity)
         engines = tuple(record if other.name == record.name else other for other in receipt.engines)
         switched = tuple(dict.fromkeys([*receipt.cdi_switched, *([record.name] if record.switches_cdi else [])]))
         receipt = msgspec.structs.replace(receipt, state=State.REVERTING, engines=engines, cdi_switched=switched)
@@ -293,7 +295,8 @@ def _has_cdi_of_ours(work: EngineWork, reload: Reload, receipt: Receipt) -> bool
     """Tell whether CDI is on in an engine by an edit of ours that a killed run took out without a restart after it."""
     live = work.inspection.live
     on = live is not None and bool(live.cdi_folders)
-    return on and reload.restarts and work.name in receipt.cdi_switched and not read_since(work.inspection)
+    switched = on and reload.restarts and work.name in receipt.cdi_switched
+    return switched and not read_since(work.inspection, receipt.engine(work.name))
 
 
 def _failure(name: EngineName, error: NotServedError) -> EngineRejectedError | EngineDownError:
