@@ -80,8 +80,7 @@ def test_the_content_of_a_file_is_shown_line_for_line_with_its_tabs_and_without_
     text = json.dumps({"x": "\x7f\x9b\u202e", "runtimes": runtimes}, indent="\t", ensure_ascii=False)
     node.write(DAEMON_JSON, text)
     shown = said(node, "plan")
-    assert ' \t"runtimes": {\n' in shown
-    assert r'"x": "^?\x9b\u202e"' in shown
+    assert ' \t"x": "****",\n \t"runtimes": {\n' in shown
     said(node, "run", "--no-daemon")
     said(node, "status")
     said(node, "uninstall")
