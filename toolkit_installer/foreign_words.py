@@ -8,6 +8,9 @@ from __future__ import annotations
 from toolkit_installer.documents import hiding
 from toolkit_installer.node import heard
 
+_OWN = ("/.toolkit-installer/receipt.json", "/.config/nvidia-container-runtime/config.toml")
+"""How the paths of files end that this program wrote: words of theirs, such as names of files, are in its sentences."""
+
 
 def of_program(text: str) -> str:
     """Return the words of a program as they may be shown: without hidden values, and without parts of them."""
@@ -22,8 +25,9 @@ def own(text: str) -> str:
 def _learnt() -> hiding.Hiding:
     """Return what is hidden from people, with all that was read by now."""
     people = hiding.Hiding()
-    for content in tuple(heard.files.values()):
-        people.content(content)
+    for path, content in tuple(heard.files.items()):
+        if not path.endswith(_OWN):
+            people.content(content)
     for words in tuple(heard.commands.values()):
         people.arguments(words)
     for variables in tuple(heard.variables.values()):

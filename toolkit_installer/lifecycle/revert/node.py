@@ -149,7 +149,11 @@ def _without_engines_of_others(node: Node, receipt: Receipt) -> Receipt:
     folder = receipt.toolkit_folder
     engines = []
     for record in receipt.engines:
-        found = [node.locate_file(file.path)[1] for file in record.files]
+        try:
+            found = [node.locate_file(file.path)[1] for file in record.files]
+        except InstallerError:
+            engines.append(record)  # its own revert says so, once the others are given back
+            continue
         contents = [each.content for each in found if each is not None]
         named = [each for content in contents for each in other_installer.installations_named(node, content, folder)]
         if not named or any(f"{folder}/".encode() in content for content in contents):
