@@ -107,8 +107,9 @@ e2e-gpu: .venv/installed ## nvidia-smi in a container, on a machine with a GPU a
 	@$(BIN)/pytest tests/gpu --capture=no $(ARGS)
 
 .PHONY: compatibility
-compatibility: .venv/installed ## docs/compatibility.md anew: each engine's way through the matrix of make e2e
+compatibility: .cache/tests-compiled ## docs/compatibility.md anew by the matrix of make e2e, and the tests that nothing else runs
 	@$(BIN)/pytest tests/e2e/test_matrix.py --compatibility docs/compatibility.md $(ARGS)
+	@$(call PYTEST,1,loadgroup) --rare
 
 .PHONY: demo-picture
 demo-picture: .venv/installed ## docs/demo.svg anew: what make demo shows, for the README

@@ -94,15 +94,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--quick", action="store_true", help="of the sweeps, and of rules for all inputs, a part: quick.py"
     )
     parser.addoption("--rest", action="store_true", help="only what --quick leaves out, or tries in part")
+    parser.addoption("--rare", action="store_true", help="only what --rest leaves out too: quick.py")
     parser.addoption("--compatibility", type=Path, metavar="FILE", help="write what was seen on which engine, a page")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out with --quick what only `make test-all` runs, with --rest all else; named files are run whole."""
     rest = config.getoption("rest")
-    if not (config.getoption("quick") or rest) or config.args_source is pytest.Config.ArgsSource.ARGS:
+    rare = config.getoption("rare")
+    if not (config.getoption("quick") or rest or rare) or config.args_source is pytest.Config.ArgsSource.ARGS:
         return
-    left_out = quick.whole(items) if rest else quick.exhaustive(items)
+    if rare:
+        left_out = [item for item in items if not quick.is_rare(item)]
+    else:
+        left_out = quick.rest(items) if rest else quick.exhaustive(items)
     if wrong := quick.wrong_with(items):
         raise pytest.UsageError("tests/support/quick.py: " + "; ".join(wrong))
     chosen = set(left_out)
@@ -112,7 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # The great sweeps, which are in groups, want processors, and others wait for much: those come first while
         # make e2e, beside which this is run, wants processors as well. Towards its end it waits.
         items.sort(key=lambda item: item.get_closest_marker("xdist_group") is not None)
-    for item in items if not rest else ():
+    for item in items if config.getoption("quick") else ():
         quick.limit(item)
 
 

@@ -41,6 +41,15 @@ SWEEPS: Mapping[str, Sequence[str]] = {
 Every test of a sweep has at least one. Those that have no IDs are tried.
 """
 
+RARE: Mapping[str, Sequence[str]] = {
+    "tests/node/test_every_error.py": ("EPERM-*", "EROFS-*"),
+    "tests/node/test_method_kills.py": (
+        *("containerd-with-cdi-off-*", "docker-*-after the engine*", "docker-*-before the receipt*"),
+    ),
+    "tests/node/test_method_nri_kills.py": ("from-handlers", "to-handlers"),
+}
+"""Cells that `make test-all ARGS=--rest` leaves out as well: others are like them. `make compatibility` tries them."""
+
 STEP = 8
 """Of all others the first test is tried, and every so many after it."""
 _SECOND = ("commands", "install_and_cleanup")
@@ -76,10 +85,22 @@ def exhaustive(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return left_out
 
 
+def is_rare(item: pytest.Item) -> bool:
+    """Tell whether `make compatibility` tries a test, or `make test-all` that names nothing, and nobody else."""
+    cell = _cell(item)
+    return cell is not None and any(_matching([cell], pattern) for pattern in RARE.get(_file(item), ()))
+
+
 def whole(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the tests of which `make test` tries all there is: no cell and no example is left for later."""
     left_out = {item.nodeid for item in exhaustive(items)}
     return [item for item in items if item.nodeid not in left_out and not _is_rule(item) and not _tries_few(item)]
+
+
+def rest(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests to leave out where only the rest is asked for that `make test` leaves."""
+    done = {item.nodeid for item in whole(items)}
+    return [item for item in items if item.nodeid in done or is_rare(item)]
 
 
 class Few(Protocol):
@@ -115,7 +136,10 @@ def limit(item: pytest.Item) -> None:
 def wrong_with(items: Sequence[pytest.Item]) -> list[str]:
     """Return in words what is wrong with the tables above, in the light of all tests."""
     files = {_file(item) for item in items}
-    wrong = [f"there is no {file}" for file in (*SWEEPS, *STEPS) if file not in files]
+    wrong = [f"there is no {file}" for file in (*SWEEPS, *STEPS, *RARE) if file not in files]
+    for file, patterns in RARE.items():
+        cells = [cell for item in items if _file(item) == file and (cell := _cell(item)) is not None]
+        wrong += [f"{file} has no {pattern!r}" for pattern in patterns if not _matching(cells, pattern)]
     for file, patterns in SWEEPS.items():
         within = [item for item in items if _file(item) == file]
         ids = [cell for item in within if (cell := _cell(item)) is not None]

@@ -26,6 +26,7 @@ def item(nodeid: str, obj: Any = None) -> Any:
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "SWEEPS", {SWEEP: ("docker-*",)})
     monkeypatch.setattr(quick, "STEPS", {"tests/node/test_long.py": 3, "tests/unit/test_long.py": 4})
+    monkeypatch.setattr(quick, "RARE", {SWEEP: ("*-rare",)})
     monkeypatch.setattr(quick, "STEP", 2)
 
 
@@ -65,6 +66,13 @@ def test_what_is_left_for_later_and_what_is_tried_whole_are_all_there_is() -> No
     assert not [each for each in later if each in tried_whole]
 
 
+def test_the_rest_has_all_that_is_left_but_the_rare_cells() -> None:
+    cells = [item(f"{SWEEP}::test_it[{cell}]") for cell in ("docker-run", "containerd-run", "containerd-rare")]
+    left = quick.rest(cells)
+    assert [each for each in cells if each not in left] == cells[1:2]
+    assert [each for each in cells if quick.is_rare(each)] == cells[2:]
+
+
 @pytest.mark.parametrize(
     "count, expected", [(0, []), (5, [0, 1, 2, 3, 4]), (9, [0, 2, 4, 6, 8]), (100, [0, 25, 50, 74, 99])]
 )
@@ -88,13 +96,15 @@ def test_of_the_unit_tests_all_are_tried_but_of_the_files_that_are_named() -> No
 def test_a_table_that_does_not_fit_the_tests_is_found() -> None:
     fitting = [
         item(f"{SWEEP}::test_it[docker-run]"),
+        item(f"{SWEEP}::test_it[docker-rare]"),
         item("tests/node/test_long.py::test_it"),
         item("tests/unit/test_long.py::test_it"),
     ]
     assert quick.wrong_with(fitting) == []
-    assert quick.wrong_with(fitting[:2]) == ["there is no tests/unit/test_long.py"]
+    assert quick.wrong_with(fitting[:3]) == ["there is no tests/unit/test_long.py"]
     other = item(f"{SWEEP}::test_it[crio-run]")
-    assert quick.wrong_with([other, *fitting[1:]]) == [
+    assert quick.wrong_with([other, *fitting[2:]]) == [
+        f"{SWEEP} has no '*-rare'",
         f"{SWEEP} has no 'docker-*'",
         f"no cell of {SWEEP}::test_it is named",
     ]

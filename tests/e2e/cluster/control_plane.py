@@ -35,7 +35,7 @@ _USERS = {
     "scheduler": "system:kube-scheduler,scheduler",
     "kwok": "kwok,kwok,system:masters",
 }
-_SECONDS = 120.0
+_SECONDS = 300.0
 _POLL = 0.3
 
 

@@ -26,7 +26,7 @@ _STAGES = Path(__file__).with_name("stages.yaml")
 _LABEL = "toolkit-test/made-up"
 _LEASE_SECONDS = 200
 """So long that the nodes' leases are a small part of what the API server is asked."""
-_SECONDS = 300.0
+_SECONDS = 900.0
 _POLL = 0.5
 
 

@@ -30,7 +30,7 @@ TAINT, LABEL = "toolkit-test/away", "toolkit-test/wanted"
 """What a test may put on a node; afterwards it is taken away."""
 BYSTANDER, GPU = "bystander", "gpu"
 _POLL = 0.2
-_SECONDS = 240.0
+_SECONDS = 600.0
 _RESTART_SECONDS = 60.0
 
 
