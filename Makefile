@@ -59,7 +59,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist $(2) \
 	@touch $@
 
 .PHONY: test
-test: .cache/tests-compiled ## the tests that need no engine and no root, in about two minutes; of each sweep a part
+test: .cache/tests-compiled ## the tests that need no engine and no root, in two to five minutes; of each sweep a part
 	@$(call PYTEST,2,worksteal) --quick $(ARGS)
 
 .PHONY: test-changed
