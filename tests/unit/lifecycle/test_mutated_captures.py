@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import traceback
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ NODES = 6
 PATH = "/captures/node.capture"
 MOST_AT_ONCE = 50
 """How many of the mutations of a node `make test` tries: there are 5,000 and more."""
-MOST = 1000
+MOST = int(os.environ.get("MUTATIONS", "1000"))
 """How many `make test-all` tries, at even distances: all of them take minutes."""
 MOST_SECONDS = 5
 """Of processor time. Unchanged, it takes a hundredth of one."""
