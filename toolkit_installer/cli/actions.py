@@ -82,6 +82,8 @@ def _acquired(settings: Settings, node: Node, besides: Sequence[str] = ()) -> Pi
     except AlreadyRunningError as error:
         raise other_installer.explained(error) from error
     try:
+        if not besides:
+            other_installer.tidy_plugin(node)
         ReloadBudget(node.files, pid_file.path, settings.reload_budget).tidy()
     except InstallerError:
         pid_file.release()

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from toolkit_installer import patterns
+from toolkit_installer import log, patterns
 from toolkit_installer.engines.common import command_line
-from toolkit_installer.errors import AlreadyRunningError
+from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
 from toolkit_installer.node import locks, processes
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
@@ -81,6 +81,16 @@ def explained(error: AlreadyRunningError) -> AlreadyRunningError:
         path=error.path,
         hint="run one of them without --method nri and --enable-nri-plugin, or stop the other one first",
     )
+
+
+def tidy_plugin(node: Node) -> None:
+    """Remove the PID file that a killed run of the NRI plugin left, which is in nobody's way. Raises NodeError."""
+    try:
+        locks.remove_dead(node.files, NRI_PID_FILE)
+    except (AlreadyRunningError, ConfigurationError) as error:
+        log.get().debug(
+            "Left the NRI plugin's PID file", key="plugin-pid-file-left", file=error.path, reason=error.reason
+        )
 
 
 def installations_named(node: Node, content: bytes | None, folder: str) -> list[str]:

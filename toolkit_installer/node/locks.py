@@ -368,6 +368,15 @@ def _another(pid: int | None, path: str) -> AlreadyRunningError:
     )
 
 
+def remove_dead(files: Files, path: str) -> None:
+    """Remove the PID file of a killed run, if there is one.
+
+    Raises AlreadyRunningError where it was not killed, ConfigurationError, NodeError.
+    """
+    if files.own_status(path) is not None:
+        PidFile.acquire(files, path).release()
+
+
 def require_free(files: Files, path: str) -> None:
     """Raise AlreadyRunningError naming the instance that holds the PID file, NodeError. Nothing is locked."""
     pid = holder(files, path)

@@ -45,10 +45,10 @@ class Process(msgspec.Struct, frozen=True):
     """Seconds since the epoch, which tell it from a later one with the same PID (`_booted`)."""
     unit: str | None
     """The systemd service that it belongs to, such as `docker.service`."""
-    ticks: int = 0
-    """From the boot to its start, in clock ticks: nobody who sets the clock moves it. 0: not known."""
     hidden: bool = False
     """It has wiped its command line, as k3s does: a flag that is not among `arguments` may have been given."""
+    ticks: int = 0
+    """From the boot to its start, in clock ticks: nobody who sets the clock moves it. 0: not known."""
 
     @property
     def identity(self) -> tuple[int, int]:

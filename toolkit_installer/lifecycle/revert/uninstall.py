@@ -16,7 +16,7 @@ from toolkit_installer.lifecycle.revert import adopt
 from toolkit_installer.lifecycle.revert.engine import EngineReverter
 from toolkit_installer.lifecycle.revert.node import Remainder, revert_recorded
 from toolkit_installer.lifecycle.still_needed import named_in_files
-from toolkit_installer.node import signals
+from toolkit_installer.node import locks, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention
@@ -110,10 +110,8 @@ def say_done(receipt: Receipt, remainder: Remainder) -> None:
 
 def _remove_pid_file(node: Node, path: str) -> None:
     """Remove the PID file of a dead run, if it can be locked as a PID file."""
-    if node.files.own_status(path) is None:
-        return
     try:
-        PidFile.acquire(node.files, path).release()
+        locks.remove_dead(node.files, path)
     except ConfigurationError as error:
         log.get().warning(
             "Left the PID file that the receipt names", key="pid-file-left", file=path, reason=error.reason
