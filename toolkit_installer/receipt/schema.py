@@ -287,7 +287,7 @@ def _completed(body: dict[str, Any]) -> dict[str, Any]:
 
     def engines(records: Any) -> Any:
         known = isinstance(records, list) and all(isinstance(each, dict) and "files" in each for each in records)
-        lacking = {"defaults": [], "unread_by": None}
+        lacking: dict[str, Any] = {"defaults": [], "unread_by": None}
         return [{**lacking, **each, "files": files(each["files"])} for each in records] if known else records
 
     specifications = files(body["specifications"])
