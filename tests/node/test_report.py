@@ -156,6 +156,7 @@ def test_it_says_what_was_changed_and_what_a_run_would_change(node: FakeNode, tm
     assert (status["verdict"], status["toolkit"]["folder"]) == ("DEGRADED", TOOLKIT)
     assert '+    "nvidia": {' in files[f"engines/docker/since-before{DAEMON_JSON}.diff"]
     assert '+    "nvidia-cdi": {' in files["plan.txt"]
+    assert "none of the low-level runtimes is there" in files["diagnose.txt"]
     assert "nvidia-other" in files[f"engines/docker/files{DAEMON_JSON}"]
     answer = json.loads(files["engines/docker/answer.json"])
     assert answer["handlers"]["nvidia"] == f"{TOOLKIT}/nvidia-container-runtime"

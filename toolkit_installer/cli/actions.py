@@ -1,4 +1,4 @@
-"""The commands: run, plan, uninstall, status, detect, wait-driver, report, capture, replay, compare, delete-daemonset.
+"""The commands, one function each: run, plan, uninstall, status, and so on.
 
 Each imports what it alone needs where it needs it: that is most of what a start costs.
 """
@@ -218,6 +218,19 @@ def detect(settings: Settings, *, as_json: bool) -> int:
     signals.unblock()
     with processes.one_look():
         return show_detect.show(_opened(settings), settings, as_json=as_json)
+
+
+def diagnose(settings: Settings, *, as_json: bool) -> int:
+    """Show the illnesses of the node. Raises InstallerError."""
+    from toolkit_installer.cli import show_diagnose
+    from toolkit_installer.lifecycle.diagnosis import look
+
+    signals.unblock()
+    node = _opened(settings)
+    own_container.refuse(node, settings, own_container.asked_for(settings))
+    node.root.only_looks = True
+    show_diagnose.show(look.diagnose(node, settings), as_json=as_json)
+    return ExitCode.DONE
 
 
 def report(settings: Settings, *, file: str, looking: Settings) -> int:

@@ -16,7 +16,9 @@ from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.errors import ExitCode, InstallerError, UsageError
 from toolkit_installer.settings import Program
 
-_PRINTING_COMMANDS = frozenset({"plan", "status", "detect", "replay", "compare", *cli_help.ABOUT_THE_PROGRAM})
+_PRINTING_COMMANDS = frozenset(
+    {"plan", "status", "detect", "diagnose", "replay", "compare", *cli_help.ABOUT_THE_PROGRAM}
+)
 _INTERRUPTED = 130  # what shells report for a program that SIGINT ended
 
 

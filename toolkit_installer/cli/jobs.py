@@ -27,6 +27,7 @@ _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
     "plan": {"as_json": STATUS_JSON},
     "status": {"as_json": STATUS_JSON, "check": STATUS_CHECK},
     "detect": {"as_json": STATUS_JSON},
+    "diagnose": {"as_json": STATUS_JSON},
     "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},
     "delete-daemonset": {"seconds": DELETION_TIMEOUT},
     "capture": {"keep_secrets": KEEP_SECRETS, "key_file": KEY_FILE},

@@ -22,6 +22,8 @@ from toolkit_installer.lifecycle.capture import tapping
 from toolkit_installer.lifecycle.capture.archive import Archive
 from toolkit_installer.lifecycle.capture.fleet import OUTCOMES, Fleet, Impact, Outcome, Refusal, Supposed
 from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
+from toolkit_installer.lifecycle.diagnosis import look as diagnosis
+from toolkit_installer.lifecycle.diagnosis.form import Finding
 from toolkit_installer.node.node import Node
 
 _SOURCE_ROOT = "source_root"
@@ -99,18 +101,29 @@ def _lost(path: str, _capture: str | None, refusal: Refusal) -> Outcome:
 
 def _replayed(path: str, how: How) -> Outcome:
     """Return how the node of a capture would fare."""
-    name, player = path, None
+    name, player, illnesses = path, None, None
     try:
         with captures.limited(path):
             found = captures.read(path)
             name, player = found.node, Player(found, how.here, how.versions)
-            return _planned(found, path, how, player)
+            illnesses = _illnesses(found, path, player)
+            return msgspec.structs.replace(_planned(found, path, how, player), illnesses=illnesses)
     except InstallerError as error:
         refusal = captures.refusal(error)
     except NotCapturedError as error:
         refusal = Refusal(str(error), _CAPTURE_AGAIN, int(ExitCode.USAGE), _NOT_CAPTURED)
     supposed = _supposed(player, player.captured) if player is not None else ()
-    return Outcome(name, path, refusal=refusal, supposed=supposed)
+    return Outcome(name, path, refusal=refusal, supposed=supposed, illnesses=illnesses)
+
+
+def _illnesses(found: Archive, path: str, player: Player) -> tuple[Finding, ...] | None:
+    """Return what `diagnose` found on the node, None where the capture does not have it. Raises InstallerError."""
+    settings = captures.settings(found.given, found.environment, path)
+    try:
+        with tapping.played_by(player):
+            return diagnosis.diagnose(Node(found.root, found.programs_root, whole=found.whole), settings).findings
+    except NotCapturedError:
+        return None
 
 
 def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:

@@ -6,10 +6,12 @@ import json
 from functools import partial
 
 from toolkit_installer import log
-from toolkit_installer.cli import new_file, output, show_detect, show_plan, show_status
+from toolkit_installer.cli import new_file, output, show_detect, show_diagnose, show_plan, show_status
 from toolkit_installer.documents import bundle
+from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle import report
+from toolkit_installer.lifecycle.diagnosis import look as diagnosis
 from toolkit_installer.lifecycle.health import look, verdict
 from toolkit_installer.lifecycle.prepare import prepare
 from toolkit_installer.node import clock
@@ -29,6 +31,7 @@ def make(node: Node, settings: Settings, looking: Settings, path: str) -> None:
     gathering = report.Gathering()
     gathering.add("status.json", report.Part.OWN, partial(_status, node, looking, store))
     gathering.add("detect.json", report.Part.OWN, partial(_detect, node, settings, store))
+    gathering.add("diagnose.txt", report.Part.OWN, partial(_diagnosis, node, settings))
     gathering.add("plan.txt", report.Part.OWN, partial(_plan, node, settings, store))
     report.gather(node, settings, store, gathering)
     for name, why in gathering.missing.items():
@@ -52,6 +55,11 @@ def _detect(node: Node, settings: Settings, store: ReceiptStore) -> str:
     _refuse_starting(node, settings, store)
     facts, _ = show_detect.look(node, settings)
     return f"{json.dumps(facts, indent=2)}\n"
+
+
+def _diagnosis(node: Node, settings: Settings) -> str:
+    own_container.refuse(node, settings, own_container.asked_for(settings))
+    return "".join(f"{output.plain(line)}\n" for line in show_diagnose.lines(diagnosis.diagnose(node, settings)))
 
 
 def _plan(node: Node, settings: Settings, store: ReceiptStore) -> str:

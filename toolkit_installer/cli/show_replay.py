@@ -8,6 +8,7 @@ from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.documents import diff
 from toolkit_installer.lifecycle.capture.fleet import (
     Group,
+    Illnesses,
     Impact,
     Outcome,
     Refused,
@@ -51,6 +52,11 @@ def lines(summary: Summary) -> list[str | DiffLine]:
     found += [f"On {_nodes(len(each.nodes))} {_supposed(each)}" for each in summary.supposed]
     for engine, names in summary.untried.items():
         found.append(f"On {_nodes(len(names))} {engine}'s own binary has not been asked about this: {_named(names)}")
+    if summary.undiagnosed:
+        named = _named(summary.undiagnosed)
+        found.append(f"The captures of {_nodes(len(summary.undiagnosed))} do not say what illnesses they have: {named}")
+    for illness in summary.illnesses:
+        found += ["", *_illness(illness)]
     for refused in summary.refusals:
         found += ["", *_refused(refused)]
     for group in summary.groups:
@@ -73,6 +79,15 @@ def _containers(impact: Impact) -> str:
         f"Containers on engines that are reloaded: {impact.running}, {impact.through_handlers} of them through "
         f"handlers of this program; {impact.end} END with their engine{unknown}."
     )
+
+
+def _illness(illness: Illnesses) -> Iterator[str]:
+    first = illness.first
+    where = first.path if first.line is None else f"{first.path}:{first.line}"
+    yield f"{_nodes(len(illness.nodes))} ILL: {illness.title} ({illness.illness})"
+    yield f"  For instance {where}: {first.what}"
+    yield f"  Remedy: {first.remedy}"
+    yield f"  {_named(illness.nodes)}"
 
 
 def _refused(refused: Refused) -> Iterator[str]:

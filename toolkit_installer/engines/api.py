@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from toolkit_installer.documents.changes import Table, same
+from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, InstallerError
@@ -338,6 +339,21 @@ class Adapter(Protocol[_Found]):
     ) -> str:
         """Return which file and line keeps handlers in the toolkit's folder served after a restart; "" for none."""
         return ""
+
+    def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:  # noqa: ARG002
+        """Return the runtimes of these files, which the engine reads in this order. Pure. Raises ConfigurationError.
+
+        `version` is the engine's own, "" where it is not known.
+        """
+        return ()
+
+    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupDriver | None:  # noqa: ARG002
+        """Return the cgroup driver of these files, None where they name none. Pure. Raises ConfigurationError."""
+        return None
+
+    def reported_cgroup_driver(self, node: Node, socket: str) -> str | None:  # noqa: ARG002  # docker reports it
+        """Return the cgroup driver that the running engine reports, None where it reports none."""
+        return None
 
     def stranded(
         self,

@@ -50,6 +50,7 @@ OF_OTHER_COMMANDS = frozenset(
                 "replay",
                 "report",
                 "show_compare",
+                "show_diagnose",
                 "show_detect",
                 "show_plan",
                 "show_replay",
@@ -58,6 +59,7 @@ OF_OTHER_COMMANDS = frozenset(
             )
         ),
         *(f"toolkit_installer.lifecycle.health.{name}" for name in ("form", "look", "verdict")),
+        *(f"toolkit_installer.lifecycle.diagnosis{name}" for name in ("", ".findings", ".form", ".hosts", ".look")),
         *("toolkit_installer.lifecycle.report", "toolkit_installer.documents.bundle", "toolkit_installer.node.kernel"),
         *(
             f"toolkit_installer.lifecycle.capture{name}"

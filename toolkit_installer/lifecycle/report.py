@@ -46,6 +46,7 @@ Of other people's files, command lines and variables, the values of keys that ar
 you hand them on: logs may say what stands in no file, and there are names of hosts, registries and files.
 
 status.json     how the node stands (docs/status.md)
+diagnose.txt    illnesses of the node: file and line, what each causes, what ends it (docs/diagnose.md)
 plan.txt        what `run`, with the options and variables that `report` was given, would change
 detect.json     which engine is found, and why
 about.json      versions, and the time

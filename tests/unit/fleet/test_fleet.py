@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from toolkit_installer.cli.show_plan import Planned, PlannedEngine, PlannedFile, PlannedMethod
+from toolkit_installer.cli.show_replay import lines
 from toolkit_installer.lifecycle.capture.fleet import Fleet, Impact, Outcome, Refusal
+from toolkit_installer.lifecycle.diagnosis.form import Finding, Illness
 
 ENGINE = PlannedEngine("containerd", (), (PlannedFile("/etc/a", "+x"),), "systemd", "containerd.service", "why", None)
 PLANNED = Planned(
@@ -74,3 +76,23 @@ def test_damaged_captures_are_one_group_though_each_reason_names_its_file() -> N
         fleet.add(Outcome(name, file, refusal=Refusal(f"{file}: is damaged: it ends too soon", None, 3, "x")))
     (group,) = fleet.summary("1").refusals
     assert (group.nodes, group.reason) == (["a", "b"], "the capture is damaged: it ends too soon")
+
+
+def test_illnesses_are_counted_by_nodes_also_of_those_that_refuse() -> None:
+    missing = Finding(Illness.NO_RUNTIME, "/etc/a", 3, "what", "causes", "remedy")
+    left = msgspec.structs.replace(missing, illness=Illness.LEFTOVER)
+    fleet = Fleet()
+    fleet.add(msgspec.structs.replace(outcome("a"), illnesses=(missing, missing)))
+    refused = Outcome("b", "b.capture", refusal=Refusal("no", None, 3, "x"), illnesses=(missing, left))
+    fleet.add(refused)
+    fleet.add(msgspec.structs.replace(outcome("c"), illnesses=()))
+    fleet.add(outcome("older"))
+    summary = fleet.summary("1")
+    assert [(each.illness, each.nodes, each.findings) for each in summary.illnesses] == [
+        ("no-runtime", ["a", "b"], 3),
+        ("leftover", ["b"], 1),
+    ]
+    assert summary.undiagnosed == ("older",)
+    shown = [line for line in lines(summary) if isinstance(line, str)]
+    assert "2 nodes ILL: a low-level runtime is missing (no-runtime)" in shown
+    assert "The captures of 1 node do not say what illnesses they have: older" in shown

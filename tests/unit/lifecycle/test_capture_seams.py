@@ -11,6 +11,7 @@ UNTOLD = {
     "node.disk.reading.Reader.read_file": {"limit"},
     "node.disk.reading.read_bounded": {"limit"},
     "node.sockets.speaker": {"greeting"},
+    "lifecycle.diagnosis.look.diagnose": {"settings"},
     "lifecycle.impact.running.containers": {"inspection"},
     "lifecycle.still_needed.holders.holders": {"ours"},
     "lifecycle.still_needed.named_in_files.naming": {"known"},

@@ -57,6 +57,7 @@ _UNINSTALL_NAMES = _LOOKING | frozenset(
     | {"reload_budget", "allow_restart", "install_dir", "socket", "restart_mode"}
 )
 _STATUS_NAMES = _LOOKING | frozenset({"install_dir", "pid_file", "ready_file", "source_root"})
+_DIAGNOSE_NAMES = _LOOKING | frozenset({"install_dir", "runtime", "socket", "config", "reload_timeout"})
 _DETECT_NAMES = _LOOKING | frozenset({"runtime", "socket", "config", "reload_timeout"})
 
 
@@ -102,6 +103,14 @@ DETECT = _short_page(
     "which files. Exits 3 where that cannot be decided.",
     options=(STATUS_JSON, *_of(_DETECT_NAMES)),
     examples=("toolkit-installer detect --node-root /host", "toolkit-installer detect --json"),
+)
+DIAGNOSE = _short_page(
+    about="List the illnesses of this node that no tool reports by itself, whether or not anything is installed: "
+    "leftovers of other installers, files that the engine loses or does not read, differing sockets and cgroup "
+    "drivers, missing runtimes, libraries and device links, broken CDI specifications. Each with file and line, what "
+    "it causes, and what ends it. Changes nothing.",
+    options=(STATUS_JSON, *_of(_DIAGNOSE_NAMES)),
+    examples=("toolkit-installer diagnose --node-root /host", "toolkit-installer diagnose --json"),
 )
 REPORT = Page(
     about="Pack into FILE, a new tar.gz, what somebody needs who is to find out what is wrong with a node: how it "
@@ -169,6 +178,7 @@ COMMANDS: Mapping[str, Page] = types.MappingProxyType(
         "uninstall": UNINSTALL,
         "status": STATUS,
         "detect": DETECT,
+        "diagnose": DIAGNOSE,
         "report": REPORT,
         "capture": capture_pages.CAPTURE,
         "replay": capture_pages.REPLAY,

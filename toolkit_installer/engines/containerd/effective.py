@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import lookup
+from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import release_of
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.tables import (
@@ -23,6 +23,7 @@ from toolkit_installer.engines.containerd.tables import (
     VERSION,
     disabled,
     executable,
+    is_runc,
     legacy_type,
     parse_checked,
     runtimes_in,
@@ -36,6 +37,7 @@ from toolkit_installer.engines.containerd.views import (
     Release,
     View,
 )
+from toolkit_installer.engines.listed import ListedRuntime
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, located
 
@@ -202,6 +204,34 @@ def refused_version(files: Sequence[Read], version: str, release: Release) -> Fa
 _LAST_THAT_REFUSES = 4
 
 
+def replaced(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> Iterator[Fault]:
+    """Yield what a daemon with this view loses of a file, because a later one has the same plugin's table.
+
+    Until 2.0 the last file that has a plugin's table gives all of it.
+    """
+    if view is View.DEEP:
+        return
+    plugin = views_of.plugin_of(view, files, version, release)
+    having = [file for file in views_of.read_by(view, files) if plugin in _plugins_of(file)]
+    last = having[-1] if having else None
+    for file in having[:-1]:
+        assert last is not None  # noqa: S101  # there is one before it
+        lost = sorted(runtimes_in(file.document, plugin).keys() - runtimes_in(last.document, plugin).keys())
+        table, kept = (lookup(each.document, ("plugins", plugin)) for each in (file, last))
+        settings = sorted(table.keys() - kept.keys()) if isinstance(table, dict) and isinstance(kept, dict) else []
+        words = [f"the {'runtime' if len(lost) == 1 else 'runtimes'} {', '.join(lost)}"] if lost else []
+        words += [f"the {'setting' if len(settings) == 1 else 'settings'} {', '.join(settings)}"] if settings else []
+        if words:
+            yield Fault(
+                last.path,
+                _line(last, ("plugins", plugin)),
+                f"replaces the table [plugins.{plugin!r}] of {file.path}: {_called(view, release)} takes it from the "
+                f"last file that has it, and loses {' and '.join(words)}",
+                f"add {' and '.join(words)} to {last.path}, or move the tables of {last.path} to {file.path}, and "
+                "restart containerd",
+            )
+
+
 def served_below(files: Sequence[Read], release: Release | None, folder: str) -> Iterator[Fault]:
     """Yield the files by which a daemon serves handlers whose executable lies in `folder`."""
     version = last_version(files, release)
@@ -238,3 +268,30 @@ def _line(file: Read, path: tuple[str, ...]) -> int | None:
 def _place(file: Read, path: tuple[str, ...]) -> str:
     line = _line(file, path)
     return file.path if line is None else f"{file.path}:{line}"
+
+
+def listed(files: Sequence[Read], release: Release | None) -> Iterator[ListedRuntime]:
+    """Yield the runtimes that a daemon has of these files, its own runc included."""
+    version = last_version(files, release)
+    (view, *_) = views_of.views(release, version)
+    known, default = views_of.served(view, files, version, release)
+    plugin = views_of.plugin_of(view, files, version, release)
+    for name, entry in known.items():
+        path, line = _place_of(views_of.read_by(view, files), name)
+        runc = is_runc(entry)
+        runs = executable(entry) or (BUILT_IN_RUNTIME if runc else None)  # what runc's shim looks for in PATH
+        by_systemd = _is_by_systemd(entry, files, plugin) if runc and line is not None else None
+        yield ListedRuntime(name, runs, path, line, by_systemd, name == (default or BUILT_IN_RUNTIME))
+
+
+def _is_by_systemd(entry: Table, files: Sequence[Read], plugin: str) -> bool:
+    for_all = (lookup(file.document, ("plugins", plugin, "systemd_cgroup")) for file in files)
+    return lookup(entry, ("options", "SystemdCgroup")) is True or any(said is True for said in for_all)
+
+
+def _place_of(files: Sequence[Read], name: str) -> tuple[str, int | None]:
+    for file in reversed(files):
+        for plugin in PLUGINS:
+            if name in runtimes_in(file.document, plugin):
+                return file.path, _line(file, (*shape(plugin).runtimes, name))
+    return files[0].path, None

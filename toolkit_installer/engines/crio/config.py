@@ -14,6 +14,7 @@ from typing import Any
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, apply, lookup, same
 from toolkit_installer.documents.changes import merged as merged_tables
+from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
 from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, parents, record, strip
 from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
@@ -244,3 +245,28 @@ def losses(before: Table, after: Table, served: Mapping[str, str], default: str 
         if name not in served and not same(new.get(name), entry)
     ]
     return wrong
+
+
+def listed(files: Sequence[tuple[str, bytes]], release: tuple[int, int] | None) -> list[ListedRuntime]:
+    """Return the runtimes of CRI-O's files, each with the last file that has it. Raises ConfigurationError."""
+    documents = [(path, content, parse_checked(content)) for path, content in files]
+    effective = merged(built_in(release), [document for _, _, document in documents])
+    default = lookup(effective, DEFAULT)
+    found = []
+    for name, entry in runtimes_in(effective).items():
+        for path, content, document in reversed(documents):
+            if name in runtimes_in(document):
+                line = toml_document.line_of(content, (*RUNTIMES, name))
+                found.append(ListedRuntime(name, _executable(entry) or None, path, line, default=name == default))
+                break
+    return found
+
+
+def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupDriver | None:
+    """Return CRI-O's cgroup manager, systemd where no file names one. Raises ConfigurationError."""
+    where: Path = (*RUNTIME, "cgroup_manager")
+    for path, content in reversed(files):
+        said = lookup(parse_checked(content), where)
+        if isinstance(said, str):
+            return CgroupDriver(said, path, toml_document.line_of(content, where))
+    return CgroupDriver("systemd", files[0][0]) if files else None

@@ -24,6 +24,7 @@ from toolkit_installer.engines.api import (
     Live,
     Reload,
     Trials,
+    release_of,
 )
 from toolkit_installer.engines.common import answering, command_line, reloading
 from toolkit_installer.engines.common.answering import NoAnswerError
@@ -39,6 +40,7 @@ from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS
 from toolkit_installer.engines.crio.places import Places as CrioPlaces
+from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
 from toolkit_installer.engines.ownership import Ownership, dangling_default, default_in
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
@@ -69,6 +71,14 @@ class Crio(Adapter[CrioInspection]):
     desired = staticmethod(crio_desired.desired_state)
     recognised = staticmethod(crio_desired.recognised)
     without_us = staticmethod(crio_desired.without_us)
+
+    def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
+        """Return the runtimes of CRI-O's files. Raises ConfigurationError."""
+        return crio_config.listed(files, release_of(version))
+
+    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupDriver | None:  # noqa: ARG002
+        """Return CRI-O's cgroup manager. Raises ConfigurationError."""
+        return crio_config.cgroup_driver(files)
 
     def has_role(self, role: str) -> bool:
         """Tell whether CRI-O has a file of that role."""

@@ -7,7 +7,7 @@ What stays ambiguous, or contradicts what was asked for, is an error that lists 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from toolkit_installer import log
 from toolkit_installer.engines.detect import evidence
@@ -89,6 +89,13 @@ def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tup
     """
     kubelets = evidence.of_kubelets(node) or evidence.of_options(node)
     return tuple(_logged(_named(node, settings, engine, kubelets, engines)) for engine in engines)
+
+
+def all_installed(settings: Settings, seen: tuple[Evidence, ...]) -> Iterator[EngineTarget]:
+    """Yield a target for each engine and distribution that the evidence speaks for, where none of them is at work."""
+    found = {each.row.name: each for each in _weighed(seen) if each.row is not None and each.row.refused is None}
+    for each in found.values():
+        yield _target(settings, each, seen)
 
 
 def refuse_without_nri(node: Node) -> None:

@@ -196,12 +196,49 @@ def _told(node: Node, process: Process) -> Iterator[tuple[str, str | None]]:
             text = text.replace(name, folder)
         arguments = tuple(text.split())
         yield f"{_ENDPOINT_FLAG} in {flags_file}", endpoint_of(arguments)
-    # the files of --config-dir are read after that of --config, in their order, and win
+    for config in _config_files(process, arguments):
+        yield f"containerRuntimeEndpoint in {config}", value_in(_text(process, config), "containerRuntimeEndpoint")
+
+
+def _config_files(process: Process, arguments: Sequence[str]) -> list[str]:
+    """Return a kubelet's configuration files, the strongest first.
+
+    The files of --config-dir are read after that of --config, in their order, and win.
+    """
     config_dir = flag_value(arguments, "--config-dir")
     dropped = _listed(process, config_dir, ".conf") if config_dir is not None else []
-    for config in (*reversed(dropped), flag_value(arguments, "--config")):
-        if config is not None:
-            yield f"containerRuntimeEndpoint in {config}", value_in(_text(process, config), "containerRuntimeEndpoint")
+    config = flag_value(arguments, "--config")
+    return [*reversed(dropped), *([config] if config is not None else [])]
+
+
+class CgroupDriver(msgspec.Struct, frozen=True):
+    """The cgroup driver that a kubelet was told to use, and the file or flag that says so."""
+
+    name: str
+    path: str
+    line: int | None = None
+
+
+def cgroup_driver(kubelet: Kubelet) -> CgroupDriver | None:
+    """Return what a running kubelet was told, None where no flag and no file of its own tells it."""
+    process = kubelet.process
+    arguments = process.arguments
+    extra = [each.partition("=")[2] for each in command_line.values(arguments, "--kubelet-arg") if _CGROUP in each]
+    flag = next(filter(None, (flag_value(arguments, f"--{_CGROUP}"), *reversed(extra))), None)
+    if flag is not None:
+        return CgroupDriver(flag, f"--{_CGROUP}")
+    texts = ((path, _text(process, path)) for path in _config_files(process, arguments))
+    return next(filter(None, (cgroup_driver_in(path, text) for path, text in texts)), None)
+
+
+def cgroup_driver_in(path: str, text: str) -> CgroupDriver | None:
+    """Return the cgroup driver in the text of a kubelet's file, None where it says none. Pure."""
+    name = value_in(text, "cgroupDriver")
+    line = next((number for number, each in enumerate(text.splitlines(), 1) if "cgroupDriver" in each), None)
+    return None if name is None else CgroupDriver(name, path, line)
+
+
+_CGROUP = "cgroup-driver"
 
 
 def _chosen(arguments: Sequence[str], texts: Sequence[tuple[str, str]], of_unit: str = "") -> Iterator[tuple[str, str]]:

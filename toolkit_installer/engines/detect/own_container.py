@@ -53,6 +53,13 @@ def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots:
     )
 
 
+def sees_node(node: Node) -> bool:
+    """Tell whether programs and devices that are seen here are the node's, and not those of a container."""
+    if node.whole or node.programs.root.folder != "/":
+        return True
+    return not (_is_marked() or _is_inits_root_elsewhere())
+
+
 def asked_for(settings: Settings) -> list[str]:
     """Return the folders that would be written to, as far as the flags alone say."""
     folders = [settings.toolkit.install_dir]

@@ -7,6 +7,7 @@ from typing import Any
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, lookup
+from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
 from toolkit_installer.engines.ownership import (
     BUILT_IN,
     Owned,
@@ -188,3 +189,29 @@ def served(content: bytes) -> tuple[dict[str, str], str]:
 def flag_conflicts(arguments: Sequence[str]) -> list[str]:
     """Return the flags on dockerd's command line that collide with the keys that we write."""
     return [flag for flag in CONFLICTING_FLAGS if any(word.partition("=")[0] == flag for word in arguments)]
+
+
+def listed(files: Sequence[tuple[str, bytes]]) -> list[ListedRuntime]:
+    """Return the runtimes of daemon.json with their lines. Raises ConfigurationError."""
+    found = []
+    for path, content in files:
+        document = parse_checked(content)
+        default = lookup(document, DEFAULT)
+        for name, entry in SHAPE.entries(document).items():
+            line = json_document.line_of(content, (*RUNTIMES, name))
+            found.append(ListedRuntime(name, SHAPE.executable(entry), path, line, default=name == default))
+    return found
+
+
+def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupDriver | None:
+    """Return the cgroup driver that daemon.json names. Raises ConfigurationError."""
+    for path, content in files:
+        options = lookup(json_document.parse(content), _OPTIONS)
+        for option in options if isinstance(options, list) else ():
+            if isinstance(option, str) and option.startswith(_CGROUP_OPTION):
+                return CgroupDriver(option.removeprefix(_CGROUP_OPTION), path, json_document.line_of(content, _OPTIONS))
+    return None
+
+
+_OPTIONS: Path = ("exec-opts",)
+_CGROUP_OPTION = "native.cgroupdriver="

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,6 +29,7 @@ from toolkit_installer.engines.docker import cdi as docker_cdi
 from toolkit_installer.engines.docker import client, kinds, rules
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.cdi import DockerLive
+from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes, sockets
@@ -42,6 +43,7 @@ ROLE = "daemon.json"
 _GREETING = b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n"
 _VALUE = "value"
 _CONFIG_FLAG = "--config-file"
+_ASK_SECONDS = 5.0
 
 
 class Docker(Adapter[Inspection]):
@@ -105,6 +107,22 @@ class Docker(Adapter[Inspection]):
         notes = (*ignored, *cdi.notes, *_trap(inspection.live, target))
         served_default = default if request.default is not None else None
         return DesiredState((wanted,), served, served_default, low_level, notes, cdi.restart_why)
+
+    def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:  # noqa: ARG002
+        """Return the runtimes of daemon.json. Raises ConfigurationError."""
+        return docker_config.listed(files)
+
+    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupDriver | None:  # noqa: ARG002
+        """Return the cgroup driver that daemon.json names. Raises ConfigurationError."""
+        return docker_config.cgroup_driver(files)
+
+    def reported_cgroup_driver(self, node: Node, socket: str) -> str | None:
+        """Return the cgroup driver that dockerd reports, None where it does not answer."""
+        try:
+            said = client.info(node.root, socket, _ASK_SECONDS).get("CgroupDriver")
+        except NoAnswerError:
+            return None
+        return said if isinstance(said, str) else None
 
     def recognised(self, inspection: Inspection, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
         """Return what is ours in daemon.json though no receipt says so. Raises ConfigurationError."""

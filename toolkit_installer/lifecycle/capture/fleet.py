@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from toolkit_installer import patterns
+from toolkit_installer.lifecycle.diagnosis.form import TITLES, Finding, Illness
 
 _SCHEMA: Final = 1
 OUTCOMES: Final = ("refused", "restarted", "reloaded", "changed", "converged")
@@ -73,6 +74,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """Engines that were planned for as if they were of another version."""
     incomplete: bool = False
     """Something of the node could not be read."""
+    illnesses: tuple[Finding, ...] | None = None
+    """What `diagnose` found when the node was captured; None where the capture does not have it."""
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -110,6 +113,18 @@ class Refused(msgspec.Struct):
     hint: str | None
     exit_code: int
     nodes: list[str]
+
+
+class Illnesses(msgspec.Struct):
+    """Nodes that have an illness, by its name in the table (docs/diagnose.md)."""
+
+    illness: str
+    title: str
+    nodes: list[str]
+    findings: int
+    """How many of it there are on all nodes together."""
+    first: Finding
+    """The first of them: file, line, what it causes, and what ends it."""
 
 
 class Fate(msgspec.Struct, frozen=True):
@@ -150,6 +165,10 @@ class Summary(msgspec.Struct, frozen=True):
     untried: dict[str, list[str]]
     """By engine: the nodes where its own binary was not asked about what is planned."""
     supposed: tuple[Supposition, ...]
+    illnesses: tuple[Illnesses, ...]
+    """The illness of most nodes first."""
+    undiagnosed: tuple[str, ...]
+    """Nodes whose captures do not say what illnesses they have: an older release made them."""
 
 
 class Fleet:
@@ -162,6 +181,8 @@ class Fleet:
         self._refused: dict[str, Refused] = {}
         self._untried: dict[str, list[str]] = {}
         self._supposed: dict[Supposed, list[str]] = {}
+        self._illnesses: dict[Illness, Illnesses] = {}
+        self._undiagnosed: list[str] = []
         self.fates: list[Fate] = []
         """Of each node, in the order in which they were taken up."""
 
@@ -175,6 +196,7 @@ class Fleet:
             self._untried.setdefault(engine, []).append(outcome.node)
         for each in outcome.supposed:
             self._supposed.setdefault(each, []).append(outcome.node)
+        self._count_illnesses(outcome)
         if outcome.refusal is not None:
             totals.refused += 1
             refused = self._refuse(outcome, outcome.refusal)
@@ -214,7 +236,21 @@ class Fleet:
                 Supposition(each.engine, each.version, each.captured, nodes)
                 for each, nodes in sorted(self._supposed.items(), key=lambda item: _order(item[0]))
             ),
+            illnesses=tuple(sorted(self._illnesses.values(), key=lambda each: (-len(each.nodes), each.illness))),
+            undiagnosed=tuple(self._undiagnosed),
         )
+
+    def _count_illnesses(self, outcome: Outcome) -> None:
+        if outcome.illnesses is None:
+            self._undiagnosed.append(outcome.node)
+            return
+        for finding in outcome.illnesses:
+            known = self._illnesses.setdefault(
+                finding.illness, Illnesses(finding.illness.value, TITLES[finding.illness], [], 0, finding)
+            )
+            known.findings += 1
+            if known.nodes[-1:] != [outcome.node]:
+                known.nodes.append(outcome.node)
 
     def _refuse(self, outcome: Outcome, refusal: Refusal) -> Refused:
         reason = refusal.reason.replace(f"{outcome.file}: ", "the capture ")  # it stands among the nodes

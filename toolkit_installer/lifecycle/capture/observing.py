@@ -14,6 +14,7 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle import foreseen, preflight
+from toolkit_installer.lifecycle.diagnosis import look as diagnosis
 from toolkit_installer.lifecycle.foreseen import Foreseen
 from toolkit_installer.lifecycle.impact import look
 from toolkit_installer.lifecycle.prepare import Prepared
@@ -41,6 +42,9 @@ def observe(node: Node, settings: Settings, show: Show) -> None:
     for each in _asked(settings):
         with contextlib.suppress(InstallerError):
             _look(node, each, show)
+    with contextlib.suppress(InstallerError):
+        own_container.refuse(node, settings, own_container.asked_for(settings))
+        diagnosis.diagnose(node, settings)
 
 
 def _refuse_starting(node: Node, settings: Settings) -> None:

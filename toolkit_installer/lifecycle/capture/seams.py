@@ -202,6 +202,8 @@ SEAMS: Final = (
     Seam("driver.roots", "_described", ("node", "toolkit", "place", "seen_at")),
     Seam("driver.cdi", "Generator.missing_nodes", _SELF),
     Seam("driver.cdi", "Generator.specification", ("self", "nodes_to_come"), Hides.TEXT),
+    # its illnesses: the findings alone, and not what was read for them
+    Seam("lifecycle.diagnosis.look", "diagnose", ("node",)),
     # containers, and what needs the toolkit
     Seam("lifecycle.idling", "identity", ("path",)),
     Seam("lifecycle.other_installer", "found", ("node", "install_dir")),

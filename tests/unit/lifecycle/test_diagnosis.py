@@ -1,0 +1,531 @@
+"""The illnesses of made nodes: each is found with file, line, effect and remedy, and a sound node has none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from toolkit_installer.cli import show_diagnose
+from toolkit_installer.cli.options import build
+from toolkit_installer.lifecycle.diagnosis import findings, look
+from toolkit_installer.lifecycle.diagnosis.form import (
+    TITLES,
+    Diagnosis,
+    EngineSeen,
+    Finding,
+    Illness,
+    KubeletSeen,
+    ReadFile,
+    Seen,
+    SpecificationSeen,
+)
+from toolkit_installer.lifecycle.diagnosis.hosts import Host, Topic, host_of, remedy
+from toolkit_installer.node.disk import look as disk
+from toolkit_installer.node.node import Node
+from toolkit_installer.settings import EngineName, Program
+
+PROJECT = Path(__file__).parents[3]
+GRPC, CRI = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+CONFIG, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/site.toml"
+RUNTIME = f'plugins."{GRPC}".containerd.runtimes'
+SOUND = f"""version = 2
+imports = ["/etc/containerd/conf.d/*.toml"]
+[{RUNTIME}.runc]
+runtime_type = "io.containerd.runc.v2"
+[{RUNTIME}.runc.options]
+SystemdCgroup = true
+"""
+K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
+KUBELET = "/var/lib/kubelet/config.yaml"
+SPECIFICATION = """cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+- name: all
+  containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+    - hostPath: /dev/other
+      path: /dev/seen-as
+containerEdits:
+  hooks:
+  - args:
+    - nvidia-cdi-hook
+    hookName: createContainer
+    path: /usr/bin/nvidia-cdi-hook
+  mounts:
+  - containerPath: /usr/lib/libcuda.so.1
+    hostPath: /usr/lib/libcuda.so.1
+    options:
+    - ro
+"""
+
+
+class MadeNode:
+    """A folder that is a node's root, with a runc in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("/usr/bin/runc", "#!/bin/sh\n", mode=0o755)
+        self.write("/bin/sh", "", mode=0o755)
+
+    def write(self, path: str, text: str | bytes, mode: int = 0o644) -> None:
+        place = self.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text.encode() if isinstance(text, str) else text)
+        place.chmod(mode)
+
+    def diagnosed(self, **options: str) -> Diagnosis:
+        """Return the diagnosis, and require that it wrote nothing."""
+        given = {"node_root": [str(self.root)], **{name: [text] for name, text in options.items()}}
+        settings = build.build(given, {}, Program.TOOLKIT_INSTALLER, installing=False)
+        before = sorted((path, path.lstat().st_mtime_ns) for path in self.root.rglob("*"))
+        found = look.diagnose(Node(str(self.root)), settings)
+        assert before == sorted((path, path.lstat().st_mtime_ns) for path in self.root.rglob("*"))
+        for finding in found.findings:
+            assert finding.causes
+            assert finding.remedy
+        return found
+
+    def only(self, illness: Illness, **options: str) -> Finding:
+        """Return the one finding of an illness; others may be there."""
+        (found,) = (each for each in self.diagnosed(**options).findings if each.illness is illness)
+        return found
+
+    def ill_with(self) -> set[Illness]:
+        return {each.illness for each in self.diagnosed().findings}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> MadeNode:
+    return MadeNode(tmp_path / "node")
+
+
+def test_a_sound_node_has_no_illness(node: MadeNode) -> None:
+    node.write(CONFIG, SOUND)
+    node.write("/etc/docker/daemon.json", '{"log-driver": "json-file"}')
+    node.write(KUBELET, "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
+    assert node.diagnosed().findings == ()
+    assert show_diagnose.lines(Diagnosis(1, "1", (), ()))[0] == "No illness found"
+
+
+def test_each_illness_has_a_title() -> None:
+    assert set(TITLES) == set(Illness)
+
+
+def test_each_illness_is_in_the_documentation() -> None:
+    page = (PROJECT / "docs" / "diagnose.md").read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^\| `([a-z-]+)` \|", page) == [illness.value for illness in Illness]
+
+
+# --- files ---
+
+
+def test_a_broken_file_is_named_with_its_line(node: MadeNode) -> None:
+    node.write(CONFIG, "version = 2\n[plugins\n")
+    found = node.only(Illness.BROKEN_FILE)
+    assert (found.path, found.line) == (CONFIG, 2)
+
+
+def test_a_missing_import_breaks_the_file_that_names_it(node: MadeNode) -> None:
+    node.write(CONFIG, SOUND.replace("/etc/containerd/conf.d/*.toml", "/etc/containerd/gone.toml"))
+    found = node.only(Illness.BROKEN_FILE)
+    assert found.path == CONFIG
+    assert "/etc/containerd/gone.toml" in found.what
+
+
+def test_a_template_that_does_not_render_is_named_with_its_line(node: MadeNode) -> None:
+    header = "# File generated by k3s. DO NOT EDIT. Use config-v3.toml.tmpl instead.\n"
+    table = f'[plugins."{CRI}".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+    node.write(f"{K3S}/config.toml", f"{header}version = 3\n{table}")
+    node.write(f"{K3S}/config-v3.toml.tmpl", '{{ template "base" . }}\n\n[broken\n')
+    found = node.only(Illness.BROKEN_TEMPLATE)
+    assert (found.path, found.line) == (f"{K3S}/config-v3.toml.tmpl", 3)
+
+
+def test_an_older_template_is_not_read_beside_a_newer_one(node: MadeNode) -> None:
+    header = "# File generated by k3s. DO NOT EDIT. Use config-v3.toml.tmpl instead.\n"
+    node.write(f"{K3S}/config.toml", f"{header}version = 3\n")
+    for name in ("config-v3.toml.tmpl", "config.toml.tmpl"):
+        node.write(f"{K3S}/{name}", '{{ template "base" . }}\n')
+    assert node.only(Illness.UNREAD_FILE).path == f"{K3S}/config.toml.tmpl"
+
+
+def test_a_plain_file_of_a_k3s_node_is_not_read(node: MadeNode) -> None:
+    node.write(f"{K3S}/config.toml", "# File generated by k3s.\nversion = 3\n")
+    node.write(CONFIG, f'version = 2\n[{RUNTIME}.nvidia]\nruntime_type = "io.containerd.runc.v2"\n')
+    socket = "/run/k3s/containerd/containerd.sock"
+    assert node.only(Illness.UNREAD_FILE, runtime="containerd", socket=socket).path == CONFIG
+
+
+def test_an_import_that_replaces_the_runtimes_names_what_is_lost(node: MadeNode) -> None:
+    node.write(CONFIG, SOUND + f'[plugins."{GRPC}".cni]\nbin_dir = "/opt/cni/bin"\n')
+    node.write(DROP_IN, f'version = 2\n[{RUNTIME}.spin]\nruntime_type = "io.containerd.spin.v2"\n')
+    found = node.only(Illness.REPLACED_RUNTIMES)
+    assert (found.path, found.line) == (DROP_IN, 2)
+    assert "loses the runtime runc and the setting cni" in found.what
+    assert "every pod fails" in found.causes
+
+
+def test_runtimes_of_a_containerd_that_merges_are_not_lost() -> None:
+    spin = f'version = 2\n[{RUNTIME}.spin]\nruntime_type = "io.containerd.spin.v2"\n'
+    assert findings.diagnose(containerd(SOUND, spin, version="2.1.4")) == ()
+    (found,) = findings.diagnose(containerd(SOUND, spin, version="1.7.24"))
+    assert found.causes == "every pod of this node fails"
+
+
+@pytest.mark.parametrize("version, lost", [("", ""), ("2.1.4", "sandbox_image"), ("2.3.4", "does not start")])
+def test_files_of_different_versions_name_what_is_lost(version: str, lost: str) -> None:
+    root = SOUND + f'[plugins."{GRPC}"]\nsandbox_image = "pause:site"\n'
+    drop_in = f'version = 3\n[plugins."{CRI}".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+    found = [
+        each
+        for each in findings.diagnose(containerd(root, drop_in, version=version))
+        if each.illness is Illness.MIXED_VERSIONS
+    ]
+    assert len(found) == 1
+    assert lost in found[0].what
+    assert CONFIG in found[0].what + found[0].path
+    assert found[0].line is not None
+
+
+def test_a_drop_in_that_no_file_imports_is_not_read(node: MadeNode) -> None:
+    node.write(CONFIG, "\n".join(line for line in SOUND.splitlines() if "imports" not in line))
+    node.write(DROP_IN, f'version = 2\n[{RUNTIME}.nvidia]\nruntime_type = "io.containerd.runc.v2"\n')
+    assert node.only(Illness.UNREAD_FILE).path == DROP_IN
+
+
+def test_the_usual_file_is_not_read_beside_the_one_that_is_named(node: MadeNode) -> None:
+    node.write("/etc/docker/daemon.json", '{"debug": true}')
+    node.write("/opt/daemon.json", "{}")
+    found = node.only(Illness.UNREAD_FILE, runtime="docker", config="/opt/daemon.json")
+    assert found.path == "/etc/docker/daemon.json"
+
+
+# --- leftovers and programs ---
+
+
+def test_a_handler_whose_program_is_gone_is_a_leftover(node: MadeNode) -> None:
+    path = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+    node.write(
+        "/etc/docker/daemon.json",
+        f'{{\n"default-runtime": "nvidia",\n"runtimes": {{\n"nvidia": {{"path": "{path}"}}}}}}',
+    )
+    found = node.only(Illness.LEFTOVER)
+    assert (found.path, found.line) == ("/etc/docker/daemon.json", 4)
+    assert found.causes == "every container fails"
+    assert "toolkit-installer uninstall --runtime docker" in found.remedy
+
+
+def test_a_toolkit_from_packages_is_no_leftover(node: MadeNode) -> None:
+    node.write("/usr/bin/nvidia-container-runtime", "", mode=0o755)
+    node.write("/etc/docker/daemon.json", '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}')
+    assert node.diagnosed().findings == ()
+
+
+def test_a_toolkit_folder_without_a_receipt_is_a_leftover(node: MadeNode) -> None:
+    node.write("/usr/local/nvidia/toolkit/nvidia-container-runtime", "", mode=0o755)
+    assert node.only(Illness.LEFTOVER).path == "/usr/local/nvidia/toolkit"
+
+
+def test_a_hook_whose_program_is_gone_is_a_leftover(node: MadeNode) -> None:
+    hook = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+    node.write(hook, json.dumps({"hook": {"path": "/usr/bin/nvidia-container-runtime-hook"}}, indent=1))
+    found = node.only(Illness.LEFTOVER)
+    assert (found.path, found.line) == (hook, 3)
+
+
+def test_a_default_runtime_that_is_missing_is_found(node: MadeNode) -> None:
+    (node.root / "usr/bin/runc").unlink()
+    node.write(CONFIG, SOUND)
+    found = node.only(Illness.NO_RUNTIME)
+    assert (found.path, found.line) == (CONFIG, 3)
+    assert "the default runtime is runc" in found.what
+
+
+def test_a_runtime_of_crio_that_is_missing_is_found(node: MadeNode) -> None:
+    text = '[crio.runtime.runtimes.crun]\nruntime_path = "/usr/libexec/crio/crun"\n'
+    node.write("/etc/crio/crio.conf.d/10-crun.conf", text)
+    found = node.only(Illness.NO_RUNTIME, runtime="crio")
+    assert (found.path, found.line) == ("/etc/crio/crio.conf.d/10-crun.conf", 1)
+
+
+def elf(loader: bytes) -> bytes:
+    """Return the head of an executable of 64 bits that names its loader."""
+    header = (
+        b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    )
+    return header + struct.pack("<IIQQQQQQ", 3, 4, 120, 0, 0, len(loader) + 1, len(loader) + 1, 1) + loader + b"\0"
+
+
+def test_a_runtime_of_another_libc_is_found(node: MadeNode) -> None:
+    node.write(CONFIG, SOUND)
+    node.write("/usr/bin/runc", elf(b"/lib/ld-musl-x86_64.so.1"), mode=0o755)
+    found = node.only(Illness.OTHER_LIBC)
+    assert "/lib/ld-musl-x86_64.so.1" in found.what
+    node.write("/lib/ld-musl-x86_64.so.1", "")
+    assert node.diagnosed().findings == ()
+
+
+def test_programs_of_a_toolkit_for_another_libc_are_one_finding(node: MadeNode) -> None:
+    for name in ("nvidia-ctk", "nvidia-container-cli"):
+        node.write(f"/usr/local/nvidia/toolkit/{name}", elf(b"/lib64/ld-linux-x86-64.so.2"), mode=0o755)
+    found = node.only(Illness.OTHER_LIBC)
+    assert found.path == "/usr/local/nvidia/toolkit"
+    assert "nvidia-container-cli, nvidia-ctk need /lib64/ld-linux-x86-64.so.2" in found.what
+
+
+@pytest.mark.parametrize(
+    "head, loader",
+    [
+        (b"", None),
+        (b"#!/bin/sh\n", "/bin/sh"),
+        (b"#!\n", None),
+        (b"\x7fELF\x01" + bytes(90), None),
+        (elf(b"/lib64/ld.so")[:70], None),
+        (elf(b"/lib64/ld.so"), "/lib64/ld.so"),
+    ],
+)
+def test_the_loader_of_a_program(head: bytes, loader: str | None) -> None:
+    assert look.loader_of(head) == loader
+
+
+def test_the_loader_of_a_real_program_is_there() -> None:
+    with open("/bin/sleep", "rb") as file:
+        loader = look.loader_of(file.read(4096))
+    assert loader is not None
+    assert os.path.exists(loader)
+
+
+# --- the kubelet ---
+
+
+def test_a_socket_at_which_no_program_listens_is_found() -> None:
+    kubelet = KubeletSeen("/run/crio/crio.sock", "--container-runtime-endpoint", listens=False)
+    (found,) = findings.diagnose(Seen(kubelets=(kubelet,)))
+    assert (found.illness, found.path) == (Illness.OTHER_SOCKET, "/run/crio/crio.sock")
+
+
+def test_handlers_of_an_engine_that_the_kubelet_does_not_use_are_found() -> None:
+    kubelet = KubeletSeen("/run/containerd/containerd.sock", "a flag", listens=True)
+    engines = (("docker", "/var/run/docker.sock"),)
+    (found,) = findings.diagnose(Seen(kubelets=(kubelet,), toolkit_engines=engines, installed=True))
+    assert found.illness is Illness.OTHER_SOCKET
+    shim = KubeletSeen("/run/cri-dockerd.sock", "a flag", listens=True)
+    assert findings.diagnose(Seen(kubelets=(shim,), toolkit_engines=engines, installed=True)) == ()
+
+
+def test_a_crictl_that_asks_another_engine_is_found(node: MadeNode) -> None:
+    node.write(CONFIG, SOUND)
+    node.write(KUBELET, "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
+    node.write("/etc/crictl.yaml", "timeout: 2\nruntime-endpoint: unix:///var/run/crio/crio.sock\n")
+    found = node.only(Illness.OTHER_SOCKET)
+    assert (found.path, found.line) == ("/etc/crictl.yaml", 2)
+
+
+@pytest.mark.parametrize("told, count", [("systemd", 0), ("cgroupfs", 1)])
+def test_a_cgroup_driver_that_differs_from_the_kubelets_is_found(node: MadeNode, told: str, count: int) -> None:
+    node.write(CONFIG, SOUND)
+    node.write(KUBELET, f"kind: KubeletConfiguration\ncgroupDriver: {told}\n")
+    found = [each for each in node.diagnosed().findings if each.illness is Illness.CGROUP_DRIVER]
+    assert len(found) == count
+    for each in found:
+        assert (each.path, each.line) == (CONFIG, 3)
+        assert f"{KUBELET}:2" in each.what
+
+
+def test_a_runtime_with_another_cgroup_driver_than_the_default_is_found(node: MadeNode) -> None:
+    node.write(CONFIG, SOUND + f'[{RUNTIME}.slow]\nruntime_type = "io.containerd.runc.v2"\n')
+    found = node.only(Illness.CGROUP_DRIVER)
+    assert (found.path, found.line) == (CONFIG, 7)
+    assert "the runtime slow uses cgroupfs" in found.what
+
+
+@pytest.mark.parametrize(
+    "name, text, reported, driver",
+    [
+        (EngineName.DOCKER, '{"exec-opts": ["native.cgroupdriver=cgroupfs"]}', None, "cgroupfs"),
+        (EngineName.DOCKER, "{}", "cgroupfs", "cgroupfs"),
+        (EngineName.CRIO, '[crio.runtime]\ncgroup_manager = "cgroupfs"\n', None, "cgroupfs"),
+        (EngineName.CRIO, "[crio.runtime]\n", None, "systemd"),
+    ],
+)
+def test_the_cgroup_driver_of_each_engine(name: EngineName, text: str, reported: str | None, driver: str) -> None:
+    engine = EngineSeen(
+        name=name, distribution="x", socket="/s", cgroup_driver=reported, files=(ReadFile("/f", text.encode()),)
+    )
+    kubelet = KubeletSeen("/s", "a flag", cgroup_driver="systemd", cgroup_path="/k", cgroup_line=3)
+    found = [each.what for each in findings.diagnose(Seen(engines=(engine,), kubelets=(kubelet,)))]
+    assert bool(found) == (driver != "systemd")
+    assert all("/k:3" in what for what in found)
+
+
+# --- the driver and CDI ---
+
+
+def test_devices_without_a_link_in_dev_char_are_found(node: MadeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvidia0", "nvidiactl", "nvidia-caps", "null"):
+        node.write(f"/dev/{name}", "")
+    numbers = {"nvidia0": (195, 0), "nvidiactl": (195, 255)}
+    monkeypatch.setattr(disk, "device_number", lambda path: numbers.get(os.path.basename(path)))
+    node.write("/dev/char/195:255", "")
+    found = node.only(Illness.NO_DEV_CHAR)
+    assert found.path == "/dev/char/195:0"
+    assert "/dev/nvidiactl" not in found.what
+    assert "create-dev-char-symlinks" in found.remedy
+
+
+def test_links_in_dev_char_do_not_matter_without_systemd_cgroups() -> None:
+    seen = containerd(SOUND.replace("true", "false"), version="1.7.24")
+    unlinked = (("/dev/nvidia0", 195, 0),)
+    assert findings.diagnose(Seen(engines=seen.engines, unlinked=unlinked)) == ()
+
+
+def test_a_device_number_is_read_of_devices_alone(tmp_path: Path) -> None:
+    assert disk.device_number("/dev/null") == (1, 3)
+    assert disk.device_number(str(tmp_path)) is None
+    assert disk.device_number(str(tmp_path / "gone")) is None
+
+
+def test_a_driver_root_without_libraries_is_found(node: MadeNode) -> None:
+    node.write("/run/nvidia/driver/usr/bin/nvidia-smi", "", mode=0o755)
+    node.write("/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1", "")
+    found = node.only(Illness.NO_LIBRARIES)
+    assert found.path == "/run/nvidia/driver"
+    assert "libcuda.so.1" in found.what
+    assert "libnvidia-ml" not in found.what
+    node.write("/run/nvidia/driver/usr/lib64/libcuda.so.1", "")
+    assert Illness.NO_LIBRARIES not in node.ill_with()
+
+
+def test_a_specification_that_names_missing_files_is_found(node: MadeNode) -> None:
+    node.write("/etc/cdi/nvidia.yaml", SPECIFICATION)
+    for path in ("/dev/nvidia0", "/usr/bin/nvidia-cdi-hook"):
+        node.write(path, "")
+    found = node.only(Illness.CDI_WITHOUT_FILES)
+    assert (found.path, found.line) == ("/etc/cdi/nvidia.yaml", 8)
+    assert "/dev/other, /usr/lib/libcuda.so.1" in found.what
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_paths_of_a_specification_in_json(indent: int | None) -> None:
+    nodes = [{"path": "/dev/nvidia0"}, {"hostPath": "/dev/other", "path": "/dev/seen-as"}]
+    mount = {"hostPath": "/usr/lib/a", "containerPath": "/usr/lib/b", "options": ["ro", "path: /no"]}
+    edits = {"deviceNodes": nodes, "mounts": [mount], "hooks": [{"hookName": "x", "path": "/bin/hook"}]}
+    text = json.dumps({"cdiVersion": "0.6.0", "kind": "a.b/c", "containerEdits": edits}, indent=indent)
+    paths = [path for _, path in findings.paths_in(text.encode())]
+    assert paths == ["/dev/nvidia0", "/dev/other", "/usr/lib/a", "/bin/hook"]
+
+
+@pytest.mark.parametrize(
+    "name, text, line, why",
+    [
+        ("a.json", '{"cdiVersion": "0.6.0",\n "kind": }', 2, "JSON"),
+        ("a.yaml", "cdiVersion: 0.6.0\nkind: a.b/c\ndevices:\n\t- name: x\n", 4, "a tab"),
+        ("a.yaml", "kind: a.b/c\n", 1, "no cdiVersion"),
+        ("a.yaml", "cdiVersion: 0.6.0\n", 1, "no kind"),
+        ("a.yaml", "", 1, "is empty"),
+    ],
+)
+def test_a_specification_that_no_engine_can_read(node: MadeNode, name: str, text: str, line: int, why: str) -> None:
+    node.write(f"/etc/cdi/{name}", text)
+    found = node.only(Illness.UNREADABLE_CDI)
+    assert (found.path, found.line) == (f"/etc/cdi/{name}", line)
+    assert why in found.what
+
+
+@pytest.mark.parametrize(
+    "version, folders, why",
+    [
+        ("1.7.10", ("/etc/cdi",), "is of version 1.0.0"),
+        ("2.1.4", (), "CDI is off"),
+        ("2.1.4", ("/opt/cdi",), "/opt/cdi alone"),
+        ("2.1.4", ("/etc/cdi", "/var/run/cdi"), ""),
+    ],
+)
+def test_a_specification_that_the_running_engine_does_not_read(
+    version: str, folders: tuple[str, ...], why: str
+) -> None:
+    engine = EngineSeen(
+        name=EngineName.CONTAINERD, distribution="containerd", socket="/s", version=version, cdi_folders=folders
+    )
+    text = b"cdiVersion: 1.0.0\nkind: nvidia.com/gpu\n"
+    file = SpecificationSeen("/run/cdi/nvidia.yaml" if not why else "/etc/cdi/nvidia.yaml", text)
+    found = findings.diagnose(Seen(engines=(engine,), specifications=(file,)))
+    assert [why in each.what for each in found] == ([True] if why else [])
+
+
+# --- nodes that are declared elsewhere ---
+
+
+@pytest.mark.parametrize(
+    "os_release, signs, distribution, host",
+    [
+        ("NAME=NixOS\nID=nixos\n", (), "k3s", Host.NIXOS),
+        ('ID="talos"', (), "containerd", Host.TALOS),
+        (
+            "ID=debian",
+            ("/etc/kubernetes/kubelet.env", "/etc/kubernetes/kubelet-config.yaml"),
+            "containerd",
+            Host.KUBESPRAY,
+        ),
+        ("ID=debian", ("/etc/kubernetes/kubelet.env",), "containerd", Host.PLAIN),
+        ("", (), "k3s", Host.K3S),
+        ("", (), "rke2", Host.RKE2),
+    ],
+)
+def test_who_declares_a_node(os_release: str, signs: tuple[str, ...], distribution: str, host: Host) -> None:
+    assert host_of(os_release, signs, distribution) is host
+
+
+@pytest.mark.parametrize("topic", list(Topic))
+@pytest.mark.parametrize("engine", [EngineName.DOCKER, EngineName.CONTAINERD, EngineName.CRIO])
+def test_each_remedy_is_in_the_language_of_the_host(topic: Topic, engine: EngineName) -> None:
+    assert remedy(Host.PLAIN, topic, engine, "edit it") == "edit it"
+    assert "nixos-rebuild switch" in remedy(Host.NIXOS, topic, engine, "edit it")
+    assert "talosctl" in remedy(Host.TALOS, topic, engine, "edit it")
+    for host in Host:
+        assert remedy(host, topic, engine, "edit it")
+
+
+def test_a_remedy_for_nixos_is_no_edit_of_the_file(node: MadeNode) -> None:
+    node.write("/etc/os-release", "ID=nixos\n")
+    node.write(CONFIG, "version = 2\n[plugins\n")
+    assert "virtualisation.containerd.settings" in node.only(Illness.BROKEN_FILE).remedy
+
+
+def test_a_remedy_for_k3s_names_its_config_yaml(node: MadeNode) -> None:
+    options = f'[plugins."{CRI}".containerd.runtimes.runc.options]\nSystemdCgroup = true\n'
+    table = f'[plugins."{CRI}".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+    node.write(f"{K3S}/config.toml", f"# File generated by k3s.\nversion = 3\n{table}{options}")
+    node.write(KUBELET, "cgroupDriver: cgroupfs\n")
+    assert "/etc/rancher/k3s/config.yaml" in node.only(Illness.CGROUP_DRIVER).remedy
+
+
+# --- what is shown ---
+
+
+def test_what_is_printed_fits_the_terminal(node: MadeNode) -> None:
+    node.write(CONFIG, "version = 2\n[plugins\n")
+    lines = show_diagnose.lines(node.diagnosed(), 80)
+    assert lines[0] == "1 illness found"
+    assert f"{CONFIG}:2: an error in a configuration file" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_secret_in_a_broken_file_is_not_shown(node: MadeNode) -> None:
+    node.write(CONFIG, 'version = 2\n[plugins.x]\npassword = "hunter22" oops\n')
+    assert "hunter22" not in show_diagnose.json_text(node.diagnosed())
+
+
+def containerd(*texts: str, version: str) -> Seen:
+    """Return a node on which a containerd of a release reads these files."""
+    files = tuple(ReadFile(path, text.encode()) for path, text in zip((CONFIG, DROP_IN), texts, strict=False))
+    engine = EngineSeen(
+        name=EngineName.CONTAINERD, distribution="containerd", socket="/s", version=version, files=files
+    )
+    return Seen(engines=(engine,))
