@@ -217,3 +217,60 @@ def test_plan_run_and_status_say_that_2_1_does_not_read_the_root(on: Callable[[S
         assert "(containerd, registry, sandbox_image)" in said.output
     told = json.loads(site.do("status", "--json").output)
     assert [words in fault["what"] for engine in told["engines"] for fault in engine["faults"]] == [True]
+
+
+def findings_of(site: Site) -> dict[str, dict[str, str]]:
+    """Return what `diagnose` finds in the engine's files, by illness, and require that it wrote nothing."""
+    before = {path: state_of(path) for path in site.engine.folder.rglob("*.toml")}
+    said = site.do("diagnose", "--json")
+    assert said.finish() == 0, said.output
+    assert {path: state_of(path) for path in site.engine.folder.rglob("*.toml")} == before
+    found = json.loads(said.output)["findings"]
+    return {each["illness"]: each for each in found if each["path"].startswith(str(site.engine.folder))}
+
+
+def test_diagnose_names_the_import_that_keeps_the_cri_of_1_7_down(on: Callable[[Suite], Site]) -> None:
+    site = on(Suite.TRIXIE)
+    spin = site.engine.folder / "conf.d" / "spin.toml"
+    site.write(
+        spin, f'version = 2\n[plugins."{GRPC}".containerd.runtimes.spin]\nruntime_type = "io.containerd.spin.v2"\n'
+    )
+    site.engine.answers_within = 5
+    with pytest.raises(EngineError, match="no answer"):
+        site.engine.start()
+    found = findings_of(site)["replaced-runtimes"]
+    assert (found["path"], found["line"]) == (str(spin), 2)
+    assert "loses the runtime runc and the settings registry, sandbox_image" in found["what"]
+    assert found["causes"] == "every pod of this node fails"
+    # what it says to do ends it
+    site.write(spin, spin.read_text() + site.engine.config.read_text().partition("[plugins")[2].join(("[plugins", "")))
+    site.engine.stop()
+    site.engine.start()
+    assert "replaced-runtimes" not in findings_of(site)
+
+
+def test_diagnose_names_what_2_1_does_not_read(on: Callable[[Suite], Site]) -> None:
+    site = on(Suite.SID)
+    site.write(
+        site.drop_in,
+        f'version = 3\n[plugins."{RUNTIME}".containerd.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\n',
+    )
+    site.engine.start()
+    found = findings_of(site)["mixed-versions"]
+    assert (found["path"], found["line"]) == (str(site.engine.config), 3)
+    assert "(containerd, registry, sandbox_image)" in found["what"]
+    site.drop_in.unlink()
+    site.engine.restart()
+    assert "mixed-versions" not in findings_of(site)
+
+
+@pytest.mark.parametrize("suite", Suite, ids=str)
+def test_diagnose_says_that_a_running_engine_would_not_start_again(suite: Suite, on: Callable[[Suite], Site]) -> None:
+    site = on(suite)
+    site.engine.start()
+    assert findings_of(site) == {}
+    whole = site.engine.config.read_text()
+    site.write(site.engine.config, f"{whole}[plugins\n")
+    found = findings_of(site)["broken-file"]
+    assert found["path"] == str(site.engine.config)
+    assert found["line"] == whole.count("\n") + 1

@@ -196,6 +196,7 @@ class _Looking:
         seen = msgspec.structs.replace(
             seen,
             socket=inspection.socket,
+            version=inspection.binary_version if isinstance(inspection, ContainerdInspection) else "",
             generated=placed is not None,
             files=files,
             besides=besides,
