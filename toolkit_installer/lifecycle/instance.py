@@ -15,7 +15,7 @@ from toolkit_installer.lifecycle.leaving import Leaving
 from toolkit_installer.lifecycle.reload_when.gate import ReloadPendingError
 from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.lifecycle.watches import Watches
-from toolkit_installer.node import clock, signals
+from toolkit_installer.node import clock, notify, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
@@ -297,6 +297,7 @@ class Instance:
         if not self._watches.settled():
             return
         log.get().info("Waiting for signal", key="waiting")
+        notify.ready("waiting for the driver" if self._watches.driver_away else "waiting for signal")
         later, within = self._watches.later()
         remembered = self._watches.remembered(later=later)
         # once a change was reported, the next is looked for every 30 s: whoever writes all the time wakes nobody
