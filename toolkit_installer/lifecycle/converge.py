@@ -204,5 +204,6 @@ def _security(seen: Prepared) -> tuple[str, ...]:
 
     config = next(file.content for file in work.files if file.name == wrappers.CONFIG_NAME)
     assert config is not None  # noqa: S101  # it is always written, never copied
+    named = payload.library_release(file.name for file in work.files)
     runtime = dict(found.programs)[payload.RUNTIMES[0]]
-    return security.notes(seen.target.settings.toolkit, config, versions.said_by(found.root, runtime))
+    return security.notes(seen.target.settings.toolkit, config, versions.said_by(found.root, runtime), named)

@@ -6,7 +6,6 @@ import base64
 import copy
 import enum
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -17,8 +16,7 @@ from toolkit_installer.engines.cdi import SWITCHES
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.receipt.fields import Absolute, Number, Relative, Sha256, mode, reader_of
 from toolkit_installer.settings import EngineName, ReloadMode
-
-_LIBRARY = r"libnvidia-container\.so\.(\d++\.\d++\.\d++.*)"
+from toolkit_installer.toolkit.payload import library_release
 
 SCHEMA = 4
 FOLDER = ".toolkit-installer"
@@ -229,8 +227,7 @@ class Receipt(msgspec.Struct, frozen=True):
     @property
     def release(self) -> str | None:
         """The installed toolkit's release: NVIDIA gives its library the same, and the file is named after it."""
-        found = (re.fullmatch(_LIBRARY, name) for name in self.toolkit_files)
-        return next((match[1] for match in found if match), None)
+        return library_release(self.toolkit_files)
 
     def originals(self) -> frozenset[str]:
         """Return the SHA-256 of the copies that are kept beside the receipt."""

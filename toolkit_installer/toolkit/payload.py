@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -213,3 +214,12 @@ class _Search(msgspec.Struct, frozen=True):
 
 def _shown(root: str, path: str) -> str:
     return root.rstrip("/") + path
+
+
+def library_release(names: Iterable[str]) -> str | None:
+    """Return the toolkit's release as the name of its library has it, None where none of the files is that library."""
+    found = (re.fullmatch(_LIBRARY, name) for name in names)
+    return next((match[1] for match in found if match), None)
+
+
+_LIBRARY = r"libnvidia-container\.so\.(\d++\.\d++\.\d++.*)"

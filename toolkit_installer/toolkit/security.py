@@ -29,14 +29,17 @@ _DANGEROUS_FEATURES: Final = {
 }
 
 
-def notes(settings: ToolkitSettings, config: bytes, version_output: str | None) -> tuple[str, ...]:
+def notes(
+    settings: ToolkitSettings, config: bytes, version_output: str | None, library_release: str | None = None
+) -> tuple[str, ...]:
     """Return warnings, one sentence each, for the log.
 
     `config` is the config.toml as it will be installed; `version_output` what `nvidia-container-runtime --version`
-    or `nvidia-container-cli --version` of the payload printed, None if nobody asked.
+    or `nvidia-container-cli --version` of the payload printed, None if nobody asked. `library_release`: what the name
+    of its library says, which counts where the program prints none.
     """
     document = tomllib.loads(config.decode())
-    found = [] if version_output is None else _version_notes(version_output)
+    found = [] if version_output is None else _version_notes(version_output, library_release)
     features = lookup(document, ("features",))
     if isinstance(features, dict):
         found += [
@@ -74,8 +77,10 @@ def _own_line(version_output: str) -> re.Match[str] | None:
     return next((line for line in lines if not re.search(_OTHERS, line["program"])), None)
 
 
-def _version_notes(version_output: str) -> list[str]:
+def _version_notes(version_output: str, library_release: str | None) -> list[str]:
     version = payload_version(version_output)
+    if version is None and library_release is not None:
+        version = payload_version(f"version {library_release}")
     newest = ".".join(map(str, FIXES[-1][0]))
     if version is None:
         return [f"the payload does not say which release it is; before {newest} containers can break out"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from toolkit_installer.settings import ToolkitSettings
+from toolkit_installer.toolkit.payload import library_release
 from toolkit_installer.toolkit.security import notes, payload_version
 
 SAFE = "NVIDIA Container Runtime version 1.17.8\ncommit: abc\nspec: 1.2.1\n\nrunc version 1.1.4\n"
@@ -56,6 +57,15 @@ def test_an_old_payload_is_named_with_its_open_holes(version: str, named: list[s
 def test_a_payload_that_does_not_say_its_release_is_pointed_out() -> None:
     (warning,) = warnings(version="runc version 1.0.0\n")
     assert "does not say" in warning
+
+
+def test_a_library_names_the_release_that_no_program_prints() -> None:
+    assert library_release(["nvidia-ctk", "libnvidia-container.so.1", "libnvidia-container.so.1.19.0"]) == "1.19.0"
+    assert library_release(["libnvidia-container.so.1"]) is None
+    config, settings = b"", ToolkitSettings(accept_envvar_when_unprivileged=True, accept_volume_mounts=False)
+    assert notes(settings, config, "runc version 1.0.0\n", "1.19.0") == ()
+    (warning,) = notes(settings, config, "runc version 1.0.0\n", "1.16.1")
+    assert "CVE-2024-0132" in warning
 
 
 @pytest.mark.parametrize("feature", ["allow-ldconfig-from-container", "allow-cuda-compat-libs-from-container"])
