@@ -208,3 +208,15 @@ def test_a_pipe_that_does_not_block_gets_all_of_the_answer() -> None:
         streams.write(stream, "x" * 1_000_000, patient=True)
     thread.join(10)
     assert got == [b"x" * 1_000_000]
+
+
+def test_lines_are_broken_below_their_first_word_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["  Why:    " + "word " * 30, "", "short"]
+    monkeypatch.setattr(output, "width", lambda: None)
+    assert output.wrapped(lines) == lines
+    monkeypatch.setattr(output, "width", lambda: 80)
+    *broken, empty, short = output.wrapped(lines)
+    assert max(map(len, broken)) <= 80
+    assert len(broken) > 1
+    assert all(line.startswith("      word") for line in broken[1:])
+    assert (empty, short) == ("", "short")

@@ -29,7 +29,7 @@ class OutputError(InstallerError):
 
 
 class DiffLine(msgspec.Struct, frozen=True):
-    """A line of a diff: its tabs stay, and it has the colour of its kind on a terminal."""
+    """A line, such as one of a diff, whose tabs stay, and that has the colour of its kind on a terminal."""
 
     text: str
     paint: Callable[[str], str]
@@ -73,6 +73,23 @@ def columns() -> int:
 def width() -> int | None:
     """Return how many columns an answer may have; None where stdout is no terminal, so that a line stays one."""
     return columns() if sys.stdout.isatty() else None
+
+
+def wrapped(lines: Iterable[str]) -> list[str]:
+    """Return lines that fit a terminal; what is broken goes on below the first word, indented by four more."""
+    limit = width()
+    if limit is None:
+        return list(lines)
+    import textwrap  # noqa: PLC0415  # of answers on a terminal alone
+
+    found = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        broken = textwrap.wrap(
+            line, limit, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+        )
+        found += broken or [""]
+    return found
 
 
 def finish() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
+
+import click
 
 from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
@@ -25,9 +28,18 @@ from toolkit_installer.toolkit.payload import RUNTIMES
 def show(node: Node, settings: Settings, *, as_json: bool) -> int:
     """Print what was seen and decided; return 0, or the exit code of why nothing was decided. Raises OutputError."""
     facts, error = look(node, settings)
-    output.show(json.dumps(facts, indent=2).split("\n") if as_json else _lines(facts))
+    output.show(json.dumps(facts, indent=2).split("\n") if as_json else map(_painted, output.wrapped(_lines(facts))))
     # why nothing was decided is part of the answer, and is said once
     return ExitCode.DONE if error is None else error.exit_code
+
+
+def _painted(line: str) -> str | output.DiffLine:
+    """Return a line with the colour of what it says: what is decided, and what is wrong."""
+    color = next((color for start, color in _COLORS.items() if line.startswith(start)), None)
+    return line if color is None else output.DiffLine(line, functools.partial(click.style, fg=color, bold=True))
+
+
+_COLORS = {"Decided:": "green", "Not decided:": "red", "  But:": "yellow"}
 
 
 def look(node: Node, settings: Settings) -> tuple[dict[str, Any], ConfigurationError | None]:
@@ -165,6 +177,6 @@ def _method_lines(method: dict[str, Any] | None) -> list[str]:
     lines += [f"  the node has {method['installed']} now"] if method["installed"] else []
     lines += [f"  what the node has is not known: {method['unread']}"] if method["unread"] else []
     return lines + [
-        f"  cdi is out with {engine}: it {why}" if why else f"  cdi can be had from {engine}"
+        f"  cdi is out with {engine}: {engine} {why}" if why else f"  cdi can be had from {engine}"
         for engine, why in method["cdi_is_out"].items()
     ]

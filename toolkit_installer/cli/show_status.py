@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import textwrap
 from collections.abc import Iterator
 
+import click
 import msgspec
 
 from toolkit_installer.cli import output
@@ -17,6 +19,7 @@ from toolkit_installer.lifecycle.health.form import (
     MethodHealth,
     PluginHealth,
     ToolkitHealth,
+    Verdict,
 )
 from toolkit_installer.lifecycle.health.verdict import ABSENT, INSTALLED
 from toolkit_installer.lifecycle.last_run import LastRun
@@ -29,7 +32,18 @@ _LABEL = 9
 
 def show_status(health: Health, *, as_json: bool) -> None:
     """Print how the node stands. Raises OutputError."""
-    output.show(json_text(health).split("\n") if as_json else lines(health, output.width()))
+    output.show(json_text(health).split("\n") if as_json else map(_painted, lines(health, output.width())))
+
+
+_COLORS = {Verdict.OK: "green", Verdict.DEGRADED: "yellow", Verdict.BROKEN: "red"}
+
+
+def _painted(line: str) -> str | output.DiffLine:
+    """Return a line with the colour of the verdict that it begins with."""
+    word = line.removeprefix("Verdict:").lstrip().partition(":")[0]
+    if word not in list(Verdict):
+        return line
+    return output.DiffLine(line, functools.partial(click.style, fg=_COLORS[Verdict(word)]))
 
 
 def json_text(health: Health) -> str:
@@ -142,8 +156,8 @@ def _toolkit(toolkit: ToolkitHealth) -> Iterator[tuple[str, str]]:
     yield "Toolkit:", f"{toolkit.folder}, {toolkit.files} files{version}"
     if toolkit.missing:
         yield "", f"MISSING: {', '.join(toolkit.missing)}"
-    for file in toolkit.damaged:
-        yield "", f"DAMAGED: {file.name}: {file.what}"
+    for words, certain in verdict.together(toolkit.damaged):
+        yield "", f"{'DAMAGED' if certain else 'TOUCHED'}: {words}"
 
 
 def _would(health: Health, method: MethodHealth) -> str:

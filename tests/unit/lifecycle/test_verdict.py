@@ -345,3 +345,14 @@ def test_a_fault_of_an_engines_files_degrades_the_node() -> None:
     health = verdict.judged(found)
     assert health.verdict is Verdict.DEGRADED
     assert [(each.what, each.remedy) for each in health.reasons] == [(f"containerd: {fault.what}", fault.remedy)]
+
+
+def test_files_that_were_touched_are_one_reason_and_are_not_called_damaged() -> None:
+    touched = [Damage(f"{number}.real", "touched since it was put in place", certain=False) for number in range(9)]
+    found = verdict.judged(but(toolkit=toolkit(*touched, Damage("a", "it is empty"))))
+    assert [reason.verdict for reason in found.reasons] == [Verdict.BROKEN, Verdict.DEGRADED]
+    shown = show_status.lines(found, None)
+    assert [line.strip() for line in shown if "TOUCHED" in line] == [
+        "TOUCHED: {0.real,1.real,2.real,3.real,4.real,5.real,6.real,7.real,8.real}: touched since it was put in place"
+    ]
+    assert [line.strip() for line in shown if "DAMAGED" in line] == ["DAMAGED: a: it is empty"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from toolkit_installer.errors import ExitCode
+from toolkit_installer.lifecycle.files.intact import Damage
 from toolkit_installer.lifecycle.health.form import EngineHealth, Found, Health, Reason, Verdict
 from toolkit_installer.lifecycle.last_run import LastRun
 from toolkit_installer.receipt.schema import AS_WRITTEN
@@ -98,9 +99,8 @@ def _installed(found: Found) -> Iterator[Reason]:
         if found.toolkit.missing:
             missing = ", ".join(found.toolkit.missing)
             yield Reason(Verdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _REPAIR)
-        for file in found.toolkit.damaged:
-            verdict = Verdict.BROKEN if file.certain else Verdict.DEGRADED
-            yield Reason(verdict, f"{found.toolkit.folder}/{file.name}: {file.what}", _REPAIR)
+        for words, certain in together(found.toolkit.damaged):
+            yield Reason(Verdict.BROKEN if certain else Verdict.DEGRADED, f"{found.toolkit.folder}/{words}", _REPAIR)
     for engine in found.engines:
         yield from _engine(engine)
     if found.method is not None and found.method.no_runtime is not None:
@@ -112,6 +112,15 @@ def _installed(found: Found) -> Iterator[Reason]:
         if specification.state != AS_WRITTEN:
             yield Reason(Verdict.DEGRADED, f"{specification.path}: {specification.state}", _REPAIR)
     yield from _driver(found)
+
+
+def together(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
+    """Yield what became of files of the toolkit, those that became the same together, and whether that is certain."""
+    names: dict[tuple[str, bool], list[str]] = {}
+    for file in damaged:
+        names.setdefault((file.what, file.certain), []).append(file.name)
+    for (what, certain), each in names.items():
+        yield f"{each[0] if len(each) == 1 else '{' + ','.join(each) + '}'}: {what}", certain
 
 
 def _driver(found: Found) -> Iterator[Reason]:
