@@ -9,7 +9,7 @@ from toolkit_installer.cli.options import build
 from toolkit_installer.cli.options import help as cli_help
 from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, KEY_FILE, PAYLOAD
 from toolkit_installer.cli.options.model import Option
-from toolkit_installer.cli.options.resolve import Sources
+from toolkit_installer.cli.options.resolve import Sources, near_misses
 from toolkit_installer.cli.options.table import (
     DELETION_TIMEOUT,
     DRIVER_TIMEOUT,
@@ -76,8 +76,21 @@ def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[
         from toolkit_installer import log  # noqa: PLC0415
 
         log.configure(settings.log_format, debug=settings.debug, stream=sys.stderr, environment=environment)
+        if name in {"run", "plan"}:
+            _report_near_misses(environment)
         from toolkit_installer.cli import actions  # noqa: PLC0415
 
         return int(getattr(actions, name.replace("-", "_"))(settings, **own))
 
     return job
+
+
+def _report_near_misses(environment: Mapping[str, str]) -> None:
+    """Warn of variables that were probably meant for ours: once, and not each time that a waiting run wakes."""
+    from toolkit_installer import log  # noqa: PLC0415
+    from toolkit_installer.lifecycle import idling  # noqa: PLC0415
+
+    for variable, meant in near_misses(environment) if idling.RESUME not in environment else ():
+        log.get().warning(
+            "No option has this variable: it changes nothing", key="variable-unknown", variable=variable, meant=meant
+        )

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from toolkit_installer.node.disk import access
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.disk.root import NodeError, Root
 
 PATH = "/etc/docker/daemon.json"
 
@@ -61,3 +61,10 @@ def test_what_an_attribute_keeps_as_it_is_is_told(root: Root, monkeypatch: pytes
     kept = os.path.isdir if which == "folder" else os.path.isfile  # chattr +i
     monkeypatch.setattr(access, "_attributes", lambda place: int(kept(place)))
     assert told(root) == ("cannot replace it: Operation not permitted", PATH, errno.EPERM)
+
+
+def test_a_file_of_the_nix_store_is_not_to_be_mounted_writable() -> None:
+    hint = NodeError.of(OSError(errno.EROFS, ""), "/nix/store/abc-daemon.json", "replace it").hint or ""
+    assert "nixos-rebuild switch" in hint
+    assert "mount it writable" not in hint
+    assert "mount it writable" in (NodeError.of(OSError(errno.EROFS, ""), "/etc/docker", "replace it").hint or "")

@@ -128,6 +128,46 @@ def nearest(text: str, words: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
+def near_misses(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the variables that no option has, each with the variable that was probably meant. Pure.
+
+    It is spelled like the option's flag, or differs from a variable by one character.
+    """
+    known = {variable: option for option in OPTIONS for variable in option.variables}
+    by_flag = {
+        flag.lstrip("-").replace("-", "_").replace(".", "_").upper(): option.variables[0]
+        for option in OPTIONS
+        if option.variables
+        for flag in option.flags
+        if len(flag) > _SHORTEST
+    }
+    found = []
+    for name in environment:
+        if name in known or name.startswith("_") or len(name) < _SHORTEST:
+            continue
+        meant = by_flag.get(name) or next((each for each in known if _is_one_edit_away(name, each)), None)
+        if meant is not None:
+            found.append((name, meant))
+    return found
+
+
+_SHORTEST = 6
+"""Characters of a name that is compared: shorter ones are like each other by chance."""
+
+
+def _is_one_edit_away(one: str, other: str) -> bool:
+    """Tell whether two names differ by one character: left out, added, another one, or swapped with the next."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    start = next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+    one, other = one[start:], other[start:]
+    return (
+        one[1:] == other[1:] or one[1:] == other or one == other[1:] or (one[1::-1], one[2:]) == (other[:2], other[2:])
+    )
+
+
 def _typed(value: Value | None, kind: type[_T], name: str) -> _T:
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {value!r}, no {kind.__name__}")

@@ -30,6 +30,13 @@ _HINTS = {
 }
 
 
+_NIX_STORE = "/nix/store/"
+_NIX_HINT = (
+    "NixOS makes this file from the system's configuration: change it there (such as "
+    "virtualisation.docker.daemon.settings), then `nixos-rebuild switch`"
+)
+
+
 class NodeError(ConfigurationError):
     """The kernel refused something on the node. `number` is its errno."""
 
@@ -39,7 +46,8 @@ class NodeError(ConfigurationError):
     def of(cls, error: OSError, path: str, doing: str) -> NodeError:
         """Say what the kernel refused, to which file, and what to do."""
         number = error.errno or 0
-        made = cls(f"cannot {doing}: {os.strerror(number)}", path=path, hint=_HINTS.get(number))
+        hint = _NIX_HINT if number == errno.EROFS and path.startswith(_NIX_STORE) else _HINTS.get(number)
+        made = cls(f"cannot {doing}: {os.strerror(number)}", path=path, hint=hint)
         made.number = number
         return made
 
