@@ -65,9 +65,47 @@ def test_all_nodes_are_counted_and_the_first_of_them_drawn(shown: Browser) -> No
     assert shown.complaints == []
 
 
-def test_the_change_of_most_nodes_comes_first(shown: Browser) -> None:
+def test_what_is_refused_comes_first_and_what_is_harmless_last(shown: Browser) -> None:
     titles = shown.value("[...document.querySelectorAll('summary b')].map((each) => each.textContent)")
-    assert titles == ["899 nodes", "100 nodes", "1 node"]
+    assert titles == ["1 node", "100 nodes", "899 nodes"]
+
+
+def test_one_bar_shows_the_whole_fleet(shown: Browser) -> None:
+    assert shown.value("document.getElementById('bar').getAttribute('aria-label')") == (
+        "refused: 1 node, restarted: 100 nodes, converged: 899 nodes"
+    )
+    parts = "[...document.querySelectorAll('#bar span')].map((each) => each.getBoundingClientRect().width)"
+    refused, restarted, converged = shown.value(parts)
+    assert 4 <= refused < restarted < converged
+    assert 7 < converged / restarted < 10
+    assert shown.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [420, 800, 1280])
+def test_nothing_is_wider_than_the_screen_and_no_word_is_broken(
+    shown: Browser, width: int, scheme: str, tmp_path: Path
+) -> None:
+    shown.prefer(scheme)
+    shown.do("Emulation.setDeviceMetricsOverride", width=width, height=1000, deviceScaleFactor=1, mobile=False)
+    try:
+        assert shown.value("document.documentElement.scrollWidth") <= width
+        (tmp_path / f"{scheme}-{width}.png").write_bytes(shown.picture())  # to be looked at
+        # a word that is broken has two boxes
+        broken = """(() => {
+          const found = new Set();
+          const walker = document.createTreeWalker(document.querySelector("table"), NodeFilter.SHOW_TEXT);
+          while (walker.nextNode()) for (const word of walker.currentNode.data.matchAll(/[A-Za-z]{2,12}/g)) {
+            const range = document.createRange();
+            range.setStart(walker.currentNode, word.index);
+            range.setEnd(walker.currentNode, word.index + word[0].length);
+            if (new Set([...range.getClientRects()].map((box) => Math.round(box.y))).size > 1) found.add(word[0]);
+          }
+          return [...found];
+        })()"""
+        assert shown.value(broken) == []
+    finally:
+        shown.do("Emulation.clearDeviceMetricsOverride")
 
 
 def test_what_is_typed_is_searched_in_names_and_in_changes(shown: Browser) -> None:

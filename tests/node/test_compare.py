@@ -362,3 +362,26 @@ def test_an_engine_that_was_left_for_another_is_given_back_as_planned(node: Fake
     rollout.capture(rollout.after, node, engine="containerd")
     code, _, summary = rollout.told()
     assert (code, zeros(summary, *BOTH), summary["untold"]) == (0, {}, [])
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_capture_has_no_changes_against_itself(node: FakeNode, rollout: Rollout, *, installed: bool) -> None:
+    node.write(DAEMON_JSON, SECRETIVE)
+    if installed:
+        assert node.do("run", "--no-daemon").process.returncode == 0
+        node.write(DAEMON_JSON, node.read(DAEMON_JSON).replace(b'"nvidia-cdi"', b'"nvidia-other"'))
+    file = rollout.capture(rollout.before, node)
+    _, text, _ = started("compare", "--json", str(file), str(file))
+    found = json.loads(text)
+    assert (found["unplanned"], found["facts"], found["nodes"]["unplanned"]) == ([], [], 0)
+    # that a run would change the node is no change between the two
+    reasons = [each["reason"] for each in found["lagging"]]
+    assert [each.partition(":")[0] for each in reasons] == [
+        "a run would still change it" if installed else "nothing is installed"
+    ]
+
+
+@pytest.mark.parametrize("given, missing", [((), "BEFORE"), (("captures",), "AFTER")])
+def test_a_set_that_is_not_given_is_named(given: Sequence[str], missing: str) -> None:
+    code, _, said = started("compare", *given)
+    assert (code, f"Missing argument '{missing}'" in said) == (2, True), said

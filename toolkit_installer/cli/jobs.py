@@ -20,7 +20,7 @@ from toolkit_installer.cli.options.table import (
 from toolkit_installer.settings import Program
 
 SEVERAL = "..."
-"""Ends what an argument is called that may be given several times. One that is called by two words is two."""
+"""Ends what an argument is called that may be given several times."""
 _Values = dict[str, Sequence[str]]
 
 _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
@@ -45,7 +45,7 @@ _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
 
 def parameter(argument: str) -> str:
     """Return the parameter of the function that gets an argument."""
-    return argument.removesuffix(SEVERAL).replace(" ", "_").lower()
+    return argument.removesuffix(SEVERAL).lower()
 
 
 def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[[_Values], int]:
@@ -56,7 +56,10 @@ def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[
         argument = parameter(cli_help.COMMANDS[name].argument or "")
         sources = Sources(values, environment, program)
         own: dict[str, object] = {parameter: sources.answer(option).value for parameter, option in options.items()}
-        beside = {argument, *(option.name for option in options.values())}
+        beside = {
+            *map(parameter, (cli_help.COMMANDS[name].argument or "").split()),
+            *(option.name for option in options.values()),
+        }
         given = {key: texts for key, texts in values.items() if key not in beside}
         installing = name in {"run", "plan", "capture"}
         looks = name in {"wait-driver", "status"}
@@ -69,7 +72,7 @@ def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[
         if name == "replay":
             own |= {argument: tuple(values[argument]), "given": given}
         if name == "compare":
-            own |= dict(zip(("before", "after"), values[argument], strict=True))
+            own |= {"before": values["before"][0], "after": values["after"][0]}
         if name == "delete-daemonset":
             own["deletion"] = build.deletion(values[argument][0], given, environment, program)
         # late: --help and a mistyped flag need none of what these bring along

@@ -24,6 +24,7 @@ from toolkit_installer.lifecycle.capture.fleet import OUTCOMES, Fleet, Impact, O
 from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
 from toolkit_installer.lifecycle.diagnosis import look as diagnosis
 from toolkit_installer.lifecycle.diagnosis.form import Finding
+from toolkit_installer.lifecycle.facts import EngineFacts
 from toolkit_installer.node.node import Node
 
 _SOURCE_ROOT = "source_root"
@@ -152,10 +153,19 @@ def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
         lines=tuple((line, False) if isinstance(line, str) else (line.text, True) for line in lines),
         impact=_impact(planned),
         at_work=holds is not None,
+        systems=tuple(map(_system, seen.seen.facts.engines)) if seen.seen is not None else (),
         untried=tuple(player.untried),
         supposed=_supposed(player, [engine.name for engine in planned.engines]),
         incomplete=bool(found.unread),
     )
+
+
+def _system(engine: EngineFacts) -> str:
+    """Return an engine in words: its name, its version and whose it is."""
+    name, row = engine.request.target.name, engine.request.target.distribution
+    whose = f" of {row.name}" if row is not None and row.name != name else ""
+    live = engine.inspection.live
+    return f"{name}{whose}, not running" if live is None else f"{name} {live.version}{whose}"
 
 
 def _supposed(player: Player, engines: Iterable[str]) -> tuple[Supposed, ...]:

@@ -98,7 +98,7 @@ def _refused(refused: Refused) -> Iterator[str]:
 
 
 def _group(group: Group) -> Iterator[str | DiffLine]:
-    yield f"{_nodes(len(group.nodes))}: {group.summary}"
+    yield f"{_nodes(len(group.nodes))}: {group.title}"
     yield f"  {_named(group.nodes)}"
     for engine in group.planned["engines"]:
         yield from (f"  {engine['name']}: {note}" for note in engine["notes"])

@@ -60,7 +60,7 @@ class _Command(_OwnHelp):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.params:  # six commands have eighty options each, and one of them is asked for
             self.params = [
-                self._argument(),
+                *self._arguments(),
                 # as texts: `build` knows what they mean
                 *map(_option, self._rows),
                 _shows((FULL_HELP_FLAG,), lambda context: output.show_own(self.help_text(context, full=True))),
@@ -68,13 +68,17 @@ class _Command(_OwnHelp):
             ]
         return super().get_params(ctx)
 
-    def _argument(self) -> click.Argument:
+    def _arguments(self) -> list[click.Argument]:
         """Return what the command takes beside options: what it needs, or where to install."""
-        if (name := self._page.argument) is not None:
-            count = -1 if name.endswith(jobs.SEVERAL) else len(name.split())
-            return click.Argument([jobs.parameter(name)], metavar=name, nargs=count, required=True)
+        if self._page.argument is not None:
+            return [
+                click.Argument(
+                    [jobs.parameter(name)], metavar=name, nargs=-1 if name.endswith(jobs.SEVERAL) else 1, required=True
+                )
+                for name in self._page.argument.split()
+            ]
         destination = build.destination_name(self._program)
-        return click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]")
+        return [click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]")]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, argv.canonical(args, argv.grammar_of(self._rows)))
@@ -84,7 +88,8 @@ class _Command(_OwnHelp):
 
     def help_text(self, context: click.Context, *, full: bool) -> str:
         """Return the help: with the options that most people use, or with all."""
-        usage = f"{context.command_path} [OPTIONS] {self._argument().make_metavar(context)}"
+        arguments = " ".join(argument.make_metavar(context) for argument in self._arguments())
+        usage = f"{context.command_path} [OPTIONS] {arguments}"
         return cli_help.render(
             self._page, usage, self._program, width=output.columns(), emphasise=self._emphasise, full=full
         )

@@ -9,7 +9,7 @@ import pytest
 
 from toolkit_installer.cli.show_plan import Planned, PlannedEngine, PlannedFile, PlannedMethod
 from toolkit_installer.cli.show_replay import lines
-from toolkit_installer.lifecycle.capture.fleet import Fleet, Impact, Outcome, Refusal
+from toolkit_installer.lifecycle.capture.fleet import Fleet, Group, Impact, Outcome, Refusal
 from toolkit_installer.lifecycle.diagnosis.form import Finding, Illness
 
 ENGINE = PlannedEngine("containerd", (), (PlannedFile("/etc/a", "+x"),), "systemd", "containerd.service", "why", None)
@@ -96,3 +96,35 @@ def test_illnesses_are_counted_by_nodes_also_of_those_that_refuse() -> None:
     shown = [line for line in lines(summary) if isinstance(line, str)]
     assert "2 nodes ILL: a low-level runtime is missing (no-runtime)" in shown
     assert "The captures of 1 node do not say what illnesses they have: older" in shown
+
+
+def test_groups_with_one_summary_are_told_apart_by_their_engines() -> None:
+    other = (msgspec.structs.replace(ENGINE, notes=("x",)),)
+    fleet = Fleet()
+    fleet.add(msgspec.structs.replace(outcome("a"), systems=("containerd 1.7.24",)))
+    fleet.add(msgspec.structs.replace(outcome("b", engines=other), systems=("containerd 2.1.4 of k3s",)))
+    titles = sorted(group.title for group in fleet.summary("1").groups)
+    assert titles == ["1 file (containerd 1.7.24)", "1 file (containerd 2.1.4 of k3s)"]
+    assert {fate.alike.title for fate in fleet.fates if isinstance(fate.alike, Group)} == set(titles)
+
+
+def test_groups_that_no_engine_tells_apart_name_a_line_of_their_files() -> None:
+    fleet = Fleet()
+    for name, added in (("a", "+x"), ("b", "+y")):
+        file = PlannedFile("/etc/a", f"--- a\n+++ b\n common\n{added}\n")
+        fleet.add(outcome(name, engines=(msgspec.structs.replace(ENGINE, files=(file,)),)))
+    assert sorted(group.title for group in fleet.summary("1").groups) == ["1 file (with x)", "1 file (with y)"]
+
+
+def test_groups_that_nothing_tells_apart_are_numbered() -> None:
+    fleet = Fleet()
+    for name, notes in (("a", ("x",)), ("b", ("y",))):
+        fleet.add(outcome(name, engines=(msgspec.structs.replace(ENGINE, notes=notes),)))
+    titles = sorted(group.title for group in fleet.summary("1").groups)
+    assert titles == ["1 file (variant 1)", "1 file (variant 2)"]
+
+
+def test_a_summary_that_is_the_only_one_says_no_more() -> None:
+    fleet = Fleet()
+    fleet.add(msgspec.structs.replace(outcome("a"), systems=("containerd 1.7.24",)))
+    assert [group.title for group in fleet.summary("1").groups] == ["1 file"]

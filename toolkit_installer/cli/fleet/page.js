@@ -64,8 +64,11 @@
     change.append(link);
     const number = (value) => made("td", value === null ? "-" : value.toLocaleString("en"), "number");
     row.append(made("td", name), made("td", outcome, "outcome", outcome), made("td", engines), number(containers), number(gpu), change);
+    COLUMNS.forEach(([title], column) => { row.children[column].dataset.title = title; }); // of a row on a narrow screen
     return row;
   };
+
+  const COLUMNS = [["Node"], ["Outcome"], ["Engine"], ["Containers", "number"], ["with GPU", "number"], ["Change"]];
 
   const more = (button, kind, all, word) => {
     button.hidden = all <= shown[kind];
@@ -80,7 +83,8 @@
     const counts = new Map();
     for (const node of found) counts.set(node.group, (counts.get(node.group) ?? 0) + 1);
     const left = groups.filter((each) => counts.has(each.number));
-    left.sort((one, other) => counts.get(other.number) - counts.get(one.number));
+    const rank = (each) => data.outcomes.indexOf(each.outcome); // the worst first
+    left.sort((one, other) => rank(one) - rank(other) || counts.get(other.number) - counts.get(one.number));
     at("groups").replaceChildren(...left.slice(0, shown.groups).map((each) => drawnGroup(each, counts.get(each.number))));
     at("nodes").replaceChildren(...found.slice(0, shown.nodes).map(drawnNode));
     more(at("more-groups"), "groups", left.length, "change");
@@ -100,8 +104,15 @@
     button.value = outcome;
     button.addEventListener("click", () => ask({ outcome: asked().outcome === outcome ? "" : outcome }));
     at("outcomes").append(button);
+    if (count) {
+      const part = made("span", undefined, outcome);
+      part.style.flexGrow = count;
+      part.title = `${outcome}: ${counted(count, "node", "nodes")}`;
+      at("bar").append(part);
+    }
   }
-  for (const [title, ...classes] of [["Node"], ["Outcome"], ["Engine"], ["Containers", "number"], ["with GPU", "number"], ["Change"]]) {
+  at("bar").setAttribute("aria-label", [...at("bar").children].map((part) => part.title).join(", "));
+  for (const [title, ...classes] of COLUMNS) {
     const head = made("th", title, ...classes);
     head.scope = "col";
     at("columns").append(head);

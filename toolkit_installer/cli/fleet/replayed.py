@@ -25,7 +25,7 @@ def shown(fates: list[Fate]) -> tuple[list[Row], list[Change]]:
 def _change(fate: Fate) -> Change:
     if isinstance(fate.alike, Refused):
         return Change(fate.outcome, fate.alike.reason, fate.alike.hint or "")
-    return Change(fate.outcome, fate.alike.summary, "\n".join(_lines(fate.alike)))
+    return Change(fate.outcome, fate.alike.title, "\n".join(_lines(fate.alike)))
 
 
 def _lines(group: Group) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from toolkit_installer import patterns
+from toolkit_installer.documents.hidden_values import MASK
 from toolkit_installer.lifecycle.diagnosis.form import TITLES, Finding, Illness
 
 _SCHEMA: Final = 1
@@ -74,6 +75,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """Engines that were planned for as if they were of another version."""
     incomplete: bool = False
     """Something of the node could not be read."""
+    systems: tuple[str, ...] = ()
+    """Its engines in words: name, version and distribution."""
     illnesses: tuple[Finding, ...] | None = None
     """What `diagnose` found when the node was captured; None where the capture does not have it."""
 
@@ -104,6 +107,15 @@ class Group(msgspec.Struct):
     summary: str
     nodes: list[str]
     planned: dict[str, Any]
+    systems: list[str] = []
+    """Their engines in words, each once."""
+    apart: str = ""
+    """What tells them from another group with the same summary; empty where there is none."""
+
+    @property
+    def title(self) -> str:
+        """Its summary, and what tells it from others."""
+        return f"{self.summary.removesuffix('.')} ({self.apart})" if self.apart else self.summary
 
 
 class Refused(msgspec.Struct):
@@ -215,6 +227,7 @@ class Fleet:
         if group is None:
             group = self._groups[key] = Group(str(outcome.planned["summary"]), [], outcome.planned)
         group.nodes.append(outcome.node)
+        group.systems += [each for each in outcome.systems if each not in group.systems]
         word = "restarted" if impact.restarts else "reloaded" if impact.reloads else "changed"
         self.fates.append(Fate(outcome.node, "converged" if converged else word, outcome.engines, group, impact))
 
@@ -223,6 +236,7 @@ class Fleet:
         groups = sorted(
             self._groups.values(), key=lambda each: (each.planned["nothing_to_do"], -len(each.nodes), each.summary)
         )
+        _tell_apart(groups)
         refusals = sorted(self._refused.values(), key=lambda each: (-len(each.nodes), each.reason))
         return Summary(
             schema=_SCHEMA,
@@ -242,7 +256,7 @@ class Fleet:
 
     def _count_illnesses(self, outcome: Outcome) -> None:
         if outcome.illnesses is None:
-            self._undiagnosed.append(outcome.node)
+            self._undiagnosed += [outcome.node] if outcome.node != outcome.file else []  # else it is damaged
             return
         for finding in outcome.illnesses:
             known = self._illnesses.setdefault(
@@ -258,6 +272,66 @@ class Fleet:
         known = self._refused.setdefault(key, Refused(reason, refusal.hint, refusal.code, []))
         known.nodes.append(outcome.node)
         return known
+
+
+_SYSTEMS_SHOWN: Final = 3
+
+
+def _tell_apart(groups: Sequence[Group]) -> None:
+    """Say of groups with the same summary what tells them apart: their engines, else what is planned for them."""
+    alike: dict[str, list[Group]] = {}
+    for group in groups:
+        alike.setdefault(group.summary, []).append(group)
+    for same in alike.values():
+        if len(same) == 1:
+            continue
+        traits = [_traits(group) for group in same]
+        differing = [place for place in range(len(traits[0])) if len({each[place] for each in traits}) > 1]
+        for group, own in zip(same, traits, strict=True):
+            group.apart = "; ".join(own[place] for place in differing if own[place])
+        _tell_files_apart(same)
+
+
+def _tell_files_apart(same: Sequence[Group]) -> None:
+    """Say of groups that their engines do not tell apart which line their files have, else give them numbers."""
+    alike: dict[str, list[Group]] = {}
+    for group in same:
+        alike.setdefault(group.apart, []).append(group)
+    for apart, groups in alike.items():
+        if len(groups) == 1 and apart:
+            continue
+        found = [list(_lines(group)) for group in groups]
+        for number, (group, lines) in enumerate(zip(groups, found, strict=True), 1):
+            others = {line for each in found if each is not lines for line in each}
+            line = next((each for each in lines if each not in others), None)
+            shown = line if line is None or len(line) <= _LINE_SHOWN else f"{line[:_LINE_SHOWN]}…"
+            told = f"variant {number}" if shown is None else f"with {shown}"
+            group.apart = f"{apart}; {told}" if apart else told
+
+
+def _lines(group: Group) -> Iterator[str]:
+    """Yield the lines of the files in a group's diffs."""
+    for text in diffs(group.planned):
+        for line in text.splitlines()[2:]:
+            if not line.startswith("@@") and MASK not in line and line[1:].strip():
+                yield line[1:].strip()
+
+
+_LINE_SHOWN: Final = 60
+
+
+def _traits(group: Group) -> tuple[str, ...]:
+    """Return what may tell a group from another one, in words."""
+    more = len(group.systems) - _SYSTEMS_SHOWN
+    systems = ", ".join(sorted(group.systems)[:_SYSTEMS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    engines = group.planned["engines"]
+    method = (group.planned["method"] or {}).get("name")
+    return (
+        systems,
+        ", ".join(str(engine["unit"]) for engine in engines if engine["unit"]),
+        f"method {method}" if method else "",
+        f"toolkit in {group.planned['toolkit_folder']}",
+    )
 
 
 def _order(supposed: Supposed) -> tuple[str, str]:

@@ -225,7 +225,7 @@ def _programs(seen: Seen) -> Iterator[Finding]:
         if beneath(program, seen.toolkit_folder) and program not in known and not found.loader_exists:
             unloaded.setdefault(found.loader or "", []).append(posixpath.basename(program))
     for loader, names in unloaded.items():
-        what = f"{', '.join(names)} need {loader} to start, which is not on the node: they are of another libc"
+        what = f"{', '.join(names)} need {loader} to start, which is not on the node{_libc(loader, 'they are')}"
         hint = "use a toolkit that was built for this system"
         remedy = _remedy(seen, next(iter(seen.engines), None), Topic.PROGRAMS, hint)
         causes = "no container gets a GPU from the toolkit"
@@ -247,10 +247,17 @@ def _program(
         remedy = _remedy(seen, engine, Topic.ENGINE, hint)
         yield Finding(Illness.NO_RUNTIME, *where, f"{whose} is {program}, which is not on the node", causes, remedy)
     elif not found.loader_exists:
-        what = f"{whose}, {program}, needs {found.loader} to start, which is not on the node: it is of another libc"
+        what = (
+            f"{whose}, {program}, needs {found.loader} to start, which is not on the node{_libc(found.loader, 'it is')}"
+        )
         hint = f"install a build of {posixpath.basename(program)} for this system (musl or glibc, or a static one)"
         remedy = _remedy(seen, engine, Topic.PROGRAMS, hint)
         yield Finding(Illness.OTHER_LIBC, *where, what, causes, remedy)
+
+
+def _libc(loader: str | None, are: str) -> str:
+    """Return that programs with this loader are of another libc; nothing of scripts."""
+    return f": {are} of another libc" if posixpath.basename(loader or "").startswith("ld-") else ""
 
 
 def _exists(seen: Seen, program: str | None) -> bool:
