@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from toolkit_installer.documents.changes import Table, same
-from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, InstallerError
@@ -347,7 +347,7 @@ class Adapter(Protocol[_Found]):
         """
         return ()
 
-    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupDriver | None:  # noqa: ARG002
+    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
         """Return the cgroup driver of these files, None where they name none. Pure. Raises ConfigurationError."""
         return None
 

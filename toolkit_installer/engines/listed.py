@@ -17,8 +17,8 @@ class ListedRuntime(msgspec.Struct, frozen=True):
     default: bool = False
 
 
-class CgroupDriver(msgspec.Struct, frozen=True):
-    """The cgroup driver of an engine, `systemd` or `cgroupfs`, and the file and line that names it."""
+class CgroupSetting(msgspec.Struct, frozen=True):
+    """A cgroup driver, `systemd` or `cgroupfs`, and the file and line, or the flag, that names it."""
 
     name: str
     path: str

@@ -56,7 +56,7 @@ from toolkit_installer.engines.containerd.tables import (
     shape,
 )
 from toolkit_installer.engines.containerd.work import Work
-from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
 from toolkit_installer.engines.ownership import BUILT_IN, Owned, Ownership, beneath, dangling_default, default_in
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError
@@ -292,12 +292,12 @@ class Containerd(Adapter[ContainerdInspection]):
         read = [effective.parsed("", path, content) for path, content in files]
         return tuple(effective.listed(read, release_of(version))) if read else ()
 
-    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupDriver | None:
+    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:
         """Return the cgroup driver of the default runtime. Raises ConfigurationError."""
         default = next((each for each in self.listed(files, version) if each.default), None)
         if default is None or default.systemd is None:
             return None
-        return CgroupDriver("systemd" if default.systemd else "cgroupfs", default.path, default.line)
+        return CgroupSetting("systemd" if default.systemd else "cgroupfs", default.path, default.line)
 
     def still_serving(self, node: Node, live: Live, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
         """Return which file keeps handlers of ours served after a restart; "" for none, and on a distribution."""

@@ -14,7 +14,7 @@ from typing import Any
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, apply, lookup, same
 from toolkit_installer.documents.changes import merged as merged_tables
-from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
 from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, parents, record, strip
 from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
@@ -262,11 +262,11 @@ def listed(files: Sequence[tuple[str, bytes]], release: tuple[int, int] | None) 
     return found
 
 
-def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupDriver | None:
+def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupSetting | None:
     """Return CRI-O's cgroup manager, systemd where no file names one. Raises ConfigurationError."""
     where: Path = (*RUNTIME, "cgroup_manager")
     for path, content in reversed(files):
         said = lookup(parse_checked(content), where)
         if isinstance(said, str):
-            return CgroupDriver(said, path, toml_document.line_of(content, where))
-    return CgroupDriver("systemd", files[0][0]) if files else None
+            return CgroupSetting(said, path, toml_document.line_of(content, where))
+    return CgroupSetting("systemd", files[0][0]) if files else None

@@ -40,7 +40,7 @@ from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS
 from toolkit_installer.engines.crio.places import Places as CrioPlaces
-from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
 from toolkit_installer.engines.ownership import Ownership, dangling_default, default_in
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
@@ -76,7 +76,7 @@ class Crio(Adapter[CrioInspection]):
         """Return the runtimes of CRI-O's files. Raises ConfigurationError."""
         return crio_config.listed(files, release_of(version))
 
-    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupDriver | None:  # noqa: ARG002
+    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
         """Return CRI-O's cgroup manager. Raises ConfigurationError."""
         return crio_config.cgroup_driver(files)
 

@@ -16,6 +16,7 @@ import msgspec
 from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.detect import unit_files
 from toolkit_installer.engines.detect.table import TABLE
+from toolkit_installer.engines.listed import CgroupSetting
 from toolkit_installer.engines.registry import Distribution, plain
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import descriptors
@@ -211,31 +212,23 @@ def _config_files(process: Process, arguments: Sequence[str]) -> list[str]:
     return [*reversed(dropped), *([config] if config is not None else [])]
 
 
-class CgroupDriver(msgspec.Struct, frozen=True):
-    """The cgroup driver that a kubelet was told to use, and the file or flag that says so."""
-
-    name: str
-    path: str
-    line: int | None = None
-
-
-def cgroup_driver(kubelet: Kubelet) -> CgroupDriver | None:
+def cgroup_setting(kubelet: Kubelet) -> CgroupSetting | None:
     """Return what a running kubelet was told, None where no flag and no file of its own tells it."""
     process = kubelet.process
     arguments = process.arguments
     extra = [each.partition("=")[2] for each in command_line.values(arguments, "--kubelet-arg") if _CGROUP in each]
     flag = next(filter(None, (flag_value(arguments, f"--{_CGROUP}"), *reversed(extra))), None)
     if flag is not None:
-        return CgroupDriver(flag, f"--{_CGROUP}")
+        return CgroupSetting(flag, f"--{_CGROUP}")
     texts = ((path, _text(process, path)) for path in _config_files(process, arguments))
-    return next(filter(None, (cgroup_driver_in(path, text) for path, text in texts)), None)
+    return next(filter(None, (cgroup_setting_in(path, text) for path, text in texts)), None)
 
 
-def cgroup_driver_in(path: str, text: str) -> CgroupDriver | None:
+def cgroup_setting_in(path: str, text: str) -> CgroupSetting | None:
     """Return the cgroup driver in the text of a kubelet's file, None where it says none. Pure."""
     name = value_in(text, "cgroupDriver")
     line = next((number for number, each in enumerate(text.splitlines(), 1) if "cgroupDriver" in each), None)
-    return None if name is None else CgroupDriver(name, path, line)
+    return None if name is None else CgroupSetting(name, path, line)
 
 
 _CGROUP = "cgroup-driver"

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, lookup
-from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
 from toolkit_installer.engines.ownership import (
     BUILT_IN,
     Owned,
@@ -203,13 +203,15 @@ def listed(files: Sequence[tuple[str, bytes]]) -> list[ListedRuntime]:
     return found
 
 
-def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupDriver | None:
+def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupSetting | None:
     """Return the cgroup driver that daemon.json names. Raises ConfigurationError."""
     for path, content in files:
         options = lookup(json_document.parse(content), _OPTIONS)
         for option in options if isinstance(options, list) else ():
             if isinstance(option, str) and option.startswith(_CGROUP_OPTION):
-                return CgroupDriver(option.removeprefix(_CGROUP_OPTION), path, json_document.line_of(content, _OPTIONS))
+                return CgroupSetting(
+                    option.removeprefix(_CGROUP_OPTION), path, json_document.line_of(content, _OPTIONS)
+                )
     return None
 
 

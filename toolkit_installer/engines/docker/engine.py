@@ -29,7 +29,7 @@ from toolkit_installer.engines.docker import cdi as docker_cdi
 from toolkit_installer.engines.docker import client, kinds, rules
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.cdi import DockerLive
-from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes, sockets
@@ -112,14 +112,14 @@ class Docker(Adapter[Inspection]):
         """Return the runtimes of daemon.json. Raises ConfigurationError."""
         return docker_config.listed(files)
 
-    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupDriver | None:  # noqa: ARG002
+    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
         """Return the cgroup driver that daemon.json names. Raises ConfigurationError."""
         return docker_config.cgroup_driver(files)
 
     def reported_cgroup_driver(self, node: Node, socket: str) -> str | None:
         """Return the cgroup driver that dockerd reports, None where it does not answer."""
         try:
-            said = client.info(node.root, socket, _ASK_SECONDS).get("CgroupDriver")
+            said = client.info(node.root, socket, _ASK_SECONDS).get("CgroupSetting")
         except NoAnswerError:
             return None
         return said if isinstance(said, str) else None

@@ -19,7 +19,7 @@ from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.containerd import views as containerd_views
 from toolkit_installer.engines.containerd.effective import Fault
 from toolkit_installer.engines.containerd.views import Read
-from toolkit_installer.engines.listed import CgroupDriver, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.registry import plain
 from toolkit_installer.errors import ConfigurationError
@@ -338,7 +338,7 @@ def _is_used(seen: Seen, engine: EngineSeen) -> bool:
     return not used or plain(engine.socket) in used or _is_dockers(engine.name, used)
 
 
-def _driver_of(engine: EngineSeen) -> CgroupDriver | None:
+def _driver_of(engine: EngineSeen) -> CgroupSetting | None:
     """Return the cgroup driver of an engine, and the file and line that names it; None where it is not known."""
     try:
         found = adapter_of(engine.name).cgroup_driver(_pairs(engine), engine.version)
@@ -347,7 +347,7 @@ def _driver_of(engine: EngineSeen) -> CgroupDriver | None:
     if engine.cgroup_driver is None:
         return found
     path = engine.files[0].path if engine.files else engine.socket
-    return msgspec.structs.replace(found or CgroupDriver("", path), name=engine.cgroup_driver)
+    return msgspec.structs.replace(found or CgroupSetting("", path), name=engine.cgroup_driver)
 
 
 def _switch(engine: EngineSeen, driver: str) -> str:

@@ -23,6 +23,7 @@ from toolkit_installer.engines.containerd import root_file
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.detect import decide, kubelet, own_container
 from toolkit_installer.engines.detect.evidence import Kind
+from toolkit_installer.engines.listed import CgroupSetting
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle import other_installer
@@ -318,7 +319,7 @@ class _Looking:
         node = self._node
         running = self._tried("the kubelets", (), kubelet.running, node)
         for each in running:
-            told = kubelet.cgroup_driver(each)
+            told = kubelet.cgroup_setting(each)
             listens = None if each.socket is None else self._listens(each.socket)
             yield KubeletSeen(each.socket, each.told_by, listens, *_cgroup(told))
         if running:
@@ -328,7 +329,7 @@ class _Looking:
         text = self._text(_KUBELETS_FILE)
         if text:
             socket = kubelet.value_in(text, "containerRuntimeEndpoint")
-            told = kubelet.cgroup_driver_in(_KUBELETS_FILE, text)
+            told = kubelet.cgroup_setting_in(_KUBELETS_FILE, text)
             said_by = f"containerRuntimeEndpoint in {_KUBELETS_FILE}"
             yield KubeletSeen(registry.plain(socket) if socket else None, said_by, None, *_cgroup(told))
 
@@ -504,7 +505,7 @@ def _below(root: str, paths: Sequence[str]) -> list[str]:
     return [posixpath.join(root, path.lstrip("/")) for path in paths]
 
 
-def _cgroup(told: kubelet.CgroupDriver | None) -> tuple[str | None, str, int | None]:
+def _cgroup(told: CgroupSetting | None) -> tuple[str | None, str, int | None]:
     return (None, "", None) if told is None else (told.name, told.path, told.line)
 
 
