@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -219,7 +219,7 @@ def test_plan_run_and_status_say_that_2_1_does_not_read_the_root(on: Callable[[S
     assert [words in fault["what"] for engine in told["engines"] for fault in engine["faults"]] == [True]
 
 
-def findings_of(site: Site) -> dict[str, dict[str, str]]:
+def findings_of(site: Site) -> dict[str, dict[str, Any]]:
     """Return what `diagnose` finds in the engine's files, by illness, and require that it wrote nothing."""
     before = {path: state_of(path) for path in site.engine.folder.rglob("*.toml")}
     said = site.do("diagnose", "--json")
