@@ -158,9 +158,9 @@ Restart=always
         self.host.run("systemctl", "daemon-reload")
         self.host.run("systemctl", "start", "installer")
 
-    def uninstall(self) -> tuple[int, str]:
+    def uninstall(self, *flags: object) -> tuple[int, str]:
         """Run `toolkit-installer uninstall` likewise."""
-        run = self._installer.start("toolkit-installer", "uninstall")
+        run = self._installer.start("toolkit-installer", "uninstall", *flags)
         return run.finish(within=120), run.output
 
     def status(self) -> dict[str, Any]:
@@ -169,6 +169,13 @@ Restart=always
         assert run.finish() == 0, run.output
         told: dict[str, Any] = json.loads(run.output)
         return told
+
+    def diagnosis(self) -> dict[str, Any]:
+        """Return what `toolkit-installer diagnose` finds."""
+        run = self._installer.start("toolkit-installer", "diagnose", "--json")
+        assert run.finish() == 0, run.output
+        found: dict[str, Any] = json.loads(run.output)
+        return found
 
     @property
     def flags(self) -> tuple[object, ...]:

@@ -38,9 +38,7 @@ def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots:
     if node.whole or not (_is_marked() or elsewhere):
         return
     own = next((folder for folder in folders if _is_on_own_root(node, folder)), None)
-    # an engine may see the same /: docker in docker, a node made of a container, a workplace
-    engines = processes.named(frozenset[str]().union(*PROCESS_NAMES.values()))
-    if own is None or any(processes.lives_on(process, Root(node.root.folder)) for process in engines):
+    if own is None or _is_engines_root(node):
         return
     place = next(_systems(settings, driver_roots), None)
     if place is None and not elsewhere:
@@ -57,7 +55,13 @@ def sees_node(node: Node) -> bool:
     """Tell whether programs and devices that are seen here are the node's, and not those of a container."""
     if node.whole or node.programs.root.folder != "/":
         return True
-    return not (_is_marked() or _is_inits_root_elsewhere())
+    return not (_is_marked() or _is_inits_root_elsewhere()) or _is_engines_root(node)
+
+
+def _is_engines_root(node: Node) -> bool:
+    """Tell whether an engine sees the same `/`: docker in docker, a node made of a container, a workplace."""
+    engines = processes.named(frozenset[str]().union(*PROCESS_NAMES.values()))
+    return any(processes.lives_on(process, Root(node.root.folder)) for process in engines)
 
 
 def asked_for(settings: Settings) -> list[str]:

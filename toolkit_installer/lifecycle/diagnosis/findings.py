@@ -29,6 +29,8 @@ from toolkit_installer.lifecycle.diagnosis.hosts import Topic
 from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.payload import RUNTIMES
 
+_SHIMS: Final = "io.containerd."
+"""How dockerd's names for containerd's shims begin, which it lists beside the runtimes."""
 _NVIDIAS: Final = RUNTIMES[0]
 """How the names of NVIDIA's runtimes begin, those of older releases too."""
 
@@ -58,7 +60,7 @@ def runtimes_of(engine: EngineSeen) -> list[ListedRuntime]:
         found.append(msgspec.structs.replace(each, default=default, executable=executable))
     known = {each.name for each in found}
     for name, path in engine.handlers.items():
-        if name not in known and path is not None and posixpath.isabs(path):
+        if name not in known and path and not name.startswith(_SHIMS) and not engine.generated:
             where = engine.files[0].path if engine.files else engine.socket
             found.append(ListedRuntime(name, path, where, None, default=name == engine.default))
     return found

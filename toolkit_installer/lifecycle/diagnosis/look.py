@@ -13,7 +13,7 @@ from typing import Final, ParamSpec, TypeVar
 import msgspec
 
 from toolkit_installer import __version__, foreign_words, log
-from toolkit_installer.driver import roots
+from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredState, Inspection, Live
@@ -61,6 +61,7 @@ _Read = TypeVar("_Read")
 _Other = TypeVar("_Other")
 _Given = ParamSpec("_Given")
 
+_WAIT_SECONDS: Final = 5.0
 _KUBELETS_FILE: Final = "/var/lib/kubelet/config.yaml"
 """kubeadm's, for a kubelet that does not run."""
 _HOOK_ROLE: Final = "hook"
@@ -109,7 +110,8 @@ class _Looking:
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self._node = node
-        self._settings = settings
+        # one that starts for longer is reported as it is now
+        self._settings = msgspec.structs.replace(settings, reload_timeout=min(settings.reload_timeout, _WAIT_SECONDS))
         self._whole = node.readers()[-1]
         """Reads all of the node, where its root is mounted."""
         self._sees_node = own_container.sees_node(node)
@@ -181,6 +183,8 @@ class _Looking:
 
     def _engine(self, target: EngineTarget) -> EngineSeen | None:
         node = self._node
+        asked = msgspec.structs.replace(target.asked, answer_timeout=min(target.asked.answer_timeout, _WAIT_SECONDS))
+        target = msgspec.structs.replace(target, asked=asked)
         row = target.distribution or registry.usual_row(target.name)
         seen = EngineSeen(name=target.name, distribution=row.name, socket=target.socket or row.socket)
         usual = target.config or row.config
@@ -417,6 +421,9 @@ class _Looking:
     def _driver(self, folder: str) -> DriverSeen | None:
         """Return the driver root that the installed toolkit names, else the one that shows a driver; None for none."""
         node = self._node
+        shown = self._tried("the GPUs", None, gpus.find_gpus, node)
+        if shown is not None and shown.absent:
+            return None
         root = self._tried("the driver's root", None, roots.installed_root, node, folder)
         said_by = f"nvidia-container-cli.root in the config.toml below {folder}"
         if root is None:
