@@ -36,7 +36,7 @@ _NVIDIAS: Final = RUNTIMES[0]
 
 SYSTEMD: Final = "systemd"
 CGROUPFS: Final = "cgroupfs"
-_KIND: Final = rb"""(?m)^[ \t]*[{]?[ \t]*["']?kind["']?[ \t]*:"""
+_KIND: Final = rb"""(?m)^["']?kind["']?[ \t]*:"""
 
 
 def diagnose(seen: Seen) -> tuple[Finding, ...]:
