@@ -99,7 +99,7 @@ def stopped(run: Run, after: float = 2.0) -> int:
     "engine, path",
     [("docker", DOCKER), ("containerd", CONTAINERD), ("crio", CRIO)],
 )
-@pytest.mark.parametrize("command", ["run", "plan", "status", "detect", "uninstall"])
+@pytest.mark.parametrize("command", ["run", "plan", "status", "detect", "diagnose", "uninstall"])
 def test_an_engine_that_never_answers_holds_no_command_that_is_told_to_stop(  # all that is tried
     bare: FakeNode, command: str, engine: str, path: str, how: str
 ) -> None:
@@ -109,7 +109,7 @@ def test_an_engine_that_never_answers_holds_no_command_that_is_told_to_stop(  # 
     with listening(bare.place(path), how):
         # a cleanup that was begun comes to its end, which has one
         more = ("--reload-timeout", "5") if command in ("run", "uninstall") else ()
-        run = begun(bare, command, *more, *(() if command == "detect" else ("--runtime", engine)))
+        run = begun(bare, command, *more, *(() if command in ("detect", "diagnose") else ("--runtime", engine)))
         time.sleep(2)
         if run.process.poll() is None:
             began = time.monotonic()
@@ -119,7 +119,7 @@ def test_an_engine_that_never_answers_holds_no_command_that_is_told_to_stop(  # 
         run.finish()
         assert "Traceback" not in run.output
         assert "this is a bug" not in run.output
-    if command in ("run", "plan", "detect"):
+    if command in ("run", "plan", "detect", "diagnose"):
         # stopped half-way, it leaves the toolkit to an engine that may run containers through it, and says so
         needed = ("/usr/local/nvidia",) if "The toolkit is still needed" in run.output else ()
         gone = (path, "/run/containerd", "/run/crio", *needed)

@@ -59,6 +59,8 @@ def test_no_output_of_the_program_has_a_secret_of_a_configuration(name: str, nod
         "run": said("run", *flags, "--no-daemon", "--cleanup", "never", "--debug"),
         "status": said("status", *node.arguments("status")[1:]),
         "status as JSON": said("status", "--json", *node.arguments("status")[1:]),
+        "diagnose": said("diagnose", *flags),
+        "diagnose as JSON": said("diagnose", "--json", *flags, "--debug"),
         "report": said("report", *flags, str(report)),
         "uninstall": said("uninstall", *node.arguments("uninstall", engine=engine)[1:]),
     }

@@ -31,7 +31,7 @@ def make(node: Node, settings: Settings, looking: Settings, path: str) -> None:
     gathering = report.Gathering()
     gathering.add("status.json", report.Part.OWN, partial(_status, node, looking, store))
     gathering.add("detect.json", report.Part.OWN, partial(_detect, node, settings, store))
-    gathering.add("diagnose.txt", report.Part.OWN, partial(_diagnosis, node, settings))
+    gathering.add("diagnose.txt", report.Part.CLEAN, partial(_diagnosis, node, settings))
     gathering.add("plan.txt", report.Part.OWN, partial(_plan, node, settings, store))
     report.gather(node, settings, store, gathering)
     for name, why in gathering.missing.items():

@@ -59,7 +59,10 @@ OF_OTHER_COMMANDS = frozenset(
             )
         ),
         *(f"toolkit_installer.lifecycle.health.{name}" for name in ("form", "look", "verdict")),
-        *(f"toolkit_installer.lifecycle.diagnosis{name}" for name in ("", ".findings", ".form", ".hosts", ".look")),
+        *(
+            f"toolkit_installer.lifecycle.diagnosis{name}"
+            for name in ("", ".findings", ".form", ".hosts", ".look", ".specification")
+        ),
         *("toolkit_installer.lifecycle.report", "toolkit_installer.documents.bundle", "toolkit_installer.node.kernel"),
         *(
             f"toolkit_installer.lifecycle.capture{name}"

@@ -63,12 +63,14 @@ class Part(enum.Enum):
     """What a text of a report is."""
 
     OWN = "this program's own words"
+    CLEAN = "this program's own words, with values that are shown alone"
     FILE = "somebody's file"
     WORDS = "a program's words"
 
 
 _SHOWN: Mapping[Part, Callable[[str], str]] = {
     Part.OWN: foreign_words.own,
+    Part.CLEAN: str,
     Part.FILE: mask,
     Part.WORDS: foreign_words.of_program,
 }

@@ -12,7 +12,7 @@ import pytest
 
 from toolkit_installer.cli import show_diagnose
 from toolkit_installer.cli.options import build
-from toolkit_installer.lifecycle.diagnosis import findings, look
+from toolkit_installer.lifecycle.diagnosis import findings, look, specification
 from toolkit_installer.lifecycle.diagnosis.form import (
     TITLES,
     Diagnosis,
@@ -417,7 +417,7 @@ def test_the_paths_of_a_specification_in_json(indent: int | None) -> None:
     mount = {"hostPath": "/usr/lib/a", "containerPath": "/usr/lib/b", "options": ["ro", "path: /no"]}
     edits = {"deviceNodes": nodes, "mounts": [mount], "hooks": [{"hookName": "x", "path": "/bin/hook"}]}
     text = json.dumps({"cdiVersion": "0.6.0", "kind": "a.b/c", "containerEdits": edits}, indent=indent)
-    paths = [path for _, path in findings.paths_in(text.encode())]
+    paths = [path for _, path in specification.paths_in(text.encode())]
     assert paths == ["/dev/nvidia0", "/dev/other", "/usr/lib/a", "/bin/hook"]
 
 
@@ -529,3 +529,15 @@ def containerd(*texts: str, version: str) -> Seen:
         name=EngineName.CONTAINERD, distribution="containerd", socket="/s", version=version, files=files
     )
     return Seen(engines=(engine,))
+
+
+def test_values_that_may_be_secret_are_not_shown(node: MadeNode) -> None:
+    odd = "/opt/run?token=hunter22"
+    runtimes = {"a=hunter22": {"path": "/opt/gone"}, "b": {"path": odd}}
+    node.write("/etc/docker/daemon.json", json.dumps({"runtimes": runtimes}))
+    node.write("/etc/cdi/a.yaml", f"cdiVersion: 0.5.0\nkind: a.b/c\n- path: {odd}\n")
+    node.write("/etc/crictl.yaml", "runtime-endpoint: https://user:hunter22@host/x\n")
+    node.write(KUBELET, "cgroupDriver: hunter22\ncontainerRuntimeEndpoint: unix:///run/x.sock\n")
+    found = node.diagnosed()
+    assert [each.illness for each in found.findings] == [Illness.NO_RUNTIME]
+    assert "hunter22" not in show_diagnose.json_text(found)

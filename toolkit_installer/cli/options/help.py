@@ -47,7 +47,6 @@ _SHORT_NOTE = (
 _short_page = functools.partial(Page, notes=(_SHORT_NOTE,))
 _COMMON = frozenset(
     {"runtime", "method", "source_root", "driver_root", "set_as_default", "no_daemon", "cleanup", "on_drift"}
-    | {"restart_mode", "debug"}
 )
 """The options of `run` that most people use."""
 _LOOKING = frozenset({"node_root", "host_root", "log_format", "debug"})

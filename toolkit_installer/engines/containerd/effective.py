@@ -11,6 +11,7 @@ import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
+from toolkit_installer.documents.shown import is_plain_key
 from toolkit_installer.engines.api import release_of
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.tables import (
@@ -218,7 +219,8 @@ def replaced(view: View, files: Sequence[Read], version: int | None, release: Re
         assert last is not None  # noqa: S101  # there is one before it
         lost = sorted(runtimes_in(file.document, plugin).keys() - runtimes_in(last.document, plugin).keys())
         table, kept = (lookup(each.document, ("plugins", plugin)) for each in (file, last))
-        settings = sorted(table.keys() - kept.keys()) if isinstance(table, dict) and isinstance(kept, dict) else []
+        gone = table.keys() - kept.keys() if isinstance(table, dict) and isinstance(kept, dict) else ()
+        settings = sorted(filter(is_plain_key, gone))
         words = [f"the {'runtime' if len(lost) == 1 else 'runtimes'} {', '.join(lost)}"] if lost else []
         words += [f"the {'setting' if len(settings) == 1 else 'settings'} {', '.join(settings)}"] if settings else []
         if words:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
-import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 
-from toolkit_installer.documents import toml_document
+from toolkit_installer.documents import shown, toml_document
+from toolkit_installer.documents.hidden_values import MASK
 from toolkit_installer.engines import cdi
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import release_of
@@ -23,7 +22,7 @@ from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.registry import plain
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle.diagnosis import hosts
+from toolkit_installer.lifecycle.diagnosis import hosts, specification
 from toolkit_installer.lifecycle.diagnosis.form import EngineSeen, Finding, Illness, Seen, SpecificationSeen
 from toolkit_installer.lifecycle.diagnosis.hosts import Topic
 from toolkit_installer.settings import EngineName
@@ -36,7 +35,7 @@ _NVIDIAS: Final = RUNTIMES[0]
 
 SYSTEMD: Final = "systemd"
 CGROUPFS: Final = "cgroupfs"
-_KIND: Final = rb"""(?m)^["']?kind["']?[ \t]*:"""
+DRIVERS: Final = (SYSTEMD, CGROUPFS)
 
 
 def diagnose(seen: Seen) -> tuple[Finding, ...]:
@@ -57,13 +56,25 @@ def runtimes_of(engine: EngineSeen) -> list[ListedRuntime]:
         default = each.default if engine.default is None else each.name == engine.default
         # the distribution brings its own runc, and finds it
         executable = None if engine.generated and not posixpath.isabs(each.executable or "") else each.executable
-        found.append(msgspec.structs.replace(each, default=default, executable=executable))
+        if executable is not None and not shown.is_harmless(executable):
+            executable = None
+        found.append(msgspec.structs.replace(each, name=_key(each.name), default=default, executable=executable))
     known = {each.name for each in found}
     for name, path in engine.handlers.items():
-        if name not in known and path and not name.startswith(_SHIMS) and not engine.generated:
+        if (
+            _key(name) not in known
+            and path
+            and shown.is_harmless(path)
+            and not name.startswith(_SHIMS)
+            and not engine.generated
+        ):
             where = engine.files[0].path if engine.files else engine.socket
-            found.append(ListedRuntime(name, path, where, None, default=name == engine.default))
+            found.append(ListedRuntime(_key(name), path, where, None, default=name == engine.default))
     return found
+
+
+def _key(name: str) -> str:
+    return name if shown.is_plain_key(name) else MASK
 
 
 def _pairs(engine: EngineSeen) -> list[tuple[str, bytes]]:
@@ -347,7 +358,7 @@ def _driver_of(engine: EngineSeen) -> CgroupSetting | None:
     except ConfigurationError:
         return None  # reported as a broken file
     if engine.cgroup_driver is None:
-        return found
+        return found if found is None or found.name in DRIVERS else None
     path = engine.files[0].path if engine.files else engine.socket
     return msgspec.structs.replace(found or CgroupSetting("", path), name=engine.cgroup_driver)
 
@@ -419,7 +430,7 @@ def _specifications(seen: Seen) -> Iterator[Finding]:
 
 def _unreadable(seen: Seen, file: SpecificationSeen) -> Iterator[Finding]:
     causes = "the devices in it do not exist for the engine: containers that ask for them fail"
-    if (broken := _broken(file)) is not None:
+    if (broken := specification.fault_of_form(file.path, file.content)) is not None:
         line, why = broken
         hint = f"make it again: `nvidia-ctk cdi generate --output {file.path}`; or remove it"
         engine = seen.engines[0] if seen.engines else None
@@ -445,63 +456,10 @@ def _unreadable(seen: Seen, file: SpecificationSeen) -> Iterator[Finding]:
         yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, remedy)
 
 
-def _broken(file: SpecificationSeen) -> tuple[int | None, str] | None:
-    """Return the line and why no engine can read a specification, None where nothing is wrong with its form."""
-    text = file.content
-    if not text.strip():
-        return 1, "is empty"
-    if file.path.endswith(".json"):
-        try:
-            json.loads(text)
-        except ValueError as error:
-            return getattr(error, "lineno", 1), f"is not valid JSON: {getattr(error, 'msg', error)}"
-    elif (tab := re.search(rb"(?m)^ *\t", text)) is not None:
-        return text.count(b"\n", 0, tab.start()) + 1, "is not valid YAML: a tab indents this line"
-    if cdi.version_of(text) is None and not re.search(rb'"cdiVersion"', text):
-        return 1, "has no cdiVersion"
-    return None if re.search(_KIND, text) or re.search(rb'"kind"', text) else (1, "has no kind")
-
-
 def _cdi_switch(engine: EngineSeen) -> str:
     if engine.name is EngineName.DOCKER:
         return 'write "features": {"cdi": true} into daemon.json'
     return "set enable_cdi = true in the CRI plugin's table"
-
-
-def paths_in(content: bytes) -> list[tuple[int, str]]:
-    """Return the lines and paths of the node that a CDI specification names: host paths, and programs of its hooks.
-
-    Of a device node the host path counts where it has one, else its path.
-    """
-    found: list[tuple[int, str]] = []
-    item: dict[str, tuple[int, str]] = {}
-    indent = -1
-
-    def close() -> None:
-        chosen = item.get("hostPath") or (None if "containerPath" in item else item.get("path"))
-        if chosen is not None and posixpath.isabs(chosen[1]):
-            found.append(chosen)
-        item.clear()
-
-    text = content.decode(errors="replace").strip("\ufeff")
-    in_one_line = text.lstrip().startswith("{") and "\n" not in text.strip()
-    if in_one_line:
-        text = text.replace("{", "\n{").replace(",", ",\n")
-    for number, line in enumerate(text.splitlines(), 1):
-        member = _MEMBER.match(line)
-        depth = len(line) - len(line.lstrip(" -"))
-        if depth < indent or line.lstrip().startswith(("- ", "{")):
-            close()
-        indent = depth
-        if member is not None:
-            item[member["key"]] = (1 if in_one_line else number, member["value"])
-    close()
-    return found
-
-
-_MEMBER: Final = re.compile(
-    r"""\s*(?:-\s+|\{\s*)?["']?(?P<key>hostPath|containerPath|path)["']?\s*:\s*["']?(?P<value>[^"',\s]+)"""
-)
 
 
 def _line_of(content: bytes, word: bytes) -> int | None:

@@ -13,6 +13,7 @@ from typing import Final, ParamSpec, TypeVar
 import msgspec
 
 from toolkit_installer import __version__, foreign_words, log
+from toolkit_installer.documents import shown
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
@@ -27,13 +28,12 @@ from toolkit_installer.engines.listed import CgroupSetting
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.lifecycle import other_installer
-from toolkit_installer.lifecycle.diagnosis import findings, hosts
+from toolkit_installer.lifecycle.diagnosis import findings, hosts, specification
 from toolkit_installer.lifecycle.diagnosis.form import (
     SCHEMA,
     Diagnosis,
     DriverSeen,
     EngineSeen,
-    Finding,
     HookSeen,
     KubeletSeen,
     ProgramSeen,
@@ -94,15 +94,7 @@ def diagnose(node: Node, settings: Settings) -> Diagnosis:
     with log.unheard():
         looking = _Looking(node, settings)
         found = findings.diagnose(looking.seen())
-    masked = (msgspec.structs.replace(each, **_masked(each)) for each in found)
-    unseen = tuple(foreign_words.own(each) for each in dict.fromkeys(looking.unseen))
-    return Diagnosis(SCHEMA, __version__, tuple(masked), unseen)
-
-
-def _masked(finding: Finding) -> dict[str, str]:
-    """Return the texts of a finding without values that may be secret."""
-    own = foreign_words.own
-    return {"what": own(finding.what), "causes": own(finding.causes), "remedy": own(finding.remedy)}
+    return Diagnosis(SCHEMA, __version__, found, tuple(dict.fromkeys(looking.unseen)))
 
 
 class _Looking:
@@ -346,7 +338,7 @@ class _Looking:
     def _crictl(self) -> tuple[str, int, str] | None:
         text = self._text(_CRICTL)
         socket = kubelet.value_in(text, "runtime-endpoint")
-        if socket is None:
+        if socket is None or not shown.is_place(registry.plain(socket)):
             return None
         line = next(number for number, each in enumerate(text.splitlines(), 1) if "runtime-endpoint" in each)
         return _CRICTL, line, registry.plain(socket)
@@ -376,7 +368,7 @@ class _Looking:
         if start is None:
             return ProgramSeen(exists=disk.leads_somewhere(outside))
         loader = loader_of(start)
-        if loader is None:
+        if loader is None or not shown.is_harmless(loader):
             return ProgramSeen(exists=True)
         return ProgramSeen(exists=True, loader=loader, loader_exists=self._is_there_on_root(loader))
 
@@ -405,7 +397,7 @@ class _Looking:
                     document = json.loads(content)
                     hook = document.get("hook") if isinstance(document, dict) else None
                     program = hook.get("path") if isinstance(hook, dict) else None
-                    if isinstance(program, str):
+                    if isinstance(program, str) and shown.is_harmless(program):
                         line = content[: content.find(b'"path"')].count(b"\n") + 1
                         yield HookSeen(path, line, program, self._is_there_on_root(program))
 
@@ -421,8 +413,8 @@ class _Looking:
     def _driver(self, folder: str) -> DriverSeen | None:
         """Return the driver root that the installed toolkit names, else the one that shows a driver; None for none."""
         node = self._node
-        shown = self._tried("the GPUs", None, gpus.find_gpus, node)
-        if shown is not None and shown.absent:
+        seen = self._tried("the GPUs", None, gpus.find_gpus, node)
+        if seen is not None and seen.absent:
             return None
         root = self._tried("the driver's root", None, roots.installed_root, node, folder)
         said_by = f"nvidia-container-cli.root in the config.toml below {folder}"
@@ -430,7 +422,7 @@ class _Looking:
             candidates = (roots.CONTAINER_ROOT, "/")
             root = next((each for each in candidates if any(map(self._is_there, _below(each, _DRIVER_SIGNS)))), None)
             said_by = "it shows nvidia-smi or /dev/nvidiactl"
-        if root is None:
+        if root is None or not shown.is_harmless(root):
             return None
         folders = (*LIBRARY_FOLDERS, *_MORE_LIBRARY_FOLDERS)
         missing = [
@@ -450,7 +442,8 @@ class _Looking:
                 content = self._content(path) if name.endswith(_SPECIFICATIONS) and place not in known else None
                 if content is not None:
                     known.add(place)
-                    missing = tuple(each for each in findings.paths_in(content) if not self._is_there(each[1]))
+                    named = (each for each in specification.paths_in(content) if shown.is_harmless(each[1]))
+                    missing = tuple(each for each in named if not self._is_there(each[1]))
                     yield SpecificationSeen(path, content, missing)
 
     # --- reading ---
@@ -513,7 +506,7 @@ def _below(root: str, paths: Sequence[str]) -> list[str]:
 
 
 def _cgroup(told: CgroupSetting | None) -> tuple[str | None, str, int | None]:
-    return (None, "", None) if told is None else (told.name, told.path, told.line)
+    return (None, "", None) if told is None or told.name not in findings.DRIVERS else (told.name, told.path, told.line)
 
 
 def _names_nvidia(files: Sequence[ReadFile]) -> bool:
