@@ -11,7 +11,6 @@ import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
-from toolkit_installer.documents.shown import is_plain_key
 from toolkit_installer.engines.api import release_of
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.tables import (
@@ -212,6 +211,8 @@ def replaced(view: View, files: Sequence[Read], version: int | None, release: Re
     """
     if view is View.DEEP:
         return
+    from toolkit_installer.documents.shown import is_plain_key  # noqa: PLC0415  # no run comes here
+
     plugin = views_of.plugin_of(view, files, version, release)
     having = [file for file in views_of.read_by(view, files) if plugin in _plugins_of(file)]
     last = having[-1] if having else None
