@@ -18,6 +18,7 @@ from toolkit_installer.lifecycle.health.form import (
     Health,
     MethodHealth,
     PluginHealth,
+    SilentEngine,
     ToolkitHealth,
     Verdict,
 )
@@ -139,7 +140,8 @@ def _running(health: Health) -> str:
         return "nobody" if health.killed_pid is None else f"nobody: PID {health.killed_pid} was killed"
     look = health.last_look
     did = "" if look is None else "last failed" if look.failure else "last brought the node up to date"
-    said = "" if look is None else f", which {did} at {look.at}"
+    over = look is not None and look.failure and health.verdict is Verdict.OK
+    said = "" if look is None else f", which {did} at {look.at}{', and what it failed at is over' if over else ''}"
     return f"PID {health.running_pid}{said}"
 
 
@@ -148,7 +150,10 @@ def _last_run(health: Health, ended: LastRun) -> Iterator[tuple[str, str]]:
     yield "Last:", f"`{ended.command}` failed at {ended.ended} with exit code {ended.exit_code} ({ended.event})"
     if not verdict.counts(health):
         yield "", verdict.said(ended)
-        yield from [("", f"-> {ended.remedy}")] if ended.remedy else []
+        if verdict.is_over(health):
+            yield "", "its cause is gone: nothing is wrong with the engine's files now, and it serves"
+        elif ended.remedy:
+            yield "", f"-> {ended.remedy}"
 
 
 def _toolkit(toolkit: ToolkitHealth) -> Iterator[tuple[str, str]]:
@@ -186,12 +191,25 @@ def _engine(engine: EngineHealth) -> Iterator[tuple[str, str]]:
     yield "Engine:", f"{engine.name} on {engine.socket}: {served}{since}"
     for detail in live.detail:
         yield "", detail
+    if engine.silent is not None:
+        yield from _silent(engine, engine.silent)
     for name, path in engine.handlers.items():
         default = _default(engine) if name == (engine.default if live.default is None else live.default) else ""
         also = ", which the distribution registers too" if name in live.own else ""
         yield "Handler:", f"{name}{default} -> {path}{also}"
     for file in engine.files:
         yield from _file("File:", file)
+
+
+def _silent(engine: EngineHealth, seen: SilentEngine) -> Iterator[tuple[str, str]]:
+    """Yield what is known of an engine that does not answer: its unit, its log, and whether its files are in order."""
+    if seen.unit is not None:
+        result = f" ({seen.result})" if seen.result is not None else ""
+        yield "", f"{seen.unit} is {seen.unit_state or 'in an unknown state'}{result}"
+    for line in seen.log:
+        yield "", f"its log: {line}"
+    faults = [fault.what for fault in engine.faults if fault.stops]
+    yield "", f"its configuration: {'; '.join(faults) or 'it can be parsed'}"
 
 
 def _default(engine: EngineHealth) -> str:

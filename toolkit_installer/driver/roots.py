@@ -12,7 +12,7 @@ from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, InstallerError
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.programs import PATH, ProgramError, Programs
+from toolkit_installer.node.programs import PATH, ProgramError, Programs, ProgramTimeoutError
 from toolkit_installer.settings import AUTO, ToolkitSettings
 from toolkit_installer.toolkit.payload import LIBRARY_FOLDERS
 from toolkit_installer.toolkit.wrappers import CONFIG_NAME
@@ -58,10 +58,16 @@ class Look(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
     nothing_there: bool = False
     """No root has as much as nvidia-smi: nobody has tried to install a driver, as far as that shows."""
+    hangs: bool = False
+    """nvidia-smi did not end in time in one of the roots."""
 
 
 class _NotUsableError(Exception):
     """The driver is not usable in a root; the text says why."""
+
+
+class _HangsError(_NotUsableError):
+    """nvidia-smi does not end."""
 
 
 class _NothingThereError(_NotUsableError):
@@ -118,7 +124,7 @@ def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SEC
     nvidia-smi gets so many `seconds` in each. Raises Stopped.
     """
     missing: dict[str, str] = {}
-    nothing_there = True
+    nothing_there, hangs = True, False
     for place, marker in _places(node, toolkit):
         if place.root in missing:
             continue
@@ -127,7 +133,8 @@ def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SEC
         except _NotUsableError as reason:
             missing[place.root] = f"{place.root}: {reason}"
             nothing_there &= isinstance(reason, _NothingThereError)
-    return Look(None, tuple(missing.values()), nothing_there)
+            hangs |= isinstance(reason, _HangsError)
+    return Look(None, tuple(missing.values()), nothing_there, hangs)
 
 
 def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
@@ -163,6 +170,8 @@ def _usable(node: Node, toolkit: ToolkitSettings, place: Driver, marker: str, se
         raise _NotUsableError(f"the driver container has not said that it is ready, in {marker}")
     try:
         done = programs.run([program, *_QUERY], seconds=seconds)
+    except ProgramTimeoutError as error:
+        raise _HangsError(error.reason) from error
     except (NodeError, ProgramError) as error:
         raise _NotUsableError(error.reason) from error
     except InstallerError as error:

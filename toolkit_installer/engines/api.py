@@ -24,6 +24,31 @@ class EngineSilentError(InstallerError):
     """The engine does not answer (yet). The text is its own, or the connection's."""
 
 
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with an engine's file, in which file and on which line, and what to do."""
+
+    path: str
+    line: int | None
+    reason: str
+    hint: str
+    stops: bool = False
+    """The engine, or its CRI, does not start with it, whichever release of those in question it is."""
+    mended: bool = False
+    """Another default runtime mends it."""
+
+    def __str__(self) -> str:
+        return str(self.error())
+
+    def error(self) -> ConfigurationError:
+        """Return it as the error with which a run is refused."""
+        return ConfigurationError(self.reason, path=self.path, line=self.line, hint=self.hint)
+
+    @classmethod
+    def of(cls, error: ConfigurationError, *, stops: bool) -> Fault:
+        """Return what an error that names its file says."""
+        return cls(error.path or "", error.line, error.reason, error.hint or "", stops=stops)
+
+
 class Live(msgspec.Struct, frozen=True):
     """What the running engine says of itself.
 
@@ -47,6 +72,8 @@ class Live(msgspec.Struct, frozen=True):
     """Where it looks for CDI specifications; nowhere: CDI is off in it. None where it does not tell."""
     cdi_folders_if_on: tuple[str, ...] = ()
     """Where it would look if CDI were not off in it, as far as it tells."""
+    cgroup_drivers: Mapping[str, str] = {}
+    """Who makes the control groups of each handler's containers, as far as it tells: systemd, or cgroupfs."""
 
     def refuse_signal(self, content: bytes | None, seen: bytes | None = None) -> None:
         """Raise ConfigurationError if the engine would die of the signal that makes it read a file with `content`.
@@ -307,8 +334,10 @@ class Adapter(Protocol[_Found]):
         files: Mapping[str, str],  # noqa: ARG002
         *,
         as_written: bool,  # noqa: ARG002
-    ) -> tuple[ConfigurationError, ...]:
+    ) -> tuple[Fault, ...]:
         """Return what is wrong with the engine's files as they are, ours included. Reads, and raises nothing.
+
+        A file that cannot be parsed is among it, also one that the engine reads beside ours.
 
         `live` is None where the engine does not answer. `files`: those that we manage, by their roles; `as_written`:
         nobody changed them since a run checked them.
@@ -379,6 +408,12 @@ class Adapter(Protocol[_Found]):
 
     def signal(self, node: Node, process: Process) -> None:
         """Signal the live engine's process to reload. Raises ConfigurationError."""
+
+    def parse(self, content: bytes) -> Table:
+        """Return what one of the engine's files means; most are TOML. Raises DocumentError."""
+        from toolkit_installer.documents import toml_document  # noqa: PLC0415  # docker needs none of it
+
+        return toml_document.parse(content)
 
     def write_value(self, value: Any) -> str:
         """Return a value of the engine's files in their own syntax, for the receipt; most have TOML."""

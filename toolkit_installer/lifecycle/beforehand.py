@@ -58,7 +58,10 @@ OF_OTHER_COMMANDS = frozenset(
                 "workers",
             )
         ),
-        *(f"toolkit_installer.lifecycle.health.{name}" for name in ("form", "look", "verdict")),
+        *(
+            f"toolkit_installer.lifecycle.health.{name}"
+            for name in ("engine_faults", "form", "look", "silence", "verdict")
+        ),
         *(
             f"toolkit_installer.lifecycle.diagnosis{name}"
             for name in ("", ".findings", ".form", ".hosts", ".look", ".specification")

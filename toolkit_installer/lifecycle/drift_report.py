@@ -12,7 +12,7 @@ from toolkit_installer.lifecycle.files import intact
 from toolkit_installer.lifecycle.files.intact import Damage
 from toolkit_installer.lifecycle.prepare import prepare
 from toolkit_installer.node.node import Node
-from toolkit_installer.receipt import drift
+from toolkit_installer.receipt import drift, schema
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import OnDrift, Settings
@@ -29,6 +29,7 @@ class DriftWatch:
         self._settings = settings
         self._node = node
         self._store = store
+        self._receipt = f"{store.folder}/{schema.FILE}"
         self.told = False
         """A change was told: once in each process is enough, as the report may be all that follows."""
         self.differences: dict[str, str] = {}
@@ -39,7 +40,7 @@ class DriftWatch:
         if receipt is None or self._settings.on_drift is OnDrift.IGNORE:
             return []
         paths = [*receipt.file_paths(), *(f"{receipt.toolkit_folder}/{name}" for name in receipt.toolkit_files)]
-        places = map(self._node.root.outside, paths)
+        places = map(self._node.root.outside, [*paths, self._node.files.canonical(self._receipt)])
         return [(idling.DRIFT, place, idling.identity(place)) for place in places]
 
     def folders(self, receipt: Receipt | None) -> list[str]:
@@ -56,7 +57,18 @@ class DriftWatch:
         return list(map(self._node.root.outside, dict.fromkeys(folders)))
 
     def look(self, receipt: Receipt | None) -> bool:
-        """Tell whether any of these files is not as it was written, and say so. Raises NodeError, Stopped."""
+        """Tell whether any of these files is not as it was written, and say so. Raises NodeError, Stopped.
+
+        To be asked where there was a receipt: none means that somebody deleted it.
+        """
+        if receipt is None and self._node.files.own_status(self._receipt) is None:
+            self.told = True
+            log.get().warning(
+                "The receipt was deleted; `--on-drift repair` or `refresh` would rebuild it",
+                key="receipt-gone",
+                file=self._receipt,
+            )
+            return True
         if not drift.drifted(self._node, receipt) and not damage(self._settings, self._node, receipt):
             return False
         self.told = True

@@ -80,8 +80,9 @@ class Instance:
             log.only_news(remembered.said)
         # whatever it was woken for: it is known only once it was looked at again
         self.attention.again |= self._watches.gpus.idle
-        if idling.DRIFT in events:
-            self._drifted()
+        drifted = idling.DRIFT in events and self._drifted()
+        if self._watches.failure and not drifted and not events.isdisjoint({idling.DRIFT, idling.ENGINE}):
+            self._look_at_failure()
         self._watches.readiness.stopped = remembered.engine_stopped
         self._watches.readiness.engine_changed = remembered.engine_stopped or idling.ENGINE in events
         if idling.DRIVER in events:
@@ -252,6 +253,16 @@ class Instance:
             return True
         self.attention.again |= changed and self.settings.on_drift is OnDrift.REPAIR
         return changed
+
+    def _look_at_failure(self) -> None:
+        """Converge again after a failure: its cause may be gone, now that a file was changed or an engine started.
+
+        Files whose drift is only to be reported are not repaired by the way.
+        """
+        receipt = trust.load_if_usable(self.node, self.store)
+        if self.settings.on_drift is OnDrift.REPAIR or not drift.drifted(self.node, receipt):
+            log.get().info("Trying again what failed", key="looking-at-failure", reason=self._watches.failure)
+            self.attention.again = True
 
     def _look_for_driver(self, why: str) -> None:
         """Converge again, unless that would repair files whose drift is only to be reported.

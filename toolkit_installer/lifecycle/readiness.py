@@ -114,6 +114,10 @@ class Readiness:
         return (*alive, *(_socket_of(self._node, engine) for engine in receipt.asked()))
 
 
+_NO_RECEIPT = "there is no receipt of what is installed: `toolkit-installer refresh` rebuilds it"
+_UNFINISHED = "a change of the node was not finished: `toolkit-installer refresh` finishes it"
+
+
 def _is_installed(receipt: Receipt | None) -> bool:
     return receipt is not None and receipt.state is State.INSTALLED
 
@@ -123,8 +127,12 @@ def _say(
 ) -> None:
     """Say what keeps the node from being ready."""
     if wrong or not (_is_installed(receipt) or driver_away or waits):
+        unrecorded = [] if receipt is not None else [_NO_RECEIPT]
+        unfinished = [_UNFINISHED] if receipt is not None and not _is_installed(receipt) else []
         log.get().warning(
-            "Not ready: the engines do not serve the handlers", key="not-ready-engine", why="; ".join(wrong)
+            "Not ready: the engines do not serve the handlers",
+            key="not-ready-engine",
+            why="; ".join([*wrong, *unrecorded, *unfinished]),
         )
     if damage:
         log.get().warning("Not ready: the toolkit is damaged", key="not-ready-toolkit", why="; ".join(damage))

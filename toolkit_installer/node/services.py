@@ -107,17 +107,24 @@ class Services:
 
         `since` is in seconds since the epoch. The text is empty where the log cannot be read.
         """
+        # systemd counts whole seconds here, and says "@" for them (systemd.time(7))
+        return " | ".join(self.trouble(unit, f"@{int(since)}", _LOG_LINES))
+
+    def trouble(self, unit: str, since: str, count: int) -> list[str]:
+        """Return so many of the last log lines of the unit that may tell of trouble, else the last ones of all.
+
+        `since` is a time as systemd writes it (systemd.time(7)). There are none where the log cannot be read.
+        """
         journalctl = self.programs.find_program("journalctl")
         if journalctl is None:
-            return ""
-        # systemd counts whole seconds here, and says "@" for them (systemd.time(7))
-        command = [journalctl, f"--unit={unit}", f"--since=@{int(since)}", f"--lines={_READ_LINES}"]
+            return []
+        command = [journalctl, f"--unit={unit}", f"--since={since}", f"--lines={_READ_LINES}"]
         try:
             shown = self.programs.run([*command, "--output=cat", "--no-pager", "--quiet"], seconds=10)
         except ProgramError as error:
-            return f"({error})"
+            return [f"({error})"]
         lines = [line for line in shown.output.decode(errors="replace").split("\n") if line.strip()]
-        return " | ".join(([line for line in lines if not re.search(_NO_TROUBLE, line)] or lines)[-_LOG_LINES:])
+        return ([line for line in lines if not re.search(_NO_TROUBLE, line)] or lines)[-count:]
 
     def log(self, unit: str, lines: int) -> str | None:
         """Return the last lines of a unit's log, each with its time; None where there are none, or no journal."""

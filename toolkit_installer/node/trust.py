@@ -92,6 +92,15 @@ def is_dead(folder: int) -> bool:
     return (_told(_status(folder), "State") or "").startswith(("Z", "X"))
 
 
+def state_of(pid: int) -> str:
+    """Return the letter of a process's state (proc_pid_status(5)), "" where the process is gone."""
+    try:
+        with pinned(pid) as folder:
+            return (_told(_status(folder), "State") or "")[:1]
+    except OSError:
+        return ""
+
+
 def is_ending(pid: int) -> bool:
     """Tell whether the kernel has taken the memory of a process: it runs no more, and all else goes next."""
     try:

@@ -150,3 +150,25 @@ def test_a_default_that_ends_dockerd_at_a_signal_is_refused_with_its_line_and_wi
     assert caught.value.line == 3
     assert "--restart-mode systemd --allow-restart" in str(caught.value.hint)
     assert "--restart-mode none" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "content, starts",
+    [
+        (b'{"a": 1,}', False),
+        (b"[]", False),
+        (b"\xef\xbb\xbf{}", True),
+        (b"", True),
+        (b'{"runtimes": {"a": {"path": "/a"}}, "runtimes": {"b": {"path": "/b"}}, "default-runtime": "a"}', True),
+        (b'{"Runtimes": {"a": {"path": "/a"}}, "default-runtime": "a"}', True),
+        (b'{"runtimes": [], "default-runtime": "a"}', False),
+        (b'{"runtimes": {"a": 1}}', False),
+        (b'{"runtimes": {"runc": {"path": "/a"}}}', False),
+        (b'{"default-runtime": "gone"}', False),
+        (b'{"default-runtime": "io.containerd.runc.v2"}', True),
+        (b'{"default-runtime": 1}', False),
+        (b"[" * 100_000, False),
+    ],
+)
+def test_a_file_that_is_refused_may_be_one_that_dockerd_starts_with(content: bytes, *, starts: bool) -> None:
+    assert docker_rules.takes(content) is starts

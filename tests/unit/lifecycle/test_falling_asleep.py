@@ -19,10 +19,11 @@ from toolkit_installer.lifecycle.waiting_state import Remembered
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import trust
-from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, FileRecord, Receipt, State
+from toolkit_installer.receipt.schema import FILE, FOLDER, SPECIFICATION_ROLE, FileRecord, Receipt, State
 from toolkit_installer.settings import OnDrift, Settings
 
 PATH = "/var/run/cdi/nvidia.yaml"
+INSTALL_DIR = "/usr/local/nvidia"
 OURS, THEIRS = b"ours\n", b"theirs\n"
 RECORD = FileRecord(SPECIFICATION_ROLE, PATH, None, (digests.sha256(OURS),))
 INSTALLED = Receipt(State.INSTALLED, "1", "/usr/local/nvidia/toolkit", (), (), "/run/x.pid", (), (), (RECORD,))
@@ -77,8 +78,9 @@ class Run:
 
     @property
     def as_it_is(self) -> list[tuple[str, str]]:
-        """The same, as it is right now."""
-        return [(str(self.place), idling.identity(str(self.place)))]
+        """The same, as it is right now, and the receipt."""
+        receipt = self.node.root.outside(f"{INSTALL_DIR}/{FOLDER}/{FILE}")
+        return [(path, idling.identity(path)) for path in (str(self.place), receipt)]
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from toolkit_installer.lifecycle.health.form import (
     PendingReload,
     Places,
     PluginHealth,
+    ProcessState,
+    SilentEngine,
     ToolkitHealth,
     Verdict,
 )
@@ -132,6 +134,9 @@ REJECTED = LastRun(
     line=None,
     remedy="look at the engine's own log",
 )
+REFUSED = msgspec.structs.replace(
+    REJECTED, exit_code=3, event="bad-configuration", line=7, reason="not valid TOML", remedy="correct the file"
+)
 MISTYPED = LastRun(
     command="run",
     version="1.2.3",
@@ -146,6 +151,29 @@ MISTYPED = LastRun(
 GIVEN = MethodHealth("handlers", "the default", "the handler nvidia", met=True)
 NO_SPECIFICATION = "no CDI specification of the kind nvidia.com/gpu is in /etc/cdi or /var/run/cdi"
 NO_RUNTIME = "none of the low-level runtimes is there that NVIDIA's runtime looks for: /usr/bin/runc"
+HANGS = "/: /usr/bin/nvidia-smi did not end within 20 s"
+FAILED = LastLook("2026-11-23T06:12:04Z", "/etc/docker/daemon.json:3: not JSON")
+UNIT = "containerd.service"
+BROKEN_FILE = FileFault(
+    "/etc/containerd/config.toml:41: not valid TOML: Invalid value (column 8)",
+    "correct the file, or restore it",
+    stops=True,
+    path="/etc/containerd/config.toml",
+)
+UNREAD_FILE = FileFault("/etc/containerd/a.toml:3: is of version 2, and ...", "write both for the same version")
+LOST = (FileHealth("/etc/containerd/config.toml", "changed by somebody else", lost=("the handler nvidia is gone",)),)
+
+
+def broken(*faults: FileFault, files: tuple[FileHealth, ...] = ()) -> tuple[EngineHealth, ...]:
+    (one,) = engine(files=files)
+    return (msgspec.structs.replace(one, faults=faults),)
+
+
+def silent(why: SilentEngine, *faults: FileFault) -> tuple[EngineHealth, ...]:
+    (one,) = engine(SILENT)
+    return (msgspec.structs.replace(one, silent=why, faults=faults),)
+
+
 CASES = {
     "one-handler-without-devices": (
         but(method=msgspec.structs.replace(GIVEN, not_by={"nvidia-cdi": NO_SPECIFICATION})),
@@ -170,9 +198,93 @@ CASES = {
     "bare-gpu-unknown": (but(BARE, has_gpu=None), Verdict.DEGRADED, "nothing is installed"),
     "waiting-without-install": (but(BARE, running_pid=7), Verdict.DEGRADED, "an instance runs (PID 7)"),
     "failed-again": (
-        but(last_look=LastLook("2026-11-23T06:12:04Z", "/etc/docker/daemon.json:3: not JSON")),
+        but(last_look=FAILED, engines=engine(state="changed by somebody else")),
         Verdict.DEGRADED,
         "could not do its work at 2026-11-23T06:12:04Z: /etc/docker/daemon.json:3: not JSON",
+    ),
+    "failed-on-a-bare-node": (
+        but(BARE, running_pid=7, last_look=FAILED),
+        Verdict.DEGRADED,
+        "could not do its work at 2026-11-23T06:12:04Z: /etc/docker/daemon.json:3: not JSON",
+    ),
+    "failed-and-mended": (but(last_look=FAILED), Verdict.OK, ""),
+    "instance-stopped": (
+        but(running_state=ProcessState.STOPPED),
+        Verdict.DEGRADED,
+        "the running instance (PID 3035) is stopped (SIGSTOP)",
+    ),
+    "receipt-gone": (
+        but(BARE, running_pid=3035, receipt_gone=True),
+        Verdict.DEGRADED,
+        "/usr/local/nvidia/.toolkit-installer/receipt.json is gone, the record of what PID 3035 has installed",
+    ),
+    "receipt-gone-without-gpu": (
+        but(BARE, running_pid=3035, receipt_gone=True, has_gpu=False, driver=None),
+        Verdict.DEGRADED,
+        "receipt.json is gone",
+    ),
+    "another-installer-amid": (
+        but(other_installer="nvidia-ctk-installer (PID 7)", toolkit=toolkit(missing=("nvidia-ctk",))),
+        Verdict.BROKEN,
+        "another installer is at work on this node: nvidia-ctk-installer (PID 7) files are missing",
+    ),
+    "file-broken": (
+        but(
+            engines=broken(BROKEN_FILE, files=(FileHealth("/etc/containerd/config.toml", "changed by somebody else"),))
+        ),
+        Verdict.BROKEN,
+        "containerd: /etc/containerd/config.toml:41: not valid TOML: Invalid value (column 8)",
+    ),
+    "file-unread": (but(engines=broken(UNREAD_FILE)), Verdict.DEGRADED, "is of version 2"),
+    "handler-gone": (
+        but(engines=engine(files=LOST)),
+        Verdict.DEGRADED,
+        "/etc/containerd/config.toml: changed by somebody else: the handler nvidia is gone",
+    ),
+    "handler-gone-and-read": (
+        but(engines=engine(UNSERVED, files=LOST)),
+        Verdict.BROKEN,
+        "it does not list the handler nvidia; /etc/containerd/config.toml: changed by somebody else: the handler",
+    ),
+    "engine-masked": (
+        but(engines=silent(SilentEngine(None, None, UNIT, "masked", None))),
+        Verdict.BROKEN,
+        "containerd does not run: containerd.service is masked, so that nothing starts it",
+    ),
+    "engine-inactive": (
+        but(engines=silent(SilentEngine(None, None, UNIT, "inactive", None))),
+        Verdict.BROKEN,
+        "containerd does not run: containerd.service is inactive: it was stopped",
+    ),
+    "engine-failed": (
+        but(engines=silent(SilentEngine(None, None, UNIT, "failed", "exit-code", ("the disk is gone",)), BROKEN_FILE)),
+        Verdict.BROKEN,
+        "containerd does not run: containerd.service has failed (exit-code); its log says: the disk is gone",
+    ),
+    "engine-stopped": (
+        but(engines=silent(SilentEngine(812, ProcessState.STOPPED, UNIT, "active", None))),
+        Verdict.BROKEN,
+        "containerd (PID 812) is stopped (SIGSTOP): it answers nobody",
+    ),
+    "engine-hangs": (
+        but(engines=silent(SilentEngine(812, ProcessState.IN_KERNEL, UNIT, "active", None))),
+        Verdict.BROKEN,
+        "containerd (PID 812) runs and hangs in the kernel and does not answer",
+    ),
+    "engine-refuses": (
+        but(engines=silent(SilentEngine(812, None, UNIT, "active", None))),
+        Verdict.BROKEN,
+        "containerd on /run/containerd/containerd.sock: the CRI of containerd does not answer: connection refused",
+    ),
+    "driver-hangs": (
+        but(driver=msgspec.structs.replace(NO_DRIVER, hangs=True, wrong=(HANGS,))),
+        Verdict.BROKEN,
+        f"nvidia-smi hangs, so the driver or a GPU does: {HANGS}",
+    ),
+    "driver-absent": (
+        but(driver=msgspec.structs.replace(NO_DRIVER, absent=True, wrong=("/: there is no nvidia-smi",))),
+        Verdict.BROKEN,
+        "no driver is usable: /: there is no nvidia-smi",
     ),
     "run-rejected": (
         but(BARE, last_run=REJECTED),
@@ -183,6 +295,27 @@ CASES = {
         but(running_pid=None, last_run=msgspec.structs.replace(REJECTED, line=7, remedy=None)),
         Verdict.DEGRADED,
         "/etc/containerd/config.toml:7: the engine",
+    ),
+    "run-refused-and-mended": (but(running_pid=None, last_look=None, last_run=REFUSED), Verdict.OK, ""),
+    "run-refused-and-not-mended": (
+        but(running_pid=None, last_run=REFUSED, engines=engine(state="changed by somebody else")),
+        Verdict.DEGRADED,
+        "/etc/containerd/config.toml:7: not valid TOML",
+    ),
+    "run-refused-for-another-file": (
+        but(running_pid=None, last_run=msgspec.structs.replace(REFUSED, file="/etc/other.toml")),
+        Verdict.DEGRADED,
+        "/etc/other.toml:7: not valid TOML",
+    ),
+    "run-left-an-engine-down": (
+        but(running_pid=None, last_run=msgspec.structs.replace(REJECTED, exit_code=6), engines=engine(SILENT)),
+        Verdict.BROKEN,
+        "the last `run` failed at 2026-11-23T06:12:09Z",
+    ),
+    "run-left-an-engine-that-is-up-again": (
+        but(running_pid=None, last_run=msgspec.structs.replace(REJECTED, exit_code=6)),
+        Verdict.OK,
+        "",
     ),
     "run-rejected-and-another-at-work": (but(last_look=None, last_run=REJECTED), Verdict.OK, ""),
     "run-mistyped": (but(running_pid=None, last_look=None, last_run=MISTYPED), Verdict.OK, ""),
@@ -246,6 +379,31 @@ def test_each_fault_has_its_verdict_and_says_what_to_do(name: str) -> None:
     assert bool(health.reasons) is (expected is not Verdict.OK)
 
 
+@pytest.mark.parametrize(
+    "name, command",
+    [
+        ("engine-masked", "`systemctl unmask containerd.service && systemctl start containerd.service`"),
+        ("engine-inactive", "`systemctl start containerd.service`"),
+        ("engine-failed", "correct the file, or restore it, then `systemctl restart containerd.service`"),
+        ("engine-stopped", "`kill -CONT 812`"),
+        ("engine-hangs", "`systemctl restart containerd.service`"),
+        ("instance-stopped", "`kill -CONT 3035`"),
+        ("receipt-gone", "`toolkit-installer refresh`"),
+        ("driver-absent", "install the driver"),
+        ("driver-broken", "`modprobe nvidia`"),
+        ("driver-hangs", "`dmesg | grep -iE 'nvrm|xid'`"),
+    ],
+)
+def test_the_first_remedy_names_the_command(name: str, command: str) -> None:
+    assert command in verdict.judged(CASES[name][0]).reasons[0].remedy
+
+
+def test_a_file_that_cannot_be_parsed_is_not_said_to_be_put_back() -> None:
+    said = [reason.what for reason in verdict.judged(CASES["file-broken"][0]).reasons]
+    place = "/etc/containerd/config.toml:41"
+    assert said == [f"containerd: {place}: not valid TOML: Invalid value (column 8); containerd cannot start with it"]
+
+
 def test_the_gravest_reason_comes_first_and_decides() -> None:
     found = but(engines=engine(SILENT, "changed by somebody else"), running_pid=None, killed_pid=7)
     health = verdict.judged(found)
@@ -272,6 +430,15 @@ SHOWN = (
     "reload-pending",
     "run-rejected",
     "run-mistyped",
+    "failed-and-mended",
+    "run-refused-and-mended",
+    "receipt-gone",
+    "file-broken",
+    "handler-gone",
+    "engine-masked",
+    "engine-failed",
+    "engine-stopped",
+    "driver-hangs",
 )
 
 

@@ -53,8 +53,13 @@ def unit_of(node: Node, engine: EngineName, socket: str) -> str | None:
     process = process_of(node, engine, socket)
     if process is not None and process.unit is not None:
         return process.unit
+    return next((unit for unit in usual_units(engine, socket) if node.services.knows(unit)), None)
+
+
+def usual_units(engine: EngineName, socket: str) -> list[str]:
+    """Return the units that may serve a socket, a distribution's before the engine's own. Pure."""
     rows = [row for row in reversed(_ROWS[engine].distributions) if row.serves(socket)]
-    return next((unit for row in rows for unit in row.units if node.services.knows(unit)), None)
+    return list(dict.fromkeys(unit for row in rows for unit in row.units))
 
 
 def served(node: Node) -> Iterator[tuple[EngineName, str]]:

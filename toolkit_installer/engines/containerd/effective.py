@@ -11,7 +11,7 @@ import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
-from toolkit_installer.engines.api import release_of
+from toolkit_installer.engines.api import Fault, release_of
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
@@ -39,29 +39,9 @@ from toolkit_installer.engines.containerd.views import (
 )
 from toolkit_installer.engines.listed import ListedRuntime
 from toolkit_installer.engines.ownership import beneath
-from toolkit_installer.errors import ConfigurationError, located
+from toolkit_installer.errors import located
 
 _VERSION_3 = 3
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """What is wrong, in which file and on which line, and what to do."""
-
-    path: str
-    line: int | None
-    reason: str
-    hint: str
-    stops: bool = False
-    """containerd, or its CRI, does not start with it, whichever release of those in question it is."""
-    mended: bool = False
-    """Another default runtime mends it."""
-
-    def __str__(self) -> str:
-        return str(self.error())
-
-    def error(self) -> ConfigurationError:
-        """Return it as the error with which a run is refused."""
-        return ConfigurationError(self.reason, path=self.path, line=self.line, hint=self.hint)
 
 
 def parsed(role: str, path: str, content: bytes, by_relative_pattern: bool = False) -> Read:  # noqa: FBT001, FBT002

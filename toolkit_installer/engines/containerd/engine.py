@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import posixpath
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from toolkit_installer.engines.api import (
     DesiredState,
     EngineFile,
     EngineSilentError,
+    Fault,
     Inspection,
     Live,
     Recorded,
@@ -50,6 +51,7 @@ from toolkit_installer.engines.containerd.tables import (
     CRI_TABLES,
     PLUGINS,
     VERSION,
+    cgroup_driver,
     executable,
     parse_checked,
     runtimes_in,
@@ -59,7 +61,7 @@ from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
 from toolkit_installer.engines.ownership import BUILT_IN, Owned, Ownership, beneath, dangling_default, default_in
 from toolkit_installer.engines.target import EngineTarget, Request
-from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import NodeError
@@ -233,10 +235,10 @@ class Containerd(Adapter[ContainerdInspection]):
 
     def faults(
         self, node: Node, socket: str, live: Live | None, files: Mapping[str, str], *, as_written: bool
-    ) -> tuple[ConfigurationError, ...]:
-        """Return why the CRI would not start, or does not read a file; nothing on a distribution."""
+    ) -> tuple[Fault, ...]:
+        """Return why the CRI would not start, or does not read a file; of a distribution's, what is no TOML."""
         if not files.keys().isdisjoint(layouts.ROLES):
-            return ()
+            return () if as_written else tuple(_no_toml(node, files))
         if as_written and (own := files.get(containerd_inspection.ROOT_ROLE)) is not None:
             with contextlib.suppress(ConfigurationError):
                 if b"imports" not in (node.files.content(own) or b""):
@@ -252,9 +254,11 @@ class Containerd(Adapter[ContainerdInspection]):
             reader = Reader(root_of(process)) if process is not None and place is not None else node.files
             root = place or files.get(containerd_inspection.ROOT_ROLE, containerd_inspection.CONFIG)
             read = containerd_inspection.read_files(reader, root)
-        except ConfigurationError:
-            return ()  # what cannot be read is told of where it is to be changed
-        return tuple(fault.error() for fault in effective.faults_of(read, called))
+        except ConfigurationError as error:
+            # what cannot be read is told of where it is to be changed, and may be in order for containerd
+            broken = error.path is not None and not isinstance(error, NodeError)
+            return (Fault.of(error, stops=True),) if broken else ()
+        return tuple(effective.faults_of(read, called))
 
     def other_files(
         self,
@@ -353,7 +357,17 @@ def ask_cri(node: Node, socket: str, seconds: float) -> Live:
     default = table.get("defaultRuntimeName")
     folders, on = _cdi(status.config)
     looks, would = (folders, ()) if on else ((), folders or ())
-    return Live(status.version, handlers, default, process, cdi_folders=looks, cdi_folders_if_on=would)
+    entries = table.get("runtimes") or {}
+    drivers = {name: driver for name, entry in entries.items() if (driver := cgroup_driver(entry)) is not None}
+    return Live(
+        status.version,
+        handlers,
+        default,
+        process,
+        cdi_folders=looks,
+        cdi_folders_if_on=would,
+        cgroup_drivers=drivers,
+    )
 
 
 def _cdi(told: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, bool]:
@@ -366,6 +380,20 @@ def _cdi(told: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, bool]:
         return None, True
     known = tuple(map(str, folders)) if isinstance(folders, list) else ()
     return known, bool(known) and told.get("enableCDI", True) is True
+
+
+def _no_toml(node: Node, files: Mapping[str, str]) -> Iterator[Fault]:
+    """Yield which of a distribution's managed files containerd could not parse; a template is none of them."""
+    for role, path in files.items():
+        if role in layouts.NOT_TOML:
+            continue
+        try:
+            with located(path):
+                parse_checked(node.files.content(path) or b"")
+        except NodeError:
+            continue
+        except ConfigurationError as error:
+            yield Fault.of(error, stops=True)
 
 
 def _dangling(document: Table, handlers: Collection[str], prior: str | None) -> tuple[Owned, ...]:

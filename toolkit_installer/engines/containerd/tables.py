@@ -90,6 +90,14 @@ def executable(entry: Any) -> str | None:
     return next((path for path in paths if isinstance(path, str) and path), None)
 
 
+def cgroup_driver(entry: Any) -> str | None:
+    """Return who makes the control groups of a runtime's containers; None of one that is not of runc's kind."""
+    if not isinstance(entry, dict) or entry.get("runtimeType", entry.get("runtime_type")) != "io.containerd.runc.v2":
+        return None
+    options = entry.get("options")
+    return "systemd" if isinstance(options, dict) and options.get("SystemdCgroup") is True else "cgroupfs"
+
+
 def same_import(left: Any, right: Any) -> bool:
     """Tell whether two elements of `imports` name one file: one of them may be relative to config.toml's folder.
 

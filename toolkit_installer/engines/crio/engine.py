@@ -20,6 +20,7 @@ from toolkit_installer.engines.api import (
     DesiredState,
     EngineFile,
     EngineSilentError,
+    Fault,
     Inspection,
     Live,
     Reload,
@@ -43,7 +44,7 @@ from toolkit_installer.engines.crio.places import Places as CrioPlaces
 from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
 from toolkit_installer.engines.ownership import Ownership, dangling_default, default_in
 from toolkit_installer.engines.target import EngineTarget
-from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
@@ -233,6 +234,7 @@ class Crio(Adapter[CrioInspection]):
             config=config,
             variables=given,
             cdi_folders=crio_live.cdi_folders(runtime) if config is not None else None,
+            cgroup_drivers=dict.fromkeys(handlers, manager) if (manager := runtime.get("cgroup_manager")) else {},
         )
 
     def stranded(
@@ -308,17 +310,22 @@ class Crio(Adapter[CrioInspection]):
         files: Mapping[str, str],
         *,
         as_written: bool,  # noqa: ARG002  # another file may name the default, or have its table
-    ) -> tuple[ConfigurationError, ...]:
-        """Return why CRI-O would not start again: its default runtime has no table."""
+    ) -> tuple[Fault, ...]:
+        """Return why CRI-O would not start again: a file is no TOML, or its default runtime has no table."""
         if crio_desired.DROP_IN_ROLE not in files:
             return ()  # a hook alone has no say in that
         try:
             found = _files_beside(node, live, files)
+            for file in found:
+                with located(file.path):
+                    crio_config.parse_checked(file.content or b"")
             bases = [DesiredFile(file, base=file.content, target=file.content) for file in found]
             missing = crio_desired.missing_default(bases, live)
-        except (ConfigurationError, NodeError):
+        except NodeError:
             return ()  # what cannot be read is told of where it is to be changed
-        return () if missing is None else (missing,)
+        except ConfigurationError as error:
+            return (Fault.of(error, stops=True),) if error.path is not None else ()
+        return () if missing is None else (Fault.of(missing, stops=True),)
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""

@@ -24,6 +24,8 @@ from toolkit_installer.node.command_lines import flag_value
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, named, read_as, root_of
+from toolkit_installer.node.programs import ProgramError
+from toolkit_installer.settings import EngineName
 
 _KUBELET = "kubelet"
 _ENDPOINT_FLAG = "--container-runtime-endpoint"
@@ -119,6 +121,54 @@ def reaches_docker_by_shim(node: Node) -> bool:
         return True
     shims = (endpoint_of(each.arguments) for each in named(frozenset({_SHIM}))) if sockets else ()
     return any(endpoint is not None and plain(endpoint) in sockets for endpoint in shims)
+
+
+class CgroupDriver(msgspec.Struct, frozen=True):
+    """What a kubelet was told to make control groups by: `driver` is systemd or cgroupfs; `file` is its --config."""
+
+    kubelet: Kubelet
+    driver: str
+    told_by: str
+    file: str | None
+
+
+def cgroup_driver(node: Node) -> CgroupDriver | None:
+    """Return the cgroup driver of the node's kubelet; None where none runs, or it is part of a distribution.
+
+    A distribution sets the drivers of its kubelet and of its engine by itself.
+    """
+    for process in of_node(node):
+        if process.name != _KUBELET or process.hidden:
+            continue
+        config = flag_value(process.arguments, "--config")
+        config_dir = flag_value(process.arguments, "--config-dir")
+        dropped = _listed(process, config_dir, ".conf") if config_dir is not None else []
+        found = _kubelet_of(node, process)
+        if flag := flag_value(process.arguments, "--cgroup-driver"):
+            return CgroupDriver(found, flag, "by --cgroup-driver", config)
+        for path in (*reversed(dropped), config):
+            if path is not None and (told := value_in(_text(process, path), "cgroupDriver")):
+                return CgroupDriver(found, told, f"in {path}", config)
+        return CgroupDriver(found, "cgroupfs", "which is its default", config)
+    return None
+
+
+_ASKS_FROM = (1, 31)
+"""The first kubelet that takes the driver of an engine that tells it (KubeletCgroupDriverFromCRI, on by default)."""
+_TELLS_FROM = {EngineName.CONTAINERD: (2, 0), EngineName.CRIO: (1, 28)}
+"""The first releases that tell it, by the CRI's RuntimeConfig."""
+
+
+def asks_for_cgroup_driver(node: Node, told: CgroupDriver, engine: EngineName, release: tuple[int, int] | None) -> bool:
+    """Tell whether a kubelet takes the cgroup driver of its engine, whatever it was told. Runs `kubelet --version`."""
+    if release is None or release < _TELLS_FROM.get(engine, (release[0] + 1, 0)):
+        return False
+    try:
+        shown = node.programs.run([told.kubelet.process.executable, "--version"], seconds=10)
+    except ProgramError:
+        return False
+    found = re.search(rb"v(\d+)\.(\d+)", shown.output)
+    return found is not None and (int(found[1]), int(found[2])) >= _ASKS_FROM
 
 
 def of_node(node: Node) -> list[Process]:

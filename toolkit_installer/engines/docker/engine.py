@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolkit_installer.documents import json_document
-from toolkit_installer.documents.changes import Set
+from toolkit_installer.documents.changes import Set, Table
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.api import (
     Adapter,
@@ -16,6 +16,7 @@ from toolkit_installer.engines.api import (
     DesiredState,
     EngineFile,
     EngineSilentError,
+    Fault,
     Inspection,
     Live,
     Recorded,
@@ -222,6 +223,7 @@ class Docker(Adapter[Inspection]):
             running=_told_as(int, info.get("ContainersRunning")),
             cdi=bool(folders),
             cdi_folders=tuple(map(str, folders)),
+            cgroup_drivers=dict.fromkeys(handlers, _told_as(str, info.get("CgroupDriver")) or ""),
             rootless="name=rootless" in (_told_as(list, info.get("SecurityOptions")) or ()),
             system=str(info.get("OperatingSystem", "")),
         )
@@ -238,18 +240,21 @@ class Docker(Adapter[Inspection]):
         files: Mapping[str, str],
         *,
         as_written: bool,
-    ) -> tuple[ConfigurationError, ...]:
+    ) -> tuple[Fault, ...]:
         """Return why dockerd would not take daemon.json as it is, or serves something else than it seems to say."""
         path = files.get(ROLE)
         if path is None or as_written:
             return ()
         try:
+            content = node.files.content(path) or b""
+        except ConfigurationError:
+            return ()  # the state of the file says why
+        try:
             with located(path):
-                content = node.files.content(path) or b""
                 docker_config.parse_checked(content)
                 rules.refuse(content)
         except ConfigurationError as error:
-            return (error,)
+            return (Fault.of(error, stops=not rules.takes(content)),)
         return ()
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
@@ -264,6 +269,10 @@ class Docker(Adapter[Inspection]):
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, which makes dockerd read daemon.json in place. Raises ConfigurationError."""
         serving.hang_up(node, self.name, process)
+
+    def parse(self, content: bytes) -> Table:
+        """Return what daemon.json means. Raises DocumentError."""
+        return json_document.parse(content)
 
     def write_value(self, value: Any) -> str:
         """Return a value as JSON."""

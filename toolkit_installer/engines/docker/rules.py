@@ -7,7 +7,9 @@ default that does not exist, and the daemon then rejects the reload, and exits a
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import ABSENT, Path, lookup
@@ -55,6 +57,33 @@ def refuse(content: bytes, seen: bytes | None = None) -> None:
     default = document.get("default-runtime") or BUILT_IN
     if default != BUILT_IN and default not in runtimes and not _may_be_a_shim(default):
         raise _wrong(seen, config.DEFAULT, f"names a runtime that does not exist: {default!r}")
+
+
+def takes(content: bytes) -> bool:
+    """Tell whether dockerd would start with this text, which `parse_checked` or `refuse` has refused.
+
+    It takes a key that stands twice, or in other letters, and merges what they say.
+    """
+    try:
+        document = json.loads(content.removeprefix(codecs.BOM_UTF8) or b"{}", object_pairs_hook=_merged)
+    except (ValueError, RecursionError):
+        return False
+    runtimes = document.get("runtimes", {}) if isinstance(document, dict) else None
+    default = document.get("default-runtime", "") if isinstance(document, dict) else None
+    if not isinstance(runtimes, dict) or not isinstance(default, str) or BUILT_IN in runtimes:
+        return False
+    known = all(isinstance(entry, dict) for entry in runtimes.values())
+    return known and (default in ("", BUILT_IN, *runtimes) or _may_be_a_shim(default))
+
+
+def _merged(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object as dockerd reads it: Go takes a key in any case, and merges objects under the same key."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        key = name.lower() if name.lower() in ("runtimes", "default-runtime", "path") else name
+        before = found.get(key)
+        found[key] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+    return found
 
 
 def _may_be_a_shim(name: str) -> bool:

@@ -60,6 +60,17 @@ class PendingReload(msgspec.Struct, frozen=True):
     """When the next window opens, None where no window is waited for: RFC 3339, UTC."""
 
 
+class ProcessState(enum.StrEnum):
+    """Why a process that runs does nothing."""
+
+    STOPPED = "stopped"
+    """By a signal (SIGSTOP), or by a debugger."""
+    IN_KERNEL = "in the kernel"
+    """It waits for the kernel, which may hang (state D of proc_pid_stat(5))."""
+    SILENT = "silent"
+    """It took the question, and did not answer in time."""
+
+
 class DriverHealth(msgspec.Struct, frozen=True):
     """The driver: its root on the node and its version, or in `wrong`, root by root, why none is usable."""
 
@@ -69,6 +80,10 @@ class DriverHealth(msgspec.Struct, frozen=True):
     wrong: tuple[str, ...]
     meant_for: str | None
     """The root in the installed toolkit's config.toml: containers get the driver from there."""
+    hangs: bool = False
+    """nvidia-smi did not end in time: the driver, or a GPU, hangs."""
+    absent: bool = False
+    """No root has as much as nvidia-smi."""
 
 
 class ToolkitHealth(msgspec.Struct, frozen=True):
@@ -92,6 +107,8 @@ class FileHealth(msgspec.Struct, frozen=True):
 
     None where nothing was changed, or nobody waits who could tell.
     """
+    lost: tuple[str, ...] = ()
+    """What of ours is no longer in the file, or says something else, in words."""
 
 
 class LiveHealth(msgspec.Struct, frozen=True):
@@ -131,10 +148,31 @@ class MethodHealth(msgspec.Struct, frozen=True):
 
 
 class FileFault(msgspec.Struct, frozen=True):
-    """What is wrong with an engine's files taken together, with file and line, and what to do about it."""
+    """What is wrong with an engine's files, or with what it runs containers with, and what to do about it."""
 
     what: str
+    """With file and line, where it is in a file."""
     remedy: str
+    stops: bool = False
+    """The engine does not start with it, or starts no container."""
+    path: str | None = None
+    """The file that it is about."""
+
+
+class SilentEngine(msgspec.Struct, frozen=True):
+    """Why an engine does not answer."""
+
+    pid: int | None
+    """Its process, None where none runs."""
+    process: ProcessState | None
+    unit: str | None
+    """The systemd unit that runs it, None where none is known."""
+    unit_state: str | None
+    """masked, failed, inactive, activating, active or what else systemd says; None where it says nothing."""
+    result: str | None
+    """How the unit's last start ended, where that was a failure, such as exit-code."""
+    log: tuple[str, ...] = ()
+    """The last lines of its own log that tell of trouble."""
 
 
 class EngineHealth(msgspec.Struct, frozen=True):
@@ -147,6 +185,8 @@ class EngineHealth(msgspec.Struct, frozen=True):
     files: tuple[FileHealth, ...]
     live: LiveHealth
     faults: tuple[FileFault, ...] = ()
+    silent: SilentEngine | None = None
+    """None where it answers."""
 
 
 class PluginHealth(msgspec.Struct, frozen=True):
@@ -172,6 +212,10 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     changed: str | None
     """When the receipt was last written: RFC 3339, UTC."""
     running_pid: int | None
+    running_state: ProcessState | None = None
+    """Whether the running instance is stopped; None: it is not."""
+    receipt_gone: bool = False
+    """An instance runs and the toolkit is installed, and the receipt of it is gone."""
     killed_pid: int | None
     """The PID in a PID file that nobody holds any more: its instance was killed."""
     other_installer: str | None = None

@@ -5,19 +5,19 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 
+import msgspec
+
 from toolkit_installer import __version__
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import serving
-from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle import last_run, other_installer, waiting_state
 from toolkit_installer.lifecycle.files import intact
-from toolkit_installer.lifecycle.health import given
+from toolkit_installer.lifecycle.health import engine_faults, given, silence
 from toolkit_installer.lifecycle.health.form import (
     DriverHealth,
     EngineHealth,
-    FileFault,
     FileHealth,
     Found,
     LastLook,
@@ -41,6 +41,7 @@ from toolkit_installer.receipt import drift, schema
 from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import PID_FILES, Method, Settings
+from toolkit_installer.toolkit import wrappers
 
 _ASK_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
@@ -69,6 +70,8 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         state=receipt.state.value if receipt is not None else ABSENT,
         changed=_changed(node, store) if receipt is not None else None,
         running_pid=running,
+        running_state=silence.process_state(running) if running is not None else None,
+        receipt_gone=receipt is None and running is not None and _is_installed(node, settings),
         killed_pid=killed,
         other_installer=str(other) if other is not None else None,
         last_look=_last_look(remembered),
@@ -147,6 +150,11 @@ def _instances(
     return None, next((pid for pid in named if pid not in (None, theirs)), None)
 
 
+def _is_installed(node: Node, settings: Settings) -> bool:
+    """Tell whether the toolkit is on the node, whether or not a receipt says so. Raises NodeError."""
+    return node.files.status(f"{settings.toolkit.folder}/{wrappers.CONFIG_NAME}") is not None
+
+
 def _pid_files(settings: Settings, receipt: Receipt | None) -> list[str]:
     """Return where the PID files of runs may be, under whichever of the program's names."""
     return list(dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]))
@@ -195,7 +203,15 @@ def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHe
     meant_for = roots.installed_root(node, settings.toolkit.folder)
     if found is not None:
         return DriverHealth(usable=True, root=found.root, version=found.version, wrong=(), meant_for=meant_for)
-    return DriverHealth(usable=False, root=None, version=None, wrong=seen.missing, meant_for=meant_for)
+    return DriverHealth(
+        usable=False,
+        root=None,
+        version=None,
+        wrong=seen.missing,
+        meant_for=meant_for,
+        hangs=seen.hangs,
+        absent=seen.nothing_there,
+    )
 
 
 def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
@@ -206,13 +222,19 @@ def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
 
 
 def _engine(node: Node, receipt: Receipt, engine: EngineRecord, told: Mapping[str, str]) -> EngineHealth:
-    files = tuple(_file(node, file, told) for file in engine.files)
+    files = tuple(_engine_file(node, engine, file, told) for file in engine.files)
     health, live = _live(node, receipt, engine)
-    paths = {file.role: file.path for file in engine.files}
-    as_written = all(file.state == AS_WRITTEN for file in files)
-    faults = adapter_of(engine.name).faults(node, engine.socket, live, paths, as_written=as_written)
-    said = tuple(FileFault(_place_and_reason(fault), fault.hint or "") for fault in faults)
-    return EngineHealth(str(engine.name), engine.socket, dict(engine.handlers), engine.default, files, health, said)
+    changed = [file.path for file in files if file.state != AS_WRITTEN]
+    return EngineHealth(
+        str(engine.name),
+        engine.socket,
+        dict(engine.handlers),
+        engine.default,
+        files,
+        health,
+        tuple(engine_faults.find(node, engine, live, changed)),
+        silence.explain(node, engine, health.detail[0]) if live is None else None,
+    )
 
 
 def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealth, Live | None]:
@@ -241,9 +263,12 @@ def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealt
     return health, live
 
 
-def _place_and_reason(error: ConfigurationError) -> str:
-    """Return an error in words, without its hint."""
-    return str(ConfigurationError(error.reason, path=error.path, line=error.line))
+def _engine_file(node: Node, engine: EngineRecord, file: FileRecord, told: Mapping[str, str]) -> FileHealth:
+    """Return how an engine's file stands, and what of ours is no longer in it."""
+    health = _file(node, file, told)
+    if health.state == AS_WRITTEN:
+        return health
+    return msgspec.structs.replace(health, lost=engine_faults.lost(node, engine, file, list(dict(engine.handlers))))
 
 
 def _file(node: Node, file: FileRecord, told: Mapping[str, str]) -> FileHealth:

@@ -8,7 +8,15 @@ import msgspec
 
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.lifecycle.files.intact import Damage
-from toolkit_installer.lifecycle.health.form import EngineHealth, Found, Health, Reason, Verdict
+from toolkit_installer.lifecycle.health.form import (
+    EngineHealth,
+    FileHealth,
+    Found,
+    Health,
+    ProcessState,
+    Reason,
+    Verdict,
+)
 from toolkit_installer.lifecycle.last_run import LastRun
 from toolkit_installer.receipt.schema import AS_WRITTEN
 
@@ -19,7 +27,15 @@ _INSTALL = "`toolkit-installer plan` shows what `run` would do, `run` does it"
 _WAITS = "the running instance makes it once that is over; one with `--reload-when now` makes it at once"
 _AGAIN = "mend that, and start it again: a run that succeeds makes this go"
 _CONNECTS = "it connects by itself once the engine serves NRI; its log, and the engine's, say more"
-_ONE_OF_THEM = "stop one of the two: each would undo what the other does"
+_AGAIN_NOW = "`toolkit-installer refresh` has it try again; its log says more"
+_NO_DRIVER = "install the driver, or look at the driver container's log"
+_DRIVER_FAILS = "`modprobe nvidia` loads its module; `dmesg | grep -i nvrm`, or the driver container's log, has more"
+_GPU_HANGS = "`dmesg | grep -iE 'nvrm|xid'` says why; a GPU that does not come back needs a reboot of the node"
+_START_IT = "look at the engine's own log, and start it"
+_ONE_OF_THEM = (
+    "stop one of the two, as each undoes what the other does: delete its pod, or `kill` its PID; then "
+    "`toolkit-installer refresh` puts ours right"
+)
 _FIND_RUNTIME = "install one of them, then `toolkit-installer run`, which writes down the path of the one it finds"
 _LOOK_AT_LOG = "look at the log of the running instance"
 SEVERITY = list(Verdict)
@@ -28,7 +44,11 @@ SEVERITY = list(Verdict)
 
 def judged(found: Found) -> Health:
     """Return the verdict on what was found, the gravest reasons first."""
-    reasons = sorted(_reasons(found), key=lambda reason: -SEVERITY.index(reason.verdict))
+    reasons = list(_reasons(found))
+    if reasons or found.state != INSTALLED:
+        # a failure that left no trace on an installed node is over: whatever it was has been looked at again just now
+        reasons += _failure(found)
+    reasons.sort(key=lambda reason: -SEVERITY.index(reason.verdict))
     verdict = reasons[0].verdict if reasons else Verdict.OK
     return Health(verdict=verdict, reasons=tuple(reasons), **msgspec.structs.asdict(found))
 
@@ -37,10 +57,11 @@ def _reasons(found: Found) -> Iterator[Reason]:
     """Yield what keeps a node from being OK."""
     if found.other_installer is not None:
         what = f"another installer is at work on this node: {found.other_installer}"
-        yield Reason(Verdict.DEGRADED, what, _ONE_OF_THEM)
-    if found.last_look is not None and found.last_look.failure:
-        what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
-        yield Reason(Verdict.DEGRADED, what, _LOOK_AT_LOG)
+        harmed = found.toolkit is not None and (found.toolkit.missing or found.toolkit.damaged)
+        yield Reason(Verdict.BROKEN if harmed else Verdict.DEGRADED, what, _ONE_OF_THEM)
+    if found.running_state is ProcessState.STOPPED:
+        what = f"the running instance (PID {found.running_pid}) is stopped (SIGSTOP): it looks after nothing"
+        yield Reason(Verdict.DEGRADED, what, f"`kill -CONT {found.running_pid}` lets it go on")
     if found.pending_reload is not None:
         waits = found.pending_reload
         what = f"a reload of {', '.join(waits.engines)} is pending since {waits.since}: {waits.reason}"
@@ -56,14 +77,35 @@ def _reasons(found: Found) -> Iterator[Reason]:
         yield from _installed(found)
 
 
+def _failure(found: Found) -> Iterator[Reason]:
+    """Yield that the running instance failed when it last had something to do."""
+    if found.last_look is not None and found.last_look.failure:
+        what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
+        yield Reason(Verdict.DEGRADED, what, _AGAIN_NOW)
+
+
 def counts(found: Found) -> bool:
     """Tell whether what the last run came to is a reason for the verdict.
 
-    Not while another one is at work; nor on a node that is installed, if all it was is a mistyped command line.
+    Not while another one is at work; nor on a node that is installed, if all it was is a mistyped command line, or its
+    cause is gone.
     """
     ended = found.last_run
     mistyped = ended is not None and ended.exit_code == ExitCode.USAGE and found.state == INSTALLED
-    return ended is not None and found.running_pid is None and not mistyped
+    return ended is not None and found.running_pid is None and not mistyped and not is_over(found)
+
+
+def is_over(found: Found) -> bool:
+    """Tell whether the cause of what the last run failed at is gone from an installed node on which all is right.
+
+    That can be told of an engine that was down, and of an engine's file that could not be used.
+    """
+    ended = found.last_run
+    if ended is None or found.state != INSTALLED:
+        return False
+    managed = {file.path for engine in found.engines for file in engine.files}
+    seen = ended.exit_code == ExitCode.BAD_CONFIGURATION and ended.file in managed
+    return (seen or ended.exit_code == ExitCode.ENGINE_DOWN) and next(_installed(found), None) is None
 
 
 def said(ended: LastRun) -> str:
@@ -73,6 +115,11 @@ def said(ended: LastRun) -> str:
 
 
 def _not_installed(found: Found) -> Iterator[Reason]:
+    if found.receipt_gone:
+        receipt = found.looked_in.receipt
+        what = f"{receipt} is gone, the record of what PID {found.running_pid} has installed: it cannot be reverted"
+        yield Reason(Verdict.DEGRADED, what, "`toolkit-installer refresh` rebuilds it")
+        return
     if found.has_gpu is False or found.pending_reload is not None:
         return
     if found.running_pid is not None:
@@ -130,30 +177,85 @@ def _driver(found: Found) -> Iterator[Reason]:
     verdict = Verdict.BROKEN if found.has_gpu else Verdict.DEGRADED
     if not driver.usable:
         why = "; ".join(driver.wrong)
-        yield Reason(
-            verdict, f"no driver is usable: {why}", "install the driver, or look at the driver container's log"
-        )
-
+        what = "nvidia-smi hangs, so the driver or a GPU does" if driver.hangs else "no driver is usable"
+        remedy = _GPU_HANGS if driver.hangs else _NO_DRIVER if driver.absent else _DRIVER_FAILS
+        yield Reason(verdict, f"{what}: {why}", remedy)
     elif driver.meant_for is not None and driver.meant_for != driver.root:
         what = f"the usable driver is in {driver.root}, and the toolkit takes it from {driver.meant_for}"
         yield Reason(verdict, what, "start `run` again, with --driver-root auto or the right one")
 
 
 def _engine(engine: EngineHealth) -> Iterator[Reason]:
+    for fault in engine.faults:
+        if fault.stops:
+            starts = "" if engine.live.answers else f", then `systemctl restart {_unit(engine)}`"
+            why = f"; {engine.name} cannot start with it" if fault.path is not None else ""
+            yield Reason(Verdict.BROKEN, f"{engine.name}: {fault.what}{why}", f"{fault.remedy}{starts}")
     detail = "; ".join(engine.live.detail)
+    # a run refuses a file that cannot be parsed, so it puts nothing back
+    faulty = {fault.path for fault in engine.faults if fault.stops}
+    changed = [file for file in engine.files if file.state != AS_WRITTEN and file.path not in faulty]
     if not engine.live.answers:
-        what = f"{engine.name} on {engine.socket}: {detail}"
-        yield Reason(Verdict.BROKEN, what, "look at the engine's own log, and start it")
+        yield _silent(engine, detail)
     elif engine.live.reads is not None:
         files = ", ".join(file.path for file in engine.files)
         what = f"the running {engine.name} (PID {engine.live.pid}) reads {engine.live.reads}, and not {files}"
         remedy = f"start it with its former configuration, or start `run` again, with --config for {engine.live.reads}"
         yield Reason(Verdict.BROKEN, what, remedy)
+    elif not engine.live.served and changed:
+        # it reads what somebody wrote there, so a restart changes nothing
+        yield Reason(Verdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _PUT_BACK)
     elif not engine.live.served:
         what = f"{engine.name} does not serve what its files say: {detail}"
         yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
     for fault in engine.faults:
-        yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", fault.remedy)
-    for file in engine.files:
-        if file.state != AS_WRITTEN:
-            yield Reason(Verdict.DEGRADED, f"{file.path}: {file.state}", _PUT_BACK)
+        if not fault.stops:
+            yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", fault.remedy)
+    if engine.live.served is not False or engine.live.reads is not None:
+        yield from (Reason(Verdict.DEGRADED, _change(file), _PUT_BACK) for file in changed)
+
+
+def _change(file: FileHealth) -> str:
+    """Return how a file that somebody changed stands."""
+    return f"{file.path}: {file.state}{': ' if file.lost else ''}{', '.join(file.lost)}"
+
+
+def _unit(engine: EngineHealth) -> str:
+    return engine.name if engine.silent is None or engine.silent.unit is None else engine.silent.unit
+
+
+def _silent(engine: EngineHealth, detail: str) -> Reason:
+    """Return why an engine does not answer, and the command that starts it."""
+    seen = engine.silent
+    if seen is None:
+        return Reason(Verdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
+    unit = _unit(engine)
+    if seen.process is ProcessState.STOPPED:
+        what = f"{engine.name} (PID {seen.pid}) is stopped (SIGSTOP): it answers nobody"
+        return Reason(Verdict.BROKEN, what, f"`kill -CONT {seen.pid}` lets it go on")
+    if seen.process is not None:
+        hangs = " and hangs in the kernel" if seen.process is ProcessState.IN_KERNEL else ""
+        what = f"{engine.name} (PID {seen.pid}) runs{hangs} and does not answer on {engine.socket}: {detail}"
+        return Reason(
+            Verdict.BROKEN, what, f"`journalctl -u {unit}` is its log; `systemctl restart {unit}` ends a hang"
+        )
+    if seen.unit is None or seen.unit_state is None or seen.pid is not None:
+        return Reason(Verdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
+    log = f"; its log says: {' | '.join(seen.log)}" if seen.log else ""
+    result = f" ({seen.result})" if seen.result is not None else ""
+    what = f"{engine.name} does not run: {unit} {_STATES.get(seen.unit_state, f'is {seen.unit_state}')}{result}{log}"
+    return Reason(Verdict.BROKEN, what, _STARTS.get(seen.unit_state, _LOG_AND_START).format(unit=unit))
+
+
+_STATES = {
+    "masked": "is masked, so that nothing starts it",
+    "failed": "has failed",
+    "inactive": "is inactive: it was stopped, or never started",
+    "activating": "is activating: systemd starts it again and again, or it takes its time",
+}
+"""What systemd's words for the state of a unit mean."""
+_STARTS = {
+    "masked": "`systemctl unmask {unit} && systemctl start {unit}`",
+    "inactive": "`systemctl start {unit}`",
+}
+_LOG_AND_START = "`journalctl -u {unit}` has all of it; end the cause, then `systemctl restart {unit}`"
