@@ -177,6 +177,13 @@ Restart=always
         found: dict[str, Any] = json.loads(run.output)
         return found
 
+    def verdict(self) -> list[str]:
+        """Return the lines of what `toolkit-installer status` shows to people, the verdict first."""
+        run = self._installer.start("toolkit-installer", "status", "--log-format", "json")
+        assert run.finish() == 0, run.output
+        lines = run.output.splitlines()
+        return lines[next(number for number, line in enumerate(lines) if line.startswith("Verdict:")) :]
+
     @property
     def flags(self) -> tuple[object, ...]:
         """The flags of every run."""
