@@ -5,11 +5,21 @@ Whatever this process has read and hides (documents/hiding.py) is also hidden wh
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from toolkit_installer.documents import hiding
 from toolkit_installer.node import heard
 
 _OWN = ("/.toolkit-installer/receipt.json", "/.config/nvidia-container-runtime/config.toml")
 """How the paths of files end that this program wrote: words of theirs, such as names of files, are in its sentences."""
+
+
+class _Learnt:
+    """What is hidden, and all that it was learnt of: a text is read once, and not again for each line of a log."""
+
+    people: ClassVar[hiding.Hiding]
+    settled: ClassVar[hiding.Hiding]
+    read: ClassVar[dict[tuple[str, str | int], Any] | None] = None
 
 
 def of_program(text: str) -> str:
@@ -24,13 +34,23 @@ def own(text: str) -> str:
 
 def _learnt() -> hiding.Hiding:
     """Return what is hidden from people, with all that was read by now."""
-    people = hiding.Hiding()
-    for path, content in tuple(heard.files.items()):
-        if not path.endswith(_OWN):
-            people.content(content)
-    for words in tuple(heard.commands.values()):
-        people.arguments(words)
-    for variables in tuple(heard.variables.values()):
-        people.value(dict(variables))
-    people.settle()
-    return people
+    heard_now: dict[tuple[str, str | int], Any] = {
+        ("file", path): content for path, content in tuple(heard.files.items()) if not path.endswith(_OWN)
+    }
+    heard_now |= {("command", pid): words for pid, words in tuple(heard.commands.items())}
+    heard_now |= {("variables", pid): variables for pid, variables in tuple(heard.variables.items())}
+    before = _Learnt.read
+    if before is None or any(heard_now.get(key) != value for key, value in before.items()):
+        before, _Learnt.people = {}, hiding.Hiding()
+    elif len(before) == len(heard_now):
+        return _Learnt.settled
+    for key in heard_now.keys() - before.keys():
+        value = heard_now[key]
+        if key[0] == "file":
+            _Learnt.people.content(value)
+        elif key[0] == "command":
+            _Learnt.people.arguments(value)
+        else:
+            _Learnt.people.value(dict(value))
+    _Learnt.settled, _Learnt.read = _Learnt.people.settled(), heard_now
+    return _Learnt.settled

@@ -16,6 +16,7 @@ from tests.support import played
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
 from tests.unit.documents import secretive
 from toolkit_installer.cli import commands
+from toolkit_installer.engines.containerd.tables import GRPC
 from toolkit_installer.lifecycle.capture import archive
 from toolkit_installer.node import heard
 from toolkit_installer.settings import Program
@@ -71,6 +72,37 @@ def test_no_output_of_the_program_has_a_secret_of_a_configuration(name: str, nod
     with tarfile.open(report) as tar:
         outputs |= {each.name: texts(tar, each).decode(errors="replace") for each in tar.getmembers()}
     assert [output for output, text in outputs.items() if SECRET in text] == []
+
+
+@pytest.mark.parametrize("secret", [f"http://someone:{SECRET}@r.example", f"/x?{SECRET}=", f"my {SECRET} word"])
+@pytest.mark.parametrize(
+    "engine, place, text",
+    [
+        ("docker", DAEMON_JSON, '{"default-runtime": "@"}'),
+        ("docker", DAEMON_JSON, '{"@": 1, "@": 2}'),
+        ("containerd", CONFIG_TOML, 'version = 2\nimports = ["/?@"]\n'),
+        ("containerd", CONFIG_TOML, f'version = 2\n[plugins."{GRPC}".containerd]\ndefault_runtime_name = "@"\n'),
+        ("containerd", CONFIG_TOML, 'version = 2\n[x."@"]\n[x."@"]\n'),
+        ("containerd", CONFIG_TOML, 'version = 2\nx = {"@" = 1, "@" = 2}\n'),
+        ("crio", CRIO_CONF, '[crio.runtime]\ndefault_runtime = "@"\n'),
+    ],
+)
+def test_no_sentence_of_ours_quotes_an_odd_name(
+    node: FakeNode, tmp_path: Path, engine: str, place: str, text: str, secret: str
+) -> None:
+    """A secret that stands where a name belongs, or as a key, is no name."""
+    node.write(place, text.replace("@", secret))
+    heard.files.clear()
+    flags = node.arguments("plan", engine=engine)[1:]
+    outputs = {
+        "plan": said("plan", *flags),
+        "detect": said("detect", *flags),
+        "run": said("run", *flags, "--no-daemon", "--cleanup", "never", "--debug"),
+        "status": said("status", *node.arguments("status")[1:]),
+        "report": said("report", *flags, str(tmp_path / "report.tar.gz")),
+        "uninstall": said("uninstall", *node.arguments("uninstall", engine=engine)[1:]),
+    }
+    assert [output for output, words in outputs.items() if SECRET in words] == []
 
 
 def test_a_guessed_password_is_confirmed_by_no_digest(node: FakeNode, tmp_path: Path) -> None:

@@ -45,7 +45,6 @@ _MADE_AT_RUN_TIME = {
     "engines.containerd.templates:b'(?m)^([ \\\\t]*)# (?=(?:%s[ \\\\t]*)+\\\\r?$)' % number": "likewise",
     "engines.containerd.templates:number": "likewise",
     "engines.detect.kubelet:pattern": "test_a_kubelets_option_is_found_in_linear_time",
-    "documents.hidden_values:f'(?<!\\\\w){re.escape(value)}(?!\\\\w)'": "a text that is given",
 }
 """Patterns that only a running program knows, and why they are linear."""
 

@@ -6,17 +6,17 @@ tells what a value is, so is what has the form of a secret.
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Self
 
 from toolkit_installer import patterns
 from toolkit_installer.documents import shown
 
-MASK: Final = "****"
-"""What people see in the place of a hidden value."""
+MASK: Final = shown.HIDDEN
 LITERALS: Final = frozenset({"true", "false", "null", "nil", "none", "yes", "no", "on", "off", "~", ""})
 """Values that hold nothing to hide, in whatever case."""
 LINES: Final = patterns.lazy(r"[^\r\n]+")
@@ -51,8 +51,8 @@ _NAMES_IN_LOGS: Final = frozenset(_LOG_NAMES.split())
 
 _SHORTEST: Final = 4
 """Characters of a hidden value that is looked for in words: a shorter one may stand there by chance."""
-_MOST: Final = 20_000
-"""Hidden values that are remembered."""
+_MOST: Final = 200_000
+"""Hidden values that are remembered: about as many as the largest file has that is read."""
 _PLAIN: Final = patterns.lazy(r"[A-Za-z0-9_.~/:-]*")
 """A value that all programs write in the same way."""
 _IN_ADDRESSES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~/:-")
@@ -70,6 +70,8 @@ class HiddenValues:
         self._number = number or stand_in
         self._values: dict[str, str] = {}
         """The hidden values, and what stands for each."""
+        self._lengths: dict[str, set[int]] = {}
+        """How long the hidden values are that begin with these `_SHORTEST` characters: one pass finds all of them."""
         self._parts: dict[str, str] = {}
         """The parts of hidden values that are told from ordinary words, and what stands for each."""
         self._vocabulary: set[str] = set()
@@ -84,6 +86,7 @@ class HiddenValues:
         """Return what stands for a value."""
         made = self.stand_in(value)
         self._remember(value, made)
+        self._remember(value.partition("=")[2], made)  # of a name and its value, a sentence quotes the value alone
         return made
 
     def comment(self, text: str) -> str:
@@ -103,6 +106,7 @@ class HiddenValues:
     def _remember(self, value: str, made: str) -> None:
         if len(self._values) < _MOST and len(value) >= _SHORTEST and value not in self._values:
             self._values[value] = made
+            self._index(value)
             for part in _WORD_PARTS.findall(value):
                 self._parts.setdefault(part, made)
 
@@ -116,31 +120,66 @@ class HiddenValues:
             if any(part in self._parts for part in _WORD_PARTS.findall(value)) or not _WORD_PARTS.search(value)
             for spelled in _spellings(value)
         }
+        self._lengths = {}
+        for value in self._values:
+            self._index(value)
+
+    def settled(self) -> Self:
+        """Return what is hidden in this set of texts by now, settled; more texts may be read here."""
+        made = copy.copy(self)
+        vars(made).update(_values=dict(self._values), _parts=dict(self._parts))
+        made.settle()
+        return made
+
+    def _index(self, value: str) -> None:
+        self._lengths.setdefault(value[:_SHORTEST], set()).add(len(value))
 
     def words(self, text: str) -> str:
         """Return a program's words without values that were hidden anywhere, and without secrets by form."""
         text = _without_forms(text)
         for pair in _PAIRS:
             text = pair.sub(lambda found: found[0] if _is_of_logs(found[1]) else f"{found[1]}={MASK}", text)
-        for value in sorted(self._values, key=len, reverse=True):
-            if value in text:
-                text = text.replace(value, self._values[value])
+        text = self._replaced(text, lambda _start, _end: True)
         return _WORD_PARTS.sub(lambda match: self._parts.get(match[0], match[0]), text)
 
     def odd(self, text: str) -> str:
         """Return a question, or an answer, without hidden values in a form that no path and no name has."""
-        for value in sorted(self._values, key=len, reverse=True):
-            if value in text and not shown.is_harmless(value):
-                text = text.replace(value, self._values[value])
-        return text
+        return self._replaced(text, lambda start, end: not shown.is_harmless(text[start:end]))
 
     def known(self, text: str) -> str:
         """Return a sentence of our own without hidden values that it quotes as a whole, and without secrets by form."""
         text = _without_forms(text)
-        for value in sorted(self._values, key=len, reverse=True):
-            if len(value) > _SHORTEST and value in text and not (value.startswith("/") and shown.is_place(value)):
-                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: self._values[value], text)  # noqa: B023
-        return text
+
+        def is_quoted(start: int, end: int) -> bool:
+            value = text[start:end]
+            is_whole = not _is_of_word(text[start - 1 : start]) and not _is_of_word(text[end : end + 1])
+            return is_whole and len(value) > _SHORTEST and not (value.startswith("/") and shown.is_place(value))
+
+        return self._replaced(text, is_quoted)
+
+    def _replaced(self, text: str, is_hidden: Callable[[int, int], bool]) -> str:
+        """Return a text with stand-ins for hidden values, the longest at each place; one hides all that overlap.
+
+        `is_hidden`: whether the value between two places of the text is hidden there.
+        """
+        parts: list[str] = []
+        shown_to = hidden_to = 0
+        for start in range(len(text) - _SHORTEST + 1):
+            lengths = self._lengths.get(text[start : start + _SHORTEST])
+            for length in sorted(lengths, reverse=True) if lengths is not None else ():
+                end = start + length
+                made = self._values.get(text[start:end])
+                if made is None or end > len(text) or not is_hidden(start, end):
+                    continue
+                if start >= hidden_to:
+                    parts += [text[shown_to:start], made]
+                shown_to = hidden_to = max(end, hidden_to)
+                break
+        return "".join([*parts, text[shown_to:]])
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 def _without_forms(text: str) -> str:

@@ -124,7 +124,7 @@ class Hiding(HiddenValues):
         if _NUMBER.fullmatch(value):
             return value if shown.shows(path, value) else self.numbered(value)
         # a path without quotes has no blanks: what comes after one is something else
-        return self.scalar(value, path) if _BLANKS.search(value) is None else self.scalar(value, ())
+        return self.scalar(value, path if _BLANKS.search(value) is None or shown.has_blanks(path) else ())
 
     def prose(self, text: str) -> str:
         """Return a text that belongs to no key: nothing of it, but its line ends."""
@@ -172,8 +172,8 @@ class _Words:
 
 
 def _is_shown_variable(name: str, value: str) -> bool:
-    """Tell whether the value of a name without dashes is shown. Names of flags have other meanings there."""
-    return shown.shows((name,), value) or (shown.is_flag(name) and shown.is_place(value))
+    """Tell whether the value of a name without dashes is shown. Names of keys and flags have other meanings there."""
+    return (name.isupper() and shown.shows((name,), value)) or (shown.is_flag(name) and shown.is_place(value))
 
 
 def _parsed(text: str) -> Any:

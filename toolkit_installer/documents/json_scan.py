@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from toolkit_installer import patterns
+from toolkit_installer.documents import shown
 from toolkit_installer.documents.changes import DocumentError, line_at
 from toolkit_installer.documents.json_errors import error_at
 
@@ -137,7 +138,7 @@ def _duplicate(text: str, first: Member, second: Member, depth: int) -> Document
     where = f"lines {lines[0]} and {lines[1]}" if lines[0] != lines[1] else f"line {lines[0]}"
     merged = depth == 1 and isinstance(first.value, Object) and isinstance(second.value, Object)
     return DocumentError(
-        f"the key {json.dumps(second.key)[:80]} stands twice in one object, on {where}",
+        f"the key {_named(second.key)} stands twice in one object, on {where}",
         line=lines[1],
         hint="merge the two objects into one: dockerd reads the entries of both"
         if merged
@@ -201,3 +202,7 @@ class _Scanner:
             self.value(depth + 1)
             self.take(_COMMA)
         self.position += 1
+
+
+def _named(key: str) -> str:
+    return json.dumps(key)[:80] if shown.is_plain_key(key) else shown.HIDDEN

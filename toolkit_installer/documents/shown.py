@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from toolkit_installer import patterns
 
+HIDDEN: Final = "****"
+"""What people see in the place of a hidden value."""
 ANY: Final = "*"
 """Stands for a name that somebody chose, such as that of a runtime."""
 TOP: Final = "^"
@@ -27,17 +29,18 @@ seccomp-profile shutdown-timeout max-concurrent-downloads max-concurrent-uploads
 default-cgroupns-mode ^/init init-path userland-proxy userns-remap cgroup-parent ^/containerd containerd-namespace
 containerd-plugin-namespace exec-opts features/cdi features/containerd-snapshotter features/buildkit cdi-spec-dirs
 default-runtime runtimes/*/path runtimes/*/runtimeType Runtimes/*/path Runtimes/*/runtimeType
+CgroupDriver CgroupVersion ^/Driver DockerRootDir KernelVersion ^/OSType ^/Architecture InitBinary
 CDISpecDirs ContainersRunning DefaultRuntime LiveRestoreEnabled OperatingSystem SecurityOptions ServerVersion ^/Version
 ^/ApiVersion
 """
 """daemon.json, and what dockerd answers."""
 
 _CONTAINERD = """
-^/imports required_plugins disabled_plugins ^/state ^/temp oom_score plugin_dir grpc/address grpc/uid grpc/gid
-grpc/max_recv_message_size grpc/max_send_message_size ttrpc/address metrics/address metrics/grpc_histogram cgroup/path
-debug/address debug/uid debug/gid debug/format debug/level default_runtime_name default_runtime/runtime_type
-default_runtime/runtime_engine default_runtime/runtime_root runtimes/*/runtime_type runtimes/*/runtime_path
-runtimes/*/runtime_root runtimes/*/runtime_engine runtimes/*/privileged_without_host_devices
+^/imports required_plugins disabled_plugins ^/state ^/temp oom_score plugin_dir ttrpc/uid ttrpc/gid grpc/address
+grpc/uid grpc/gid grpc/max_recv_message_size grpc/max_send_message_size ttrpc/address metrics/address
+metrics/grpc_histogram cgroup/path debug/address debug/uid debug/gid debug/format debug/level default_runtime_name
+default_runtime/runtime_type default_runtime/runtime_engine default_runtime/runtime_root runtimes/*/runtime_type
+runtimes/*/runtime_path runtimes/*/runtime_root runtimes/*/runtime_engine runtimes/*/privileged_without_host_devices
 runtimes/*/privileged_without_host_devices_all_devices_allowed runtimes/*/base_runtime_spec runtimes/*/cni_conf_dir
 runtimes/*/cni_max_conf_num runtimes/*/snapshotter runtimes/*/sandboxer runtimes/*/sandbox_mode runtimes/*/io_type
 runtimes/*/pod_annotations runtimes/*/container_annotations runtimes/*/cgroup_writable
@@ -45,7 +48,9 @@ options/BinaryName options/Runtime options/Root options/CriuPath options/CriuIma
 options/SystemdCgroup options/NoPivotRoot options/NoNewKeyring options/ShimCgroup options/IoUid options/IoGid
 options/ConfigPath options/TypeUrl options/TaskApiAddress options/TaskApiVersion options/PodAnnotations
 options/PrivilegedWithoutHostDevices
-sandbox_image pinned_images/sandbox containerd/snapshotter images/snapshotter disable_snapshot_annotations
+sandbox_image pinned_images/sandbox containerd/snapshotter images/snapshotter
+io.containerd.cri.v1.images/snapshotter io.containerd.runtime.v1.linux/runtime io.containerd.runtime.v1.linux/shim
+linux/runtime linux/shim proxy_plugins/*/type proxy_plugins/*/address disable_snapshot_annotations
 discard_unpacked_layers no_pivot enable_cdi cdi_spec_dirs enable_selinux enable_tls_streaming enable_unprivileged_ports
 enable_unprivileged_icmp restrict_oom_score_adj max_container_log_line_size max_concurrent_downloads systemd_cgroup
 disable_cgroup disable_apparmor disable_hugetlb_controller disable_proc_mount disable_tcp_service stream_server_address
@@ -69,7 +74,7 @@ cgroup_manager runtime/conmon conmon_cgroup default_runtime hooks_dir runtime/se
 infra_ctr_cpuset drop_infra_ctr manage_ns_lifecycle namespaces_dir pinns_path container_exits_dir
 container_attach_socket_dir bind_mount_prefix apparmor_profile seccomp_profile api/listen stream_address stream_port
 plugin_dirs network_dir cni_default_network pause_image pause_command enable_criu_support enable_pod_events enable_nri
-nri_listen nri_disable_connections nri_plugin_dir nri_plugin_config_dir nri_plugin_registration_timeout
+signature_policy nri_listen nri_disable_connections nri_plugin_dir nri_plugin_config_dir nri_plugin_registration_timeout
 nri_plugin_request_timeout separate_pull_cgroup metrics_port enable_metrics internal_wipe internal_repair
 clean_shutdown_file version_file version_file_persist image_volumes ctr_stop_timeout runtimes/*/monitor_path
 runtimes/*/monitor_cgroup runtimes/*/allowed_annotations runtimes/*/runtime_config_path runtimes/*/container_min_memory
@@ -85,7 +90,7 @@ CONTAINER_LOG_LEVEL
 _KUBERNETES = """
 containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot cgroupsPerQOS ^/kind ^/apiVersion staticPodPath
 failSwapOn maxPods resolvConf volumePluginDir container-runtime-endpoint image-service-endpoint data-dir ^/docker
-nonroot-devices node-name prefer-bundled-bin
+nonroot-devices node-name prefer-bundled-bin ^/snapshotter pause-image private-registry
 """
 """The kubelet's configuration, and the options of k3s and RKE2."""
 
@@ -106,7 +111,7 @@ USE_HOST_MOFED
 """CDI specifications, the toolkit's config.toml, and what the GPU Operator's validator writes."""
 
 _SYSTEM = """
-ID_LIKE VERSION_ID VERSION_CODENAME VARIANT_ID
+^/ID PRETTY_NAME ID_LIKE VERSION_ID VERSION_CODENAME VARIANT_ID
 LoadState ActiveState SubState MainPID Restart RestartUSec KillMode ^/Type Service/Type Service/User ^/Id ^/Names
 TriggeredBy Triggers NeedDaemonReload UnitFileState FragmentPath DropInPaths After Requires Wants PartOf BindsTo
 RequiredBy BoundBy ConsistsOf WantedBy NRestarts Result ExecMainStatus InvocationID PreparingForShutdown Delegate
@@ -123,12 +128,19 @@ KEYS: Final = frozenset(
 )
 """Ends of paths of keys, and whole ones, which begin with TOP. An element of a list has the path of its list."""
 
-_PLACE_KEYS = "root Root state temp pidfile hosts containerd conmon listen address init HOME PATH"
+_PLACE_KEYS = """
+root Root state temp pidfile hosts containerd conmon listen address init signature_policy private-registry HOME PATH
+"""
 _PLACES: Final = frozenset(_PLACE_KEYS.split())
 """Keys whose value is a place: any other text below a key of such a name is no setting, and may be a secret."""
 
-_SENTENCES: Final = frozenset({"OperatingSystem"})
+_SENTENCES: Final = frozenset({"OperatingSystem", "PRETTY_NAME", "ID_LIKE"})
 """Keys whose value has blanks, as what an engine says of its system."""
+_UNIT_KEYS = (
+    "After Requires Wants PartOf BindsTo RequiredBy BoundBy ConsistsOf WantedBy Triggers TriggeredBy Names DropInPaths"
+)
+_UNITS: Final = frozenset(_UNIT_KEYS.split())
+"""Keys whose value may be the names of many units, or of files."""
 
 COMMANDS: Final = frozenset({"ExecStart", "ExecStartPre", "ExecStartPost", "ExecReload", "ExecStop", "argv[]"})
 """Keys whose value is a command line."""
@@ -137,7 +149,7 @@ _FLAGS = """
 log-level storage-driver default-runtime exec-opt feature bridge iptables live-restore container-runtime
 network-plugin pod-infra-container-image cgroup-driver cgroup-manager snapshotter log-size-max enable-nri enable-cdi
 containerd-namespace containerd-plugins-namespace runtime-type device-name-strategy container-runtime-mode
-config config-file config-dir kubelet-args-file data-dir data-root root state exec-root
+config config-file config-dir kubelet-args-file pause-image data-dir data-root root state exec-root
 namespace id version mode class vendor query-gpu property unit format lines output since group G
 """
 FLAGS: Final = frozenset(_FLAGS.split())
@@ -146,7 +158,7 @@ FLAGS: Final = frozenset(_FLAGS.split())
 _PLACE_FLAGS = """
 c config-source d containerd a address host H pidfile
 add-runtime runtimes hooks-dir cdi-spec-dir container-runtime-endpoint image-service-endpoint
-cri-socket runtime-endpoint runtime-cgroups resolv-conf publish-binary bundle b runtime r
+cri-socket runtime-endpoint runtime-cgroups root-dir private-registry resolv-conf publish-binary bundle b runtime r
 exit-command exit-dir persist-dir socket-dir-path p runtime-config-override driver-root dev-root
 library-search-path nvidia-cdi-hook-path nvidia-ctk-path ldconfig-path toolkit-install-dir conmon log-dir listen
 """
@@ -161,7 +173,8 @@ _FLAGS_OF_OTHERS: Final = frozenset({"kubelet-arg"})
 _WORDS = """
 server agent daemon run shim start serve worker controller node kubelet dockerd containerd crio cri-o config dump show
 generate cdi version create delete status is-active is-system-running show-session path argv[] ignore_errors start_time
-stop_time pid code no yes { } ; -- n/a (null) exited
+stop_time pid code no yes HUP prestart createContainer nvidia-container-runtime-hook nvidia-container-toolkit
+nvidia-cdi-hook nvidia-ctk hook create-symlinks update-ldcache enable-cuda-compat { } ; -- n/a (null) exited
 """
 WORDS: Final = frozenset(_WORDS.split())
 """Words of a command line, beside its flags, that are shown, and names before the `=` of one."""
@@ -184,13 +197,25 @@ _NAME = patterns.lazy(r'"[A-Za-z0-9_.-]{1,64}"')
 _BEFORE_NAMES: Final = frozenset({"template", ".ExtraRuntimes"})
 """Words of an action after which a name stands in quotes; other quotes may hold anything."""
 
+_SNAP = r"\$\{SNAP(?:_DATA|_COMMON)?\}(?=/)"
+"""How paths begin in the files of microk8s."""
 _HARMLESS = patterns.lazy(
-    r"(?:(?:unix|fd|tcp|npipe|vsock)://|@(?=/))?[A-Za-z0-9_./:*+~=,\[\]-]{0,1024}(?:@sha256:[0-9a-f]{64})?"
+    rf"(?!https?:)(?:(?:unix|fd|tcp|npipe|vsock)://)?(?:@(?=/)|{_SNAP})?"
+    r"[A-Za-z0-9_./:*+~=,\[\]-]{0,1024}(?:@sha256:[0-9a-f]{64})?|\$\{[A-Z_]{1,64}\}"
 )
+"""A web address may be a secret as a whole: whoever knows it may use it."""
 _ODD_PATH = patterns.lazy(r"/[A-Za-z0-9_ ./@+~,%()-]{0,1024}")
 """A path with blanks or the like, which is one only where a path stands by itself."""
-_PLACE = patterns.lazy(r"(?:unix|fd|tcp|npipe|vsock):/|@?/(?![^=+]*[=+])")
+_PLACE = patterns.lazy(
+    rf"(?:unix|fd|tcp|npipe|vsock):/|@?/(?![^=+]*[=+])|{_SNAP}|(?:[0-9.]{{7,15}}|\[[0-9a-f:]{{2,39}}\]):[0-9]{{1,5}}\Z"
+)
 """The begin of one. A text in base64 may begin with a slash, too."""
+_UNIT_NAME = patterns.lazy(r"[A-Za-z0-9_./@:\\-]{1,256}")
+_UNIT_TYPES = (
+    *(".service", ".socket", ".target", ".mount", ".automount", ".slice", ".scope", ".timer", ".path", ".device"),
+    *(".swap", ".conf"),
+)
+_SHORT_PLACE = patterns.lazy(r"/[^/]*")
 _KEY = patterns.lazy(r"[A-Za-z0-9_./:*\[\]-]{1,128}")
 _OUTPUT = patterns.lazy(r"[A-Za-z0-9_.,:+~/() \t-]{0,256}")
 
@@ -202,10 +227,16 @@ def is_shown(path: Sequence[str]) -> bool:
 
 def shows(path: Sequence[str], value: str) -> bool:
     """Tell whether a value below these keys is shown."""
+    if len(path) > 1 and path[-2] in _FLAGS_OF_OTHERS:
+        return path[-1] not in _FLAGS_OF_OTHERS and is_shown_flag(path[-1], value)
+    if path and path[-1] in _FLAGS_OF_OTHERS:
+        return is_shown_flag(path[-1], value)
     if not is_shown(path):
         return False
     if path[-1] in _SENTENCES:
         return is_plain_output(value)
+    if path[-1] in _UNITS and " " in value:
+        return all(_UNIT_NAME.fullmatch(name) and name.endswith(_UNIT_TYPES) for name in value.split())
     return _ODD_PATH.fullmatch(value) is not None or (
         is_harmless(value) and (path[-1] not in _PLACES or is_place(value))
     )
@@ -224,9 +255,24 @@ def is_shown_flag(name: str, value: str) -> bool:
         inner, _, value = value.partition("=")
         return inner not in _FLAGS_OF_OTHERS and is_plain_key(inner) and is_shown_flag(inner, value)
     if name in PLACE_FLAGS:
-        return is_place(value)
+        return is_place(value) and (len(name) > 1 or _SHORT_PLACE.fullmatch(value) is None)  # `-p /x` may be a password
     is_odd = len(name) > 1 and _ODD_PATH.fullmatch(value) is not None  # one letter means other things elsewhere
     return shows((name,), value) or (name in FLAGS and (is_odd or is_harmless(value)))
+
+
+def has_blanks(path: Sequence[str]) -> bool:
+    """Tell whether a value of a key may have blanks that stands there without quotes."""
+    return bool(path) and path[-1] in _UNITS
+
+
+def named(value: str) -> str:
+    """Return a key, or the value of a listed key, as a sentence of this program names it."""
+    return value if is_harmless(value) or _ODD_PATH.fullmatch(value) is not None else HIDDEN
+
+
+def quoted(value: str) -> str:
+    """Return the same in quotes."""
+    return repr(value) if named(value) == value else HIDDEN
 
 
 def is_flag(name: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from toolkit_installer import patterns
-from toolkit_installer.documents import toml_blocks, toml_edit, toml_tree
+from toolkit_installer.documents import shown, toml_blocks, toml_edit, toml_tree
 from toolkit_installer.documents.changes import (
     ABSENT,
     Change,
@@ -31,6 +31,9 @@ from toolkit_installer.documents.toml_inline import spliced
 MAXIMUM_DEPTH: Final = 100
 """Tables and arrays within each other. Real configurations have ten; Python's stack ends at some hundreds."""
 
+_NAMING: Final = ("Cannot declare", "Cannot mutate", "Duplicate")
+_QUOTED: Final = patterns.lazy(r"""(?<![^\s(])(['"])((?:(?!\1)[^\\]|\\.)*)\1""")
+"""How what tomllib says begins that names keys, and a key there."""
 _PLACE: Final = patterns.lazy(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _TEMPLATE: Final = patterns.lazy(r"^[^#\n]*?\{\{", re.MULTILINE)
 _NESTING: Final = patterns.lazy(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
@@ -161,6 +164,8 @@ def _syntax_error(text: str, message: str) -> DocumentError:
         line = line_at(text, number.start()) if number else None
         return DocumentError("not valid TOML: a number with too many digits", line=line, hint=_HINT)
     reason = message[: place.start()]
+    if reason.startswith(_NAMING):
+        reason = _QUOTED.sub(lambda found: found[1] + shown.named(found[2]) + found[1], reason)
     if place[1]:
         return DocumentError(f"not valid TOML: {reason} (column {place[2]})", line=int(place[1]), hint=_HINT)
     last_line = line_at(text, len(text.rstrip("\r\n")))

@@ -202,7 +202,7 @@ class _Walk:
     def entry(self, entry: re.Match[str], indent: int) -> int:
         """Read a key outside of brackets, and its value where that is not in quotes or brackets."""
         is_yaml = entry[3].endswith(":")
-        around = self.around(indent, item=bool(entry[1])) if is_yaml else self.table
+        around = self.around(indent, item=bool(entry[1])) if is_yaml or entry[1] else self.table
         self.path = path = (*around[-_LONGEST_PATH:], *self.key(entry))
         end = entry.end()
         opens = _OPENS.match(self.text, end) is not None
@@ -211,7 +211,7 @@ class _Walk:
             self.outline.append((indent + len(entry[1]), path))
             has_text = _EMPTY.match(self.text, end) is None
             self.text_below = (indent + len(entry[1]), path if self.is_block(end) else ()) if has_text else None
-        else:
+        elif not entry[1]:
             self.outline = []
         is_command = path[-1] in shown.COMMANDS
         return end if opens and not is_command else self.rest(end, end, path, joined=not is_yaml)

@@ -11,9 +11,11 @@ from typing import Final, TypeVar
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_MOST: Final = 64
-_LONGEST: Final = 256 * 1024
-"""Bytes of a file. A longer one is no configuration."""
+_MOST: Final = 4096
+_LONGEST: Final = 1024 * 1024
+"""Bytes of a file. To learn the values of a longer one takes seconds, in which no signal is heeded."""
+_MOST_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of all files."""
 
 files: Final[dict[str, bytes]] = {}
 """Contents, by their paths."""
@@ -24,9 +26,11 @@ variables: Final[dict[int, Mapping[str, str]]] = {}
 
 
 def file(path: str, content: bytes) -> None:
-    """Remember a file's content, in the place of the one that was remembered longest if there are many."""
+    """Remember a file's content, in the place of those that were remembered longest if they are too many."""
     if len(content) <= _LONGEST and not path.startswith(("/proc/", "/sys/")):
         _keep(files, path, content)
+        while sum(map(len, files.values())) > _MOST_BYTES:
+            del files[next(iter(files))]
 
 
 def command(pid: int, words: tuple[str, ...]) -> None:

@@ -120,6 +120,7 @@ def test_everything_that_planning_reads_of_a_configuration_is_on_the_list() -> N
         (["kubelet", "--node-labels", "db-password=abcd", "--config", "/etc/k.yaml"], [2]),
         (["k3s", "server", "--token=abcd", "--data-dir", "/srv"], [2]),
         (["sshpass", "-p", "abcd"], [2]),
+        (["sshpass", "-p", "/abcd", "-d", "/abcd+x"], [2, 4]),
         (["containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "ab12", "-address", "/run/c.sock"], []),
         (["/usr/bin/conmon", "-b", "/run/x", "-r", "/usr/bin/crun", "-p", "/run/pid"], []),
         (["crio", "--runtimes", "nvidia:/usr/bin/n:/run/n,a:/bin/a", "--add-runtime=a=/bin/a"], []),
@@ -149,10 +150,41 @@ def test_of_a_command_line_listed_flags_are_shown(words: list[str], hidden: list
         "hosts:\n  - - /run/a.sock\n    - /run/b.sock\n  - /run/c.sock",
         '{"runtimes": {"a": {"path": "/opt/my dir/a@1"}}}',
         '{"Runtimes": {"a": {"path": "runc"}}, "OperatingSystem": "Docker Desktop"}',
+        '{"Driver": "overlay2", "DockerRootDir": "/srv/docker", "CgroupDriver": "systemd", "CgroupVersion": "2"}',
+        "[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'zfs'",
+        "[plugins.'io.containerd.runtime.v1.linux']\nruntime = 'runc'\nshim = 'containerd-shim'",
+        "[metrics]\naddress = '127.0.0.1:1338'\n[ttrpc]\nuid = 0",
+        "[proxy_plugins.stargz]\ntype = 'snapshot'\naddress = '/run/stargz.sock'",
+        '[crio.image]\nsignature_policy = "/etc/crio/policy.json"',
+        'root = "${SNAP_COMMON}/var/lib/containerd"\nstate = "${SNAP_COMMON}/run/containerd"',
+        '[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "${RUNTIME}"',
+        "kubelet-arg:\n- cgroup-driver=systemd\n- config=/etc/k.yaml\n- 'root-dir=/srv/kubelet'\nroot: /srv",
+        "snapshotter: zfs\npause-image: r.example/pause:3.9\nprivate-registry: /etc/rancher/registries.yaml",
+        "ExecStart=/usr/bin/kubelet --root-dir=/srv/kubelet\nExecReload=/bin/kill -s HUP $MAINPID",
+        "RequiredBy=a.service b-1@x.service\nAfter=network-online.target containerd.service",
+        'ID=rocky\nID_LIKE="rhel centos fedora"\nPRETTY_NAME="Rocky Linux 9.4 (Blue Onyx)"',
+        '{"hook": {"path": "/bin/h", "args": ["nvidia-container-runtime-hook", "prestart"]}, "stages": ["prestart"]}',
     ],
 )
 def test_what_planning_reads_is_shown_however_it_is_spelled(shows: str) -> None:
     assert mask(shows) == shows
+
+
+@pytest.mark.parametrize(
+    "hides",
+    [
+        "hooks:\n  path: https://hooks.example/services/abcd",
+        '{"labels": ["version=abcd", "namespace=abcd", "name=abcd"]}',
+        "env:\n- version=abcd\n- name=abcd",
+        "kubelet-arg:\n- node-labels=a=abcd\n- token=abcd",
+        'kubelet-arg: ["node-labels=config=abcd", "kubelet-arg=config=abcd"]',
+        "After=the password is abcd",
+        'root = "${SNAP_COMMON}abcd"',
+        "[proxy_plugins.x]\naddress = 'tcp://someone:abcd@r.example'",
+    ],
+)
+def test_a_secret_beside_what_is_shown_is_hidden(hides: str) -> None:
+    assert "abcd" not in mask(hides)
 
 
 def test_what_the_cri_answers_to_planning_is_shown() -> None:

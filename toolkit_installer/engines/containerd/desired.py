@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from toolkit_installer.documents import toml_document
+from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Recorded
 from toolkit_installer.engines.common import losses
@@ -227,7 +227,8 @@ def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> De
     told = [*notes, *sources.unused(work.inspection.sources, _candidates(work, table, plugin))]
     if work.release is None:  # a live one is asked what it misses
         told += [
-            f"{each.importer} imports {each.path}, which is not seen here: without it containerd does not start"
+            f"{each.importer} imports {shown.named(each.path)}, which is not seen here: without it containerd does not "
+            "start"
             for each in work.inspection.missing
         ]
     if settings.use_legacy_config and all(work.plugin(view) != SHORT for view in work.views):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from toolkit_installer.documents import toml_document
+from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import Fault, release_of
 from toolkit_installer.engines.containerd import views as views_of
@@ -104,14 +104,15 @@ def missing_default(view: View, files: Sequence[Read], version: int | None, rele
     having = [file for file in read if plugin in _plugins_of(file)]
     last = having[-1] if having else read[0]
     losing = next((file for file in reversed(having[:-1]) if name in runtimes_in(file.document, plugin)), None)
+    named = shown.quoted(name)
     if losing is not None and view is not View.DEEP:
         where = _place(losing, (*shape(plugin).runtimes, name))
         return Fault(
             last.path,
             _line(last, ("plugins", plugin)),
-            f"takes the default runtime {name!r} away, which {where} has: {_called(view, release)} takes a plugin's "
+            f"takes the default runtime {named} away, which {where} has: {_called(view, release)} takes a plugin's "
             "table from the last file that has it, and its CRI does not start without the default runtime's table",
-            f"add the table of the runtime {name!r} to this file, or move the file's tables to {losing.path}, and "
+            f"add the table of the runtime {named} to this file, or move the file's tables to {losing.path}, and "
             "restart containerd",
         )
     naming = next((file for file in reversed(having) if lookup(file.document, shape(plugin).default)), last)
@@ -119,7 +120,7 @@ def missing_default(view: View, files: Sequence[Read], version: int | None, rele
     return Fault(
         naming.path,
         _line(naming, path) or _line(naming, ("plugins", plugin)),
-        f"the default runtime is {name!r}, and no file that {_called(view, release)} reads has a table for it: its CRI "
+        f"the default runtime is {named}, and no file that {_called(view, release)} reads has a table for it: its CRI "
         "does not start",
         f"add that table, or name another default_runtime_name; {', '.join(known) or 'none'} is there",
     )

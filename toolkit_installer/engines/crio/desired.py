@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from toolkit_installer.documents import json_document, toml_document
+from toolkit_installer.documents import json_document, shown, toml_document
 from toolkit_installer.documents.changes import Change, Set, Table, lookup, same
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Recorded
 from toolkit_installer.engines.common import losses
@@ -107,10 +107,11 @@ def missing_default(bases: Sequence[DesiredFile], live: Live | None) -> Configur
     for wanted in reversed([each for each in bases if each.role != HOOK_ROLE]):
         if wanted.base is not None and lookup(config.parse_checked(wanted.base), config.DEFAULT) == name:
             return ConfigurationError(
-                f"default_runtime is {name!r}, and no file that CRI-O reads has a table for it: CRI-O does not start",
+                f"default_runtime is {shown.quoted(name)}, and no file that CRI-O reads has a table for it: CRI-O "
+                "does not start",
                 path=wanted.path,
                 line=toml_document.line_of(wanted.base, config.DEFAULT),
-                hint=f"add [crio.runtime.runtimes.{name}], or name another default_runtime",
+                hint=f"add [crio.runtime.runtimes.{shown.named(name)}], or name another default_runtime",
             )
     return None
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit_installer.documents import json_document
+from toolkit_installer.documents import json_document, shown
 from toolkit_installer.documents.changes import ABSENT, Path, lookup
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.docker import config
@@ -56,7 +56,7 @@ def refuse(content: bytes, seen: bytes | None = None) -> None:
         raise _wrong(seen, (*config.RUNTIMES, BUILT_IN), "is dockerd's own runtime and cannot be another one")
     default = document.get("default-runtime") or BUILT_IN
     if default != BUILT_IN and default not in runtimes and not _may_be_a_shim(default):
-        raise _wrong(seen, config.DEFAULT, f"names a runtime that does not exist: {default!r}")
+        raise _wrong(seen, config.DEFAULT, f"names a runtime that does not exist: {shown.quoted(default)}")
 
 
 def takes(content: bytes) -> bool:
@@ -111,8 +111,8 @@ def refuse_signal(content: bytes, live: Live, seen: bytes | None = None) -> None
     default = deadly_default(content, live.release)
     if default is not None:
         raise ConfigurationError(
-            f'"default-runtime" is {default!r}, which dockerd {live.version} itself registers when it starts, and '
-            "forgets at a SIGHUP: it would die of one",
+            f'"default-runtime" is {shown.quoted(default)}, which dockerd {live.version} itself registers when it '
+            "starts, and forgets at a SIGHUP: it would die of one",
             line=_line(content if seen is None else seen, config.DEFAULT),
             hint="use --restart-mode systemd --allow-restart, or --restart-mode none and restart docker yourself",
         )

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toolkit_installer.documents import shown
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import trust
 from toolkit_installer.node.disk.root import Root
@@ -50,7 +51,8 @@ def no_low_level_runtime(node: Node, settings: Mapping[str, Any], engines: Seque
     roots = [node.programs.root, *(Root(f"/proc/{pid}/root") for pid in engines)]
     if not names or any(_is_there(node, roots, name) for name in names):
         return None
-    return f"none of the low-level runtimes is there that NVIDIA's runtime looks for: {', '.join(names)}"
+    looked_for = ", ".join(map(shown.named, names))
+    return f"none of the low-level runtimes is there that NVIDIA's runtime looks for: {looked_for}"
 
 
 def _is_there(node: Node, roots: Sequence[Root], name: str) -> bool:

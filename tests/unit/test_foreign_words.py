@@ -1,0 +1,110 @@
+"""Whatever a program quotes of the files and command lines that this process has read is hidden in its words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from toolkit_installer import foreign_words
+from toolkit_installer.documents.hidden_values import MASK
+from toolkit_installer.documents.hiding import Hiding
+from toolkit_installer.node import heard
+
+SECRET = "Xq7vResQ"  # noqa: S105
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_read_before() -> Iterator[None]:
+    for known in (heard.files, heard.commands, heard.variables):
+        known.clear()
+    yield
+    for known in (heard.files, heard.commands, heard.variables):
+        known.clear()
+
+
+def _said() -> set[str]:
+    return {foreign_words.of_program(f"bad {SECRET} here"), foreign_words.own(f"bad {SECRET} here")}
+
+
+def test_a_value_of_a_large_file_is_hidden() -> None:
+    lines = "".join(f'key{number} = "{number} of many"\n' for number in range(30_000))
+    heard.file("/etc/containerd/config.toml", f'{lines}token = "{SECRET}"\n'.encode())
+    assert _said() == {f"bad {MASK} here"}
+
+
+def test_a_value_is_hidden_however_many_files_and_processes_come_after_it() -> None:
+    heard.file("/etc/containerd/config.toml", f'token = "{SECRET}"\n'.encode())
+    for number in range(500):
+        heard.file(f"/etc/containerd/conf.d/{number}.toml", b"version = 3\n")
+    assert _said() == {f"bad {MASK} here"}
+    heard.files.clear()
+    heard.command(1, ("dockerd", "--log-opt", f"splunk-token={SECRET}"))
+    for number in range(500):
+        heard.command(number + 2, ("containerd-shim-runc-v2", "-id", str(number)))
+    assert _said() == {f"bad {MASK} here"}
+
+
+def test_files_are_forgotten_once_they_are_more_than_memory_is_for() -> None:
+    for number in range(20):
+        heard.file(f"/{number}", b"x" * 1_000_000)
+    assert 1_000_000 <= sum(map(len, heard.files.values())) <= 2_100_000
+    assert "/19" in heard.files
+
+
+def test_what_is_read_later_is_hidden_and_what_is_gone_is_not() -> None:
+    assert _said() == {f"bad {SECRET} here"}
+    heard.file("/a", f'token = "{SECRET}"'.encode())
+    assert _said() == {f"bad {MASK} here"}
+    heard.environment(1, {"TOKEN": "another8value"})
+    assert foreign_words.of_program(f"{SECRET} another8value") == f"{MASK} {MASK}"
+    heard.file("/a", b'token = "other8"')
+    assert _said() == {f"bad {SECRET} here"}
+
+
+def test_no_text_is_read_again_for_each_line_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+    whole = Hiding.content
+
+    def noted(hiding: Hiding, content: bytes) -> bytes:
+        read.append(content)
+        return whole(hiding, content)
+
+    monkeypatch.setattr(Hiding, "content", noted)
+    heard.file("/a", b"a = 1")
+    for _ in range(5):
+        _said()
+    heard.file("/b", b"b = 1")
+    _said()
+    assert read == [b"a = 1", b"b = 1"]
+
+
+def test_hidden_values_are_found_in_linear_time() -> None:
+    def seconds(values: int) -> float:
+        hiding = Hiding()
+        for number in range(values):
+            hiding.hidden(f"abcd{number:06}")
+        text = " ".join(f"abcd{number:06}" for number in range(values))
+        begun = time.thread_time()
+        assert hiding.known(text) == " ".join([MASK] * values)
+        return time.thread_time() - begun
+
+    assert min(seconds(8_000) for _ in range(3)) <= 8 * max(seconds(2_000), 0.001)
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("abcdefgh", MASK),
+        ("xabcdefx", f"x{MASK}x"),
+        ("abcdefghijk", MASK),
+        ("ab abcd", f"ab {MASK}"),
+        ("abcdabcd", f"{MASK}{MASK}"),
+    ],
+)
+def test_values_that_overlap_are_hidden_as_one(text: str, shown: str) -> None:
+    hiding = Hiding()
+    for value in ("abcd", "abcdef", "cdefgh", "efghijk"):
+        hiding.hidden(value)
+    assert hiding.words(text) == shown
