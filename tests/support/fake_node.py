@@ -232,6 +232,10 @@ class FakeNode:
         run.finish()
         return run
 
+    def begin(self, command: str, *more: str, engine: str = "docker") -> Run:
+        """Start a command in the background."""
+        return self._started([str(SCRIPTS / "toolkit-installer"), *self.arguments(command, *more, engine=engine)])
+
     def close(self) -> None:
         """End all that still runs."""
         for run in self._runs:

@@ -62,6 +62,10 @@ class Actions(types.ModuleType):
         self.check = check
         return self._do("status", settings, as_json=as_json)
 
+    def refresh(self, settings: Settings, *, seconds: float | None) -> int:
+        self.seconds = seconds
+        return self._do("refresh", settings)
+
     def detect(self, settings: Settings, *, as_json: bool) -> int:
         return self._do("detect", settings, as_json=as_json)
 
@@ -109,7 +113,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
 # --- commands ---
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "uninstall", "status", "detect", "wait-driver"])
+@pytest.mark.parametrize("command", ["run", "refresh", "plan", "uninstall", "status", "detect", "wait-driver"])
 def test_each_command_reaches_its_part_of_the_lifecycle_and_returns_its_exit_code(
     actions: Actions, command: str
 ) -> None:
@@ -365,6 +369,36 @@ def test_without_a_command_the_help_is_shown_and_it_is_an_error(capsys: pytest.C
 def test_install_is_another_word_for_run(actions: Actions) -> None:
     assert start(OURS, "install", "--runtime", "docker") == 0
     assert [name for name, *_ in actions.calls] == ["run"]
+
+
+@pytest.mark.parametrize(
+    "arguments, environment",
+    [
+        (["status", "--check", "--jsn"], {}),
+        (["status", "--jsn", "--check"], {}),
+        (["status", "--check=true", "--runtime", "dokcer"], {}),
+        (["status", "--check"], {"RUNTIME": "dokcer"}),
+        (["status", "--check"], {"LOG_FORMAT": "xml"}),
+        (["status", "-check", "--json"], {"RUNTIME": "dokcer"}),
+        (["status", "--chek"], {}),
+        (["status", "--check", "a", "b"], {}),
+    ],
+)
+def test_an_error_of_a_check_is_never_read_as_a_verdict(
+    actions: Actions, arguments: list[str], environment: Mapping[str, str]
+) -> None:
+    assert start(OURS, *arguments, **environment) == 3
+    actions.answer = RuntimeError("oops")
+    assert start(OURS, "status", "--check") == 3
+
+
+def test_an_error_without_a_check_keeps_its_exit_code(actions: Actions) -> None:
+    assert start(OURS, "status", "--jsn") == 2
+    assert start(OURS, "plan", "--check") == 2
+    actions.answer = RuntimeError("oops")
+    assert start(OURS, "status") == 1
+    actions.answer = EngineDownError("down")
+    assert start(OURS, "status", "--check") == 6
 
 
 @pytest.mark.parametrize(

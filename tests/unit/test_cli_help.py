@@ -7,6 +7,7 @@ import pathlib
 import shlex
 import sys
 import types
+from collections.abc import Iterable
 
 import pytest
 
@@ -22,6 +23,7 @@ DATA = pathlib.Path(__file__).parent.parent / "data" / "help"
 CASES = [
     ("toolkit-installer", Program.TOOLKIT_INSTALLER, ["--help"]),
     ("toolkit-installer-run", Program.TOOLKIT_INSTALLER, ["run", "--help"]),
+    ("toolkit-installer-refresh", Program.TOOLKIT_INSTALLER, ["refresh", "--help"]),
     ("toolkit-installer-plan", Program.TOOLKIT_INSTALLER, ["plan", "--help"]),
     ("toolkit-installer-uninstall", Program.TOOLKIT_INSTALLER, ["uninstall", "--help"]),
     ("toolkit-installer-status", Program.TOOLKIT_INSTALLER, ["status", "--help"]),
@@ -115,9 +117,32 @@ def test_the_command_help_alone_shows_the_commands(
 
 def test_every_exit_code_is_explained() -> None:
     assert set(cli_help.EXIT_CODES) == set(ExitCode)
-    text = cli_help.render(cli_help.RUN, "", Program.TOOLKIT_INSTALLER, width=80)
+    text = cli_help.render_commands(width=80)
     for code, meaning in cli_help.EXIT_CODES.items():
         assert f"  {code.value}  {meaning}\n" in text
+
+
+@pytest.mark.parametrize(
+    "name, codes",
+    [
+        ("run", range(9)),
+        ("refresh", range(9)),
+        ("plan", range(9)),
+        ("uninstall", range(7)),
+        ("status", range(4)),
+        ("detect", range(4)),
+        ("report", range(4)),
+        ("capture", range(4)),
+        ("replay", range(4)),
+        ("compare", range(4)),
+        ("wait-driver", [0, 1, 2, 3, 8]),
+        ("delete-daemonset", [0, 1, 2, 9]),
+    ],
+)
+def test_the_help_of_a_command_lists_only_exit_codes_that_it_can_end_with(name: str, codes: Iterable[int]) -> None:
+    text = cli_help.render(cli_help.COMMANDS[name], "", Program.TOOLKIT_INSTALLER, width=80)
+    listed = {code.value for code, meaning in cli_help.EXIT_CODES.items() if f"  {code.value}  {meaning}\n" in text}
+    assert listed == set(codes)
 
 
 def test_emphasis_changes_nothing_but_the_looks() -> None:

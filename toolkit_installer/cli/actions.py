@@ -1,4 +1,4 @@
-"""The commands, one function each: run, plan, uninstall, status, and so on.
+"""The commands, one function each: run, refresh, plan, uninstall, status, and so on.
 
 Each imports what it alone needs where it needs it: that is most of what a start costs.
 """
@@ -154,6 +154,30 @@ def status(settings: Settings, *, as_json: bool, check: bool) -> int:
     health = verdict.judged(look.look(node, settings, store, trust.load(node, store)))
     show_status.show_status(health, as_json=as_json)
     return verdict.SEVERITY.index(health.verdict) if check else ExitCode.DONE
+
+
+def refresh(settings: Settings, *, seconds: float | None) -> int:
+    """Make the run that waits on the node inspect it again, and show the outcome; return its exit code.
+
+    `seconds`: how long that may take; None: as long as a reload, and some more. Raises InstallerError, also that with
+    which the inspection failed.
+    """
+    from toolkit_installer.cli import output
+    from toolkit_installer.lifecycle import refresh as refreshing
+    from toolkit_installer.receipt import trust
+    from toolkit_installer.receipt.store import ReceiptStore
+
+    signals.unblock()
+    node = _opened(settings)
+    receipt = trust.load_if_usable(node, ReceiptStore(node, settings.toolkit.install_dir))
+    paths = (settings.pid_file, *((receipt.pid_file,) if receipt is not None else ()), *PID_FILES)
+    limit = settings.reload_timeout + _GRACE_SECONDS if seconds is None else seconds
+    outcome = refreshing.refresh(node, paths, limit, installed=receipt is not None)
+    output.show(outcome.lines)
+    if outcome.error is not None:
+        raise outcome.error
+    output.show(["Done: the run has looked at the node again, and nothing failed"])
+    return ExitCode.DONE
 
 
 def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: bool) -> int:

@@ -12,13 +12,15 @@ from toolkit_installer.cli import output, tree
 from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
 from toolkit_installer.cli.options.argv import Given
-from toolkit_installer.cli.options.table import OPTIONS
+from toolkit_installer.cli.options.table import OPTIONS, STATUS_CHECK
 from toolkit_installer.errors import ExitCode, InstallerError, UsageError
 from toolkit_installer.settings import Program
 
 _PRINTING_COMMANDS = frozenset(
     {"plan", "status", "detect", "diagnose", "replay", "compare", *cli_help.ABOUT_THE_PROGRAM}
 )
+_UNKNOWN = ExitCode.BAD_CONFIGURATION
+"""What `status --check` ends with at least where it found no verdict: 3, which monitoring reads as UNKNOWN."""
 _INTERRUPTED = 130  # what shells report for a program that SIGINT ended
 
 
@@ -78,14 +80,26 @@ def _explain(error: Exception, program: Program, arguments: Sequence[str], envir
 
     result.keep(failure, program, arguments, given, environment)
     code = failure.exit_code
+    # the lower ones are verdicts of a check
+    status = _UNKNOWN if code < _UNKNOWN and _is_check(program, arguments) else code
     log.get().error(
-        failure.reason, key=code.event, code=int(code), file=failure.path, line=failure.line, hint=failure.hint
+        failure.reason, key=code.event, code=int(status), file=failure.path, line=failure.line, hint=failure.hint
     )
     if failure is not error and debug:
         import traceback  # noqa: PLC0415  # of bugs, and of nothing else
 
         output.explain(foreign_words.of_program("".join(traceback.format_exception(error)).rstrip()))
-    return code
+    return status
+
+
+def _is_check(program: Program, arguments: Sequence[str]) -> bool:
+    """Tell whether the exit code is read as the verdict of `status --check`, also where `--check` is misspelt."""
+    from toolkit_installer.cli.options.resolve import nearest  # noqa: PLC0415  # of failures alone
+
+    if program is not Program.TOOLKIT_INSTALLER or list(arguments[:1]) != ["status"]:
+        return False
+    flag = STATUS_CHECK.flags[0]
+    return any(nearest(word.partition("=")[0], [flag]) is not None for word in arguments if word.startswith("-"))
 
 
 def _only_prints(program: Program, arguments: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ from toolkit_installer.cli.options.resolve import Sources, near_misses
 from toolkit_installer.cli.options.table import (
     DELETION_TIMEOUT,
     DRIVER_TIMEOUT,
+    REFRESH_TIMEOUT,
     STATUS_CHECK,
     STATUS_JSON,
     UNLESS_INSTALLED,
@@ -26,6 +27,7 @@ _Values = dict[str, Sequence[str]]
 _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
     "plan": {"as_json": STATUS_JSON},
     "status": {"as_json": STATUS_JSON, "check": STATUS_CHECK},
+    "refresh": {"seconds": REFRESH_TIMEOUT},
     "detect": {"as_json": STATUS_JSON},
     "diagnose": {"as_json": STATUS_JSON},
     "wait-driver": {"seconds": DRIVER_TIMEOUT, "unless_installed": UNLESS_INSTALLED},

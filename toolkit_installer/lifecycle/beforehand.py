@@ -77,7 +77,8 @@ OF_OTHER_COMMANDS = frozenset(
         ),
         *(f"toolkit_installer.cli.fleet{name}" for name in ("", ".page", ".replayed")),
         *(f"toolkit_installer.lifecycle.capture.{name}" for name in ("compared", "comparing", "contents")),
-        *("toolkit_installer.kubernetes.deletion", "toolkit_installer.lifecycle.foreseen"),
+        "toolkit_installer.kubernetes.deletion",
+        *(f"toolkit_installer.lifecycle.{name}" for name in ("foreseen", "refresh")),
     }
 )
 """What commands that change nothing are made of: no other module imports any of these."""

@@ -17,7 +17,6 @@ from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import OnDrift, Settings
 
-_REMEDY = "`--on-drift repair`, or a SIGHUP, puts it right"
 _LONGEST = 4000
 """Characters of a difference in the log; `plan` shows all of it."""
 
@@ -94,15 +93,19 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
     # planning asks the engines: one that somebody stopped stays so
     ask = not any(serving.starts_when_asked(node, each.name, each.socket) for each in engines)
     differences, refusal = _differences(settings, node, store, receipt) if paths and ask else ({}, None)
+    from toolkit_installer.lifecycle import refresh_command  # noqa: PLC0415  # what was not changed needs none
+
+    hint = f"`{refresh_command.of_self(settings.node_root)}` puts it right"
     for path in paths:
         wrong = refusal if refusal is not None and refusal.path == path else None
         log.get().warning(
-            "Somebody changed the file; `--on-drift repair` or SIGHUP would put the handlers back",
+            "Somebody changed the file; `--on-drift repair` or `refresh` would put the handlers back",
             key="drift",
             file=path,
             line=wrong.line if wrong is not None else None,
             reason=wrong.reason if wrong is not None else None,
             difference=differences.get(path),
+            hint=hint,
         )
     for each in damage(settings, node, receipt):
         folder = receipt.toolkit_folder if receipt is not None else ""
@@ -111,7 +114,7 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
             key="toolkit-damaged",
             file=f"{folder}/{each.name}",
             what=each.what,
-            hint=_REMEDY,
+            hint=hint,
         )
     return {path: differences[path] for path in paths if differences.get(path)}
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Collection, Iterator
 
 from toolkit_installer import log
-from toolkit_installer.errors import SIGNALLED, DriverNotReadyError, ExitCode, InstallerError
+from toolkit_installer.errors import SIGNALLED, ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.lifecycle import gpu_watch, idling, last_run, other_installer, wait
 from toolkit_installer.lifecycle.converge import Converger
@@ -57,6 +57,7 @@ class Instance:
 
     def _converge_or_end(self) -> None:
         """Converge, and tell why that failed: nobody does it later. Raises InstallerError, Stopped."""
+        self._watches.look.begin()
         try:
             self._converge_and_note()
         except InstallerError as error:
@@ -150,9 +151,16 @@ class Instance:
 
         How the node stands then is looked at before anybody is told: it may serve as it did.
         """
+        self._watches.look.begin()
         if self._watches.is_held():
             self._ask_again(loudly=True)
             if self._watches.is_held():
+                self._watches.look.fail(
+                    ConfigurationError(
+                        "nothing is changed on this node: the API server has not said that it is wanted",
+                        hint="the log says what the API server answered",
+                    )
+                )
                 return
             self.attention.again = False  # it is done right now
         try:
@@ -161,6 +169,7 @@ class Instance:
                 other_installer.refuse(self.node, self.settings.toolkit.install_dir)
                 self._converge_and_note()
         except InstallerError as error:
+            self._watches.look.fail(error)
             self._watches.telling.hear(error)
             from toolkit_installer import foreign_words
 
@@ -228,9 +237,10 @@ class Instance:
         self._watches.looked_at, self._watches.failure = clock.now(), ""
         try:
             self._converger.converge(receipt)
-        except ReloadPendingError:
+        except ReloadPendingError as error:
             if not self.settings.daemon:
                 raise
+            self._watches.look.fail(error)
         except DriverNotReadyError as error:
             if self.settings.wait_for_driver and not self.settings.daemon:
                 self._watches.gpus.wait_for_driver()
@@ -238,6 +248,7 @@ class Instance:
                 return
             if not self._watches.gpus.waits_for_driver(receipt):
                 raise
+            self._watches.look.fail(error)
             self._converger.driver_away, self._watches.failure = True, error.reason
             log.get().warning(
                 "No driver is usable yet: nothing is changed before one is", key="driver-missing", missing=error.reason
@@ -276,10 +287,13 @@ class Instance:
         receipt = trust.load_if_usable(self.node, self.store)
         drifted = [] if self.settings.on_drift is OnDrift.REPAIR else drift.drifted(self.node, receipt)
         if drifted:
+            from toolkit_installer.lifecycle import refresh_command
+
             log.get().warning(
-                "The driver may be another one, but somebody changed a managed file: SIGHUP has both looked at",
+                "The driver may be another one, but somebody changed a managed file: `refresh` has both looked at",
                 key="driver-and-drift",
                 file=drifted[0],
+                hint=f"`{refresh_command.of_self(self.settings.node_root)}`",
             )
         else:
             log.get().info("Looking for the driver again", key="looking-for-driver", why=why)

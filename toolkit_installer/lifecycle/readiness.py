@@ -82,6 +82,11 @@ class Readiness:
         """Note how the node stands, and write or remove the ready file. Raises NodeError."""
         self._asked, self.stopped = seen.watched, seen.stopped or seen.hangs
         self.unserved, self.damaged, self.driver_away = seen.unserved, len(damage), driver_away
+        if damage:
+            from toolkit_installer.lifecycle import refresh_command  # noqa: PLC0415  # of a node that is damaged
+
+            command = refresh_command.of_self(self._settings.node_root)
+            damage = [f"{'; '.join(damage)} (`--on-drift repair` or `{command}` puts the toolkit's files back)"]
         self.state = _state(receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin)
         if self._told:
             from toolkit_installer import foreign_words  # noqa: PLC0415  # only where somebody is told
@@ -171,8 +176,7 @@ def _amiss(damage: Sequence[str], plugin: Standing | None) -> NodeState | None:
     if plugin is not None and not plugin.connected:
         return NodeState(Reason.PLUGIN_DOWN, f"The NRI plugin is not connected: {plugin.reason}")
     if damage:
-        words = f"{'; '.join(damage)} (`--on-drift repair` or SIGHUP puts the toolkit's files back)"
-        return NodeState(Reason.DRIFT, words)
+        return NodeState(Reason.DRIFT, "; ".join(damage))
     return None
 
 

@@ -59,6 +59,8 @@ class Remembered(msgspec.Struct, frozen=True):
     """What was seen so far of a driver in a root that was named (`driver_watch.Seen`)."""
     plugin: Mapping[str, Any] = {}
     """How the NRI plugin stood then, and its process (`plugin.watch`)."""
+    look: Mapping[str, Any] = {}
+    """What the last look came to (`look_outcome`)."""
     known: bool = True
     """Whether all of the state was understood; if not, the installer inspects the node anew."""
 
@@ -97,6 +99,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
     standing = _standing(said.get("standing"))
     looked_at, failure, lines = said.get("looked_at"), said.get("failure"), said.get("said")
     telling, seen, plugin = said.get("telling"), said.get("driver_seen"), said.get("plugin")
+    look = said.get("look")
     pairs, differences = _pairs(driver), _pairs(said.get("differences"))
     return Remembered(
         answered=tuple(answered) if _is_texts(answered) else (),
@@ -115,6 +118,7 @@ def understood(memory: dict[str, Any]) -> Remembered:
         pending=pending.plain(pending.understood(said.get("pending"))),
         driver_seen=seen if isinstance(seen, str) else "",
         plugin=plugin if isinstance(plugin, dict) else {},
+        look=look if isinstance(look, dict) else {},
         known=_is_texts(answered)
         and pairs is not None
         and type(away) is bool

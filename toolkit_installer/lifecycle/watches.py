@@ -11,6 +11,7 @@ from toolkit_installer.lifecycle.converge import Converger
 from toolkit_installer.lifecycle.drift_report import DriftWatch
 from toolkit_installer.lifecycle.driver_watch import DriverWatch
 from toolkit_installer.lifecycle.gpu_watch import GpuWatch
+from toolkit_installer.lifecycle.look_outcome import LookRecorder
 from toolkit_installer.lifecycle.readiness import Readiness
 from toolkit_installer.lifecycle.reload_when import pending
 from toolkit_installer.lifecycle.telling import Telling
@@ -46,6 +47,7 @@ class Watches:
         self.drift = DriftWatch(settings, node, store)
         self.driver = DriverWatch(settings, node)
         self.gpus = GpuWatch(settings, node)
+        self.look = LookRecorder()
         self.tries = 0
         self.looked_at, self.failure = 0.0, ""
         """When the node was last brought to where it should be, and why that failed (`Remembered`)."""
@@ -72,6 +74,7 @@ class Watches:
         self._command = remembered.command
         self.looked_at, self.failure = remembered.looked_at, remembered.failure
         self.gpus.idle = remembered.without_gpu
+        self.look.restore(remembered.look)
         self.telling.recall(remembered.telling)
         self._gate.pending = pending.understood(remembered.pending)
         if self.plugin is not None:
@@ -123,4 +126,5 @@ class Watches:
             pending=pending.plain(self._gate.pending),
             driver_seen=self.driver.seen,
             plugin=self.plugin.remembered() if self.plugin is not None else {},
+            look=self.look.plain(),
         )

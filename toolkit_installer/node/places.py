@@ -49,6 +49,14 @@ def own_table() -> tuple[Mount, ...]:
     return _read(_OWN_TABLE)
 
 
+def table_of(pid: int) -> tuple[Mount, ...]:
+    """Return the mounts of a process; none where they cannot be read."""
+    try:
+        return _read(f"/proc/{pid}/mountinfo")
+    except OSError:
+        return ()
+
+
 def _read(path: str) -> tuple[Mount, ...]:
     # a local user may mount a file system of theirs on a folder with a carriage return in its name
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:

@@ -29,6 +29,7 @@ _GET_OWNER = 0xB704
 _USER = struct.Struct("I")
 _STATUS_LIMIT = 64 * 1024
 _OUR_NAMESPACE = "/proc/self/ns/user"
+_OUR_CLOCK = "/proc/self/ns/time"
 
 
 class Standing(enum.Enum):
@@ -108,6 +109,33 @@ def is_ending(pid: int) -> bool:
             return _told(_status(folder), "VmSize") is None
     except OSError:
         return False  # it is gone
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a signal (SIGSTOP) keeps a process from running."""
+    try:
+        with pinned(pid) as folder:
+            return (_told(_status(folder), "State") or "").startswith("T")
+    except OSError:
+        return False  # it is gone
+
+
+def blocks(pid: int, number: int) -> bool:
+    """Tell whether a process blocks a signal, and so cannot die of it before it takes it."""
+    try:
+        with pinned(pid) as folder:
+            return bool(int(_told(_status(folder), "SigBlk") or "0", 16) & 1 << (number - 1))
+    except (OSError, ValueError):
+        return False
+
+
+def shares_clock(pid: int) -> bool:
+    """Tell whether the clock since the boot is the same for a process as for this one (time_namespaces(7))."""
+    try:
+        with pinned(pid) as folder:
+            return os.path.samestat(os.stat("ns/time", dir_fd=folder), os.stat(_OUR_CLOCK))
+    except OSError:
+        return True  # a kernel without such namespaces; or it is gone
 
 
 def users_of(pid: int) -> frozenset[int]:

@@ -11,11 +11,12 @@ import msgspec
 
 from toolkit_installer.cli.options import capture_pages
 from toolkit_installer.cli.options.model import Group, Kind, Option
-from toolkit_installer.cli.options.page import Page
+from toolkit_installer.cli.options.page import INSPECTING, RUNNING, Page
 from toolkit_installer.cli.options.table import (
     DELETION_TIMEOUT,
     DRIVER_TIMEOUT,
     OPTIONS,
+    REFRESH_TIMEOUT,
     STATUS_CHECK,
     STATUS_JSON,
     UNLESS_INSTALLED,
@@ -57,6 +58,7 @@ _UNINSTALL_NAMES = _LOOKING | frozenset(
 )
 _STATUS_NAMES = _LOOKING | frozenset({"install_dir", "pid_file", "ready_file", "source_root"})
 _DIAGNOSE_NAMES = _LOOKING | frozenset({"install_dir", "runtime", "socket", "config", "reload_timeout"})
+_REFRESH_NAMES = _LOOKING | frozenset({"install_dir", "pid_file", "reload_timeout"})
 _DETECT_NAMES = _LOOKING | frozenset({"runtime", "socket", "config", "reload_timeout"})
 
 
@@ -66,7 +68,8 @@ def _of(names: frozenset[str]) -> tuple[Option, ...]:
 
 _RUN_ABOUT = (
     "Install the NVIDIA container toolkit on this node, register its handlers with the container engine, make the "
-    "engine take them over, and wait. When told to stop (TERM, INT, QUIT), take it all back; on HUP, look again."
+    "engine take them over, and wait. When told to stop (TERM, INT, QUIT), take it all back. "
+    "The command refresh makes it look again."
 )
 
 RUN = Page(
@@ -77,6 +80,15 @@ RUN = Page(
         "toolkit-installer run --node-root /host --no-daemon /opt/nvidia",
     ),
     common=_COMMON,
+    codes=RUNNING,
+)
+REFRESH = _short_page(
+    about="Make the run that waits on this node, also in another container, look at the node again now: it puts back "
+    "what somebody changed. Wait for it, print what it did, and exit with what its work would exit with.",
+    options=(REFRESH_TIMEOUT, *_of(_REFRESH_NAMES)),
+    examples=("toolkit-installer refresh", "toolkit-installer refresh --node-root /host"),
+    codes=RUNNING,
+    codes_note="3 also where no run waits here, or it ended meanwhile; 4 where it is stopped or does not answer.",
 )
 PLAN = Page(
     about="Show what run would do with the same options and variables (a diff of each file with secrets masked, the "
@@ -84,18 +96,21 @@ PLAN = Page(
     options=(STATUS_JSON, *OPTIONS),
     examples=("toolkit-installer plan --runtime containerd --node-root /host",),
     common=_COMMON - {"no_daemon", "on_drift"} | {STATUS_JSON.name},
+    codes=RUNNING,
 )
 UNINSTALL = _short_page(
     about="Take back what run changed: while it waits in another process, or after it was killed.",
     options=_of(_UNINSTALL_NAMES),
     common=_LOOKING | {"install_dir", "keep_toolkit"},
     examples=("toolkit-installer uninstall --node-root /host",),
+    codes=(*INSPECTING, ExitCode.ALREADY_RUNNING, ExitCode.ENGINE_REJECTED, ExitCode.ENGINE_DOWN),
 )
 STATUS = _short_page(
     about="Say how the node stands: OK, DEGRADED or BROKEN, why, and what to do; then the driver, the toolkit's files, "
     "each engine and its handlers, and whether somebody has changed a managed file since.",
     options=(STATUS_JSON, STATUS_CHECK, *_of(_STATUS_NAMES)),
     examples=("toolkit-installer status --node-root /host", "toolkit-installer status --check --json"),
+    codes_note="With --check 0 is OK, 1 is DEGRADED and 2 is BROKEN. An error is 3 then, also of flags or variables.",
 )
 DETECT = _short_page(
     about="Say what is seen on the node of which engine and distribution, which one run would configure, why, and in "
@@ -146,6 +161,7 @@ WAIT_DRIVER = _short_page(
         "toolkit-installer wait-driver --node-root /host --unless-installed",
         "toolkit-installer wait-driver --timeout 600",
     ),
+    codes=(*INSPECTING, ExitCode.DRIVER_NOT_READY),
 )
 DELETE_DAEMONSET = _short_page(
     about="Delete the DaemonSet NAME, and wait until its pods have given their nodes back and are gone. For a pod in "
@@ -154,6 +170,7 @@ DELETE_DAEMONSET = _short_page(
     argument="NAME",
     options=(DELETION_TIMEOUT, *_of(frozenset({"service_account", "log_format", "debug"}))),
     examples=("toolkit-installer delete-daemonset toolkit-installer --timeout 540",),
+    codes=(ExitCode.DONE, ExitCode.BUG, ExitCode.USAGE, ExitCode.NOT_DELETED),
 )
 OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
     {
@@ -165,6 +182,7 @@ OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
                 f'{program} -r containerd -u "--restart-mode systemd" /opt/nvidia',
             ),
             common=_COMMON,
+            codes=RUNNING,
         )
         for program in (Program.NVIDIA_TOOLKIT, Program.NVIDIA_CTK_INSTALLER)
     }
@@ -173,6 +191,7 @@ OLD_NAMES: Mapping[Program, Page] = types.MappingProxyType(
 COMMANDS: Mapping[str, Page] = types.MappingProxyType(
     {
         "run": RUN,
+        "refresh": REFRESH,
         "plan": PLAN,
         "uninstall": UNINSTALL,
         "status": STATUS,
@@ -219,7 +238,7 @@ def render(
     lines += ["", emphasise("Notes:")]
     for note in page.notes:
         lines += ["", *_paragraph(note, width, "  ")]
-    return "\n".join([*lines, *_end(page, emphasise)])
+    return "\n".join([*lines, *_end(page.codes, page.codes_note, page.examples, width, emphasise)])
 
 
 def render_commands(*, width: int, emphasise: Callable[[str], str] = str) -> str:
@@ -236,7 +255,7 @@ def render_commands(*, width: int, emphasise: Callable[[str], str] = str) -> str
         lines += ["", emphasise(f"  {called}"), *_paragraph(about, width, "      ")]
     lines += ["", f"  {program} COMMAND --help lists the command's options."]
     lines += _common_options("Options:", emphasise)
-    return "\n".join([*lines, *_end(RUN, emphasise)])
+    return "\n".join([*lines, *_end(tuple(ExitCode), "", RUN.examples, width, emphasise)])
 
 
 def _common_options(title: str, emphasise: Callable[[str], str], more: Iterable[tuple[str, str]] = ()) -> Iterator[str]:
@@ -245,11 +264,14 @@ def _common_options(title: str, emphasise: Callable[[str], str], more: Iterable[
         yield from ("", emphasise(f"  {flags}"), f"      {about}")
 
 
-def _end(page: Page, emphasise: Callable[[str], str]) -> Iterator[str]:
-    """Yield the exit codes and a page's examples, and an empty line end."""
+def _end(
+    codes: Iterable[ExitCode], note: str, examples: Iterable[str], width: int, emphasise: Callable[[str], str]
+) -> Iterator[str]:
+    """Yield the exit codes and examples of a page, and an empty line end."""
     yield from ("", emphasise("Exit codes:"), "")
-    yield from (f"  {code.value}  {meaning}" for code, meaning in EXIT_CODES.items())
-    yield from ("", emphasise("Examples:"), "", *(f"  {example}" for example in page.examples), "")
+    yield from (f"  {code.value}  {EXIT_CODES[code]}" for code in codes)
+    yield from ("", *_paragraph(note, width, "  ")) if note else ()
+    yield from ("", emphasise("Examples:"), "", *(f"  {example}" for example in examples), "")
 
 
 def _option(option: Option, program: Program, width: int, emphasise: Callable[[str], str]) -> Iterator[str]:

@@ -240,9 +240,21 @@ ROWS = (
 STATUS_JSON = _job("json", Kind.FLAG, no_variable=True, help="Print one JSON object, for machines.")
 """What `status`, `detect` and `plan` have."""
 STATUS_CHECK = _job(
-    "check", Kind.FLAG, no_variable=True, help="Exit with 0 for OK, 1 for DEGRADED, 2 for BROKEN: for monitoring."
+    "check",
+    Kind.FLAG,
+    no_variable=True,
+    help="Exit with 0 for OK, 1 for DEGRADED, 2 for BROKEN, and with 3 or more where that cannot be found out: for "
+    "monitoring.",
 )
 """The one option that only `status` has."""
+REFRESH_TIMEOUT = _own(
+    "timeout",
+    Kind.SECONDS,
+    no_variable=True,
+    default_note="that of --reload-timeout, and 30 more",
+    help="How long the waiting run may take for its answer.",
+)
+"""How long `refresh` waits. No other command has it."""
 DELETION_TIMEOUT = _cluster(
     "timeout",
     Kind.SECONDS,

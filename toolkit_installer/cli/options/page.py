@@ -6,6 +6,7 @@ import msgspec
 
 from toolkit_installer.cli.options.model import Option
 from toolkit_installer.cli.options.table import OPTIONS
+from toolkit_installer.errors import ExitCode
 
 _PRECEDENCE = (
     "A flag on the command line wins over one in --toolkit-args or --runtime-args, and that over a variable. An empty "
@@ -16,6 +17,12 @@ _SPELLING = (
     "Booleans are written true or false (or 1, 0, t, f, yes, no, on, off): --flag, --flag=true, --flag=false. A list "
     "may be given as a comma list, by repeating the flag, or both. A long flag may be written with one dash."
 )
+
+
+INSPECTING = (ExitCode.DONE, ExitCode.BUG, ExitCode.USAGE, ExitCode.BAD_CONFIGURATION)
+"""The exit codes of a command that only inspects."""
+RUNNING = tuple(code for code in ExitCode if code is not ExitCode.NOT_DELETED)
+"""Those of a run, and of what reports how one would end."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -29,6 +36,11 @@ class Page(msgspec.Struct, frozen=True):
     """What it has to be given beside options, as the usage line names it; None: where to install, if at all."""
     common: frozenset[str] | None = None
     """The names of the options that `--help` shows, the others being for `--help-all`; None: it shows all."""
+
+    codes: tuple[ExitCode, ...] = INSPECTING
+    """The exit codes that the command can end with."""
+    codes_note: str = ""
+    """What else there is to say of them."""
 
     def shown(self, *, full: bool) -> list[Option]:
         """Return the options that the help shows."""

@@ -12,5 +12,6 @@ BY_NAME = {option.name: option for option in OPTIONS}
 STATUS_CHECK = installer_rows.STATUS_CHECK
 STATUS_JSON = installer_rows.STATUS_JSON
 DELETION_TIMEOUT = installer_rows.DELETION_TIMEOUT
+REFRESH_TIMEOUT = installer_rows.REFRESH_TIMEOUT
 DRIVER_TIMEOUT = toolkit_rows.DRIVER_TIMEOUT
 UNLESS_INSTALLED = toolkit_rows.UNLESS_INSTALLED

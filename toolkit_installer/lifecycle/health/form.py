@@ -220,6 +220,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The PID in a PID file that nobody holds any more: its instance was killed."""
     other_installer: str | None = None
     """Another installer that is at work on this node, with its PID; None where none is."""
+    refresh: str | None = None
+    """The command that makes the running instance look at the node again; None where none runs."""
     last_look: LastLook | None
     pending_reload: PendingReload | None
     last_run: LastRun | None

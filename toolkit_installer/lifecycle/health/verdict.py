@@ -21,21 +21,15 @@ from toolkit_installer.lifecycle.last_run import LastRun
 from toolkit_installer.receipt.schema import AS_WRITTEN
 
 ABSENT, INSTALLED = "absent", "installed"
-_REPAIR = "`toolkit-installer run`, or a HUP to the running instance, puts it right"
-_PUT_BACK = "`plan` shows the difference; --on-drift repair, a HUP or a new `run` puts the handlers back"
 _INSTALL = "`toolkit-installer plan` shows what `run` would do, `run` does it"
 _WAITS = "the running instance makes it once that is over; one with `--reload-when now` makes it at once"
 _AGAIN = "mend that, and start it again: a run that succeeds makes this go"
 _CONNECTS = "it connects by itself once the engine serves NRI; its log, and the engine's, say more"
-_AGAIN_NOW = "`toolkit-installer refresh` has it try again; its log says more"
 _NO_DRIVER = "install the driver, or look at the driver container's log"
 _DRIVER_FAILS = "`modprobe nvidia` loads its module; `dmesg | grep -i nvrm`, or the driver container's log, has more"
 _GPU_HANGS = "`dmesg | grep -iE 'nvrm|xid'` says why; a GPU that does not come back needs a reboot of the node"
 _START_IT = "look at the engine's own log, and start it"
-_ONE_OF_THEM = (
-    "stop one of the two, as each undoes what the other does: delete its pod, or `kill` its PID; then "
-    "`toolkit-installer refresh` puts ours right"
-)
+_ONE_OF_THEM = "stop one of the two, as each undoes what the other does: delete its pod, or `kill` its PID; then "
 _FIND_RUNTIME = "install one of them, then `toolkit-installer run`, which writes down the path of the one it finds"
 _LOOK_AT_LOG = "look at the log of the running instance"
 SEVERITY = list(Verdict)
@@ -58,7 +52,7 @@ def _reasons(found: Found) -> Iterator[Reason]:
     if found.other_installer is not None:
         what = f"another installer is at work on this node: {found.other_installer}"
         harmed = found.toolkit is not None and (found.toolkit.missing or found.toolkit.damaged)
-        yield Reason(Verdict.BROKEN if harmed else Verdict.DEGRADED, what, _ONE_OF_THEM)
+        yield Reason(Verdict.BROKEN if harmed else Verdict.DEGRADED, what, f"{_ONE_OF_THEM}`{_looks_again(found)}` puts ours right")
     if found.running_state is ProcessState.STOPPED:
         what = f"the running instance (PID {found.running_pid}) is stopped (SIGSTOP): it looks after nothing"
         yield Reason(Verdict.DEGRADED, what, f"`kill -CONT {found.running_pid}` lets it go on")
@@ -81,7 +75,21 @@ def _failure(found: Found) -> Iterator[Reason]:
     """Yield that the running instance failed when it last had something to do."""
     if found.last_look is not None and found.last_look.failure:
         what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
-        yield Reason(Verdict.DEGRADED, what, _AGAIN_NOW)
+        yield Reason(Verdict.DEGRADED, what, f"`{_looks_again(found)}` has it try again; its log says more")
+
+
+def _looks_again(found: Found) -> str:
+    """Return the command after which the node is as it should be: by the instance that runs, or by a new one."""
+    return found.refresh or "toolkit-installer run"
+
+
+def _repair(found: Found) -> str:
+    return f"`{_looks_again(found)}` puts it right"
+
+
+def _put_back(found: Found) -> str:
+    repairs = ", and so does --on-drift repair by itself" if found.refresh is not None else ""
+    return f"`plan` shows the difference; `{_looks_again(found)}` puts the handlers back{repairs}"
 
 
 def counts(found: Found) -> bool:
@@ -118,7 +126,7 @@ def _not_installed(found: Found) -> Iterator[Reason]:
     if found.receipt_gone:
         receipt = found.looked_in.receipt
         what = f"{receipt} is gone, the record of what PID {found.running_pid} has installed: it cannot be reverted"
-        yield Reason(Verdict.DEGRADED, what, "`toolkit-installer refresh` rebuilds it")
+        yield Reason(Verdict.DEGRADED, what, f"`{_looks_again(found)}` rebuilds it")
         return
     if found.has_gpu is False or found.pending_reload is not None:
         return
@@ -145,11 +153,12 @@ def _installed(found: Found) -> Iterator[Reason]:
     if found.toolkit is not None:
         if found.toolkit.missing:
             missing = ", ".join(found.toolkit.missing)
-            yield Reason(Verdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _REPAIR)
+            yield Reason(Verdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _repair(found))
         for words, certain in together(found.toolkit.damaged):
-            yield Reason(Verdict.BROKEN if certain else Verdict.DEGRADED, f"{found.toolkit.folder}/{words}", _REPAIR)
+            verdict = Verdict.BROKEN if certain else Verdict.DEGRADED
+            yield Reason(verdict, f"{found.toolkit.folder}/{words}", _repair(found))
     for engine in found.engines:
-        yield from _engine(engine)
+        yield from _engine(found, engine)
     if found.method is not None and found.method.no_runtime is not None:
         yield Reason(Verdict.BROKEN, found.method.no_runtime, _FIND_RUNTIME)
     if found.plugin is not None and not found.plugin.connected:
@@ -157,7 +166,7 @@ def _installed(found: Found) -> Iterator[Reason]:
         yield Reason(Verdict.BROKEN, what, _CONNECTS)
     for specification in found.specifications:
         if specification.state != AS_WRITTEN:
-            yield Reason(Verdict.DEGRADED, f"{specification.path}: {specification.state}", _REPAIR)
+            yield Reason(Verdict.DEGRADED, f"{specification.path}: {specification.state}", _repair(found))
     yield from _driver(found)
 
 
@@ -185,7 +194,7 @@ def _driver(found: Found) -> Iterator[Reason]:
         yield Reason(verdict, what, "start `run` again, with --driver-root auto or the right one")
 
 
-def _engine(engine: EngineHealth) -> Iterator[Reason]:
+def _engine(found: Found, engine: EngineHealth) -> Iterator[Reason]:
     for fault in engine.faults:
         if fault.stops:
             starts = "" if engine.live.answers else f", then `systemctl restart {_unit(engine)}`"
@@ -204,7 +213,7 @@ def _engine(engine: EngineHealth) -> Iterator[Reason]:
         yield Reason(Verdict.BROKEN, what, remedy)
     elif not engine.live.served and changed:
         # it reads what somebody wrote there, so a restart changes nothing
-        yield Reason(Verdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _PUT_BACK)
+        yield Reason(Verdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _put_back(found))
     elif not engine.live.served:
         what = f"{engine.name} does not serve what its files say: {detail}"
         yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
@@ -212,7 +221,7 @@ def _engine(engine: EngineHealth) -> Iterator[Reason]:
         if not fault.stops:
             yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", fault.remedy)
     if engine.live.served is not False or engine.live.reads is not None:
-        yield from (Reason(Verdict.DEGRADED, _change(file), _PUT_BACK) for file in changed)
+        yield from (Reason(Verdict.DEGRADED, _change(file), _put_back(found)) for file in changed)
 
 
 def _change(file: FileHealth) -> str:

@@ -54,7 +54,7 @@ def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: 
     Raises AlreadyRunningError, ConfigurationError.
     """
     process = processes.inspect_process(pid)
-    if process is None or not _is_installer(node, path, process):
+    if process is None or not is_installer(node, path, process):
         if locks.holder(node.files, path) != pid:
             return False  # it left by itself
         raise AlreadyRunningError(
@@ -81,7 +81,7 @@ def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: 
     return True
 
 
-def _is_installer(node: Node, path: str, process: Process) -> bool:
+def is_installer(node: Node, path: str, process: Process) -> bool:
     """Tell whether root's process that holds the lock is an installer: by what it executes, and its PID in the file.
 
     One that has the lock and has not written its PID yet is told by what it was started as. Its other arguments prove

@@ -1,0 +1,44 @@
+"""The command that reaches a run, in the form for where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from toolkit_installer.lifecycle import refresh_command
+from toolkit_installer.node import mounts
+
+ID = "0123456789abcdef" * 4
+MOUNT = "731 712 8:1 {} {} rw,relatime - ext4 /dev/sda1 rw\n"
+DOCKER = MOUNT.format(f"/var/lib/docker/containers/{ID}/hostname", "/etc/hostname")
+OWN_DISK = MOUNT.format(f"/docker/containers/{ID}/hostname", "/etc/hostname")
+OTHERS = MOUNT.format(f"/var/lib/docker/containers/{ID}/hostname", "/host/etc/hostname")
+PODMAN = MOUNT.format(f"/containers/storage/overlay-containers/{ID}/userdata/hostname", "/etc/hostname")
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "toolkit-installer-x7x2p", "NODE_ROOT": "/host"}
+
+
+@pytest.mark.parametrize(
+    "environment, namespace, table, node_root, words",
+    [
+        (POD, "gpu", "", "/host", "kubectl -n gpu exec toolkit-installer-x7x2p -- toolkit-installer refresh"),
+        (POD, "gpu", DOCKER, "/host", "kubectl -n gpu exec toolkit-installer-x7x2p -- toolkit-installer refresh"),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.96.0.1"},
+            None,
+            "",
+            "/host",
+            "kubectl -n NAMESPACE exec POD -- toolkit-installer refresh --node-root /host",
+        ),
+        ({"NODE_ROOT": "/host"}, None, DOCKER, "/host", "docker exec 0123456789ab toolkit-installer refresh"),
+        ({}, None, OWN_DISK, "/n", "docker exec 0123456789ab toolkit-installer refresh --node-root /n"),
+        ({}, None, PODMAN, None, "podman exec 0123456789ab toolkit-installer refresh"),
+        ({}, None, OTHERS, None, "toolkit-installer refresh"),
+        ({}, None, "", None, "toolkit-installer refresh"),
+        ({}, None, "", "/srv/node", "toolkit-installer refresh --node-root /srv/node"),
+    ],
+)
+def test_the_command_fits_where_the_run_is(
+    environment: Mapping[str, str], namespace: str | None, table: str, node_root: str | None, words: str
+) -> None:
+    assert refresh_command.command("refresh", environment, namespace, mounts.parse(table), node_root) == words
