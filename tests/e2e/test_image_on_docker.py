@@ -14,6 +14,7 @@ from tests.support.built.installer_image import NAME, PROJECT, BuiltImage
 from tests.support.engines import images
 
 if TYPE_CHECKING:
+    from tests.e2e.file_states import FileState
     from tests.e2e.hosts.host import Host
     from tests.e2e.hosts.machine import Machine
 
@@ -47,9 +48,8 @@ def wait_until(what: Callable[[], bool], said: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-def test_the_line_of_the_readme_configures_docker_outlives_a_boot_and_is_taken_back(
-    machine: Machine, built_image: BuiltImage
-) -> None:
+def prepare(machine: Machine, built_image: BuiltImage) -> tuple[FileState | None, dict[str, tuple[int, ...]]]:
+    """Start docker with the image; return how its file stands, and what lies where the installer writes."""
     host = machine.host
     low_level.make_privileged_containers_possible(host)
     options = "--bridge=none --iptables=false --ip6tables=false --storage-driver=overlay2"
@@ -61,6 +61,14 @@ def test_the_line_of_the_readme_configures_docker_outlives_a_boot_and_is_taken_b
     host.run("docker", "load", "--input", built_image.archive)
     host.path("/run/busybox.tar").write_bytes(images.archive())
     host.run("docker", "load", "--input", "/run/busybox.tar")
+    return before, folders
+
+
+def test_the_line_of_the_readme_configures_docker_outlives_a_boot_and_is_taken_back(
+    machine: Machine, built_image: BuiltImage
+) -> None:
+    host = machine.host
+    before, folders = prepare(machine, built_image)
     sleeper = host.run("docker", "run", "--detach", "--network=none", images.IMAGE).stdout.strip()
 
     def log() -> str:
@@ -109,3 +117,46 @@ def test_the_line_of_the_readme_configures_docker_outlives_a_boot_and_is_taken_b
     assert set(machine.written_below("/etc/docker", "/usr/local")) == {
         path for path in folders if not path.startswith("/run/")
     }
+
+
+REFRESH = ("docker", "exec", CONTAINER, "toolkit-installer", "refresh")
+
+
+def test_the_commands_of_the_log_and_the_page_work_also_without_docker(
+    machine: Machine, built_image: BuiltImage
+) -> None:
+    host = machine.host
+    prepare(machine, built_image)
+    host.run("sh", "-euc", line_of_the_readme())
+    file = host.path(log_file(host))
+    wait_until(lambda: WAITING in file.read_text(), file.read_text)
+
+    # somebody's deployment writes its own file, and docker loads it
+    host.path(CONFIG).write_text('{"labels": ["rack=a1"], "runtimes": {}, "default-runtime": "runc"}')
+    host.run("systemctl", "reload", UNIT)
+    assert machine.docker_handlers() == {"runc"}
+    wait_until(lambda: "Somebody changed the file" in file.read_text(), file.read_text)
+    (named,) = set(re.findall(r"`(docker exec [0-9a-f]{12} toolkit-installer refresh)`", file.read_text()))
+    done = host.run("sh", "-euc", named)
+    assert "The node is configured" in done.stdout
+    assert machine.docker_handlers() == {"runc"} | HANDLERS
+
+    good = host.path(CONFIG).read_text()
+    host.path(CONFIG).write_text(good.replace('"rack=a1"', '"rack=a1",', 1))
+    failed = host.run(*REFRESH, check=False)
+    assert failed.returncode == 3, failed.stdout + failed.stderr
+    assert "not valid JSON" in failed.stderr
+    assert CONFIG in failed.stderr
+    host.path(CONFIG).write_text(good)
+    assert "Nothing to do" in host.run(*REFRESH).stdout
+
+    # dockerd dies and does not come back: its containers go on, and nobody can be asked by it
+    machine.override(UNIT, "Restart=no")
+    host.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", UNIT)
+    host.run("systemctl", "stop", "docker.socket")  # which would start it for whoever asks
+    assert host.run(*REFRESH, check=False).returncode == 1
+    (line,) = re.findall(r"^nsenter .+$", (PROJECT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+    shown = host.run("sh", "-euc", line).stdout
+    assert shown.startswith("Verdict: BROKEN"), shown
+    assert "docker on /var/run/docker.sock: does not answer" in shown
+    assert "State:   installed" in shown

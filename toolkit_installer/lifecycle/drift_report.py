@@ -95,7 +95,8 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
     differences, refusal = _differences(settings, node, store, receipt) if paths and ask else ({}, None)
     from toolkit_installer.lifecycle import refresh_command  # noqa: PLC0415  # what was not changed needs none
 
-    hint = f"`{refresh_command.of_self(settings.node_root)}` puts it right"
+    command = refresh_command.of_self(settings.node_root)
+    hint = f"`{command}` puts it right"
     for path in paths:
         wrong = refusal if refusal is not None and refusal.path == path else None
         log.get().warning(
@@ -105,7 +106,7 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
             line=wrong.line if wrong is not None else None,
             reason=wrong.reason if wrong is not None else None,
             difference=differences.get(path),
-            hint=hint,
+            hint=hint if wrong is None else f"mend the file, then `{command}`",
         )
     for each in damage(settings, node, receipt):
         folder = receipt.toolkit_folder if receipt is not None else ""

@@ -65,7 +65,8 @@ class Readiness:
         """
         patience = self._settings.reload_timeout
         seen, damage = ask_engines(self._node, receipt, min(_SOON_SECONDS, patience)), self._damage(receipt)
-        _say(receipt, seen.wrong, damage, driver_away=driver_away, waits=self.pending is not None)
+        hint = self._while_down(seen)
+        _say(receipt, seen.wrong, damage, driver_away=driver_away, waits=self.pending is not None, hint=hint)
         if self.plugin is not None and not self.plugin.connected:
             log.get().warning(
                 "Not ready: the NRI plugin is not connected", key="not-ready-plugin", why=self.plugin.reason
@@ -75,7 +76,7 @@ class Readiness:
             tell()
             before, seen = seen, ask_engines(self._node, receipt, patience - _SOON_SECONDS)
             if seen.wrong not in ((), before.wrong):
-                _say(receipt, seen.wrong, [], driver_away=False, waits=False)
+                _say(receipt, seen.wrong, [], driver_away=False, waits=False, hint=self._while_down(seen))
         self._note(receipt, seen, damage, driver_away=driver_away)
 
     def _note(self, receipt: Receipt | None, seen: Answers, damage: list[str], *, driver_away: bool) -> None:
@@ -87,6 +88,8 @@ class Readiness:
 
             command = refresh_command.of_self(self._settings.node_root)
             damage = [f"{'; '.join(damage)} (`--on-drift repair` or `{command}` puts the toolkit's files back)"]
+        if (hint := self._while_down(seen)) is not None:
+            seen = msgspec.structs.replace(seen, wrong=(*seen.wrong, hint))
         self.state = _state(receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin)
         if self._told:
             from toolkit_installer import foreign_words  # noqa: PLC0415  # only where somebody is told
@@ -102,6 +105,15 @@ class Readiness:
         if self.engine_changed:
             log.get().info("An engine was started: it serves the handlers", key="engine-started")
         self.marker.write(ready_file.described(receipt, self.plugin))
+
+    def _while_down(self, seen: Answers) -> str | None:
+        """Return how to ask for the status while an engine is down; None if it is not, or outside a container."""
+        if not seen.silent:
+            return None
+        from toolkit_installer.lifecycle import refresh_command  # noqa: PLC0415  # of an engine that is down
+
+        command = refresh_command.status_without_engine(self._settings.node_root)
+        return f"on the node, `{command}` works without the engine" if command is not None else None
 
     def _damage(self, receipt: Receipt | None) -> list[str]:
         """Return in words which of the toolkit's files would not work, where they are looked after."""
@@ -128,7 +140,13 @@ def _is_installed(receipt: Receipt | None) -> bool:
 
 
 def _say(
-    receipt: Receipt | None, wrong: Sequence[str], damage: Sequence[str], *, driver_away: bool, waits: bool
+    receipt: Receipt | None,
+    wrong: Sequence[str],
+    damage: Sequence[str],
+    *,
+    driver_away: bool,
+    waits: bool,
+    hint: str | None,
 ) -> None:
     """Say what keeps the node from being ready."""
     if wrong or not (_is_installed(receipt) or driver_away or waits):
@@ -138,6 +156,7 @@ def _say(
             "Not ready: the engines do not serve the handlers",
             key="not-ready-engine",
             why="; ".join([*wrong, *unrecorded, *unfinished]),
+            hint=hint,
         )
     if damage:
         log.get().warning("Not ready: the toolkit is damaged", key="not-ready-toolkit", why="; ".join(damage))

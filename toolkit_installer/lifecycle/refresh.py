@@ -127,7 +127,7 @@ def _takes_signal(pid: int) -> bool:
 
 
 def _refuse_stopped(pid: int, path: str) -> None:
-    if trust.is_stopped(pid):
+    if trust.state_of(pid) == "T":
         raise AlreadyRunningError(
             f"the waiting run (PID {pid}) is stopped (SIGSTOP), and does nothing",
             path=path,

@@ -36,6 +36,21 @@ def of_run(pid: int, node_root: str | None) -> str:
     return command("refresh", environment, namespace, places.table_of(pid), node_root)
 
 
+def status_without_engine(node_root: str | None) -> str | None:
+    """Return the command that shows `status` on the node while its engine is down; None outside a container.
+
+    `kubectl exec` and `docker exec` need the engine; the container's processes go on without it.
+    """
+    if places.sees_inits_root_elsewhere():
+        pid = str(os.getpid())  # the node's own number
+    elif places.is_marked():
+        pid = "PID"
+    else:
+        return None
+    root = f" --node-root {node_root}" if node_root is not None else ""
+    return f"nsenter -t {pid} -m -p {Program.TOOLKIT_INSTALLER} status{root}"
+
+
 def command(
     name: str, environment: Mapping[str, str], namespace: str | None, table: Sequence[Mount], node_root: str | None
 ) -> str:

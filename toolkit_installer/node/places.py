@@ -18,6 +18,7 @@ from toolkit_installer.node.mounts import Mount
 from toolkit_installer.node.node import Node
 
 _OWN_TABLE = "/proc/self/mountinfo"
+_INIT_ROOT = "/proc/1/root/"
 _INIT_TABLE = "/proc/1/mountinfo"
 _MARKS = ("/.dockerenv", "/run/.containerenv")
 """Files that docker and podman put into each container."""
@@ -47,6 +48,14 @@ def is_system(folder: str) -> bool:
 def own_table() -> tuple[Mount, ...]:
     """Return the mounts of this process."""
     return _read(_OWN_TABLE)
+
+
+def sees_inits_root_elsewhere() -> bool:
+    """Tell whether the first process is known to see another `/`: this is a container among the node's processes."""
+    try:
+        return not os.path.samestat(os.stat(_INIT_ROOT), os.stat("/"))
+    except OSError:
+        return False  # it may not be looked at
 
 
 def table_of(pid: int) -> tuple[Mount, ...]:

@@ -111,15 +111,6 @@ def is_ending(pid: int) -> bool:
         return False  # it is gone
 
 
-def is_stopped(pid: int) -> bool:
-    """Tell whether a signal (SIGSTOP) keeps a process from running."""
-    try:
-        with pinned(pid) as folder:
-            return (_told(_status(folder), "State") or "").startswith("T")
-    except OSError:
-        return False  # it is gone
-
-
 def blocks(pid: int, number: int) -> bool:
     """Tell whether a process blocks a signal, and so cannot die of it before it takes it."""
     try:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from toolkit_installer.kubernetes.node_state import Reason
-from toolkit_installer.lifecycle import readiness
+from toolkit_installer.lifecycle import readiness, refresh_command
 from toolkit_installer.lifecycle.plugin.standing import Standing
 from toolkit_installer.lifecycle.readiness import Answers, Readiness
 from toolkit_installer.lifecycle.reload_when.pending import Pending
@@ -119,3 +119,29 @@ def test_an_engine_that_hung_and_then_serves_makes_the_node_ready(
     node = Asked(tmp_path, monkeypatch, HANGS, Answers())
     assert node.mark() is Reason.SERVING
     assert node.ready_file.exists()
+
+
+def test_the_way_into_the_container_is_named_while_the_engine_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+) -> None:
+    monkeypatch.setattr(refresh_command, "status_without_engine", lambda _: "nsenter -t 7")
+    node = Asked(tmp_path, monkeypatch, Answers(("docker: it is not running",), silent=True, stopped=True))
+    assert node.mark() is Reason.ENGINE_DOWN
+    words = "on the node, `nsenter -t 7` works without the engine"
+    assert node.readiness.state.message == f"docker: it is not running; {words}"
+    assert f'hint="{words}"' in logged.getvalue()
+    served = Asked(tmp_path, monkeypatch, WRONG)
+    assert served.mark() is Reason.DRIFT
+    assert "nsenter" not in served.readiness.state.message
+
+
+def test_damage_names_the_command_that_repairs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refresh_command, "of_self", lambda _: "kubectl exec POD -- toolkit-installer refresh")
+    monkeypatch.setattr(Readiness, "_damage", lambda *_: ["nvidia-ctk: is missing", "nvidia-cdi-hook: is empty"])
+    node = Asked(tmp_path, monkeypatch, Answers())
+    assert node.mark() is Reason.DRIFT
+    assert node.readiness.damaged == 2
+    assert node.readiness.state.message == (
+        "nvidia-ctk: is missing; nvidia-cdi-hook: is empty (`--on-drift repair` or `kubectl exec POD -- "
+        "toolkit-installer refresh` puts the toolkit's files back)"
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import pytest
 
 from toolkit_installer.lifecycle import refresh_command
-from toolkit_installer.node import mounts
+from toolkit_installer.node import mounts, places
 
 ID = "0123456789abcdef" * 4
 MOUNT = "731 712 8:1 {} {} rw,relatime - ext4 /dev/sda1 rw\n"
@@ -42,3 +43,20 @@ def test_the_command_fits_where_the_run_is(
     environment: Mapping[str, str], namespace: str | None, table: str, node_root: str | None, words: str
 ) -> None:
     assert refresh_command.command("refresh", environment, namespace, mounts.parse(table), node_root) == words
+
+
+@pytest.mark.parametrize(
+    "among_the_nodes, marked, node_root, words",
+    [
+        (True, True, "/host", f"nsenter -t {os.getpid()} -m -p toolkit-installer status --node-root /host"),
+        (True, False, None, f"nsenter -t {os.getpid()} -m -p toolkit-installer status"),
+        (False, True, "/host", "nsenter -t PID -m -p toolkit-installer status --node-root /host"),
+        (False, False, "/host", None),
+    ],
+)
+def test_a_container_is_entered_from_the_node_where_the_engine_is_down(
+    monkeypatch: pytest.MonkeyPatch, node_root: str | None, words: str | None, *, among_the_nodes: bool, marked: bool
+) -> None:
+    monkeypatch.setattr(places, "sees_inits_root_elsewhere", lambda: among_the_nodes)
+    monkeypatch.setattr(places, "is_marked", lambda: marked)
+    assert refresh_command.status_without_engine(node_root) == words

@@ -24,7 +24,6 @@ _OF_ENGINES = ("merged", "rootfs")
 """What engines call the roots of the containers that they run."""
 _REMOTE = ("nfs", "cifs", "smb", "fuse", "autofs", "ceph", "9p")
 """File systems that may not answer: no node's `/` is one of them."""
-_INIT = "/proc/1/root/"
 
 
 def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots: Collection[str] = ()) -> None:
@@ -90,10 +89,7 @@ def _is_marked() -> bool:
 
 def _is_inits_root_elsewhere() -> bool:
     """Tell whether the first process is known to see another `/` than this one."""
-    try:
-        return not os.path.samestat(os.stat(_INIT), os.stat("/"))
-    except OSError:
-        return False  # it may not be looked at
+    return places.sees_inits_root_elsewhere()
 
 
 def _is_on_own_root(node: Node, folder: str) -> bool:

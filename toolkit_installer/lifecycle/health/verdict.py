@@ -52,7 +52,11 @@ def _reasons(found: Found) -> Iterator[Reason]:
     if found.other_installer is not None:
         what = f"another installer is at work on this node: {found.other_installer}"
         harmed = found.toolkit is not None and (found.toolkit.missing or found.toolkit.damaged)
-        yield Reason(Verdict.BROKEN if harmed else Verdict.DEGRADED, what, f"{_ONE_OF_THEM}`{_looks_again(found)}` puts ours right")
+        yield Reason(
+            Verdict.BROKEN if harmed else Verdict.DEGRADED,
+            what,
+            f"{_ONE_OF_THEM}`{_looks_again(found)}` puts ours right",
+        )
     if found.running_state is ProcessState.STOPPED:
         what = f"the running instance (PID {found.running_pid}) is stopped (SIGSTOP): it looks after nothing"
         yield Reason(Verdict.DEGRADED, what, f"`kill -CONT {found.running_pid}` lets it go on")
